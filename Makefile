@@ -1,0 +1,35 @@
+# Everything runs in .venv, which is made from requirements.lock when it is missing or the lock has changed.
+# Settings: PYTHON=  the Python to make .venv with      DOCS=  a folder of HTML for the demo
+#           ARGS=    more arguments for pytest (test) or for percolator bench (bench)
+
+.PHONY: help demo test lint bench lock venv java clean
+.DEFAULT_GOAL := help
+
+help:  ## what can be made
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
+
+demo: venv java  ## set everything up and run the demonstration (DOCS=FOLDER for documents of your own)
+	@.venv/bin/percolator demo $(if $(DOCS),--docs "$(DOCS)")
+
+test: venv java  ## lint and every test (ARGS="-k name" goes to pytest)
+	@tools/test.sh $(ARGS)
+
+lint: venv  ## ruff, mypy and the import layers
+	@tools/lint.sh
+
+bench: venv java  ## the benchmarks (ARGS= names one and its settings)
+	@.venv/bin/percolator bench $(ARGS)
+
+lock:  ## write requirements.lock again (UPGRADE=1 takes the newest versions)
+	@UPGRADE="$(UPGRADE)" tools/lock.sh
+
+venv:
+	@PYTHON="$(PYTHON)" tools/setup.sh
+
+java:
+	@tools/java.sh
+
+clean:  ## remove .venv, caches and build results; the state in .percolator stays
+	@rm -rf .venv build dist artifacts spark-warehouse metastore_db derby.log \
+		.hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,279 @@
+"""The scenes of the demo, in their order."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from observers.webindex.checker import check
+from observers.webindex.demo.background import BackgroundWorker
+from observers.webindex.demo.changes import plan
+from observers.webindex.demo.crawl import Crawl
+from observers.webindex.demo.proofs import prove, queries
+from observers.webindex.demo.report import Found, Loaded, Processed, Report
+from observers.webindex.demo.update import TABLE, Update
+from observers.webindex.index import ENVIRONMENT, ServingIndex, close_indexes, open_index
+from observers.webindex.search import search
+from percolator_core import Chain, ConfigurationError, Worker, connect
+from percolator_core.dirty import DirtyIndex
+from percolator_core.spark import check_java, load
+from percolator_core.store.folder import Lock, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from observers.webindex.demo.show import Show
+    from percolator_core import Database
+
+FOLDER: Final = Path(".percolator/demo")
+CHAIN: Final = Path(__file__).resolve().parents[1]
+RESULTS: Final = 3
+_LOOK: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a user may choose.
+
+    ``docs``: a folder of pages instead of the installed distributions. ``limit``: only so many of them.
+    ``folder``: where everything stays. ``fresh``: forget what an earlier run left there.
+    """
+
+    docs: Path | None = None
+    limit: int | None = None
+    folder: Path | None = None
+    fresh: bool = False
+
+
+def run(settings: Settings, show: Show) -> Report:
+    """Play all scenes.
+
+    Raises:
+        ConfigurationError: there is no Java, no document, or the folder cannot be used.
+        PercolatorError: something did not come to its end; what was done stays.
+    """
+    check_java()
+    folder = (settings.folder or default_folder(settings.docs)).absolute()
+    with ExitStack() as stack:
+        stack.enter_context(_occupied(folder, fresh=settings.fresh))
+        crawl = Crawl(folder, settings.docs)
+        stack.enter_context(_serving(folder / "serving.db"))
+        return _Story(crawl, show, stack, settings.limit).play()
+
+
+def default_folder(docs: Path | None) -> Path:
+    """A folder for each corpus, so that each keeps its state."""
+    if docs is None:
+        return FOLDER
+    place = docs.resolve()
+    # Many documentations lie in folders called html or docs: the digest keeps them apart.
+    digest = hashlib.sha256(os.fsencode(place)).hexdigest()[:6]
+    return FOLDER.with_name(f"demo-{place.name or 'root'}-{digest}")
+
+
+class _Story:
+    """One run of the demo."""
+
+    def __init__(self, crawl: Crawl, show: Show, stack: ExitStack, limit: int | None) -> None:
+        self._crawl = crawl
+        self._show = show
+        self._stack = stack
+        self._limit = limit
+        self._url = f"embedded:{crawl.folder}"
+        self._chain = Chain.load(CHAIN)
+        self._report = Report(crawl.state.runs + 1, self._url, _from_here(crawl.folder / "serving.db"))
+        self._db: Database
+        self._index: ServingIndex
+
+    def play(self) -> Report:
+        """All scenes."""
+        for name, scene in (
+            ("store", self._store),
+            ("load", self._load),
+            ("chain", self._process),
+            ("search", self._search),
+            ("update", self._update),
+            ("check", self._check),
+        ):
+            started = time.monotonic()
+            self._show.begin(name, self._report)
+            scene()
+            self._report.scenes[name] = time.monotonic() - started
+            self._show.end(name, self._report)
+        self._crawl.state.runs += 1
+        self._crawl.save()
+        return self._report
+
+    def _store(self) -> None:
+        self._db = self._stack.enter_context(connect(self._url, self._chain.name))
+        self._chain.create_tables(self._db)
+        self._index = open_index()
+        facts = self._db.store.facts()
+        self._show.store(facts.version, self._chain, _from_here(self._crawl.folder), self._crawl.state.runs)
+
+    def _load(self) -> None:
+        with self._show.waiting("collecting documents"):
+            self._crawl.renew(self._limit)
+        started = time.monotonic()
+        source = self._crawl.source()
+        with self._show.loading(len(source.files)) as progress:
+            done = load(
+                self._url,
+                self._db.namespace,
+                TABLE,
+                source,
+                chain=self._chain,
+                delete_missing=self._crawl.base_url,
+                aside=self._crawl.folder / "aside",
+                progress=progress,
+            )
+        self._report.loaded = Loaded(
+            done.read,
+            done.new,
+            done.changed,
+            done.unchanged,
+            done.deleted,
+            done.bad,
+            done.tasks,
+            done.start_seconds,
+            time.monotonic() - started,
+        )
+        self._report.documents = len(source.files)
+
+    def _process(self) -> None:
+        worker = Worker(self._db, self._chain)
+        dirty = DirtyIndex(self._db.client, self._chain.observed)
+        over = threading.Event()
+        with self._show.processing(self._report.documents) as progress:
+
+            def watch() -> None:
+                while not over.wait(_LOOK):
+                    counts = {name: counts.ran for name, counts in list(worker.counts.observers.items())}
+                    progress(counts, sum(dirty.backlog().values()))
+
+            thread = threading.Thread(target=watch, name="demo-progress", daemon=True)
+            thread.start()
+            try:
+                counts = worker.run_until_idle()
+            finally:
+                over.set()
+                thread.join()
+        total = counts.total()
+        self._report.processed = Processed(
+            {name: one.ran for name, one in counts.observers.items()},
+            total.conflicts,
+            total.quarantined,
+            self._count_shown(),
+            counts.seconds,
+        )
+        state = self._crawl.state
+        if not state.observers:
+            state.observers = self._report.processed.observers
+            state.seconds = counts.seconds
+            self._crawl.save()
+        self._report.first_run, self._report.first_seconds = state.observers, state.seconds
+
+    def _search(self) -> None:
+        for query in queries(self._index):
+            started = time.perf_counter()
+            results = search(query, RESULTS, index=self._index)
+            found = Found(query, (time.perf_counter() - started) * 1000, results)
+            self._report.searches.append(found)
+        self._show.searches(self._report.searches)
+
+    def _update(self) -> None:
+        changes = plan(self._crawl, self._index, self._report.run)
+        dirty = DirtyIndex(self._db.client, self._chain.observed)
+        with BackgroundWorker(self._db, self._chain, self._url, self._index.path) as worker:
+            update = Update(self._db, self._crawl, self._index, worker)
+            with self._show.waiting("changing documents while a worker runs"):
+                started = time.monotonic()
+                for change in changes:
+                    if change.kind == "duplicated":
+                        update.settle(dirty)  # it is told by its rank, which other changes may be moving
+                    self._report.changes.append(update.apply(change))
+                update.settle(dirty)
+                seconds = time.monotonic() - started
+                counts = worker.stop()
+        observers = counts["observers"]
+        self._report.updated = Processed(
+            {name: one["ran"] for name, one in observers.items()},
+            sum(one["conflicts"] for one in observers.values()),
+            sum(one["quarantined"] for one in observers.values()),
+            self._count_shown(),
+            seconds,
+        )
+        self._report.proofs = prove(changes, self._index)
+
+    def _check(self) -> None:
+        with self._show.waiting("computing the whole index again, to compare"):
+            violations = check(self._db.snapshot(), self._index)
+        self._report.violations = [str(violation) for violation in violations]
+
+    def _count_shown(self) -> int:
+        rows = self._index.query("SELECT count(*) FROM postings WHERE url IS NOT NULL", ())
+        return int(str(rows[0][0]))
+
+
+def _from_here(path: Path) -> str:
+    """The path as one would type it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+@contextmanager
+def _occupied(folder: Path, *, fresh: bool) -> Iterator[None]:
+    """The folder, made, for this demo alone; emptied if it is to be ``fresh``."""
+    prepare(folder)
+    lock = Lock(folder / "demo.lock")
+    try:
+        if not lock.take(fcntl.LOCK_EX):
+            raise ConfigurationError(f"Another demo runs in {folder}: wait for it, or name another --folder.")
+        if fresh:
+            _empty(folder)
+        yield
+    finally:
+        lock.close()
+
+
+def _empty(folder: Path) -> None:
+    users = Lock(folder / "redis.users")
+    try:
+        if not users.take(fcntl.LOCK_EX):
+            raise ConfigurationError(f"Somebody uses the store in {folder}: stop that before you start over.")
+        if not (folder / "demo.json").exists() and any(not _is_lock(path) for path in folder.iterdir()):
+            raise ConfigurationError(f"{folder} holds something else than a demo: name another --folder.")
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif not _is_lock(path):
+                path.unlink()
+    finally:
+        users.close()
+
+
+def _is_lock(path: Path) -> bool:
+    return path.name in {"demo.lock", "redis.users", "redis.mutex", "redis.server"}
+
+
+@contextmanager
+def _serving(path: Path) -> Iterator[None]:
+    """Observers in this process write the demo's index."""
+    before = os.environ.get(ENVIRONMENT)
+    os.environ[ENVIRONMENT] = str(path)
+    try:
+        yield
+    finally:
+        close_indexes()
+        if before is None:
+            del os.environ[ENVIRONMENT]
+        else:
+            os.environ[ENVIRONMENT] = before

@@ -1,0 +1,98 @@
+"""Writing changes one after another while a worker runs, and timing each until a search shows it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from observers.webindex.demo.crawl import COLUMNS
+from observers.webindex.demo.report import Measured
+from observers.webindex.search import search
+from percolator_core import PercolatorError
+from percolator_core.spark.loading import merge, remove
+from percolator_core.spark.records import BadRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from observers.webindex.demo.background import BackgroundWorker
+    from observers.webindex.demo.changes import Change
+    from observers.webindex.demo.crawl import Crawl
+    from observers.webindex.index import ServingIndex
+    from percolator_core import Database
+    from percolator_core.dirty import DirtyIndex
+
+TABLE: Final = "documents"
+MANY: Final = 200
+"""Results in which a page is looked for."""
+
+_SHOWN_SECONDS: Final = 30.0
+_IDLE_SECONDS: Final = 120.0
+_LOOK: Final = 0.001
+"""Seconds between two searches: also the precision of the times."""
+
+
+class Update:
+    """Brings changes into the store by the loader's transactions."""
+
+    def __init__(self, db: Database, crawl: Crawl, index: ServingIndex, worker: BackgroundWorker) -> None:
+        self._db = db
+        self._crawl = crawl
+        self._index = index
+        self._worker = worker
+
+    def apply(self, change: Change) -> Measured:
+        """Write the change, and wait until a search shows it.
+
+        The time begins before the loader's transaction, which reads, prewrites and commits; it ends when the
+        search returns.
+
+        Raises:
+            PercolatorError: the search did not show it within 30 seconds.
+        """
+        shown = self._shown(change)
+        path = self._crawl.documents / change.name
+        if change.contents is None:
+            path.unlink()
+            started = time.perf_counter()
+            remove(self._db, TABLE, change.url.encode(), tuple(COLUMNS))
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(change.contents)
+            record = self._crawl.record(change.name)
+            started = time.perf_counter()
+            outcome = merge(self._db, TABLE, record)
+            if isinstance(outcome, BadRecord):
+                raise PercolatorError(f"{path} cannot be loaded: {outcome.reason}.")
+        self._wait(shown, _SHOWN_SECONDS, f"the search does not show the change of {change.url}")
+        return Measured(change, (time.perf_counter() - started) * 1000)
+
+    def settle(self, dirty: DirtyIndex) -> None:
+        """Wait until no notification is left."""
+        self._wait(lambda: not sum(dirty.backlog().values()), _IDLE_SECONDS, "the chain is not idle")
+
+    def _shown(self, change: Change) -> Callable[[], bool]:
+        """The condition that holds once the search knows of the change."""
+        index, query, url = self._index, change.query, change.url
+        if change.kind == "deleted":
+            return lambda: all(result.url != url for result in search(query, MANY, index=index))
+        if change.kind != "duplicated":
+            return lambda: any(result.url == url for result in search(query, MANY, index=index))
+        # The rank of a cluster is the sum over its members: it grows when the copy has joined.
+        before = {result.url: result.rank for result in search(query, MANY, index=index)}
+
+        def collapsed() -> bool:
+            ranks = {result.url: result.rank for result in search(query, MANY, index=index)}
+            return url not in ranks and ranks.get(change.other, 0.0) > before.get(change.other, 0.0)
+
+        return collapsed
+
+    def _wait(self, condition: Callable[[], bool], seconds: float, otherwise: str) -> None:
+        until = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > until:
+                raise PercolatorError(
+                    f"After {seconds:.0f} s {otherwise}: see `percolator failed` for the reason."
+                )
+            self._worker.check()
+            time.sleep(_LOOK)

@@ -1,0 +1,51 @@
+"""Puts a cluster's entry into the serving index: ``serving.entry``.
+
+The index is outside the store, so its change and the acknowledgement are not one transaction: a run may be
+repeated, or overtaken. Both are harmless. A posting is a function of the cluster's row alone, and it carries
+the timestamp of the snapshot that it was made from: an older one never replaces a newer one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from observers.webindex.index import Posting, ServingIndex, open_index
+from schemas.webindex import Entry
+
+if TYPE_CHECKING:
+    from percolator_core import Cell, ObserverTransaction, Snapshot
+
+
+def process(t: ObserverTransaction, cell: Cell) -> None:
+    """Make the posting of this cluster what the store says."""
+    value = t.get("serving", cell.row, "entry")
+    if value is None:
+        open_index().remove(cell.row.decode(), t.start_timestamp)
+        return
+    posting = _posting(cell.row, Entry.decode(value))
+    if open_index().refresh(posting, t.start_timestamp):
+        return
+    text = t.get("serving", cell.row, "text") or b""
+    open_index().put(replace(posting, text=text.decode()), t.start_timestamp)
+
+
+def rebuild(snapshot: Snapshot, index: ServingIndex) -> int:
+    """Fill the index anew from a snapshot; returns the number of entries. Stop the workers meanwhile.
+
+    For an index that was lost, damaged by a power cut, or is to be made a second time elsewhere.
+    """
+    index.clear()
+    count = 0
+    for key, cells in snapshot.scan("serving", columns=["entry", "text"]):
+        if "entry" in cells:
+            posting = _posting(key, Entry.decode(cells["entry"]))
+            index.put(replace(posting, text=cells["text"].decode()), snapshot.start_timestamp)
+            count += 1
+    return count
+
+
+def _posting(key: bytes, entry: Entry) -> Posting:
+    """The posting, but for the text."""
+    anchors = "\n".join(entry.anchors)
+    return Posting(key.decode(), entry.url, entry.title, anchors, "", entry.fingerprint, entry.rank)

@@ -1,0 +1,232 @@
+"""The serving index: SQLite with FTS5, one posting a cluster, in a file of its own.
+
+Several processes and threads may write it: each has its own connection, and SQLite's write-ahead log lets
+readers read on. Every posting carries the version it was made from, and only a newer one replaces it; a
+removed posting leaves its version behind for a while, so that nothing older brings it back.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ENVIRONMENT: Final = "PERCOLATOR_SERVING"
+DEFAULT_PATH: Final = ".percolator/serving.db"
+
+BUSY_SECONDS: Final = 5.0
+"""How long a writer waits for another before the run fails, to be tried again with backoff."""
+
+KEEP_REMOVED: Final = 24 * 3600 * 1_000_000
+"""Microseconds for which the version of a removed posting is kept: far longer than a run can be late."""
+
+SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS postings (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL UNIQUE,
+    version INTEGER NOT NULL,
+    url TEXT,
+    fingerprint TEXT,
+    rank REAL NOT NULL DEFAULT 0
+);
+CREATE INDEX IF NOT EXISTS removed ON postings (version) WHERE url IS NULL;
+CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (
+    title, anchors, url, text, tokenize = "porter unicode61 remove_diacritics 2"
+);
+"""
+"""A posting without a URL is a removed one; ``words.rowid`` is ``postings.id``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """What the index holds of a cluster; ``anchors`` one a line, ``rank`` as in the serving entry."""
+
+    key: str
+    url: str
+    title: str
+    anchors: str
+    text: str
+    fingerprint: str
+    rank: float
+
+
+class ServingIndex:
+    """One connection to the index. Not to be shared between threads; ``open_index`` sees to that."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+        # Waits for its turn by the busy timeout only if set before the journal mode is changed.
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        # A power cut may lose the last postings, which are acknowledged in the store: `export.rebuild` mends
+        # that.
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        with self._writing():
+            for statement in SCHEMA.split(";\n"):
+                self._connection.execute(statement)
+        self._file = _identity(path)
+
+    def is_in_place(self) -> bool:
+        """Whether the file at the path is still the one that was opened."""
+        return _identity(self.path) == self._file
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def refresh(self, posting: Posting, version: int) -> bool:
+        """Do what `put` does if it can be done without the text; False if it cannot.
+
+        It can when only the rank changed, which is the usual change and a small one, or when the index
+        already has a newer version.
+        """
+        with self._writing() as connection:
+            found = connection.execute(
+                "SELECT p.version, p.url, p.fingerprint, w.title, w.anchors FROM postings p "
+                "LEFT JOIN words w ON w.rowid = p.id WHERE p.key = ?",
+                (posting.key,),
+            ).fetchone()
+            if found is None:
+                return False
+            if found[0] >= version:
+                return True
+            if found[1:] != (posting.url, posting.fingerprint, posting.title, posting.anchors):
+                return False
+            connection.execute(
+                "UPDATE postings SET version = ?, rank = ? WHERE key = ?",
+                (version, posting.rank, posting.key),
+            )
+            return True
+
+    def put(self, posting: Posting, version: int) -> bool:
+        """Insert or replace a posting, unless a newer version is there; returns whether it did."""
+        with self._writing() as connection:
+            changed = connection.execute(
+                "INSERT INTO postings (version, url, fingerprint, rank, key) VALUES (?, ?, ?, ?, ?) "
+                "ON CONFLICT (key) DO UPDATE SET version = excluded.version, url = excluded.url, "
+                "fingerprint = excluded.fingerprint, rank = excluded.rank "
+                "WHERE version < excluded.version RETURNING id",
+                (version, posting.url, posting.fingerprint, posting.rank, posting.key),
+            ).fetchone()
+            if changed is None:
+                return False
+            connection.execute("DELETE FROM words WHERE rowid = ?", changed)
+            connection.execute(
+                "INSERT INTO words (rowid, title, anchors, url, text) VALUES (?, ?, ?, ?, ?)",
+                (changed[0], posting.title, posting.anchors, posting.url, posting.text),
+            )
+            return True
+
+    def remove(self, key: str, version: int) -> bool:
+        """Remove a posting, unless a newer version is there; returns whether anything changed."""
+        with self._writing() as connection:
+            changed = connection.execute(
+                "INSERT INTO postings (key, version) VALUES (?, ?) ON CONFLICT (key) DO UPDATE "
+                "SET version = excluded.version, url = NULL, fingerprint = NULL, rank = 0 "
+                "WHERE version < excluded.version RETURNING id",
+                (key, version),
+            ).fetchone()
+            if changed is None:
+                return False
+            connection.execute("DELETE FROM words WHERE rowid = ?", changed)
+            connection.execute(
+                "DELETE FROM postings WHERE url IS NULL AND version < ?", (version - KEEP_REMOVED,)
+            )
+            return True
+
+    def postings(self) -> Iterator[Posting]:
+        """Every posting, in the order of the keys."""
+        for row in self._connection.execute(
+            "SELECT p.key, p.url, w.title, w.anchors, w.text, p.fingerprint, p.rank, w.url "
+            "FROM postings p LEFT JOIN words w ON w.rowid = p.id WHERE p.url IS NOT NULL ORDER BY p.key"
+        ):
+            key, url, title, anchors, text, fingerprint, rank, indexed_url = row
+            if indexed_url != url:
+                # Its words are missing, or indexed under another URL: as good as none.
+                title, anchors, text = "", "", ""
+            yield Posting(key, url, title, anchors, text, fingerprint, rank)
+
+    def orphans(self) -> list[int]:
+        """Rows of words that belong to no posting."""
+        rows = self._connection.execute(
+            "SELECT rowid FROM words WHERE rowid NOT IN (SELECT id FROM postings WHERE url IS NOT NULL)"
+        )
+        return [row[0] for row in rows]
+
+    def clear(self) -> None:
+        """Remove all postings and their versions."""
+        with self._writing() as connection:
+            connection.execute("DELETE FROM postings")
+            connection.execute("DELETE FROM words")
+
+    def query(self, statement: str, parameters: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        """Rows of a reading statement."""
+        return self._connection.execute(statement, parameters).fetchall()
+
+    def intact(self) -> bool:
+        """Does FTS5 find its index in agreement with the words it was made from?"""
+        try:
+            self._connection.execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 1)")
+        except sqlite3.DatabaseError:
+            return False
+        return True
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        # IMMEDIATE takes the write lock first: a transaction that reads and then writes cannot wait, only
+        # fail.
+        if self._connection.in_transaction:
+            # A run was stopped by its deadline between two statements.
+            self._connection.execute("ROLLBACK")
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._connection
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+_local = threading.local()
+
+
+def open_index(path: str | os.PathLike[str] | None = None) -> ServingIndex:
+    """This thread's connection to the index at ``path``.
+
+    Without a path: at $PERCOLATOR_SERVING, or else at .percolator/serving.db.
+    """
+    where = Path(path or os.environ.get(ENVIRONMENT) or DEFAULT_PATH).absolute()
+    # A connection must not cross a fork: a child opens its own, and never touches its parent's.
+    opened: dict[tuple[int, Path], ServingIndex] = _local.__dict__.setdefault("opened", {})
+    identity = (os.getpid(), where)
+    found = opened.get(identity)
+    if found is not None and not found.is_in_place():
+        # The file was removed or replaced: what we wrote into the old one, nobody would find.
+        opened.pop(identity).close()
+        found = None
+    if found is None:
+        found = opened[identity] = ServingIndex(where)
+    return found
+
+
+def close_indexes() -> None:
+    """Close this thread's connections."""
+    opened: dict[tuple[int, Path], ServingIndex] = _local.__dict__.setdefault("opened", {})
+    for identity in [identity for identity in opened if identity[0] == os.getpid()]:
+        opened.pop(identity).close()

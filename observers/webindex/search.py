@@ -1,0 +1,134 @@
+"""Searching the serving index: ``search("vacuum", limit=10)``, best first.
+
+FTS5 finds candidates by bm25, with words in titles, anchors and URLs worth more than words in the text. Among
+them come first those that are *called* what was asked for: by a link whose whole text it is, by their title,
+by the last part of their URL. Rank decides among pages that fit equally well.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import log1p
+from typing import TYPE_CHECKING, Any, Final
+
+from observers.webindex.index import open_index
+
+if TYPE_CHECKING:
+    from observers.webindex.index import ServingIndex
+
+MAX_WORDS: Final = 32
+"""Words of a query that count; the rest are ignored."""
+
+WEIGHTS: Final = (12.0, 6.0, 6.0, 1.0)
+"""What a word in the title, the anchors, the URL and the text is worth to bm25."""
+
+CALLED_BY_ANCHOR: Final = 0.6
+CALLED_BY_TITLE: Final = 0.4
+CALLED_BY_URL: Final = 0.3
+"""What each adds to the score, in which the best bm25 counts 1."""
+
+RANK_WEIGHT: Final = 0.1
+CANDIDATES: Final = 200
+"""Pages taken by bm25 alone, before names and ranks are looked at."""
+
+_WORD: Final = re.compile(r"[^\W_]+(?:[_.'-]+[^\W_]+)*", re.UNICODE)
+_PLAIN_WORD: Final = re.compile(r"[^\W_]+", re.UNICODE)
+_NUMBERING: Final = re.compile(r"^(?:chapter |appendix |part )?[\divxa-z]{0,4}[\d.]+\s+", re.IGNORECASE)
+_STATEMENT: Final = """
+SELECT p.url, w.title, w.anchors, p.rank, bm25(words, ?, ?, ?, ?) AS fit, w.rowid
+FROM words w JOIN postings p ON p.id = w.rowid WHERE words MATCH ? ORDER BY fit LIMIT ?
+"""
+_SNIPPET: Final = "SELECT snippet(words, 3, ?, ?, '…', 24) FROM words WHERE words MATCH ? AND rowid = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One page found. A higher ``score`` is better; ``snippet`` is text with the found words marked."""
+
+    url: str
+    title: str
+    snippet: str
+    score: float
+    rank: float
+
+
+def search(
+    query: str,
+    limit: int = 10,
+    *,
+    index: ServingIndex | None = None,
+    prefix: bool = False,
+    marks: tuple[str, str] = ("**", "**"),
+) -> list[Result]:
+    """Pages with all words of ``query``; if there are none, pages with any of them.
+
+    Any text is a query: nothing in it is syntax. ``prefix``: the last word may be the beginning of one.
+    """
+    index = index or open_index()
+    words = _WORD.findall(query)[:MAX_WORDS]
+    if not words or limit < 1:
+        return []
+    for match in (_expression(words, " ", prefix=prefix), _expression(words, " OR ", prefix=prefix)):
+        found = index.query(_STATEMENT, (*WEIGHTS, match, max(CANDIDATES, limit)))
+        if found:
+            return _best(index, _scored(found, words), limit, match, marks)
+    return []
+
+
+def _expression(words: list[str], joint: str, *, prefix: bool) -> str:
+    """An FTS5 expression of quoted words: in quotes only a quote is special, and a word holds none."""
+    quoted = [f'"{word}"' for word in words]
+    if prefix:
+        quoted[-1] += "*"
+    return joint.join(quoted)
+
+
+def _scored(found: list[tuple[Any, ...]], words: list[str]) -> list[tuple[float, str, str, float, int]]:
+    """(score, URL, title, rank, row) of the candidates, best first. bm25 is better the smaller it is."""
+    phrase = _plain(" ".join(words))
+    best = min(fit for *_, fit, _ in found) or -1.0
+    scored = []
+    for url, title, anchors, rank, fit, identity in found:
+        called = fit / best + _called(phrase, url, title, anchors)
+        scored.append((called * (1 + RANK_WEIGHT * log1p(rank)), url, title, rank, identity))
+    scored.sort(key=lambda result: (-result[0], result[1]))
+    return scored
+
+
+def _called(phrase: str, url: str, title: str, anchors: str) -> float:
+    """How much of a name the words are to this page."""
+    worth = 0.0
+    if any(_plain(line) == phrase for line in anchors.split("\n") if len(line) < 2 * len(phrase) + 8):
+        worth += CALLED_BY_ANCHOR
+    name = _plain(_NUMBERING.sub("", title))
+    if name == phrase or name.startswith(phrase + " "):
+        worth += CALLED_BY_TITLE
+    elif f" {phrase} " in f" {name} ":
+        worth += CALLED_BY_TITLE / 2
+    if _plain(url.partition("?")[0].rstrip("/").rpartition("/")[2].partition(".")[0]) == phrase:
+        worth += CALLED_BY_URL
+    return worth
+
+
+def _plain(text: str) -> str:
+    """Words only, in lower case."""
+    return " ".join(_PLAIN_WORD.findall(text.lower()))
+
+
+def _best(
+    index: ServingIndex,
+    scored: list[tuple[float, str, str, float, int]],
+    limit: int,
+    match: str,
+    marks: tuple[str, str],
+) -> list[Result]:
+    results: dict[str, Result] = {}
+    for score, url, title, rank, identity in scored:
+        # While a page moves from one cluster to another, both may show it for a moment.
+        if url not in results:
+            rows = index.query(_SNIPPET, (*marks, match, identity))
+            results[url] = Result(url, title, rows[0][0] if rows else "", score, rank)
+        if len(results) == limit:
+            break
+    return list(results.values())

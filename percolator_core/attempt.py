@@ -1,0 +1,232 @@
+"""One attempt at one dirty cell: the observer's transaction, and what follows when it fails.
+
+Straight-line code, run as a task of the worker's hub or in one of its threads.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import greenlet
+
+from percolator_core.client import Client
+from percolator_core.dirty import DirtyIndex, Lease, acknowledge
+from percolator_core.errors import (
+    CommitUndetermined,
+    LockTimeout,
+    SnapshotTooOld,
+    StoreUnavailable,
+    TransactionConflict,
+)
+from percolator_core.keys import decode_column, encode_column
+from percolator_core.log import Log
+from percolator_core.model import Cell
+from percolator_core.observers import Guard, Observer, ObserverTransaction
+from percolator_core.store import current_task
+from percolator_core.store.wire import Command
+from percolator_core.transaction import Transaction
+from percolator_core.watchdog import Deadline, ObserverTimeout, Watchdog
+
+CONFLICT_ROUNDS: Final = 5
+"""Times that a run which lost against another one is repeated at once; then its cell is given back."""
+
+_FIRST_PAUSE: Final = 0.001
+_GIVEN_BACK: Final = 0.05
+_LONGEST_TRACEBACK: Final = 16_000
+_LONGEST_ERROR: Final = 2_000
+
+log = Log("percolator.worker")
+
+
+@dataclass(slots=True)
+class ObserverCounts:
+    """What happened to one observer's cells.
+
+    ``ran``: runs that committed. ``collapsed``: marks that an earlier run had dealt with. ``conflicts``: runs
+    that lost against another transaction and were repeated. ``failed``: runs that raised. ``quarantined``:
+    cells put aside.
+    """
+
+    ran: int = 0
+    collapsed: int = 0
+    conflicts: int = 0
+    failed: int = 0
+    quarantined: int = 0
+
+
+class _Failed(Exception):
+    """The observer's own code raised: whatever it was, it counts as a failed attempt."""
+
+    def __init__(self, cause: BaseException) -> None:
+        self.cause = cause
+
+
+class Attempts:
+    """Attempts the dirty cells of one chain's observers, and counts."""
+
+    def __init__(
+        self,
+        client: Client,
+        dirty: DirtyIndex,
+        guards: Mapping[str, Guard],
+        counts: Mapping[str, ObserverCounts],
+    ) -> None:
+        self._client = client
+        self._dirty = dirty
+        self._guards = guards
+        self._counts = counts
+        self._observed = {
+            name: {(table, encode_column(column)) for table, column in guard.observer.observe}
+            for name, guard in guards.items()
+        }
+        self._counting = threading.Lock()
+
+    def attempt(self, lease: Lease, watchdog: Watchdog) -> None:
+        """Run the cell's observer and commit; clear its mark, give the cell back, or put it aside.
+
+        Raises StoreUnavailable when the store is away: the lease then ends by itself.
+        """
+        guard = self._guards[lease.observer]
+        observer = guard.observer
+        if (lease.table, lease.column) not in self._observed[lease.observer]:
+            # Left over from a chain in which the observer of this name watched another column.
+            self._client.store.one(self._dirty.drop(lease))
+            return
+        pause = _FIRST_PAUSE
+        for _ in range(CONFLICT_ROUNDS):
+            transaction = Transaction(self._client)
+            try:
+                cell = acknowledge(transaction, lease, observer.mode)
+                if cell is not None:
+                    self._observe(guard, transaction, cell, watchdog)
+                    transaction.commit()
+            except (TransactionConflict, SnapshotTooOld):
+                self._count(observer, "conflicts")
+                self._client.store.sleep(random.uniform(0, pause))
+                pause *= 2
+                continue
+            except (CommitUndetermined, LockTimeout):
+                break  # another run will find out: the acknowledgement tells whether this one committed
+            except StoreUnavailable:
+                raise
+            except _Failed as failed:
+                self._failed(lease, observer, transaction.start_timestamp, failed.cause)
+                return
+            except Exception as error:  # noqa: BLE001 - such as a write set that the store refuses
+                self._failed(lease, observer, transaction.start_timestamp, error)
+                return
+            self._count(observer, "collapsed" if cell is None else "ran")
+            self._clear(self._dirty.clear(lease, observer.mode, transaction.start_timestamp))
+            return
+        self._client.store.one(self._dirty.postpone(lease, _GIVEN_BACK, failed=False))
+
+    def _observe(self, guard: Guard, transaction: Transaction, cell: Cell, watchdog: Watchdog) -> None:
+        # Only the observer's own code is under the deadline: a commit is never cut short.
+        try:
+            with _limited(guard.observer.timeout, watchdog):
+                guard.observer.function(ObserverTransaction(transaction, guard), cell)
+        except (StoreUnavailable, LockTimeout, SnapshotTooOld, greenlet.GreenletExit):
+            raise
+        except BaseException as error:
+            if _means_the_worker(error):
+                raise
+            raise _Failed(error) from error
+
+    def _clear(self, command: Command) -> None:
+        # Under the hub the mark goes with the next batch. A thread waits: nobody else would hurry its command
+        # along, and the worker would find the mark still there.
+        if current_task() is not None:
+            self._client.store.defer(command)
+        else:
+            self._client.store.one(command)
+
+    def _count(self, observer: Observer, what: str) -> None:
+        counts = self._counts[observer.name]
+        with self._counting:
+            setattr(counts, what, getattr(counts, what) + 1)
+
+    def _failed(self, lease: Lease, observer: Observer, start_ts: int, error: BaseException) -> None:
+        self._count(observer, "failed")
+        tries = lease.tries + 1
+        where = {
+            "observer": observer.name,
+            "table": lease.table,
+            "row": lease.row,
+            "column": decode_column(lease.column),
+            "attempt": tries,
+            "error": _described(error),
+        }
+        if tries < observer.retry.attempts:
+            longest = min(observer.retry.max_backoff, observer.retry.backoff * 2 ** (tries - 1))
+            self._client.store.one(self._dirty.postpone(lease, longest * random.uniform(0.5, 1), failed=True))
+            log.info("observer failed, will be retried", **where)
+            return
+        record = {
+            "error": where["error"],
+            "traceback": "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:],
+            "attempts": tries,
+            "time": start_ts,
+        }
+        if (
+            self._client.store.one(self._dirty.quarantine(lease, observer.mode, start_ts, record))
+            == b"quarantined"
+        ):
+            self._count(observer, "quarantined")
+            log.error("observer failed for the last time, the cell is in quarantine", **where)
+
+
+def _described(error: BaseException) -> str:
+    try:
+        words = str(error)
+    except Exception:  # noqa: BLE001 - an exception of the user's, with a __str__ of its own
+        words = "<it cannot be printed>"
+    return f"{type(error).__name__}: {words}"[:_LONGEST_ERROR]
+
+
+def _means_the_worker(error: BaseException) -> bool:
+    """Whether an exception that came out of an observer was meant for the whole worker.
+
+    Ctrl-C, or a signal handler that exits, strikes in the main thread wherever that happens to be. An
+    observer that calls ``sys.exit`` itself has merely failed: it must not take the worker down, again and
+    again.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    if not isinstance(error, SystemExit):
+        return False
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in handlers}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+@contextmanager
+def _limited(seconds: float, watchdog: Watchdog) -> Iterator[None]:
+    """Bound the time of a block: a task's by the hub and the watchdog, a thread's by the watchdog alone."""
+    task = current_task()
+    deadline = Deadline(seconds) if task is not None else Deadline.of_this_thread(seconds)
+    if task is not None:
+        task.deadline = deadline
+    else:
+        watchdog.guard(deadline)
+    try:
+        yield
+        if deadline.passed:
+            raise deadline.error()  # nothing could interrupt it: it is too late all the same
+    except ObserverTimeout as late:
+        # In a thread it was raised by its class alone.
+        late.args = deadline.error().args
+        raise
+    finally:
+        if task is not None:
+            task.deadline = None
+        else:
+            watchdog.release(deadline)

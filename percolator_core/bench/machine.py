@@ -1,0 +1,45 @@
+"""What a measurement was made on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from percolator_core.store.binary import find_binary
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where and when.
+
+    ``load`` is the mean number of processes that wanted a core in the minute before, or None where the system
+    does not tell. What others load the machine with makes the figures worse.
+    """
+
+    cores: int
+    python: str
+    server: str
+    date: str
+    load: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it stands in JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        load = "" if self.load is None else f" · load {self.load:.1f}"
+        return f"{self.cores} cores · Python {self.python} · server {self.server} · {self.date}{load}"
+
+
+def this_machine() -> Machine:
+    """The machine now."""
+    return Machine(
+        cores=os.cpu_count() or 1,
+        python=platform.python_version(),
+        server=".".join(map(str, find_binary().version)),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        load=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+    )

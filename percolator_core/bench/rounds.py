@@ -1,0 +1,58 @@
+"""Interleaved rounds: every contestant once a round, so that what else the machine does falls on all alike.
+
+A ratio of two contestants is taken within each round, and the median is over the rounds: a slow second slows
+both sides of a ratio down, and leaves it as it was.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+_FIRST: Final = 1_000_000
+"""Numbers below belong to what a suite has loaded before the race."""
+
+
+@dataclass(slots=True)
+class Rates:
+    """Operations a second, per contestant and round."""
+
+    by_name: dict[str, list[float]] = field(default_factory=dict)
+
+    def of(self, name: str) -> list[float]:
+        """The rates of one contestant, in the order of the rounds."""
+        return self.by_name[name]
+
+    def ratio(self, name: str, base: str) -> list[float]:
+        """The rate of ``name`` over that of ``base``, round by round."""
+        return [a / b for a, b in zip(self.by_name[name], self.by_name[base], strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """``run(first, count)`` does ``count`` operations; keys that it makes are numbered from ``first``."""
+
+    run: Callable[[int, int], None]
+    operations: int
+
+
+def race(contestants: Mapping[str, Contestant], rounds: int) -> Rates:
+    """Run every contestant once to warm up and then ``rounds`` times; every other round goes backwards."""
+    rates = Rates({name: [] for name in contestants})
+    order = list(contestants)
+    first = _FIRST
+    for number in range(rounds + 1):
+        for name in order if number % 2 else reversed(order):
+            contestant = contestants[name]
+            count = contestant.operations if number else max(1, contestant.operations // 4)
+            gc.collect()
+            started = time.perf_counter()
+            contestant.run(first, count)
+            seconds = time.perf_counter() - started
+            first += count
+            if number:
+                rates.by_name[name].append(count / seconds)
+    return rates

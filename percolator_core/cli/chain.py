@@ -1,0 +1,129 @@
+"""Looking at a chain, without a store: ``check`` and ``graph``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from percolator_core.cli import output as outputs
+from percolator_core.cli.options import ChainPath, load_chain
+from percolator_core.cli.output import Failure, count_of
+
+if TYPE_CHECKING:
+    from percolator_core.observers import Chain, Observer
+
+
+class Form(StrEnum):
+    """The forms of the graph."""
+
+    MERMAID = "mermaid"
+    DOT = "dot"
+    SVG = "svg"
+    PNG = "png"
+
+
+def check(
+    path: ChainPath,
+    functions: Annotated[
+        bool, typer.Option("--import/--no-import", help="Import the observers' functions, too.")
+    ] = True,
+) -> None:
+    """Validate a chain and show its observers, each behind those that wake it.
+
+    Every problem is one line with its file and line. Nothing is connected to.
+    """
+    chain = load_chain(path, import_functions=functions)
+    shown = outputs.table("", "observer", "observes", "mode", "writes", "function", numbers=[""])
+    for number, generation in enumerate(chain.order(), 1):
+        for position, observer in enumerate(generation):
+            shown.add_row(
+                str(number) if position == 0 else "",
+                observer.name + (" (feedback)" if observer.feedback else ""),
+                _names(observer.observe),
+                observer.mode,
+                _names(observer.writes),
+                observer.function_name,
+            )
+    sizes = f"{count_of(len(chain.tables), 'table')}, {count_of(len(chain.observers), 'observer')}"
+    title = Text(f"chain {chain.name}: {sizes}")
+    outputs.current().result(_as_data(chain), title, "", shown)
+
+
+def graph(
+    path: ChainPath,
+    form: Annotated[
+        Form | None,
+        typer.Option(
+            "--format", help="Default: what the file's suffix says, else mermaid.", show_default=False
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of to stdout.")
+    ] = None,
+) -> None:
+    """Draw a chain: columns, the observers that they wake, and what those write."""
+    from percolator_core.observers.render import render
+
+    output = outputs.current()
+    chosen = form or _guess(file)
+    if chosen is Form.PNG and file is None and (output.as_json or output.console.is_terminal):
+        raise typer.BadParameter("a png goes to a file: add --output graph.png")
+    # A drawing needs none of the project's code.
+    drawn = render(load_chain(path, import_functions=False).graph, chosen.value)
+    if file is not None:
+        try:
+            file.write_bytes(drawn if isinstance(drawn, bytes) else drawn.encode())
+        except OSError as error:
+            raise Failure(f"{file} cannot be written ({error.strerror}): name another file") from error
+        output.result({"format": chosen.value, "output": str(file)}, f"{file} written")
+    elif isinstance(drawn, bytes):
+        output.raw(drawn)
+    elif output.as_json:
+        output.result({"format": chosen.value, "graph": drawn})
+    else:
+        output.raw(drawn.encode())
+
+
+def _guess(file: Path | None) -> Form:
+    suffix = file.suffix.removeprefix(".").lower() if file is not None else "mermaid"
+    forms = {"mermaid": Form.MERMAID, "mmd": Form.MERMAID, "md": Form.MERMAID, "gv": Form.DOT}
+    forms |= {one.value: one for one in Form}
+    if suffix not in forms:
+        raise typer.BadParameter(f"{file} does not tell the form of the graph: add --format {'|'.join(Form)}")
+    return forms[suffix]
+
+
+def _as_data(chain: Chain) -> dict[str, Any]:
+    return {
+        "chain": chain.name,
+        "path": str(chain.path),
+        "tables": [
+            {"name": one.name, "tablets": one.tablets, "notify_only": list(one.notify_only)}
+            for one in chain.tables
+        ],
+        "generations": [[observer.name for observer in generation] for generation in chain.order()],
+        "observers": [_observer_data(observer) for observer in chain.observers.values()],
+    }
+
+
+def _observer_data(observer: Observer) -> dict[str, Any]:
+    return {
+        "name": observer.name,
+        "file": str(observer.file),
+        "function": observer.function_name,
+        "observe": [".".join(column) for column in observer.observe],
+        "mode": observer.mode,
+        "reads": [".".join(column) for column in observer.reads],
+        "writes": [".".join(column) for column in observer.writes],
+        "feedback": observer.feedback,
+        "timeout": observer.timeout,
+        "description": observer.description,
+    }
+
+
+def _names(columns: tuple[tuple[str, str], ...]) -> str:
+    return ", ".join(".".join(column) for column in columns)

@@ -1,0 +1,129 @@
+"""What is installed on this machine: Python, redis-server, Java, packages. Touches no store."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from typing import Final
+
+from percolator_core.cli.findings import Finding, fail, ok, warn
+from percolator_core.errors import ConfigurationError
+
+OLDEST_PYTHON: Final = (3, 11)
+PACKAGE: Final = "percolator-core"
+
+_EXTRAS: Final = {
+    "spark": (("pyspark", "pyarrow", "pandas", "fastwarc"), "bulk loads with Spark"),
+    "webindex": (("selectolax", "charset-normalizer"), "the web index and the demo"),
+    "plot": (("matplotlib",), "the figures of the benchmarks"),
+}
+"""The packages of each extra, and what they are for."""
+
+
+def check_installation(*, embedded: bool) -> Iterator[Finding]:
+    """All checks; ``embedded``: the store needs a redis-server of this machine."""
+    yield _python()
+    yield _redis_server(needed=embedded)
+    yield _hiredis()
+    yield from _guarded("java", _java)
+    yield _pyspark()
+    for extra in _EXTRAS:
+        yield _extra(extra)
+
+
+def _python() -> Finding:
+    found = f"{platform.python_version()} in {sys.prefix}"
+    if sys.version_info < OLDEST_PYTHON:
+        return fail("python", found, f"run with Python {'.'.join(map(str, OLDEST_PYTHON))} or newer")
+    return ok("python", found)
+
+
+def _redis_server(*, needed: bool) -> Finding:
+    from percolator_core.store.binary import find_binary
+
+    try:
+        return ok("redis-server", str(find_binary()))
+    except ConfigurationError as error:
+        if needed:
+            return fail("redis-server", "none that can be used", str(error))
+        return warn("redis-server", "none that can be used", f"for an embedded store only: {error}")
+
+
+def _hiredis() -> Finding:
+    found = _version("hiredis")
+    if found is None:
+        return fail("hiredis", "not installed", "pip install hiredis")
+    return ok("hiredis", found)
+
+
+def _java() -> Finding:
+    from percolator_core.spark.session import check_java
+
+    return ok("java", f"version {check_java()}")
+
+
+def _pyspark() -> Finding:
+    found = _version("pyspark")
+    pinned = _pinned("pyspark")
+    if found is None:
+        return warn("pyspark", "not installed", f"for bulk loads: pip install '{PACKAGE}[spark]'")
+    client = _version("pyspark-client")
+    if client is not None and client != found:
+        return fail(
+            "pyspark",
+            f"{found}, and pyspark-client {client} over its files",
+            f"pip install --force-reinstall pyspark=={found}",
+        )
+    if pinned is None:
+        return warn(
+            "pyspark", f"{found}; which version fits is not known", f"install {PACKAGE} itself with pip"
+        )
+    if found != pinned:
+        return fail(
+            "pyspark", f"{found}, and {PACKAGE} is made for {pinned}", f"pip install pyspark=={pinned}"
+        )
+    return ok("pyspark", found)
+
+
+def _extra(extra: str) -> Finding:
+    packages, purpose = _EXTRAS[extra]
+    versions = {package: _version(package) for package in packages}
+    missing = [package for package, version in versions.items() if version is None]
+    if missing:
+        return warn(
+            f"extra {extra}",
+            f"{', '.join(missing)} not installed",
+            f"for {purpose}: pip install '{PACKAGE}[{extra}]'",
+        )
+    return ok(f"extra {extra}", ", ".join(f"{package} {version}" for package, version in versions.items()))
+
+
+def _guarded(name: str, check: Callable[[], Finding]) -> Iterator[Finding]:
+    try:
+        yield check()
+    except ConfigurationError as error:
+        said, _, mend = str(error).partition(": ")
+        yield warn(name, said, mend or said)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _pinned(package: str) -> str | None:
+    """The version that this package asks for exactly; None when it is not installed as a package."""
+    try:
+        requirements = metadata.requires(PACKAGE) or []
+    except metadata.PackageNotFoundError:
+        return None
+    for requirement in requirements:
+        found = re.match(rf"{re.escape(package)}\s*==\s*([0-9][^\s;,]*)", requirement)
+        if found:
+            return found[1]
+    return None

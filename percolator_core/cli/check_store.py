@@ -1,0 +1,253 @@
+"""What a store is like: its server, its settings, its space, and what runs on it.
+
+An embedded store that does not exist yet is not made; one that is there is started for the look.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import redis
+
+from percolator_core.cli.findings import Finding, fail, ok, warn
+from percolator_core.errors import ConfigurationError, PercolatorError
+from percolator_core.store.binary import OLDEST_SERVER
+from percolator_core.store.url import Address, parse
+
+if TYPE_CHECKING:
+    from percolator_core.database import Database
+
+_TIMEOUT: Final = 5.0
+_LITTLE_SPACE: Final = 1 << 30
+_TOO_LITTLE_SPACE: Final = 64 << 20
+_SLOW_CLOCK: Final = 1.0
+"""Seconds between this clock and the server's from which ages and "as of" times look odd."""
+
+_FULL: Final = 0.9
+_SOCKET_PATH_LIMIT: Final = 103
+LISTPACK: Final = {"hash-max-listpack-entries": 512, "hash-max-listpack-value": 1024}
+"""Settings under which the rows of most tables stay compact in memory, as an embedded server has them."""
+
+
+def check_store(url: str, namespace: str | None) -> Iterator[Finding]:
+    """All checks of the store at ``url`` and of one of its namespaces, or of each."""
+    try:
+        address = parse(url)
+    except ConfigurationError as error:
+        yield fail("store", "its URL cannot be read", str(error))
+        return
+    if address.folder is not None:
+        yield from _folder(address.folder)
+        if not (address.folder / "redis.mutex").exists():
+            yield ok("store", f"none yet in {address.folder}: the first load, drain or worker makes it")
+            return
+    if address.kind == "cluster":
+        yield warn("store", "a cluster", "look at each of its nodes: percolator doctor --url redis://NODE")
+        return
+    yield from _server(url, address, namespace)
+
+
+def _folder(folder: Path) -> Iterator[Finding]:
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    found = f"{_size(free)} free for {folder}"
+    if free < _TOO_LITTLE_SPACE:
+        yield fail("disk", found, "free some space, or name another folder with --url")
+    elif free < _LITTLE_SPACE:
+        yield warn(
+            "disk", found, "free some space: the log of changes grows and is written anew beside itself"
+        )
+    else:
+        yield ok("disk", found)
+    length = len(bytes(folder.resolve() / "redis.sock"))
+    if length > _SOCKET_PATH_LIMIT:
+        yield ok(
+            "socket", f"{length} bytes are too long for a path of a socket: it is in the temporary folder"
+        )
+    else:
+        yield ok("socket", f"{length} of {_SOCKET_PATH_LIMIT} bytes")
+
+
+def _server(url: str, address: Address, namespace: str | None) -> Iterator[Finding]:
+    from percolator_core.cli.namespaces import existing_store
+
+    try:
+        with existing_store(url):
+            client = _client(url, address)
+            try:
+                yield from _facts(client, address)
+                yield from _contents(url, namespace)
+            finally:
+                client.close()
+    except (PercolatorError, redis.RedisError, OSError) as error:
+        yield fail("store", f"{' '.join(str(error).split())}", "start it, or name the right one with --url")
+
+
+def _facts(client: Any, address: Address) -> Iterator[Finding]:
+    started = time.time()
+    seconds, microseconds = client.time()
+    server, client_now = seconds + microseconds / 1e6, (started + time.time()) / 2
+    info = client.info()
+    yield _version(info)
+    yield _role(info)
+    yield _eviction(info)
+    yield _durability(info, address)
+    yield _memory(info)
+    yield from _listpack(client, info)
+    yield _clock(server - client_now)
+
+
+def _version(info: dict[str, Any]) -> Finding:
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    text = str(info.get("valkey_version") or info["redis_version"])
+    found = f"{name} {text}, up for {_duration(int(info.get('uptime_in_seconds', 0)))}"
+    pair = tuple(int(part) for part in text.split(".")[:2])
+    if pair < OLDEST_SERVER:
+        return fail("store", found, f"upgrade the server to {'.'.join(map(str, OLDEST_SERVER))} or newer")
+    return ok("store", found)
+
+
+def _role(info: dict[str, Any]) -> Finding:
+    role = str(info.get("role", "unknown"))
+    if role != "master":
+        return fail("role", role, "a replica takes no writes: connect to its master")
+    return ok("role", f"master, {info.get('connected_slaves', 0)} replicas")
+
+
+def _eviction(info: dict[str, Any]) -> Finding:
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if policy != "noeviction":
+        return fail("eviction", policy, "it would lose data silently: CONFIG SET maxmemory-policy noeviction")
+    return ok("eviction", policy)
+
+
+def _durability(info: dict[str, Any], address: Address) -> Finding:
+    if int(info.get("aof_enabled", 0)):
+        if (
+            info.get("aof_last_write_status", "ok") != "ok"
+            or info.get("aof_last_bgrewrite_status", "ok") != "ok"
+        ):
+            return fail(
+                "append-only file", "on, and its last write failed", "see the server's log; is the disk full?"
+            )
+        return ok("append-only file", "on")
+    if address.kind == "embedded":
+        return fail(
+            "append-only file", "off", "end this server: the next command starts one with the right settings"
+        )
+    return warn(
+        "append-only file", "off", "a crash loses what is not in a snapshot: CONFIG SET appendonly yes"
+    )
+
+
+def _memory(info: dict[str, Any]) -> Finding:
+    used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    total = int(info.get("total_system_memory", 0))
+    most = limit or total
+    found = (
+        f"{_size(used)} of {_size(most)} {'allowed' if limit else 'in the machine'}" if most else _size(used)
+    )
+    if most and used > _FULL * most:
+        return warn(
+            "memory", found, "collect garbage (percolator gc), raise maxmemory, or take a larger machine"
+        )
+    return ok("memory", found)
+
+
+def _listpack(client: Any, info: dict[str, Any]) -> Iterator[Finding]:
+    # Before version 7 the settings were named after the ziplist, which they limit there.
+    old = str(info.get("redis_version", "7")).startswith("6.")
+    for name, least in LISTPACK.items():
+        setting = name.replace("listpack", "ziplist") if old else name
+        try:
+            value = int(client.config_get(setting)[setting])
+        except (redis.RedisError, KeyError, ValueError):
+            yield warn(setting, "this user may not read it", f"see that it is {least} or more")
+            continue
+        if value < least:
+            yield warn(setting, str(value), f"rows take less memory with: CONFIG SET {setting} {least}")
+        else:
+            yield ok(setting, str(value))
+
+
+def _clock(difference: float) -> Finding:
+    found = f"the server's is {abs(difference) * 1000:.0f} ms {'ahead' if difference > 0 else 'behind'}"
+    if abs(difference) > _SLOW_CLOCK:
+        return warn("clock", found, "synchronise both clocks (NTP); timestamps are the server's")
+    return ok("clock", found)
+
+
+def _contents(url: str, namespace: str | None) -> Iterator[Finding]:
+    """Each namespace: its format, which connecting checks, its workers and its quarantine."""
+    from percolator_core.cli.namespaces import namespaces
+    from percolator_core.database import connect
+
+    found = namespaces(url)
+    for name in found if namespace is None else [namespace]:
+        if name not in found:
+            yield warn(name, "no such namespace in this store", f"there are: {', '.join(found) or 'none'}")
+            continue
+        try:
+            with connect(url, name) as db:
+                yield from _namespace(db)
+        except ConfigurationError as error:
+            yield fail(name, "cannot be read", str(error))
+    if not found:
+        yield ok("namespaces", "none yet")
+
+
+def _namespace(db: Database) -> Iterator[Finding]:
+    from percolator_core.status import status
+    from percolator_core.store import FORMAT
+
+    now = status(db)
+    name = now.namespace
+    yield ok(name, f"{len(now.tables)} tables, format {FORMAT}, backlog {now.backlog:,}")
+    workers = f"{len(now.workers)} alive"
+    if now.backlog and not now.workers:
+        yield warn(
+            f"{name}: workers", workers, f"{now.backlog:,} cells wait: percolator worker PATH, or drain PATH"
+        )
+    else:
+        yield ok(f"{name}: workers", workers)
+    if now.failed:
+        yield warn(
+            f"{name}: quarantine",
+            f"{now.failed:,} cells",
+            "see percolator failed PATH, then percolator retry PATH",
+        )
+    else:
+        yield ok(f"{name}: quarantine", "empty")
+
+
+def _client(url: str, address: Address) -> Any:
+    from percolator_core.store.folder import known_socket_path
+
+    limits: dict[str, Any] = {"socket_timeout": _TIMEOUT, "socket_connect_timeout": _TIMEOUT}
+    if address.folder is not None:
+        return redis.Redis(unix_socket_path=known_socket_path(address.folder.resolve()), **limits)
+    if address.kind == "sentinel":
+        service = address.service or ""
+        return redis.Sentinel(list(address.hosts), **limits).master_for(
+            service, username=address.username, password=address.password, **limits
+        )
+    return redis.Redis.from_url(url, **limits)
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+def _duration(seconds: int) -> str:
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} seconds"

@@ -1,0 +1,74 @@
+"""``percolator doctor``: what is installed, reachable and misconfigured, each with its mend."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from percolator_core.cli import output as outputs
+from percolator_core.cli.options import DEFAULT_URL, Namespace, Url
+from percolator_core.cli.output import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from percolator_core.cli.findings import Finding
+
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def doctor(url: Url = DEFAULT_URL, namespace: Namespace = None) -> None:
+    """Check what is installed, reachable and misconfigured; each fault comes with its mend.
+
+    Exit code 0 when nothing has failed; warnings are no failures.
+    """
+    from percolator_core.cli.check_installation import check_installation
+    from percolator_core.cli.check_store import check_store
+    from percolator_core.store.url import redacted
+
+    output = outputs.current()
+    with output.status("looking"):
+        findings = [
+            *check_installation(embedded=url.startswith("embedded:")),
+            *check_store(url, namespace),
+        ]
+    counts: Counter[str] = Counter(finding.verdict for finding in findings)
+    output.result(
+        {
+            "url": redacted(url),
+            "findings": [asdict(finding) for finding in findings],
+            "healthy": not counts["fail"],
+        },
+        _table(findings),
+        "",
+        _summary(counts),
+    )
+    if counts["fail"]:
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("")
+    table.add_column("check", no_wrap=True)
+    table.add_column("found and, where needed, its mend", overflow="fold")
+    for finding in findings:
+        text = Text(finding.found)
+        if finding.mend:
+            text.append(f"\n→ {finding.mend}", _COLOURS[finding.verdict])
+        table.add_row(Text(finding.verdict, _COLOURS[finding.verdict]), finding.check, text)
+    return table
+
+
+def _summary(counts: Counter[str]) -> Text:
+    warnings = f"{counts['warn']} warning{'' if counts['warn'] == 1 else 's'}"
+    if counts["fail"]:
+        return Text(f"{counts['fail']} failed, {warnings}.", "bold red")
+    if counts["warn"]:
+        return Text(f"Nothing has failed; {warnings}.", "yellow")
+    return Text("All is well.", "green")

@@ -1,0 +1,204 @@
+"""``load``: a Spark load of files into a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from percolator_core.cli import output as outputs
+from percolator_core.cli.bytestext import parse_bytes
+from percolator_core.cli.options import (
+    DEFAULT_URL,
+    Namespace,
+    Url,
+    connect_to_chain,
+    connect_to_existing,
+    load_chain,
+)
+from percolator_core.cli.output import Failure, count_of
+from percolator_core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+    from rich.table import Table
+
+    from percolator_core.observers import Chain
+    from percolator_core.spark import LoadProgress, LoadReport, Source
+
+_COUNTED: Final = ("read", "new", "changed", "unchanged", "repeated", "deleted", "bad")
+
+
+class Format(StrEnum):
+    """The formats of a load."""
+
+    HTML = "html"
+    WARC = "warc"
+    JSONL = "jsonl"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+def load(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="SOURCE", help="Files, folders, or patterns in quotes.", show_default=False),
+    ],
+    *,
+    table: Annotated[
+        str, typer.Option("--table", metavar="TABLE", help="The table to load into.", show_default=False)
+    ],
+    format: Annotated[  # noqa: A002 - the option's name
+        Format | None, typer.Option("--format", help="Default: what the suffixes say.", show_default=False)
+    ] = None,
+    chain: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Make this chain's tables, and activate its observers, before the load."
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD", help="The field that holds the row key (jsonl, csv, parquet)."),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD[=COLUMN],…", help="Load these fields only, under these names."),
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="What the row keys of html files start with.")
+    ] = None,
+    delimiter: Annotated[str | None, typer.Option(help="Of csv. Default: what the header line says.")] = None,
+    encoding: Annotated[str | None, typer.Option(help="Of csv. Default: UTF-8.")] = None,
+    null_text: Annotated[
+        str, typer.Option(metavar="TEXT", help="The csv field that stands for no cell.")
+    ] = "",
+    aside: Annotated[Path, typer.Option(metavar="FOLDER", help="Where malformed records go.")] = Path(
+        "aside"
+    ),
+    max_bad: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Stop when more records than this are malformed.")
+    ] = None,
+    delete_missing: Annotated[
+        bytes | None,
+        typer.Option(
+            metavar="PREFIX",
+            parser=parse_bytes,
+            help="Delete rows whose keys start so and that the source no longer has.",
+        ),
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(help="The Spark master. Default: all cores of this machine.", show_default=False),
+    ] = None,
+    width: Annotated[int, typer.Option(min=1, help="Transactions that a task runs at a time.")] = 256,
+    url: Url = DEFAULT_URL,
+    namespace: Namespace = None,
+) -> None:
+    """Load files into a table: one transaction a record, which writes only what differs.
+
+    A load may be repeated at any time. What did not change is not written, and wakes no observer.
+    """
+    output = outputs.current()
+    output.carry_on = "the same load, run again, writes only what is still missing"
+    with _needs_spark():
+        from percolator_core.spark import TooManyBadRecords, open_source
+        from percolator_core.spark import load as spark_load
+    loaded_chain = load_chain(chain) if chain is not None else None
+    if loaded_chain is not None:
+        _refuse_undeclared(loaded_chain, table)
+    source = open_source(
+        paths,
+        format.value if format is not None else None,
+        key=key,
+        columns=parse_columns(columns),
+        base_url=base_url,
+        delimiter=delimiter,
+        encoding=encoding,
+        null_text=null_text,
+    )
+    with ExitStack() as stack:
+        if loaded_chain is not None:
+            db = stack.enter_context(connect_to_chain(url, namespace, loaded_chain))
+        else:
+            db = stack.enter_context(connect_to_existing(url, namespace))
+        bar = _Bar(stack.enter_context(output.progress()), source)
+        try:
+            report = spark_load(
+                url,
+                db.namespace,
+                table,
+                source,
+                chain=loaded_chain,
+                delete_missing=delete_missing,
+                aside=aside,
+                max_bad=max_bad,
+                master=master,
+                width=width,
+                progress=bar.show,
+            )
+        except TooManyBadRecords as error:
+            raise Failure(str(error), report=error.report.to_json()) from error
+    output.result(report.to_json(), report_table(report))
+    if report.bad:
+        bad = count_of(report.bad, "record")
+        output.note(f"{bad} malformed and put aside: {report.aside} names each with its reason")
+    if report.kept_back is not None:
+        output.note(f"nothing was deleted: {report.kept_back}")
+
+
+def _refuse_undeclared(chain: Chain, table: str) -> None:
+    declared = [one.name for one in chain.tables]
+    if table not in declared:
+        raise ConfigurationError(
+            f"the chain {chain.name!r} declares no table {table!r}: it has {', '.join(declared)}"
+        )
+
+
+def parse_columns(text: str | None) -> dict[str, str] | None:
+    """``field,other=column`` as a mapping; raises typer.BadParameter for an empty name."""
+    if text is None:
+        return None
+    found = {}
+    for part in text.split(","):
+        field, equals, column = part.strip().partition("=")
+        if not field or (equals and not column):
+            raise typer.BadParameter(f"--columns {text!r}: write FIELD or FIELD=COLUMN, with commas between")
+        found[field] = column or field
+    return found
+
+
+def report_table(report: LoadReport) -> Table:
+    """What a load did, in one line."""
+    shown = outputs.table("table", *_COUNTED, "seconds", numbers=[*_COUNTED, "seconds"])
+    seconds = report.load_seconds + report.delete_seconds
+    shown.add_row(report.table, *(f"{getattr(report, name):,}" for name in _COUNTED), f"{seconds:.1f}")
+    return shown
+
+
+class _Bar:
+    """The progress of a load, in tasks; Spark itself takes some seconds to start."""
+
+    def __init__(self, progress: Progress, source: Source) -> None:
+        self._progress = progress
+        self._task: TaskID = progress.add_task(
+            f"starting Spark for {count_of(len(source.files), 'file')}", total=None
+        )
+
+    def show(self, now: LoadProgress) -> None:
+        """Take in what Spark's counters say."""
+        said = f"{now.read:,} read, {now.new + now.changed:,} written, {now.bad:,} bad"
+        self._progress.update(self._task, completed=now.tasks_done, total=now.tasks, description=said)
+
+
+@contextmanager
+def _needs_spark() -> Iterator[None]:
+    """Turns a missing pyspark into a sentence."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigurationError(f"a load needs Spark ({error}): install percolator-core[spark]") from error

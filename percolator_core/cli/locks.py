@@ -1,0 +1,74 @@
+"""Locks of transactions under way, and of clients that died: ``locks`` and ``resolve``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from percolator_core.cli import output as outputs
+from percolator_core.cli.bytestext import json_bytes, show_bytes
+from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, connect_to_existing
+from percolator_core.cli.status import show_age
+
+if TYPE_CHECKING:
+    from percolator_core.status import HeldLock
+
+
+def locks(
+    limit: Annotated[int, typer.Option(min=1, help="At most so many locks.")] = 100,
+    url: Url = DEFAULT_URL,
+    namespace: Namespace = None,
+) -> None:
+    """List the locks that stand now, oldest first. A few that come and go are writers at work."""
+    from percolator_core.status import locks as read_locks
+
+    output = outputs.current()
+    with connect_to_existing(url, namespace) as db:
+        found = read_locks(db, limit)
+    shown = outputs.table("table", "row", "column", "age", "begun at", "primary", "owner", numbers=["age"])
+    for lock in found:
+        table, row, column = lock.primary
+        primary = "this" if lock.is_primary else f"{table} {show_bytes(row, 40)} {column}"
+        owner = Text(lock.owner) if lock.owner_alive else Text(f"{lock.owner} (dead)", style="red")
+        shown.add_row(
+            lock.table,
+            show_bytes(lock.row, 40),
+            lock.column,
+            show_age(lock.age),
+            str(lock.start_timestamp),
+            primary,
+            owner,
+        )
+    output.result({"locks": [_data(lock) for lock in found]}, shown if found else "no locks")
+    if any(not lock.owner_alive for lock in found):
+        output.note(
+            "`percolator resolve` settles what dead clients left; readers and writers that meet it do so too"
+        )
+
+
+def resolve(
+    older_than: Annotated[
+        float,
+        typer.Option("--older-than", min=0, metavar="SECONDS", help="Leave locks touched since then alone."),
+    ] = 30.0,
+    url: Url = DEFAULT_URL,
+    namespace: Namespace = None,
+) -> None:
+    """Roll forward or back what dead clients left."""
+    with connect_to_existing(url, namespace) as db:
+        done = db.resolve_locks(timedelta(seconds=older_than))
+    shown = outputs.table(
+        "rolled forward", "rolled back", "live", numbers=["rolled forward", "rolled back", "live"]
+    )
+    shown.add_row(str(done.committed), str(done.rolled_back), str(done.live))
+    outputs.current().result(asdict(done), shown)
+
+
+def _data(lock: HeldLock) -> dict[str, Any]:
+    table, row, column = lock.primary
+    primary = {"table": table, "row": json_bytes(row), "column": column}
+    return asdict(lock) | {"row": json_bytes(lock.row), "primary": primary}

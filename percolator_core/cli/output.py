@@ -1,0 +1,247 @@
+"""What a command tells: tables for people or JSON for programs on stdout, progress and errors on stderr.
+
+``--json`` prints one JSON value on stdout, whatever happens: the result, or ``{"error": …}``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.progress import Progress
+    from rich.status import Status
+
+_PIPE_WIDTH: Final = 10_000
+"""Columns where nobody looks: a table in a file or a pipe is never cut or folded."""
+
+
+class ExitCode(IntEnum):
+    """How a command ended."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    UNAVAILABLE = 3
+    NOT_IDLE = 4
+    INTERRUPTED = 130
+
+
+EXIT_CODES: Final[Mapping[ExitCode, str]] = {
+    ExitCode.OK: "done",
+    ExitCode.FAILURE: "it failed; the error says why",
+    ExitCode.USAGE: "wrong usage, or a declaration or setting that cannot work",
+    ExitCode.UNAVAILABLE: "the store is not there, cannot be reached, or takes no writes",
+    ExitCode.NOT_IDLE: "not idle in the given time, or something is in quarantine",
+    ExitCode.INTERRUPTED: "interrupted; the same command carries on",
+}
+"""The meaning of each code, for ``percolator --help`` and the docs."""
+
+
+class Failure(PercolatorError):
+    """A command cannot do what it was asked; ``details`` go into the JSON beside the message."""
+
+    def __init__(self, message: str, code: ExitCode = ExitCode.FAILURE, **details: object) -> None:
+        super().__init__(message)
+        self.code = code
+        self.details = details
+
+
+class Output:
+    """Where a command's results, notes and errors go."""
+
+    def __init__(self, *, as_json: bool = False, debug: bool = False) -> None:
+        self.as_json = as_json
+        self.debug = debug
+        self.carry_on = "run the same command again to carry on"
+        """What to do after an interruption; long commands say it more exactly."""
+        self.console = _console(sys.stdout)
+        self.errors = _console(sys.stderr)
+        self._printed_json = False
+
+    def result(self, data: Any, *human: RenderableType) -> None:
+        """Print a command's result: ``data`` as JSON under ``--json``, else the renderables."""
+        if self.as_json:
+            self._print_json(data)
+            return
+        for renderable in human:
+            self.console.print(renderable, soft_wrap=isinstance(renderable, str), highlight=False)
+
+    def stream(
+        self, head: Mapping[str, Any], name: str, found: Iterable[tuple[Any, Sequence[RenderableType]]]
+    ) -> int:
+        """Print a result of unbounded size piece by piece; returns how many pieces there were.
+
+        Each piece is its data and its human form. As JSON it becomes ``head`` with the list ``name`` at its
+        end.
+        """
+        count = 0
+        if self.as_json:
+            self._printed_json = True
+            sys.stdout.write(
+                f"{json.dumps(head, ensure_ascii=False)[:-1]}{', ' if head else ''}{json.dumps(name)}: ["
+            )
+        for count, (data, human) in enumerate(found, 1):
+            if self.as_json:
+                separator = ",\n" if count > 1 else "\n"
+                sys.stdout.write(separator + json.dumps(data, ensure_ascii=False))
+            else:
+                for renderable in human:
+                    self.console.print(renderable, soft_wrap=True, highlight=False)
+        if self.as_json:
+            sys.stdout.write("]}\n")
+            sys.stdout.flush()
+        return count
+
+    def raw(self, data: bytes) -> None:
+        """Write bytes to stdout as they are."""
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+    def note(self, text: str) -> None:
+        """Say something on stderr that is no part of the result, such as what to do next."""
+        self.errors.print(Text(text), soft_wrap=True)
+
+    def error(self, error: BaseException) -> ExitCode:
+        """Report what ended the command, a line for each thing that is wrong; returns the exit code."""
+        code = exit_code(error)
+        if self.debug:
+            sys.stderr.write("".join(traceback.format_exception(error)))
+        lines = _lines(error)
+        for line in lines:
+            self.errors.print(Text.assemble(("error:", "bold red"), " ", line), soft_wrap=True)
+        if self.as_json and not self._printed_json:
+            details: dict[str, Any] = {
+                "kind": type(error).__name__,
+                "message": lines[0],
+                "exit_code": int(code),
+            }
+            if len(lines) > 1:
+                details["messages"] = lines
+            if isinstance(getattr(error, "cycle", None), list):
+                details["cycle"] = error.cycle  # type: ignore[attr-defined]
+            self._print_json({"error": details | getattr(error, "details", {})})
+        return code
+
+    @contextmanager
+    def progress(self, *, counted: bool = True) -> Iterator[Progress]:
+        """A progress bar on stderr, shown on a terminal only. ``counted`` shows done/total beside the bar."""
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = [
+            TextColumn("{task.description}"),
+            BarColumn(),
+            *([MofNCompleteColumn()] if counted else []),
+        ]
+        with Progress(
+            *columns,
+            TimeElapsedColumn(),
+            console=self.errors,
+            transient=True,
+            disable=not self.errors.is_terminal,
+        ) as progress:
+            yield progress
+
+    @contextmanager
+    def status(self, text: str) -> Iterator[Status]:
+        """A line on stderr that is kept up to date, shown on a terminal only."""
+        from rich.status import Status
+
+        status = Status(text, console=self.errors)
+        if self.errors.is_terminal:
+            status.start()
+        try:
+            yield status
+        finally:
+            status.stop()
+
+    def _print_json(self, data: Any) -> None:
+        self._printed_json = True
+        sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+        sys.stdout.flush()
+
+
+def count_of(number: int, thing: str) -> str:
+    """``1 cell``, ``1,000 cells``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def table(*columns: str, title: str | None = None, numbers: Sequence[str] = ()) -> Table:
+    """A plain table; the columns named in ``numbers`` stand to the right."""
+    made = Table(
+        title=title, box=None, title_justify="left", title_style="bold", header_style="dim", pad_edge=False
+    )
+    for column in columns:
+        right = column in numbers
+        made.add_column(column, justify="right" if right else "left", no_wrap=right, overflow="fold")
+    return made
+
+
+def exit_code(error: BaseException) -> ExitCode:
+    """The exit code for what ended a command."""
+    if isinstance(error, Failure):
+        return error.code
+    if isinstance(error, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    if isinstance(error, StoreUnavailable):
+        return ExitCode.UNAVAILABLE
+    if isinstance(error, ConfigurationError) or is_usage_error(error):
+        return ExitCode.USAGE
+    if isinstance(error, TimeoutError):
+        return ExitCode.NOT_IDLE
+    return ExitCode.FAILURE
+
+
+def is_usage_error(error: BaseException) -> bool:
+    """Whether typer refused the arguments. Its base class has moved between versions; its method has not."""
+    return hasattr(error, "format_message")
+
+
+def _lines(error: BaseException) -> list[str]:
+    """The error in sentences, one line each. A ConfigurationError has one for each thing that is wrong."""
+    if is_usage_error(error):
+        text = str(error.format_message())  # type: ignore[attr-defined]
+    elif isinstance(error, PercolatorError | TimeoutError):
+        text = str(error)
+    else:
+        text = f"{type(error).__name__}: {' '.join(str(error).split())} (--debug shows where)"
+    if not isinstance(error, ConfigurationError):
+        text = " ".join(text.split())
+    return [line for line in text.splitlines() if line.strip()] or [type(error).__name__]
+
+
+def _console(file: Any) -> Console:
+    console = Console(file=file, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    return console
+
+
+_CURRENT: ContextVar[Output | None] = ContextVar("output", default=None)
+
+
+def begin(*, as_json: bool, debug: bool) -> Output:
+    """Make the output of the command that starts now."""
+    made = Output(as_json=as_json, debug=debug)
+    _CURRENT.set(made)
+    return made
+
+
+def current() -> Output:
+    """The output of the running command."""
+    found = _CURRENT.get()
+    return found if found is not None else begin(as_json=False, debug=False)

@@ -1,0 +1,123 @@
+"""``percolator search``: ranked pages of the shipped web index."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, Final, Protocol
+
+import typer
+from rich.text import Text
+
+from percolator_core.cli import output as outputs
+from percolator_core.cli.output import ExitCode, Failure
+from percolator_core.errors import ConfigurationError
+
+_MARKED: Final = re.compile(r"\*\*(.+?)\*\*", re.DOTALL)
+
+
+class Result(Protocol):
+    """A page found, as the application's search returns it."""
+
+    @property
+    def url(self) -> str: ...  # noqa: D102 - they are named in the application's own class
+    @property
+    def title(self) -> str: ...  # noqa: D102
+    @property
+    def snippet(self) -> str: ...  # noqa: D102
+    @property
+    def score(self) -> float: ...  # noqa: D102
+
+
+def search(
+    query: Annotated[
+        list[str], typer.Argument(metavar="QUERY", help="What to look for: any words.", show_default=False)
+    ],
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="The number of results.")] = 10,
+    index: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="PERCOLATOR_SERVING",
+            help="The serving index. Default: .percolator/serving.db, else that of the last demo.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Search the web index: pages with all the words, best first."""
+    output = outputs.current()
+    webindex = import_application("observers.webindex.search", "search")
+    serving = import_application("observers.webindex.index", "search")
+    words = " ".join(query)
+    path = _existing(index, Path(serving.DEFAULT_PATH))
+    found: list[Any] = webindex.search(words, limit, index=serving.open_index(path))
+    lines = [result_text(place, result) for place, result in enumerate(found, 1)]
+    output.result(
+        {"query": words, "index": str(path), "results": [asdict(result) for result in found]},
+        *lines,
+        *([] if lines else [f"Nothing is found for {words!r}."]),
+    )
+
+
+def result_text(place: int, result: Result, width: int | None = None) -> Text:
+    """A result in three lines: place and title, URL, snippet with the found words in bold.
+
+    With a ``width`` nothing is longer: URL and snippet are cut.
+    """
+    room = None if width is None else width - 4
+    snippet = _highlighted(" ".join(result.snippet.split()))
+    if room is not None and snippet.spans and snippet.spans[0].end > room:
+        # The first found word is to be seen.
+        snippet = Text("…").append_text(snippet[snippet.spans[0].start - room // 4 :])
+    url = Text(result.url, "green")
+    title = Text(result.title or result.url, "bold cyan")
+    for text in (title, url, snippet):
+        if room is not None:
+            text.truncate(room, overflow="ellipsis")
+    text = Text.assemble((f"{place:>3} ", "dim"), title, "\n    ", url)
+    return Text.assemble(text, "\n    ", snippet) if snippet else text
+
+
+def import_application(module: str, command: str) -> ModuleType:
+    """A module of the shipped application, from the current directory.
+
+    Raises:
+        ConfigurationError: it is not there.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        name = error.name or ""
+        if module == name or module.startswith(f"{name}."):
+            raise ConfigurationError(
+                f"`{command}` belongs to the web index application: run it in a checkout of the percolator "
+                f"repository ({here} has no {module.replace('.', '/')})."
+            ) from None
+        raise ConfigurationError(
+            f"`percolator {command}` needs {name}: pip install 'percolator-core[spark,webindex]'."
+        ) from None
+
+
+def _existing(index: Path | None, default: Path) -> Path:
+    candidates = [index] if index is not None else [default, default.parent / "demo" / default.name]
+    for path in candidates:
+        if path.is_file():
+            return path
+    raise Failure(
+        f"There is no index at {candidates[0]}: make one with `percolator demo`, or name it with --index.",
+        ExitCode.UNAVAILABLE,
+    )
+
+
+def _highlighted(snippet: str) -> Text:
+    text = Text()
+    for position, part in enumerate(_MARKED.split(snippet)):
+        text.append(part, "bold yellow" if position % 2 else None)
+    return text

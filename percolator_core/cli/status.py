@@ -1,0 +1,99 @@
+"""``status``: how a namespace is doing."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from percolator_core.cli import output as outputs
+from percolator_core.cli.data import show_time
+from percolator_core.cli.options import (
+    DEFAULT_URL,
+    Namespace,
+    OptionalChainPath,
+    Url,
+    connect_to_existing,
+    load_chain,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from percolator_core.status import Status
+
+
+def status(path: OptionalChainPath = None, url: Url = DEFAULT_URL, namespace: Namespace = None) -> None:
+    """Show tables, observers with their backlog, locks, workers and the store.
+
+    With a chain its observers are shown in order, also those that no worker has run yet.
+    """
+    from percolator_core.status import status as read_status
+
+    chain = load_chain(path, import_functions=False) if path is not None else None
+    with connect_to_existing(url, namespace, chain) as db:
+        now = read_status(db, chain)
+    outputs.current().result(status_data(now), *_human(now))
+
+
+def status_data(now: Status) -> dict[str, Any]:
+    """The status in types that JSON has."""
+    sums = {"idle": now.idle, "backlog": now.backlog, "failed": now.failed, "locks": now.locks}
+    return asdict(now) | sums
+
+
+def _human(now: Status) -> list[RenderableType]:
+    tables = outputs.table("table", "rows", "tablets", "locks", numbers=["rows", "tablets", "locks"])
+    for one in now.tables:
+        tables.add_row(one.name, f"{one.rows:,}", str(one.tablets), str(one.locks))
+    numbers = ["backlog", "waiting", "oldest", "failed"]
+    observers = outputs.table("observer", "observes", *numbers, "", numbers=numbers)
+    for observer in now.observers:
+        observers.add_row(
+            observer.name,
+            ", ".join(observer.columns),
+            f"{observer.backlog:,}",
+            f"{observer.waiting:,}",
+            show_age(observer.oldest),
+            Text(f"{observer.failed:,}", style="red" if observer.failed else ""),
+            "" if observer.active else "not active yet",
+        )
+    memory = show_size(now.store.memory)
+    if now.store.memory_limit:
+        memory += f" of {show_size(now.store.memory_limit)}"
+    idle = "idle" if now.idle else f"{outputs.count_of(now.backlog, 'cell')} to observe"
+    workers = [Text(f"worker: {one.where}, since {show_time(one.since)}") for one in now.workers]
+    return [
+        Text(
+            f"{now.namespace}: {idle}" + (f", {now.failed:,} in quarantine" if now.failed else ""),
+            style="bold",
+        ),
+        Text(f"store: {now.store.url}, Redis {now.store.version}, {memory}"),
+        *(workers or [Text("worker: none is running")]),
+        "",
+        tables if now.tables else "no tables yet",
+        "",
+        observers
+        if now.observers
+        else "no observers yet: they become active with the first worker, drain or load",
+    ]
+
+
+def show_age(seconds: float | None) -> str:
+    """Seconds as people say them; a dash for None."""
+    if seconds is None:
+        return "-"
+    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def show_size(size: float) -> str:
+    """Bytes in the unit that fits."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

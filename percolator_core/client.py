@@ -1,0 +1,100 @@
+"""What the parts of one database connection share: the store, the oracle, the catalog, and who we are.
+
+The *liveness token* is a key that this client renews while it lives (paper, section 2.2, where it is a file
+in the lock service). A lock whose owner has no token any more is cleaned up at once; one whose owner lives
+is given its time to live.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+from percolator_core.catalog import Catalog
+from percolator_core.errors import PercolatorError
+from percolator_core.oracle import Oracle
+from percolator_core.store import Store
+
+TOKEN_LIFE: Final = 15.0
+"""Seconds that a liveness token outlives its last renewal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """All in seconds.
+
+    ``lock_ttl`` is how long a primary lock counts as live after it was written or refreshed; ``lock_wait``
+    how long a reader waits for a live lock.
+    """
+
+    lock_ttl: float = 10.0
+    lock_wait: float = 30.0
+
+
+class Client:
+    """The collaborators behind a `Database`."""
+
+    def __init__(self, store: Store, timeouts: Timeouts) -> None:
+        self.store = store
+        self.oracle = Oracle(store)
+        self.catalog = Catalog(store)
+        self.timeouts = timeouts
+        self.one_call_a_tablet = False
+        """Whether a script may touch one tablet only, as on a cluster; on one server it may touch all."""
+        self._liveness = threading.Lock()
+        self._owner = b""
+        self._owner_pid = 0
+        self._stop = threading.Event()
+        self._renewer: threading.Thread | None = None
+
+    def owner(self) -> bytes:
+        """Our name in locks. The first call makes the liveness token, before any lock can name us."""
+        if self._owner_pid != os.getpid():
+            with self._liveness:
+                if self._owner_pid != os.getpid():
+                    self._come_alive()
+        return self._owner
+
+    def active_observers(self) -> set[str]:
+        """The names of the observers that were last activated."""
+        raw = self.store.one((b"HGET", self.store.keyspace.chain, b"observers"))
+        return set(raw.decode().split(",")) - {""} if raw else set()
+
+    def token_of(self, owner: bytes) -> bytes:
+        """The key of an owner's liveness token."""
+        return self.store.keyspace.client(owner)
+
+    def close(self) -> None:
+        """Stop renewing the token and take it away."""
+        if self._owner_pid != os.getpid():
+            return
+        self._owner_pid = 0
+        self._stop.set()
+        if self._renewer is not None:
+            self._renewer.join(1)  # it uses a connection that is about to be closed
+        # If the store is gone there is nothing to wait for; it drops the token by itself.
+        self.store.defer((b"DEL", self.token_of(self._owner)))
+
+    def _come_alive(self) -> None:
+        self._owner = f"{os.getpid():x}.{uuid.uuid4().hex[:12]}".encode()
+        self._stop = threading.Event()
+        self._renew()
+        self._renewer = threading.Thread(
+            target=self._keep_alive, args=(self._stop,), name="percolator-liveness", daemon=True
+        )
+        self._renewer.start()
+        self._owner_pid = os.getpid()
+
+    def _renew(self) -> None:
+        # Apart: a task that parked while it holds the lock above would lock out all others of its thread.
+        self.store.call_apart((b"SET", self.token_of(self._owner), b"", b"PX", int(TOKEN_LIFE * 1000)))
+
+    def _keep_alive(self, stop: threading.Event) -> None:
+        while not stop.wait(TOKEN_LIFE / 3):
+            try:
+                self._renew()
+            except PercolatorError:
+                continue  # without the store nobody can judge us; try again when it is back

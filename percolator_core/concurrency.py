@@ -1,0 +1,61 @@
+"""`db.concurrency()`: an executor whose functions share round trips."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from percolator_core.store import Future, Hub, Store
+
+T = TypeVar("T")
+
+
+class Concurrency:
+    """Runs straight-line functions concurrently in the calling thread.
+
+    For use in a ``with`` statement, at whose end everything submitted has finished.
+    """
+
+    def __init__(self, store: Store, width: int) -> None:
+        self._store = store
+        self._width = width
+        self._hub: Hub | None = None
+
+    def submit(self, fn: Callable[..., T], *args: Any) -> Future[T]:
+        """Have ``fn(*args)`` run; it starts when the thread waits for something, ``width`` at a time."""
+        return self._running().submit(fn, *args)
+
+    def map(self, fn: Callable[[Any], T], items: Iterable[Any]) -> Iterator[T]:
+        """``fn`` of each item, in order. Items are taken as places become free, so they may be endless."""
+        hub = self._running()
+        pending: list[Future[T]] = []
+        for item in items:
+            pending.append(hub.submit(fn, item))
+            if len(pending) >= 2 * hub.width:
+                # Half of them stay in flight while the first half is handed out.
+                ready, pending = pending[: hub.width], pending[hub.width :]
+                for future in ready:
+                    yield future.result()
+        for future in pending:
+            yield future.result()
+
+    def __enter__(self) -> Self:
+        self._hub = self._store.hub(self._width)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        hub = self._running()
+        try:
+            if kind is None:
+                hub.run(lambda: not hub.active)
+        finally:
+            self._hub = None
+            hub.close()
+
+    def _running(self) -> Hub:
+        if self._hub is None:
+            raise RuntimeError("use `with db.concurrency() as executor:`")
+        return self._hub

@@ -1,0 +1,266 @@
+"""The database: what `connect` returns."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Self, TypeVar
+
+from percolator_core.catalog import Catalog
+from percolator_core.client import Client, Timeouts
+from percolator_core.concurrency import Concurrency
+from percolator_core.errors import ConfigurationError, TransactionConflict
+from percolator_core.janitor import Collected, FoundLock, Janitor, ResolvedLocks
+from percolator_core.keys import Keyspace
+from percolator_core.model import MAX_TIMESTAMP, TableDefinition, Version, row_bytes, unpack_version
+from percolator_core.snapshot import Snapshot, check_limit
+from percolator_core.store import Store
+from percolator_core.transaction import Transaction
+
+T = TypeVar("T")
+
+MAX_LOCK_TTL = 86_400.0
+_FIRST_PAUSE = 0.002
+_LONGEST_PAUSE = 0.25
+
+
+def connect(
+    url: str = "embedded:.percolator",
+    namespace: str = "default",
+    *,
+    lock_ttl: float = 10.0,
+    lock_wait: float = 30.0,
+    patience: float = 10.0,
+    timeout: float = 10.0,
+) -> Database:
+    """Connect to a store; an ``embedded:`` one is started when it does not run.
+
+    Args:
+        url: ``embedded:FOLDER``, ``redis://``, ``rediss://`` or ``unix://``.
+        namespace: all keys live under it; 1 to 200 bytes of any text.
+        lock_ttl: seconds after which a writer that does not stir is taken for dead; above 0.
+        lock_wait: seconds that a reader waits for a live writer.
+        patience: seconds for which a request is repeated while the store does not answer.
+        timeout: seconds that one reply may take.
+
+    Raises:
+        ConfigurationError: the URL or the server cannot be used; the message says what to change.
+        StoreUnavailable: nothing answers there.
+    """
+    try:
+        keyspace = Keyspace(namespace)
+    except ValueError as error:
+        raise ConfigurationError(f"namespace {namespace!r}: {error}") from None
+    for name, value in (
+        ("lock_ttl", lock_ttl),
+        ("lock_wait", lock_wait),
+        ("patience", patience),
+        ("timeout", timeout),
+    ):
+        if not value > 0:
+            raise ConfigurationError(f"{name} is a number of seconds above 0, not {value!r}")
+    if lock_ttl > MAX_LOCK_TTL:
+        raise ConfigurationError(f"lock_ttl is at most {MAX_LOCK_TTL:g} seconds, not {lock_ttl!r}")
+    store = Store(url, keyspace, patience=patience, timeout=timeout)
+    return Database(Client(store, Timeouts(lock_ttl, lock_wait)))
+
+
+class Database:
+    """A connection to the tables of one namespace, for all threads. A context manager that closes itself."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    @property
+    def store(self) -> Store:
+        """The store behind it."""
+        return self.client.store
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog behind it."""
+        return self.client.catalog
+
+    @property
+    def url(self) -> str:
+        """The store's URL without its password."""
+        return self.client.store.url
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of all keys."""
+        return self.client.store.keyspace.namespace
+
+    # Tables.
+
+    def create_table(self, name: str, tablets: int = 16, notify_only: Iterable[str] = ()) -> None:
+        """Create a raw table of byte cells; the same definition again does nothing.
+
+        Raises:
+            ConfigurationError: the name or number cannot be (tablets is 1 to 4096), or the table exists
+            otherwise.
+            TypeError: ``tablets`` is no int, a name is not str, or ``notify_only`` is one name and no list.
+        """
+        if isinstance(notify_only, str):
+            raise TypeError(f"notify_only is a list of columns, not str: write [{notify_only!r}]")
+        self.client.catalog.create(TableDefinition(name, tablets, tuple(sorted(set(notify_only)))))
+
+    def tables(self) -> list[TableDefinition]:
+        """All tables, by name."""
+        return self.client.catalog.tables()
+
+    def drop_table(self, name: str) -> None:
+        """Remove a table and all its rows; raises UnknownTable. Takes time in proportion to the rows."""
+        self.client.catalog.drop(name, sorted(self.active_observers()))
+
+    # Transactions.
+
+    def transaction(self) -> Transaction:
+        """A transaction to use in a ``with`` statement: commits on a clean exit, discards on an exception."""
+        return Transaction(self.client)
+
+    def begin(self, after: int | None = None) -> Transaction:
+        """A transaction to commit or roll back by hand.
+
+        ``after`` is a timestamp from any client of the same store: what was committed up to it is seen.
+        """
+        return Transaction(self.client, after=after)
+
+    def run(self, fn: Callable[[Transaction], T], attempts: int = 10) -> T:
+        """Run ``fn`` in a transaction and commit; on a conflict run it again as a whole, with a new snapshot.
+
+        Raises:
+            TransactionConflict: still after ``attempts`` (1 or more) tries.
+        """
+        if attempts < 1:
+            raise ValueError(f"attempts is 1 or more, not {attempts}")
+        pause = _FIRST_PAUSE
+        for remaining in reversed(range(attempts)):
+            try:
+                with self.transaction() as transaction:
+                    return fn(transaction)
+            except TransactionConflict:
+                if not remaining:
+                    raise
+            self.store.sleep(random.uniform(0, pause))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+        raise AssertionError("unreachable")
+
+    def snapshot(self, at: int | datetime | None = None) -> Snapshot:
+        """The tables as of a timestamp (microseconds), an aware datetime, or now.
+
+        Raises:
+            ValueError: a datetime without a time zone, or a time that has not come yet, which has no
+            snapshot.
+        """
+        if at is None:
+            return Snapshot(self.client, self.timestamp())
+        timestamp = _timestamp(at)
+        if timestamp > self.client.oracle.seen and timestamp > self.timestamp():
+            raise ValueError(f"{at} has not come yet: leave it out to read the tables as they are now")
+        return Snapshot(self.client, timestamp, fresh=False)
+
+    def timestamp(self) -> int:
+        """A fresh timestamp: everything committed before the call lies below it."""
+        return self.client.oracle.timestamp()
+
+    def history(self, table: str, row: str | bytes, column: str, limit: int = 1000) -> list[Version]:
+        """The committed versions of a cell, newest first; a deletion has the value None.
+
+        At most ``limit`` of them, 1 or more.
+
+        Raises:
+            UnknownTable, UnknownColumn: no such table, or a notify-only column.
+            LockTimeout: another client has been committing to the cell for too long; try again later.
+            StoreUnavailable: the store does not answer.
+            TypeError, ValueError: ``limit`` is no int, or below 1.
+        """
+        check_limit(limit, 1)
+        handle = self.client.catalog.table(table)
+        key, fields = row_bytes(row), handle.data_column(column)
+        # Reading the cell first settles a lock that a dead client left on a committed version.
+        Snapshot(self.client, self.timestamp()).get(table, key, column)
+        store = self.store
+        packed = store.one(store.script("history", [handle.tag(key)], key, fields.encoded, limit))
+        return [unpack_version(version) for version in packed]
+
+    def concurrency(self, width: int = 256) -> Concurrency:
+        """A context manager that gives an executor.
+
+        Functions submitted to it run concurrently, as straight-line code, and share round trips. ``width``
+        is how many run at a time.
+        """
+        return Concurrency(self.store, width)
+
+    # Cleaning up.
+
+    def resolve_locks(self, older_than: timedelta = timedelta(seconds=30)) -> ResolvedLocks:
+        """Roll forward or back what dead clients left, where nobody has touched it for ``older_than``.
+
+        Readers and writers resolve the locks that they meet; this finds those that nobody meets.
+
+        Raises:
+            TypeError, ValueError: ``older_than`` is no timedelta, or below zero.
+            StoreUnavailable: the store does not answer.
+        """
+        _check_span("older_than", older_than)
+        return Janitor(self.client).resolve(older_than.total_seconds())
+
+    def locks(self, limit: int | None = None) -> Iterator[FoundLock]:
+        """The locks that stand now, oldest first in each tablet; at most ``limit`` (1 or more) of each."""
+        return Janitor(self.client).locks(limit=limit)
+
+    def collect_garbage(self, keep: timedelta = timedelta(hours=1)) -> Collected:
+        """Resolve old locks, then drop the versions that only snapshots older than ``keep`` could see.
+
+        Snapshots below the new safe point are refused from then on; pinned ones hold it back.
+
+        Raises:
+            LockTimeout: a transaction older than ``keep`` is still committing: nothing was dropped, try
+            again later.
+            TypeError, ValueError: ``keep`` is no timedelta, or below zero.
+            StoreUnavailable: the store does not answer; collecting again carries on.
+        """
+        _check_span("keep", keep)
+        return Janitor(self.client).collect(keep.total_seconds())
+
+    def active_observers(self) -> set[str]:
+        """The names of the observers that were last activated."""
+        return self.client.active_observers()
+
+    # The end.
+
+    def close(self) -> None:
+        """Close the connections; an embedded server stops with its last user. Idempotent."""
+        self.client.close()
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Database {self.url} namespace={self.namespace!r}>"
+
+
+def _check_span(name: str, span: timedelta) -> None:
+    if not isinstance(span, timedelta):
+        raise TypeError(f"{name} is a timedelta, not {type(span).__name__}: write timedelta(seconds={span})")
+    if span < timedelta(0):
+        raise ValueError(f"{name} is zero or more, not {span}")
+
+
+def _timestamp(at: int | datetime) -> int:
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise ValueError(f"{at} has no time zone: give an aware datetime")
+        at = int((at - datetime.fromtimestamp(0, at.tzinfo)) / timedelta(microseconds=1))
+    if not 0 < at <= MAX_TIMESTAMP:
+        raise ValueError(f"a timestamp is microseconds since 1970, 1 to 2**53 - 1, not {at}")
+    return at

@@ -1,0 +1,121 @@
+"""The exceptions with which the library says what went wrong.
+
+::
+
+    PercolatorError
+    ├── ConfigurationError        a declaration, URL, server setting or version that cannot work
+    │   └── CyclicChain           observers that would wake each other for ever
+    ├── UnknownTable, UnknownColumn
+    ├── RowExists, RowNotFound    reserved for typed tables, which are not in this version: never raised
+    ├── TransactionConflict       aborted, nothing written: run it again
+    │   └── TransactionAborted    another client rolled it back: run it again
+    ├── LockTimeout               a reader waited too long for a live lock
+    ├── CommitUndetermined        the outcome of a commit could not be learned
+    ├── SnapshotTooOld            older than the garbage collector's safe point
+    └── StoreUnavailable          the store cannot be reached, is read-only, or is out of memory
+
+Each message is one sentence that names what to do next. Not here are `TooManyBadRecords`, a PercolatorError
+in `percolator_core.spark`, and three of Python's own: TimeoutError from `Worker.run_until_idle`, and
+ValueError and TypeError for arguments that cannot be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class PercolatorError(Exception):
+    """The root of all errors raised by this library."""
+
+
+class ConfigurationError(PercolatorError):
+    """A declaration, URL, server setting or version that cannot work; names what to change."""
+
+
+class CyclicChain(ConfigurationError):
+    """Observers that would wake each other for ever.
+
+    ``cycle`` alternates observers and ``table.column`` names, and starts and ends with the same one.
+    """
+
+    def __init__(self, message: str, cycle: Sequence[str]) -> None:
+        super().__init__(message)
+        self.cycle = list(cycle)
+
+    def __reduce__(self) -> tuple[type[CyclicChain], tuple[str, list[str]]]:
+        return type(self), (str(self), self.cycle)
+
+
+class UnknownTable(PercolatorError):
+    """The catalog holds no table of that name."""
+
+
+class UnknownColumn(PercolatorError):
+    """The table has no such column, or the column cannot be used in this way."""
+
+
+class RowExists(PercolatorError):
+    """An insert met a row with the same primary key."""
+
+
+class RowNotFound(PercolatorError):
+    """An update met no row with that primary key."""
+
+
+class TransactionConflict(PercolatorError):
+    """The transaction aborted and wrote nothing; run it again with a fresh snapshot.
+
+    ``reason`` is ``"newer commit"`` (someone committed to the cell after this snapshot),
+    ``"locked"`` (someone is committing to it now) or ``"rolled back"``.
+    """
+
+    def __init__(self, table: str, row: bytes, column: str, reason: str) -> None:
+        super().__init__(
+            f"{table}.{column} of row {row!r}: {reason}; nothing was written, run the transaction again"
+        )
+        self.table = table
+        self.row = row
+        self.column = column
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[TransactionConflict], tuple[str, bytes, str, str]]:
+        return type(self), (self.table, self.row, self.column, self.reason)
+
+
+class TransactionAborted(TransactionConflict):
+    """Another client rolled this transaction back, because its primary lock outlived its time to live."""
+
+
+class LockTimeout(PercolatorError):
+    """A reader waited too long for a live lock; the writer is slow, try again later."""
+
+
+class CommitUndetermined(PercolatorError):
+    """The commit may or may not have happened; never re-run it blindly.
+
+    ``start_timestamp`` identifies the transaction: ``db.history`` of a cell it wrote shows it if it
+    committed.
+    """
+
+    def __init__(self, start_timestamp: int) -> None:
+        super().__init__(
+            f"the outcome of the transaction begun at {start_timestamp} could not be learned: "
+            "look for it in the history of a cell it wrote before you run it again"
+        )
+        self.start_timestamp = start_timestamp
+
+    def __reduce__(self) -> tuple[type[CommitUndetermined], tuple[int]]:
+        return type(self), (self.start_timestamp,)
+
+
+class SnapshotTooOld(PercolatorError):
+    """The snapshot lies below the garbage collector's safe point; read a newer one."""
+
+
+class StoreUnavailable(PercolatorError):
+    """The store cannot be reached, is read-only, or is out of memory.
+
+    ``executed_maybe`` says whether a request may have been executed although its reply is missing.
+    """
+
+    executed_maybe = False

@@ -1,0 +1,126 @@
+"""The data model: cells, their versions, locks and tables, and how each is packed into bytes.
+
+A *version* is what a commit leaves behind (the paper's write and data columns, joined), a *lock* is
+what a prewrite leaves (the paper's lock column, with the value still to be committed). The Lua
+scripts read and write the same two layouts; ``tests/store/test_layout.py`` holds them together.
+
+::
+
+    version   >I8 commit_ts   >I1 kind  >I7 start_ts   value …
+    lock      >I1 kind  >I7 start_ts   >I8 wall µs   >I4 ttl ms   >I2 len owner   >I4 len primary
+              owner …  primary …  value …
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+MAX_TIMESTAMP: Final = 2**53 - 1
+"""Timestamps are microseconds below 2**53, so that a Lua double holds each of them exactly."""
+
+MAX_TABLETS: Final = 4096
+"""Most tablets of a table."""
+
+PUT: Final = 0
+DELETE: Final = 1
+NOTIFY: Final = 2
+"""What a write does: store a value, remove it, or only wake the weak observers of the cell."""
+
+_KIND_SHIFT: Final = 56
+_START_MASK: Final = (1 << _KIND_SHIFT) - 1
+_VERSION: Final = struct.Struct(">QQ")
+_LOCK: Final = struct.Struct(">QQIHI")
+VERSION_HEADER: Final = _VERSION.size
+"""Bytes in front of the value in a packed version."""
+
+unpack_version_header = _VERSION.unpack_from
+"""``(commit_ts, kind << 56 | start_ts)`` of a packed version; a PUT's second word is its start_ts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The observed cell that woke an observer.
+
+    ``timestamp`` is the commit timestamp of the change (microseconds) or, for a weak notification,
+    the time of the mark. Later changes may have been collapsed into the same run.
+    """
+
+    table: str
+    row: bytes
+    column: str
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """A raw table of byte cells, cut into ``tablets`` by a hash of the row key.
+
+    ``notify_only`` columns hold no data: ``Transaction.notify`` marks them and weak observers watch them.
+    """
+
+    name: str
+    tablets: int = 16
+    notify_only: tuple[str, ...] = ()
+
+
+class Version(NamedTuple):
+    """One committed version of a cell; ``value`` is None where the commit deleted the cell."""
+
+    commit_ts: int
+    start_ts: int
+    value: bytes | None
+
+
+class Write(NamedTuple):
+    """One buffered write: what kind, and the value (empty unless the kind is PUT)."""
+
+    kind: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A lock met in a cell. ``wall`` is the server's time in µs when it was written or refreshed."""
+
+    kind: int
+    start_ts: int
+    wall: int
+    ttl_ms: int
+    owner: bytes
+    primary: bytes
+
+
+def unpack_version(packed: bytes) -> Version:
+    """The version in ``packed``."""
+    commit_ts, word = _VERSION.unpack_from(packed)
+    if word >> _KIND_SHIFT == PUT:
+        return Version(commit_ts, word, packed[VERSION_HEADER:])
+    return Version(commit_ts, word & _START_MASK, None)
+
+
+def unpack_lock(packed: bytes) -> Lock:
+    """The lock in ``packed``, without the value it carries."""
+    word, wall, ttl_ms, owner_length, primary_length = _LOCK.unpack_from(packed)
+    owner_end = _LOCK.size + owner_length
+    return Lock(
+        kind=word >> _KIND_SHIFT,
+        start_ts=word & _START_MASK,
+        wall=wall,
+        ttl_ms=ttl_ms,
+        owner=packed[_LOCK.size : owner_end],
+        primary=packed[owner_end : owner_end + primary_length],
+    )
+
+
+def row_bytes(row: str | bytes) -> bytes:
+    """A row key as bytes; text is UTF-8.
+
+    Raises TypeError for anything else, so that an int is never silently a key.
+    """
+    if isinstance(row, bytes):
+        return row
+    if isinstance(row, str):
+        return row.encode()
+    raise TypeError(f"a row key is str or bytes, not {type(row).__name__}")

@@ -1,0 +1,80 @@
+"""A chain: the observers of one folder, checked together.
+
+A chain is a folder with ``chain.yaml`` and one YAML file an observer; every other ``*.yaml`` or ``*.yml`` in
+it declares one. Subfolders and hidden files are not looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from percolator_core.dirty import activate
+from percolator_core.observers.graph import build_graph, generations, observed_columns
+from percolator_core.observers.loading import load_declarations
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from percolator_core.database import Database
+    from percolator_core.model import TableDefinition
+    from percolator_core.observers.graph import Graph
+    from percolator_core.observers.observer import Column, Observer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chain:
+    """The tables and observers of one folder.
+
+    ``graph`` is a ``networkx.DiGraph`` (its nodes and edges are described in
+    ``percolator_core.observers.graph``), ``observed`` gives the names of the observers of each ``(table,
+    column)``, and ``digest`` stands for which observers are active, on which columns and in which mode:
+    workers with another digest refuse to start. What an observer does, how often it is tried again and where
+    it may write is not part of it, so that code and settings can be rolled out one worker after the other.
+    """
+
+    name: str
+    path: Path
+    tables: tuple[TableDefinition, ...]
+    observers: Mapping[str, Observer]
+    graph: Graph = field(repr=False)
+    observed: dict[Column, tuple[str, ...]] = field(repr=False)
+    digest: str
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], import_functions: bool = True) -> Chain:
+        """Read and check the chain in the folder ``path``; touches no store.
+
+        Functions are imported with the current directory on ``sys.path``, which is put first there if it is
+        absent. With ``import_functions=False`` no code of the project runs, and the observers cannot be
+        called.
+
+        Raises ConfigurationError with one line for each thing that is wrong, and CyclicChain if all that is
+        wrong is that observers would wake each other for ever.
+        """
+        folder = Path(path)
+        name, tables, observers = load_declarations(folder, import_functions)
+        graph = build_graph(name, tables, observers)
+        observed = observed_columns(observers.values())
+        return cls(name, folder, tables, observers, graph, observed, digest_of(observers))
+
+    def create_tables(self, db: Database) -> None:
+        """Make the chain's missing tables in ``db`` and activate its observers. May be repeated."""
+        for table in self.tables:
+            db.create_table(table.name, tablets=table.tablets, notify_only=table.notify_only)
+        activate(db, self.observed, self.digest)
+
+    def order(self) -> tuple[tuple[Observer, ...], ...]:
+        """The observers in generations: each stands after those that wake it, declared loops aside."""
+        return tuple(tuple(self.observers[name] for name in names) for names in generations(self.graph))
+
+
+def digest_of(observers: Mapping[str, Observer] | Iterable[Observer]) -> str:
+    """The SHA-256, in hexadecimal, of the observers' names, modes and columns, whatever their order."""
+    members = observers.values() if isinstance(observers, Mapping) else observers
+    active = sorted((observer.name, observer.mode, sorted(observer.observe)) for observer in members)
+    return hashlib.sha256(json.dumps(active, separators=(",", ":")).encode()).hexdigest()

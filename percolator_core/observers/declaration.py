@@ -1,0 +1,263 @@
+"""What may be written in a chain's YAML: ``chain.yaml``, and one file an observer.
+
+A reference to a column is ``table.column``, split at the **first** dot: a column's name may hold dots, a
+table's name may not, for no observer could name it. Durations are a number and one of ``ms s m h``, such as
+``50ms``, ``1.5s`` or ``2m``; they are kept as seconds. Unknown keys are refused, and nothing is coerced:
+``"8"`` is not a number.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+    model_validator,
+)
+
+from percolator_core.keys import check_name
+from percolator_core.model import MAX_TABLETS
+from percolator_core.observers.yaml_file import describe, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+EVERY_COLUMN: Final = "*"
+"""In ``writes``, ``table.*`` stands for all columns of the table."""
+
+NAME_PATTERN: Final = r"^[a-z][a-z0-9_]{0,62}$"
+DURATION_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$"
+COLUMN_PATTERN: Final = r"^[^.]+\..+$"
+FUNCTION_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
+
+UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LONGEST_SECONDS: Final = 24 * 3600.0
+
+
+def parse_duration(value: object) -> float:
+    """Seconds in a duration such as ``"50ms"`` or ``"2m"``, from 1 ms to 24 h. Raises ValueError."""
+    if not isinstance(value, str):
+        hint = f"; did you mean '{value}s'?" if isinstance(value, int) and not isinstance(value, bool) else ""
+        raise ValueError(f"expected a duration such as 50ms, 10s, 2m or 1h, not {describe(value)}{hint}")
+    if not re.fullmatch(DURATION_PATTERN, value):
+        raise ValueError(f"{quoted(value)} is not a duration; write a number and a unit: 50ms, 10s, 2m or 1h")
+    number, unit = re.split(r"(?=[a-z])", value, maxsplit=1)
+    seconds = float(number) * UNIT_SECONDS[unit]
+    if not 0.001 <= seconds <= _LONGEST_SECONDS:
+        raise ValueError(f"{quoted(value)} is out of range; write a duration from 1ms to 24h")
+    return seconds
+
+
+def split_column(value: object) -> tuple[str, str]:
+    """``("documents", "contents")`` of ``"documents.contents"``. Raises ValueError."""
+    if not isinstance(value, str):
+        raise ValueError(
+            f"expected table.column, not {describe(value)}; put it in quotes if YAML misreads it"
+        )
+    table, _, column = value.partition(".")
+    if not table or not column:
+        raise ValueError(f"{quoted(value)} names no column; write table.column, such as documents.contents")
+    for part in (table, column):
+        _plain(part)
+    return table, column
+
+
+def _split_one_column(value: object) -> tuple[str, str]:
+    table, column = split_column(value)
+    if column == EVERY_COLUMN:
+        raise ValueError(
+            f"{quoted(f'{table}.*')} stands for all columns in 'writes' only; name each column here"
+        )
+    return table, column
+
+
+def _as_list(value: object) -> list[Any]:
+    """A single ``table.column`` is a list of one."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise ValueError(f"expected table.column or a list of them, not {describe(value)}")
+    return value
+
+
+def _at_least_one(columns: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    if not columns:
+        raise ValueError("names no column; write the table.column that wakes this observer")
+    return columns
+
+
+def _named_once(columns: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    _refuse_repeated(f"{table}.{column}" for table, column in columns)
+    return columns
+
+
+def _notify_only(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        mend = f"; write [{value}]" if isinstance(value, str) else ""
+        raise ValueError(f"expected a list of column names, not {describe(value)}{mend}")
+    _refuse_repeated(column for column in value if isinstance(column, str))
+    return value
+
+
+def _refuse_repeated(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{quoted(name)} is named twice; remove one of the two")
+        seen.add(name)
+
+
+def _plain(name: str) -> str:
+    if not name or name != name.strip() or not name.isprintable():
+        raise ValueError(
+            f"{quoted(name)} is not a name; use printable characters, with no blank at either end"
+        )
+    try:
+        check_name("name", name)
+    except ValueError as error:
+        raise ValueError(f"{error}; shorten it") from None
+    return name
+
+
+def _table_name(name: str) -> str:
+    if "." in name:
+        raise ValueError(
+            f"{quoted(name)} has a dot, and table.column is split at the first dot, so no observer could "
+            f"name it; rename it, for instance to {quoted(name.replace('.', '_'))}"
+        )
+    return _plain(name)
+
+
+def _column_name(name: str) -> str:
+    if name == EVERY_COLUMN:
+        raise ValueError("'*' is not a column's name; name each notify-only column")
+    return _plain(name)
+
+
+def _version(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value != 1:
+        raise ValueError(f"expected 1, not {describe(value)}; this release reads 'version: 1'")
+    return value
+
+
+_COLUMN_SCHEMA: Final = {"type": "string", "pattern": COLUMN_PATTERN, "description": "table.column"}
+_COLUMNS_SCHEMA: Final = {
+    "anyOf": [_COLUMN_SCHEMA, {"type": "array", "items": _COLUMN_SCHEMA, "uniqueItems": True}],
+}
+_OBSERVE_SCHEMA: Final = {
+    "anyOf": [_COLUMN_SCHEMA, {"type": "array", "items": _COLUMN_SCHEMA, "uniqueItems": True, "minItems": 1}],
+}
+
+Version = Annotated[int, BeforeValidator(_version), WithJsonSchema({"const": 1})]
+Name = Annotated[StrictStr, Field(pattern=NAME_PATTERN)]
+Duration = Annotated[
+    float, BeforeValidator(parse_duration), WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN})
+]
+TableName = Annotated[StrictStr, AfterValidator(_table_name), Field(pattern=r"^[^.]+$")]
+NotifyOnlyName = Annotated[StrictStr, AfterValidator(_column_name)]
+Column = Annotated[tuple[str, str], BeforeValidator(_split_one_column)]
+WrittenColumn = Annotated[tuple[str, str], BeforeValidator(split_column)]
+Columns = Annotated[
+    tuple[Column, ...],
+    BeforeValidator(_as_list),
+    AfterValidator(_named_once),
+    WithJsonSchema(_COLUMNS_SCHEMA),
+]
+WrittenColumns = Annotated[
+    tuple[WrittenColumn, ...],
+    BeforeValidator(_as_list),
+    AfterValidator(_named_once),
+    WithJsonSchema(_COLUMNS_SCHEMA),
+]
+ObservedColumns = Annotated[
+    tuple[Column, ...],
+    BeforeValidator(_as_list),
+    AfterValidator(_at_least_one),
+    AfterValidator(_named_once),
+    WithJsonSchema(_OBSERVE_SCHEMA),
+]
+
+
+class Declaration(BaseModel):
+    """The rules that every declaration shares: unknown keys are refused, and it never changes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TableDeclaration(Declaration):
+    """A raw table of byte cells."""
+
+    tablets: StrictInt = Field(
+        16, ge=1, le=MAX_TABLETS, description="How many tablets it is cut into; fixed for good."
+    )
+    notify_only: Annotated[tuple[NotifyOnlyName, ...], BeforeValidator(_notify_only)] = Field(
+        (), description="Columns that hold no data: t.notify marks them, and weak observers watch them."
+    )
+
+
+class ChainDeclaration(Declaration):
+    """``chain.yaml``: the chain's name and its tables."""
+
+    version: Version = Field(description="The version of this format.")
+    chain: Name = Field(description="The chain's name; also the default namespace in the store.")
+    tables: dict[TableName, TableDeclaration] = Field(
+        min_length=1, description="The raw tables that the chain's observers watch, read and write."
+    )
+
+
+class RetryDeclaration(Declaration):
+    """What happens when an observer fails: it waits, longer each time, and then the cell is set aside."""
+
+    attempts: StrictInt = Field(8, ge=1, le=100, description="Runs of one cell before it goes to quarantine.")
+    backoff: Duration = Field(
+        0.05, json_schema_extra={"default": "50ms"}, description="The wait after the first failure."
+    )
+    max_backoff: Duration = Field(10.0, json_schema_extra={"default": "10s"}, description="The longest wait.")
+
+    @model_validator(mode="after")
+    def _waits_grow(self) -> RetryDeclaration:
+        if self.backoff > self.max_backoff:
+            raise ValueError(
+                f"backoff ({self.backoff:g}s) is longer than max_backoff ({self.max_backoff:g}s); "
+                "raise max_backoff"
+            )
+        return self
+
+
+class ObserverDeclaration(Declaration):
+    """One observer: the function, the columns that wake it, and the columns it touches."""
+
+    version: Version = Field(description="The version of this format.")
+    observer: Name = Field(description="The observer's name, unique in the chain.")
+    description: StrictStr = Field("", description="What it does, in a sentence; shown in the graph.")
+    observe: ObservedColumns = Field(description="The table.column whose changes wake it, or a list.")
+    mode: Literal["strong", "weak"] = Field(
+        "strong",
+        description="weak: woken by t.notify on a notify-only column, without conflicts between writers.",
+    )
+    function: Annotated[StrictStr, Field(pattern=FUNCTION_PATTERN)] = Field(
+        description="module:function, called as process(t, cell); found from the current directory."
+    )
+    reads: Columns = Field((), description="Columns it reads besides; shown in the graph.")
+    writes: WrittenColumns = Field((), description="Columns it writes; 'table.*' stands for all of a table.")
+    retry: RetryDeclaration = Field(
+        default_factory=RetryDeclaration, description="What happens when it fails."
+    )
+    timeout: Duration = Field(
+        60.0,
+        json_schema_extra={"default": "60s"},
+        description="The longest run, after which it counts as failed.",
+    )
+    feedback: StrictBool = Field(False, description="It closes a loop of the chain on purpose.")
+    executor: Literal["hub", "threads"] = Field(
+        "hub", description="threads: it blocks on something else than the store, such as HTTP or a model."
+    )

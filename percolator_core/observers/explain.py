@@ -1,0 +1,138 @@
+"""Validation errors as single lines: the file, the line, the field, what is wrong, and the mend."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from pydantic import ValidationError
+
+from percolator_core.model import MAX_TABLETS
+from percolator_core.observers.declaration import (
+    ChainDeclaration,
+    Declaration,
+    ObserverDeclaration,
+    RetryDeclaration,
+    TableDeclaration,
+)
+from percolator_core.observers.yaml_file import (
+    Location,
+    Problems,
+    YamlFile,
+    describe,
+    did_you_mean,
+    listed,
+    quoted,
+)
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+AnyDeclaration = TypeVar("AnyDeclaration", bound=Declaration)
+
+_EXAMPLES: Final = {
+    "version": "version: 1",
+    "chain": "chain: webindex",
+    "tables": "tables: {documents: {tablets: 16}}",
+    "observer": "observer: parse",
+    "observe": "observe: documents.contents",
+    "function": "function: observers.webindex.parse:process",
+}
+_PATTERNS: Final = {
+    "chain": "is not a name; use a lower-case letter, then up to 62 of a-z, 0-9 and _",
+    "observer": "is not a name; use a lower-case letter, then up to 62 of a-z, 0-9 and _",
+    "function": "is not module:function; write for instance observers.webindex.parse:process",
+    "tables": "is not a table's name; write one without dots",
+}
+_TYPES: Final = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "tuple_type": "a list",
+}
+_MISSING: Final = "is missing"
+_UNKNOWN: Final = "is not a known key"
+_MEANT: Final = re.compile(rf"^{_UNKNOWN}; did you mean '(.*)'\?$")
+_NO_SCHEMAS: Final = (
+    "typed tables are not supported in this version; remove it and declare raw tables under 'tables'"
+)
+
+
+def validate(model: type[AnyDeclaration], file: YamlFile, problems: Problems) -> AnyDeclaration | None:
+    """The declaration in ``file``; None, and a line in ``problems`` for each thing that is wrong."""
+    try:
+        return model.model_validate(file.data)
+    except ValidationError as error:
+        found = []
+        for detail in error.errors(include_url=False):
+            location = tuple(part for part in detail["loc"] if part != "[key]")
+            found.append((file.line(location) or 0, location, _explain(model, file, location, detail)))
+        misspelt = {(*location[:-1], name) for _, location, what in found for name in _MEANT.findall(what)}
+        for _, location, what in sorted(found, key=lambda one: one[0]):
+            # A key that is there, but misspelt, is not missing as well.
+            if location not in misspelt or not what.startswith(_MISSING):
+                problems.add(file.problem(location, what))
+        return None
+
+
+def _explain(model: type[Declaration], file: YamlFile, location: Location, detail: ErrorDetails) -> str:
+    kind, value = detail["type"], detail["input"]
+    context = detail.get("ctx", {})
+    field = str(location[-1]) if location else ""
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "extra_forbidden":
+        return _unknown_key(_model_at(model, location[:-1]), file, location)
+    if kind == "missing":
+        example = _EXAMPLES.get(field)
+        return f"{_MISSING}; add '{example}'" if example else _MISSING
+    if kind == "literal_error":
+        known = re.findall(r"'([^']*)'", str(context["expected"]))
+        mend = did_you_mean(value, known) or f"; write {listed(known)}"
+        return f"{quoted(value) if isinstance(value, str) else describe(value)} is not known{mend}"
+    if kind == "string_pattern_mismatch":
+        reason = _PATTERNS.get(field) or _PATTERNS.get(str(location[0]), "has the wrong form")
+        return f"{quoted(str(value))} {reason}"
+    if kind in ("greater_than_equal", "less_than_equal"):
+        bounds = {"tablets": f"1 to {MAX_TABLETS}", "attempts": "1 to 100"}
+        return f"{value} is out of range; write a number from {bounds[field]}"
+    if kind == "too_short":
+        return f"is empty; declare at least one, such as '{_EXAMPLES[field]}'"
+    return _wrong_type(_TYPES.get(kind), value) or f"{detail['msg']}; compare with the schema"
+
+
+def _wrong_type(expected: str | None, value: object) -> str | None:
+    if expected is None:
+        return None
+    mend = ""
+    if expected == "text" and value is not None and not isinstance(value, (dict, list)):
+        mend = "; put it in quotes"
+    elif expected == "a mapping" and value is None:
+        mend = "; write {} for the defaults"
+    elif expected == "a whole number" and isinstance(value, str) and value.isdecimal():
+        mend = "; remove the quotes"
+    elif expected == "a mapping":
+        mend = "; write 'key: value' lines under it"
+    return f"expected {expected}, not {describe(value)}{mend}"
+
+
+def _unknown_key(model: type[Declaration], file: YamlFile, location: Location) -> str:
+    key = str(location[-1])
+    if model is ChainDeclaration and key == "schemas":
+        return _NO_SCHEMAS
+    known = list(model.model_fields)
+    # A key that is there already cannot be what was meant.
+    guesses = known if len(location) > 1 else [name for name in known if name not in file.data]
+    mend = did_you_mean(key, guesses) or f"; the known keys are {', '.join(known)}"
+    return f"{_UNKNOWN}{mend}"
+
+
+def _model_at(model: type[Declaration], location: Location) -> type[Declaration]:
+    """The model of the mapping at ``location``."""
+    if not location:
+        return model
+    if model is ObserverDeclaration:
+        return RetryDeclaration
+    return TableDeclaration

@@ -1,0 +1,121 @@
+"""Finding an observer's function by its name, ``module:function``.
+
+Modules are looked for in the current directory first, as other command-line tools of Python do: a project is
+run from its own top folder.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from percolator_core.observers.yaml_file import did_you_mean, quoted
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+ObserverFunction = Callable[[Any, Any], object]
+"""Called as ``function(transaction, cell)``; what it returns is ignored."""
+
+
+def import_function(name: str) -> ObserverFunction:
+    """The function that ``module:function`` names; the current directory is put on ``sys.path`` if absent.
+
+    Raises ValueError, with one sentence, if there is none or it does not take a transaction and a cell.
+    """
+    module_name, _, attribute = name.partition(":")
+    _search_current_directory()
+    module = _import_module(module_name)
+    try:
+        function = getattr(module, attribute)
+    except AttributeError:
+        functions = [
+            key for key, value in vars(module).items() if callable(value) and not key.startswith("_")
+        ]
+        mend = did_you_mean(attribute, functions) or "; define it as 'def process(t, cell)', or mend the name"
+        raise ValueError(f"module {quoted(module_name)} has no {quoted(attribute)}{mend}") from None
+    _check(name, function)
+    return function  # type: ignore[no-any-return]  # an attribute of a module is Any; _check has looked
+
+
+def not_imported(name: str) -> ObserverFunction:
+    """A stand-in for a chain that was loaded only to be looked at; raises RuntimeError when called."""
+
+    def function(_transaction: Any, _cell: Any) -> object:
+        raise RuntimeError(f"{name} was not imported: load the chain with import_functions=True to run it")
+
+    return function
+
+
+def _search_current_directory() -> None:
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
+
+
+def _import_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if name == missing or name.startswith(f"{missing}."):
+            mend = _nearest_module(missing) or (
+                f"; it is looked for from the current directory, {Path.cwd()}: "
+                "run it in the project's top folder"
+            )
+            raise ValueError(f"there is no module {quoted(missing)}{mend}") from None
+        raise ValueError(
+            f"importing {quoted(name)} failed: there is no module {quoted(missing)}; install it, or, if "
+            f"it is the project's, run it in the project's top folder: the current directory is {Path.cwd()}"
+        ) from None
+    except (Exception, SystemExit) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ValueError(f"importing {quoted(name)} failed: {what}; mend that module") from error
+
+
+def _nearest_module(missing: str) -> str:
+    """A hint at a module of a similar name beside the missing one."""
+    package, _, last = missing.rpartition(".")
+    if not package:
+        return did_you_mean(last, [found.name for found in pkgutil.iter_modules([str(Path.cwd())])])
+    path = getattr(sys.modules.get(package), "__path__", None)
+    if path is None:
+        return f"; {quoted(package)} is a module, not a package"
+    siblings = [f"{package}.{found.name}" for found in pkgutil.iter_modules(path)]
+    return did_you_mean(missing, siblings)
+
+
+def _check(name: str, function: object) -> None:
+    """Refuse what cannot be called as ``function(transaction, cell)`` and be done when it returns."""
+    if not callable(function):
+        kind = type(function).__name__
+        raise ValueError(f"{quoted(name)} is of type {kind}, not a function; name a 'def process(t, cell)'")
+    if inspect.isclass(function):
+        raise ValueError(f"{quoted(name)} is a class; name a function, 'def process(t, cell)'")
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise ValueError(
+            f"{quoted(name)} is asynchronous; observers are plain functions, write 'def' for 'async def'"
+        )
+    if inspect.isgeneratorfunction(function):
+        raise ValueError(f"{quoted(name)} is a generator and would not run; remove its 'yield'")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # some functions written in C have no signature: calling them will tell
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        raise ValueError(
+            f"{quoted(name)} takes {_parameters(signature)}; it is called with a transaction and a cell: "
+            f"write 'def {name.rpartition(':')[2]}(t, cell)'"
+        ) from None
+
+
+def _parameters(signature: inspect.Signature) -> str:
+    return f"({', '.join(signature.parameters)})" if signature.parameters else "no parameters"

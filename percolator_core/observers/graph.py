@@ -1,0 +1,151 @@
+"""The dependency graph of a chain: which column wakes which observer, and what each observer writes.
+
+Nodes are plain strings. An observer is its name, ``"parse"``; a column is ``"documents.contents"``; the two
+never meet, for only a column has a dot. Each node has a ``kind``, ``"observer"`` or ``"column"``. Each edge
+has one too:
+
+- ``"observe"``: from a column to the observer that it wakes; ``mode`` is the observer's.
+- ``"reads"``: from a column to an observer that reads it and is not woken by it; it never makes a cycle.
+- ``"writes"``: from an observer to a column. ``table.*`` leads to every observed column of the table, and to
+  a node ``table.*`` where none is observed. ``feedback=True`` marks an edge that closes a declared loop.
+
+A cycle of observe and writes edges wakes its observers for ever, so it is refused, unless an observer on it
+declares ``feedback: true``. That one closes the loop on purpose and ends it by itself, by writing nothing
+when nothing changed. Every cycle needs one such observer; one observer may close several.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, TypeAlias
+
+import networkx as nx
+
+from percolator_core.observers.declaration import EVERY_COLUMN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from percolator_core.model import TableDefinition
+    from percolator_core.observers.observer import Column, Observer
+
+    Graph: TypeAlias = "nx.DiGraph[str]"
+
+
+def observed_columns(observers: Iterable[Observer]) -> dict[Column, tuple[str, ...]]:
+    """For each observed column the names of its observers; both sorted."""
+    watching: dict[Column, list[str]] = {}
+    for observer in observers:
+        for column in observer.observe:
+            watching.setdefault(column, []).append(observer.name)
+    return {column: tuple(sorted(watching[column])) for column in sorted(watching)}
+
+
+def build_graph(name: str, tables: Iterable[TableDefinition], observers: Mapping[str, Observer]) -> Graph:
+    """The graph of a chain called ``name``; nodes and edges stand in a fixed order."""
+    graph: Graph = nx.DiGraph(name=name)
+    notify_only = {(table.name, column) for table in tables for column in table.notify_only}
+    observed = observed_columns(observers.values())
+    by_table: dict[str, list[Column]] = {}
+    for column in observed:
+        by_table.setdefault(column[0], []).append(column)
+
+    def node(column: Column) -> str:
+        label = ".".join(column)
+        graph.add_node(
+            label, kind="column", table=column[0], column=column[1], notify_only=column in notify_only
+        )
+        return label
+
+    for observer in observers.values():
+        graph.add_node(
+            observer.name,
+            kind="observer",
+            mode=observer.mode,
+            feedback=observer.feedback,
+            executor=observer.executor,
+            function=observer.function_name,
+            description=observer.description,
+        )
+        for column in observer.observe:
+            graph.add_edge(node(column), observer.name, kind="observe", mode=observer.mode)
+        for column in observer.reads:
+            if column not in observer.observe:
+                graph.add_edge(node(column), observer.name, kind="reads")
+        for column in observer.writes:
+            every = column[1] == EVERY_COLUMN
+            for target in (by_table.get(column[0]) or [column]) if every else [column]:
+                graph.add_edge(observer.name, node(target), kind="writes", feedback=False)
+    _mark_feedback(graph)
+    return graph
+
+
+def without_reads(graph: Graph) -> Graph:
+    """The edges that wake observers: observe and writes."""
+    waking: Graph = nx.DiGraph()
+    waking.add_nodes_from(graph)
+    waking.add_edges_from((s, t) for s, t, edge in graph.edges(data=True) if edge["kind"] != "reads")
+    return waking
+
+
+def without_loops(graph: Graph) -> Graph:
+    """The waking edges, less those that close a declared loop; acyclic once the chain has been accepted."""
+    waking = without_reads(graph)
+    waking.remove_edges_from([(s, t) for s, t, edge in graph.edges(data=True) if edge.get("feedback")])
+    return waking
+
+
+def undeclared_cycles(graph: Graph) -> list[list[str]]:
+    """One cycle out of each knot of observers that no ``feedback: true`` unties.
+
+    Each starts and ends with the same observer. Takes time in proportion to the edges, however many cycles
+    there are.
+    """
+    open_graph = without_loops(graph)
+    cycles = []
+    for component in nx.strongly_connected_components(open_graph):
+        # No edge leads from a node to itself: observers and columns alternate.
+        if len(component) > 1:
+            first = min(node for node in component if graph.nodes[node]["kind"] == "observer")
+            cycles.append(_shortest_cycle(open_graph, component, first))
+    return sorted(cycles)
+
+
+def generations(graph: Graph) -> list[list[str]]:
+    """Observers' names, in such an order that each stands after those that wake it, declared loops aside."""
+    ordered = []
+    for generation in nx.topological_generations(without_loops(graph)):
+        names = sorted(node for node in generation if graph.nodes[node]["kind"] == "observer")
+        if names:
+            ordered.append(names)
+    return ordered
+
+
+def _mark_feedback(graph: Graph) -> None:
+    """Mark the edges that close a declared loop: from a feedback observer to a column that leads back to it.
+
+    Every cycle through the observer has such an edge, so taking them away unties it, and leaves the observer
+    behind those that wake it.
+    """
+    for component in nx.strongly_connected_components(without_reads(graph)):
+        for node in component:
+            if graph.nodes[node].get("feedback"):
+                for column in graph.successors(node):
+                    if column in component:
+                        graph.edges[node, column]["feedback"] = True
+
+
+def _shortest_cycle(graph: Graph, component: set[str], first: str) -> list[str]:
+    """The shortest cycle through ``first``, by breadth-first search inside its component."""
+    came_from: dict[str, str] = {}
+    queue = deque([first])
+    while first not in came_from:
+        node = queue.popleft()
+        for successor in sorted(graph.successors(node)):
+            if successor in component and successor not in came_from:
+                came_from[successor] = node
+                queue.append(successor)
+    cycle = [first]
+    while len(cycle) == 1 or cycle[-1] != first:
+        cycle.append(came_from[cycle[-1]])
+    return cycle[::-1]

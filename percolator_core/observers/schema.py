@@ -1,0 +1,56 @@
+"""JSON Schema of the two kinds of YAML, for editors.
+
+A file names its schema in its first line, and an editor then completes keys and marks mistakes::
+
+    # yaml-language-server: $schema=../../schemas/observer.schema.json
+
+``python -m percolator_core.observers.schema schemas`` writes them again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from percolator_core.observers.declaration import ChainDeclaration, Declaration, ObserverDeclaration
+
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_MODELS: Final[dict[str, tuple[str, type[Declaration]]]] = {
+    "chain.schema.json": ("A chain of observers (chain.yaml)", ChainDeclaration),
+    "observer.schema.json": ("An observer", ObserverDeclaration),
+}
+
+
+def schemas() -> dict[str, str]:
+    """The text of each schema by its file's name."""
+    return {name: json.dumps(_schema(*named), indent=2) + "\n" for name, named in _MODELS.items()}
+
+
+def write_schemas(folder: Path) -> list[Path]:
+    """Write the schemas into ``folder``, which is made if it is missing; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, text in schemas().items():
+        path = folder / name
+        path.write_text(text, encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def _schema(title: str, model: type[Declaration]) -> dict[str, Any]:
+    schema = model.model_json_schema()
+    return {"$schema": _DIALECT, **_tidy(schema), "title": title}
+
+
+def _tidy(node: Any) -> Any:
+    """Without the titles that pydantic makes from names: editors show them, not the descriptions."""
+    if isinstance(node, dict):
+        return {key: _tidy(value) for key, value in node.items() if key != "title"}
+    return [_tidy(item) for item in node] if isinstance(node, list) else node
+
+
+if __name__ == "__main__":
+    for path in write_schemas(Path(sys.argv[1] if len(sys.argv) > 1 else "schemas")):
+        sys.stdout.write(f"{path}\n")

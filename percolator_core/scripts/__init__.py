@@ -1,0 +1,105 @@
+"""The Lua scripts: the atomic operations on a tablet.
+
+One file a script. Its header is a contract: ``uses`` names the shared parts (files that start with an
+underscore) that are put in front, ``KEYS``, ``ARGV`` and ``reply`` say what goes in and comes out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+NAMES: Final = (
+    "claim",
+    "clear",
+    "collect",
+    "commit",
+    "define_table",
+    "drop_table",
+    "history",
+    "observe",
+    "postpone",
+    "prewrite",
+    "quarantine",
+    "raise_safe_point",
+    "read",
+    "recover_oracle",
+    "refresh",
+    "renew",
+    "requeue",
+    "resolve_primary",
+    "rollback",
+    "scan",
+    "timestamp",
+)
+
+_WHILE_MEMORY_IS_FULL: Final = frozenset(
+    {
+        "clear",
+        "collect",
+        "commit",
+        "drop_table",
+        "raise_safe_point",
+        "recover_oracle",
+        "resolve_primary",
+        "rollback",
+        "timestamp",
+    }
+)
+"""Scripts that finish or clean up what was begun: when Redis is out of memory, they are the way out."""
+
+_READ_ONLY: Final = frozenset({"history", "read", "scan"})
+"""Scripts that write nothing. Unless it is told, a server whose memory is full refuses them too."""
+
+_FIRST_WRITE: Final = "redis.call('HDEL', KEYS[1], '')"
+"""What Redis 6.2 is given instead of a flag. It refuses a script's first write when memory is full, but never
+a deletion, and lets what follows a write pass; so the script starts by deleting a field that never exists."""
+
+_USES: Final = re.compile(r"^--   uses    (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script as the server is given it, and the SHA-1 by which it is called afterwards."""
+
+    name: str
+    source: bytes
+    sha: bytes
+
+
+def _read(name: str) -> str:
+    return files(__name__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
+
+
+def used_parts(source: str) -> list[str]:
+    """The shared parts that a script's header names."""
+    found = _USES.search(source)
+    return found.group(1).split(", ") if found else []
+
+
+@cache
+def load(shebang: bool) -> dict[str, Script]:
+    """All scripts by name.
+
+    ``shebang`` says whether the server knows the ``#!lua`` line (Redis 7, Valkey): with it the server
+    refuses a script as a whole when memory is full, instead of stopping it between two writes.
+    """
+    return {name: _assemble(name, shebang) for name in NAMES}
+
+
+def _assemble(name: str, shebang: bool) -> Script:
+    body = _read(name)
+    parts = [_read(f"_{part}") for part in used_parts(body)]
+    source = "\n".join([*parts, body])
+    when_full = name in _WHILE_MEMORY_IS_FULL
+    if shebang:
+        flags = " flags=no-writes" if name in _READ_ONLY else " flags=allow-oom" if when_full else ""
+        source = f"#!lua{flags}\n{source}"
+    elif when_full:
+        source = f"{_FIRST_WRITE}\n{source}"
+    encoded = source.encode()
+    return Script(name, encoded, hashlib.sha1(encoded, usedforsecurity=False).hexdigest().encode())

@@ -1,0 +1,40 @@
+-- Making a write visible, and finding out whether one was. Needs layout and dirty.
+
+-- The commit timestamp of the version that start_ts left in a cell, or nil. Nobody else can commit to a cell
+-- between a transaction's start and its commit, so the first version above start_ts is its own or none is.
+local function find_commit(tag, row, column, start_ts, newest)
+  if not newest then return nil end
+  local commit_ts, version_start = version_times(newest)
+  if commit_ts <= start_ts then return nil end
+  if version_start == start_ts then return commit_ts end
+  local prefix = history_prefix(column)
+  local first = redis.call('ZRANGEBYLEX', tag .. 'v:' .. row,
+    '[' .. prefix .. struct.pack('>I8', start_ts + 1), '(' .. prefix .. string.rep('\255', 9), 'LIMIT', 0, 1)[1]
+  if not first then return nil end
+  commit_ts, version_start = version_times(string.sub(first, #prefix + 1))
+  return version_start == start_ts and commit_ts or nil
+end
+
+-- Put a version in front of the one that was newest, which moves to the history.
+local function publish(tag, row, column, newest, commit_ts, kind, start_ts, value)
+  if newest then
+    redis.call('ZADD', tag .. 'v:' .. row, 0, history_prefix(column) .. newest)
+  end
+  redis.call('HSET', tag .. 'r:' .. row, 'c' .. column, pack_version(commit_ts, kind, start_ts, value))
+end
+
+-- Replace the lock of start_ts on a cell by its version. Does nothing where the lock is gone.
+local function commit_cell(tag, row, column, kind, start_ts, commit_ts)
+  local field = lock_field(kind, start_ts, column)
+  local found = redis.call('HMGET', tag .. 'r:' .. row, field, 'c' .. column)
+  local lock = found[1]
+  if not lock or lock_start(lock) ~= start_ts then return end
+  if kind == NOTIFY then
+    mark_weakly(tag, read_meta(tag), row, column)
+  else
+    local written, value = lock_write(lock)
+    publish(tag, row, column, found[2], commit_ts, written, start_ts, value)
+  end
+  redis.call('HDEL', tag .. 'r:' .. row, field)
+  redis.call('ZREM', tag .. 'locks', lock_mark(start_ts, column, row))
+end

@@ -1,0 +1,68 @@
+-- How versions and locks are packed; the Python side is model.py.
+--   version  >I8 commit_ts  >BI7 kind start_ts  value
+--   lock     >BI7 kind start_ts  >I8 wall  >I4 ttl  >I2 #owner  >I4 #primary  owner primary value
+-- A row's hash holds, per column: c<column> newest version, l<column> lock, x<start_ts><column> rollback
+-- tombstone, n<start_ts><column> a weak notification in flight.
+-- Numbers become text only through %.0f: tostring() would round a timestamp.
+
+local PUT, DELETE, NOTIFY = 0, 1, 2
+
+local function now()
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+local function pack_version(commit_ts, kind, start_ts, value)
+  return struct.pack('>I8BI7', commit_ts, kind, start_ts) .. value
+end
+
+local function version_times(version)
+  local commit_ts, kind, start_ts = struct.unpack('>I8BI7', version)
+  return commit_ts, start_ts, kind
+end
+
+local function pack_lock(kind, start_ts, wall, ttl, owner, primary, value)
+  return struct.pack('>BI7I8I4I2I4', kind, start_ts, wall, ttl, #owner, #primary) .. owner .. primary .. value
+end
+
+local function lock_start(lock)
+  local _, start_ts = struct.unpack('>BI7', lock)
+  return start_ts
+end
+
+local function lock_age(lock)
+  local _, _, wall, ttl = struct.unpack('>BI7I8I4', lock)
+  return wall, ttl
+end
+
+local function lock_write(lock)
+  local kind, _, _, _, owner_length, primary_length = struct.unpack('>BI7I8I4I2I4', lock)
+  return kind, string.sub(lock, 27 + owner_length + primary_length)
+end
+
+-- A lock's place in the lock index: which transaction, which cell.
+local function lock_mark(start_ts, column, row)
+  return struct.pack('>I8I2', start_ts, #column) .. column .. row
+end
+
+local function lock_field(kind, start_ts, column)
+  if kind == NOTIFY then
+    -- Weak notifications never conflict: each transaction holds a lock field of its own.
+    return 'n' .. struct.pack('>I8', start_ts) .. column
+  end
+  return 'l' .. column
+end
+
+local function tombstone_field(start_ts, column)
+  return 'x' .. struct.pack('>I8', start_ts) .. column
+end
+
+-- Older versions of all columns of a row share one sorted set, ordered by (column, commit_ts).
+local function history_prefix(column)
+  return struct.pack('>I2', #column) .. column
+end
+
+-- Below the safe point tombstones and old versions may have been collected, so nothing can be decided there.
+local function safe_point(tag)
+  return tonumber(redis.call('HGET', tag .. 'meta', 'safe') or '0')
+end

@@ -1,0 +1,60 @@
+-- Lease dirty cells to a worker: no other worker is given them before the lease ends, and the cells of a dead
+-- worker come back by themselves. The lease is advisory; the acknowledgement decides.
+--   uses    layout, dirty
+--   KEYS    tags …
+--   ARGV    cells at most, cells of one tablet and observer at most, lease in ms,
+--           then groups: number of tags, number of observers, observers …
+--   reply   {lease deadline in µs, µs until the next cell is due or -1,
+--            tag's position, observer's position in its group, mark, time it was due in µs, failed attempts, …}
+
+local room, share = tonumber(ARGV[1]), tonumber(ARGV[2])
+local time = now()
+local time_text, deadline = string.format('%.0f', time), even(time) + tonumber(ARGV[3]) * 1000 + 1
+local deadline_text = string.format('%.0f', deadline)
+local reply, next_due = {deadline, -1}, math.huge
+
+-- The oldest mark of every tablet and observer tells the order in which they are served: what became dirty
+-- first runs first, so that what it wakes can be collapsed into one run.
+local due = {}
+
+local function look(position, place, observer)
+  local key = KEYS[position] .. 'dirty:' .. observer
+  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+  if not first then return end
+  first = tonumber(first)
+  if first <= time then
+    due[#due + 1] = {first = first, position = position, place = place, observer = observer, key = key}
+  else
+    next_due = math.min(next_due, first)
+  end
+end
+
+local function lease(found)
+  local most = math.min(room, share)
+  local marks = redis.call('ZRANGEBYSCORE', found.key, '-inf', time_text, 'WITHSCORES', 'LIMIT', 0, most)
+  local tries_key = KEYS[found.position] .. 'tries:' .. found.observer
+  for i = 1, #marks, 2 do
+    redis.call('ZADD', found.key, deadline_text, marks[i])
+    reply[#reply + 1] = found.position - 1
+    reply[#reply + 1] = found.place
+    reply[#reply + 1] = marks[i]
+    reply[#reply + 1] = tonumber(marks[i + 1])
+    reply[#reply + 1] = tonumber(redis.call('HGET', tries_key, marks[i]) or '0')
+    room = room - 1
+  end
+end
+
+local position, group = 1, 4
+while group < #ARGV do
+  local tags, observers = tonumber(ARGV[group]), tonumber(ARGV[group + 1])
+  for i = position, position + tags - 1 do
+    for place = 0, observers - 1 do look(i, place, ARGV[group + 2 + place]) end
+  end
+  position, group = position + tags, group + 2 + observers
+end
+table.sort(due, function(one, other) return one.first < other.first end)
+for _, found in ipairs(due) do
+  if room > 0 then lease(found) end
+end
+if next_due < math.huge then reply[2] = math.max(0, next_due - time) end
+return reply

@@ -1,0 +1,18 @@
+-- Remove the dirty mark of a cell after its observer ran, unless something happened that the run did not see.
+--   uses    layout, dirty
+--   KEYS    tag
+--   ARGV    observer, "strong" or "weak", row, column, lease deadline, lease deadline before its last renewal,
+--           start_ts of the run
+--   reply   "cleared" or "kept"
+
+local tag, observer, row, column = KEYS[1], ARGV[1], ARGV[3], ARGV[4]
+local key, mark = tag .. 'dirty:' .. observer, dirty_mark(column, row)
+redis.call('HDEL', tag .. 'tries:' .. observer, mark)
+redis.call('HDEL', tag .. 'failed:' .. observer, mark)
+if mark_is_settled(tag, observer, ARGV[2], row, column, tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])) then
+  redis.call('ZREM', key, mark)
+  return 'cleared'
+end
+-- A strong mark still carries the score of our lease: end it.
+if ARGV[2] == 'strong' then redis.call('ZADD', key, 'XX', even(now()), mark) end
+return 'kept'

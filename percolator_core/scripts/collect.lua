@@ -1,0 +1,79 @@
+-- A bounded step of garbage collection in one tablet, at or below its safe point.
+-- Only after every lock that began at or below the safe point has been resolved, in all tablets: a stranded lock is
+-- judged by its primary's versions, which may be dropped here.
+--   uses    layout
+--   KEYS    tag
+--   ARGV    row to go on behind or "-", rows at most, deletions older than this (µs) may be forgotten,
+--           then the observers of the tablet's table
+--   reply   {bound to go on from or "", versions dropped, rows dropped}
+
+local tag, from, limit, forget = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local safe = safe_point(tag)
+local versions, dropped = 0, 0
+
+-- Drop what no snapshot at or above the safe point can see: all versions of a column but the newest at or below it.
+local function trim_history(row, column, newest)
+  local key, prefix = tag .. 'v:' .. row, history_prefix(column)
+  local above = '(' .. prefix .. struct.pack('>I8', safe + 1)
+  local seen = newest and version_times(newest) <= safe
+  if not seen then
+    local last = redis.call('ZREVRANGEBYLEX', key, above, '[' .. prefix, 'LIMIT', 0, 1)[1]
+    if not last then return end
+    local _, _, kind = version_times(string.sub(last, #prefix + 1))
+    -- A deletion that is the oldest version left says no more than its absence.
+    above = (kind == DELETE and '[' or '(') .. last
+  end
+  versions = versions + redis.call('ZREMRANGEBYLEX', key, '[' .. prefix, above)
+end
+
+-- Whether some observer has yet to see the cell, or failed on it and may be told to try again.
+local function is_dirty(row, column)
+  local mark = struct.pack('>I2', #column) .. column .. row
+  for i = 4, #ARGV do
+    if redis.call('ZSCORE', tag .. 'dirty:' .. ARGV[i], mark) then return true end
+    if redis.call('HEXISTS', tag .. 'failed:' .. ARGV[i], mark) == 1 then return true end
+  end
+  return false
+end
+
+-- The column that an acknowledgement acknowledges, or nil for a user's column.
+local function acknowledged(column)
+  if string.byte(column) ~= 255 then return nil end
+  return string.sub(column, string.find(column, '\255', 2, true) + 1)
+end
+
+local function collect_row(row)
+  local key = tag .. 'r:' .. row
+  local fields, cells = redis.call('HGETALL', key), {}
+  for i = 1, #fields, 2 do cells[fields[i]] = fields[i + 1] end
+  for field, value in pairs(cells) do
+    local mark, column = string.sub(field, 1, 1), string.sub(field, 2)
+    if mark == 'x' then
+      if struct.unpack('>I8', column) <= safe then redis.call('HDEL', key, field) end
+    elseif mark == 'c' then
+      trim_history(row, column, value)
+      local commit_ts, _, kind = version_times(value)
+      local gone = commit_ts <= safe and not cells['l' .. column]
+      local observed = acknowledged(column)
+      if observed then
+        -- An acknowledgement is needed as long as its cell is there, or may be observed.
+        gone = gone and not cells['c' .. observed] and not cells['l' .. observed] and not is_dirty(row, observed)
+      else
+        -- A deletion is remembered while young snapshots take absence for an answer, and until it was observed.
+        gone = gone and kind == DELETE and commit_ts < forget and not is_dirty(row, column)
+      end
+      if gone then
+        redis.call('HDEL', key, field)
+        versions = versions + 1
+      end
+    end
+  end
+  if redis.call('EXISTS', key, tag .. 'v:' .. row) == 0 then
+    redis.call('ZREM', tag .. 'rows', row)
+    dropped = dropped + 1
+  end
+end
+
+local rows = redis.call('ZRANGEBYLEX', tag .. 'rows', from, '+', 'LIMIT', 0, limit)
+for _, row in ipairs(rows) do collect_row(row) end
+return {#rows == limit and '(' .. rows[#rows] or '', versions, dropped}

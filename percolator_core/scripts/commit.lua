@@ -1,0 +1,25 @@
+-- Second phase of the commit (paper, figure 6, lines 48 to 65).
+--   uses    layout, dirty, commit
+--   KEYS    tags …
+--   ARGV    "primary" or "secondaries", start_ts, commit_ts, then per cell: position of its tag, row, column, kind
+--           With "primary" the first cell is the transaction's primary and its lock decides.
+--   reply   {"committed", commit_ts}; for the primary also {"rolled back"}, or {"too old"}: its lock is gone, and
+--           garbage collection may have taken the version too, if there was one
+
+local start_ts, commit_ts = tonumber(ARGV[2]), tonumber(ARGV[3])
+
+if ARGV[1] == 'primary' then
+  local tag, row, column = KEYS[tonumber(ARGV[4])], ARGV[5], ARGV[6]
+  local found = redis.call('HMGET', tag .. 'r:' .. row, 'l' .. column, 'c' .. column)
+  if not found[1] or lock_start(found[1]) ~= start_ts then
+    -- A second copy of this request finds the work done, possibly under an earlier commit timestamp.
+    local mine = find_commit(tag, row, column, start_ts, found[2])
+    if not mine then return {start_ts <= safe_point(tag) and 'too old' or 'rolled back'} end
+    commit_ts = mine
+  end
+end
+
+for i = 4, #ARGV, 4 do
+  commit_cell(KEYS[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), start_ts, commit_ts)
+end
+return {'committed', commit_ts}

@@ -1,0 +1,15 @@
+-- The committed versions of one cell, newest first.
+--   uses    layout
+--   KEYS    tag
+--   ARGV    row, column, versions at most
+--   reply   versions …
+
+local tag, row, column, limit = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
+local newest = redis.call('HGET', tag .. 'r:' .. row, 'c' .. column)
+if not newest then return {} end
+local prefix = history_prefix(column)
+local reply = {newest}
+local older = redis.call('ZREVRANGEBYLEX', tag .. 'v:' .. row,
+  '(' .. prefix .. string.rep('\255', 9), '[' .. prefix, 'LIMIT', 0, limit - 1)
+for _, member in ipairs(older) do reply[#reply + 1] = string.sub(member, #prefix + 1) end
+return reply

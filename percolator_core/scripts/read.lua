@@ -1,0 +1,15 @@
+-- Read cells of one row at a timestamp, where the newest version alone does not answer.
+--   uses    layout, read
+--   KEYS    tag
+--   ARGV    at, row, columns …
+--   reply   {"too old"} | {"cells", per column {version} or {} or {nil, lock}}
+
+local tag, at, row = KEYS[1], tonumber(ARGV[1]), ARGV[2]
+if at < safe_point(tag) then return {'too old'} end
+local reply = {'cells'}
+for i = 3, #ARGV do
+  local column = ARGV[i]
+  local found = redis.call('HMGET', tag .. 'r:' .. row, 'c' .. column, 'l' .. column)
+  reply[#reply + 1] = read_cell(tag, row, column, found[1], found[2], at)
+end
+return reply

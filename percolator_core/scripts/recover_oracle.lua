@@ -1,0 +1,16 @@
+-- Jump to the durable high-water mark when the server is another one than before.
+-- Every connection runs this before anything else, so no timestamp is handed out by a restarted or
+-- promoted server that may have lost the newest ones.
+--   uses    layout, oracle
+--   KEYS    oracle
+--   ARGV    run id of the server, "in order" when its predecessor is known to have lost nothing, else "unknown"
+--   reply   "same" or "recovered"
+
+local state = redis.call('HMGET', KEYS[1], 'server', 'last', 'limit')
+if state[1] == ARGV[1] then return 'same' end
+redis.call('HSET', KEYS[1], 'server', ARGV[1])
+if ARGV[2] ~= 'in order' and state[3] and tonumber(state[3]) > tonumber(state[2]) then
+  redis.call('HSET', KEYS[1], 'last', state[3])
+  next_timestamps(KEYS[1], 1)
+end
+return 'recovered'

@@ -1,0 +1,24 @@
+-- Make quarantined cells dirty again.
+--   uses    layout, dirty
+--   KEYS    tag
+--   ARGV    observer, cursor to go on from ("0" at first), cells at about, then marks …  (none: any)
+--   reply   {cursor to go on from or "0", number of cells put back}
+
+local tag, observer = KEYS[1], ARGV[1]
+local failed, put_back = tag .. 'failed:' .. observer, 0
+local cursor, marks = '0', {}
+for i = 4, #ARGV do marks[#marks + 1] = ARGV[i] end
+if #marks == 0 then
+  -- The scan goes on where it was: from the start it would meet ever more places that it emptied itself.
+  local page = redis.call('HSCAN', failed, ARGV[2], 'COUNT', ARGV[3])
+  cursor = page[1]
+  for i = 1, #page[2], 2 do marks[#marks + 1] = page[2][i] end
+end
+for _, mark in ipairs(marks) do
+  if redis.call('HDEL', failed, mark) == 1 then
+    redis.call('ZADD', tag .. 'dirty:' .. observer, 'NX', even(now()), mark)
+    put_back = put_back + 1
+  end
+end
+if put_back > 0 then wake(tag, observer) end
+return {cursor, put_back}

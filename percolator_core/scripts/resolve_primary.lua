@@ -1,0 +1,34 @@
+-- Decide the fate of a transaction at its primary, the one place where commit and cleanup meet
+-- (paper, section 2.2). A rollback leaves a tombstone, so that a prewrite of the primary that arrives
+-- later is refused.
+--   uses    layout, dirty, commit
+--   KEYS    tag
+--   ARGV    start_ts, row, column of the primary; "dead" when the owner's liveness token is gone, else "alive";
+--           wall and ttl of the lock that led here, which speak for a primary not yet written
+--   reply   {"committed", commit_ts} | {"rolled back"} | {"live", ms until the lock may be cleaned up}
+
+local tag, start_ts, row, column = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local found = redis.call('HMGET', tag .. 'r:' .. row, 'l' .. column, 'c' .. column, tombstone_field(start_ts, column))
+local lock, newest, tombstone = found[1], found[2], found[3]
+
+local held = lock and lock_start(lock) == start_ts
+if not held then
+  local commit_ts = find_commit(tag, row, column, start_ts, newest)
+  if commit_ts then return {'committed', commit_ts} end
+  if tombstone or start_ts <= safe_point(tag) then return {'rolled back'} end
+end
+
+local wall, ttl
+if held then wall, ttl = lock_age(lock) else wall, ttl = tonumber(ARGV[5]), tonumber(ARGV[6]) end
+local left = wall + ttl * 1000 - now()
+-- More than the whole time to live is left only if the clock was set back. To end a lock early is always safe.
+if left > ttl * 1000 then left = 0 end
+if left > 0 and ARGV[4] == 'alive' then return {'live', math.ceil(left / 1000)} end
+
+redis.call('HSET', tag .. 'r:' .. row, tombstone_field(start_ts, column), '')
+redis.call('ZADD', tag .. 'rows', 0, row)
+if held then
+  redis.call('HDEL', tag .. 'r:' .. row, 'l' .. column)
+  redis.call('ZREM', tag .. 'locks', lock_mark(start_ts, column, row))
+end
+return {'rolled back'}

@@ -1,0 +1,20 @@
+-- Remove the locks of one transaction.
+-- Only for a transaction whose primary is known to be rolled back, or by its own client before it tried to
+-- commit: there is no tombstone here, see resolve_primary.lua.
+--   uses    layout
+--   KEYS    tags …
+--   ARGV    start_ts, then per cell: position of its tag, row, column, kind
+--   reply   number of locks removed
+
+local start_ts, removed = tonumber(ARGV[1]), 0
+for i = 2, #ARGV, 4 do
+  local tag, row, column = KEYS[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2]
+  local field = lock_field(tonumber(ARGV[i + 3]), start_ts, column)
+  local lock = redis.call('HGET', tag .. 'r:' .. row, field)
+  if lock and lock_start(lock) == start_ts then
+    redis.call('HDEL', tag .. 'r:' .. row, field)
+    redis.call('ZREM', tag .. 'locks', lock_mark(start_ts, column, row))
+    removed = removed + 1
+  end
+end
+return removed

@@ -1,0 +1,7 @@
+-- Hand out timestamps.
+--   uses    layout, oracle
+--   KEYS    oracle
+--   ARGV    count
+--   reply   the last of count timestamps; the caller owns (reply - count, reply]
+
+return next_timestamps(KEYS[1], tonumber(ARGV[1]))

@@ -1,0 +1,23 @@
+"""Bulk loads with Spark. This package is the only one that imports pyspark, and only when it is used.
+
+>>> from percolator_core.spark import load, open_source
+>>> source = open_source("site/", base_url="https://example.org/")
+>>> report = load("embedded:./state", "webindex", "documents", source)
+"""
+
+from percolator_core.spark.loader import LoadProgress, LoadReport, TooManyBadRecords, load
+from percolator_core.spark.session import check_java, default_master, spark_context
+from percolator_core.spark.sources import FORMATS, Source, open_source
+
+__all__ = [
+    "FORMATS",
+    "LoadProgress",
+    "LoadReport",
+    "Source",
+    "TooManyBadRecords",
+    "check_java",
+    "default_master",
+    "load",
+    "open_source",
+    "spark_context",
+]

@@ -1,0 +1,173 @@
+"""CSV with a header line: any usual delimiter and encoding, newlines in quoted fields, also gzip-compressed.
+
+Bytes that are not UTF-8 are kept as they are. An empty field is an absent cell (``null_text`` changes
+which text stands for that).
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, TextIO, cast
+
+from percolator_core.spark.records import HEAD, MAX_LOADED_VALUE, BadRecord, Origin, Record, build_record
+from percolator_core.spark.splits import Split, SplitReader
+
+_DELIMITERS: Final = ",;\t|"
+_BOMS: Final = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+class CsvReader(SplitReader):
+    """A file is one split: only from its start is it known which newlines are quoted."""
+
+    def read(self, split: Split) -> Iterator[Record | BadRecord]:
+        """The rows of the file; positions are line numbers."""
+        csv.field_size_limit(MAX_LOADED_VALUE + 1)
+        number = 1
+        try:
+            with open_text(split.path, self.options.encoding) as file:
+                lines = _Lines(file)
+                for item in self._rows(split.path, lines):
+                    number = lines.number + 1
+                    yield item
+        except (OSError, EOFError, zlib.error, UnicodeError, LookupError) as error:
+            yield BadRecord(Origin(split.path, "line", number), f"unreadable from here on: {error}")
+
+    def _rows(self, path: str, lines: _Lines) -> Iterator[Record | BadRecord]:
+        delimiter = self.options.delimiter or guess_delimiter(lines.peek())
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+        header: list[str] | None = None
+        while True:
+            origin = Origin(path, "line", lines.begin())
+            try:
+                row = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                # A stray quote swallows the lines up to the next one: they are read again without it.
+                yield BadRecord(origin, f"not CSV: {error}", lines.head())
+                lines.give_back()
+                continue
+            if not row:
+                continue
+            if header is None:
+                header = row
+                reason = self._check_header(header)
+                if reason is not None:
+                    yield BadRecord(origin, reason, lines.head())
+                    return
+            elif len(row) != len(header):
+                yield BadRecord(origin, f"{len(row)} fields where the header has {len(header)}", lines.head())
+            else:
+                yield self._record(origin, header, row, lines.head())
+
+    def _check_header(self, header: list[str]) -> str | None:
+        if self.options.key not in header:
+            return f"the header has no field {self.options.key!r}, so nothing of the file was read"
+        repeated = sorted({name for name in header if header.count(name) > 1})
+        if repeated:
+            return f"the header has the field {repeated[0]!r} more than once, so nothing of the file was read"
+        return None
+
+    def _record(self, origin: Origin, header: list[str], row: list[str], head: bytes) -> Record | BadRecord:
+        fields: dict[str, object] = {
+            name: None if text == self.options.null_text else _as_bytes(text)
+            for name, text in zip(header, row, strict=True)
+        }
+        assert self.options.key is not None
+        key = fields[self.options.key]
+        if self.options.columns is None:
+            del fields[self.options.key]
+        return build_record(origin, key, fields, self.options.columns, head)
+
+
+class _Lines:
+    """The lines of a file, of which those of a failed record can be given back."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._pending: deque[str] = deque()
+        self._taken: list[str] = []
+        self.number = 0
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        line = self._pending.popleft() if self._pending else self._file.readline(4 * MAX_LOADED_VALUE)
+        if not line:
+            raise StopIteration
+        self._taken.append(line)
+        self.number += 1
+        return line
+
+    def peek(self) -> str:
+        """The next line, which stays."""
+        line = next(self, "")
+        self._taken.clear()
+        if line:
+            self._pending.appendleft(line)
+            self.number -= 1
+        return line
+
+    def begin(self) -> int:
+        """A new record starts; returns the number of its first line."""
+        self._taken.clear()
+        return self.number + 1
+
+    def head(self) -> bytes:
+        """The first bytes of the record."""
+        return _as_bytes("".join(self._taken[:2])[:HEAD])
+
+    def give_back(self) -> None:
+        """All lines of the record but its first will be read again."""
+        self._pending.extendleft(reversed(self._taken[1:]))
+        self.number -= max(0, len(self._taken) - 1)
+        self._taken.clear()
+
+
+def open_text(path: str, encoding: str | None) -> TextIO:
+    """The file as text: by its byte order mark, else ``encoding``, else UTF-8 that keeps foreign bytes.
+
+    Raises OSError, EOFError, zlib.error or LookupError (an unknown encoding).
+    """
+    with _open_bytes(path) as file:
+        start = file.read(3)
+    for bom, name in _BOMS:
+        if start.startswith(bom):
+            encoding = name
+    errors = "surrogateescape" if encoding in {None, "utf-8", "utf-8-sig"} else "strict"
+    if path.endswith(".gz"):
+        return cast("TextIO", gzip.open(path, "rt", encoding=encoding or "utf-8", errors=errors, newline=""))
+    return Path(path).open(encoding=encoding or "utf-8", errors=errors, newline="")
+
+
+def guess_delimiter(header: str) -> str:
+    """The usual delimiter that the header line has most of, outside of quotes; a comma when it has none."""
+    bare = "".join(header.split('"')[::2])
+    return max(_DELIMITERS, key=bare.count)
+
+
+def read_header(path: str, delimiter: str | None, encoding: str | None) -> list[str]:
+    """The field names of a CSV file; raises what `open_text` does, csv.Error and UnicodeError."""
+    with open_text(path, encoding) as file:
+        lines = _Lines(file)
+        reader = csv.reader(lines, delimiter=delimiter or guess_delimiter(lines.peek()), strict=True)
+        return next((row for row in reader if row), [])
+
+
+def _open_bytes(path: str) -> BinaryIO:
+    return cast("BinaryIO", gzip.open(path)) if path.endswith(".gz") else Path(path).open("rb")
+
+
+def _as_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -1,0 +1,63 @@
+"""A folder of pages: HTML, plain text and Markdown files, one record a file.
+
+Fields: ``contents`` (the file's bytes), ``content_type``, ``url``, ``path`` (relative to the folder).
+The first two are loaded unless ``columns`` says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from os import fsencode
+from pathlib import Path, PurePath
+from typing import Final
+from urllib.parse import quote_from_bytes
+
+from percolator_core.spark.records import MAX_LOADED_VALUE, BadRecord, Origin, Record, build_record, too_large
+from percolator_core.spark.splits import Split, SplitReader
+
+CONTENT_TYPES: Final = {
+    ".html": "text/html",
+    ".htm": "text/html",
+    ".xhtml": "application/xhtml+xml",
+    ".txt": "text/plain",
+    ".md": "text/markdown",
+    ".markdown": "text/markdown",
+}
+"""The suffixes that are read, and the content type of each."""
+
+_DEFAULT_COLUMNS: Final = {"contents": "contents", "content_type": "content_type"}
+
+
+class DocumentReader(SplitReader):
+    """Reads a file whole."""
+
+    def read(self, split: Split) -> Iterator[Record | BadRecord]:
+        """The one record of the file."""
+        url = page_url(self.options.base_url, split.name)
+        origin = Origin(split.path, "file", 0)
+        path = Path(split.path)
+        try:
+            size = path.stat().st_size
+            if size > MAX_LOADED_VALUE:
+                yield BadRecord(origin, too_large(size), key=url.encode())
+                return
+            contents = path.read_bytes()
+        except OSError as error:
+            yield BadRecord(origin, f"unreadable: {error.strerror or error}", key=url.encode())
+            return
+        fields = {
+            "contents": contents,
+            "content_type": CONTENT_TYPES.get(path.suffix.lower(), "application/octet-stream"),
+            "url": url,
+            "path": fsencode(split.name),
+        }
+        yield build_record(origin, url, fields, self.options.columns or _DEFAULT_COLUMNS, contents)
+
+
+def page_url(base_url: str, name: str) -> str:
+    """The URL of the file ``name`` (relative, as the file system spells it) below ``base_url``.
+
+    What a URL cannot hold is percent-encoded, bytes that are no text included.
+    """
+    parts = (quote_from_bytes(fsencode(part), safe="!$&'()*+,;=:@~-._") for part in PurePath(name).parts)
+    return base_url + "/".join(parts)

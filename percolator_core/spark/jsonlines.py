@@ -1,0 +1,85 @@
+"""JSON lines: one object a line, in UTF-8, also gzip-compressed. Plain files are cut into byte ranges."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+from percolator_core.spark.records import HEAD, MAX_LOADED_VALUE, BadRecord, Origin, Record, build_record
+from percolator_core.spark.splits import Split, SplitReader
+
+_MAX_LINE: Final = 4 * MAX_LOADED_VALUE
+_CHUNK: Final = 1 << 20
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+class JsonLinesReader(SplitReader):
+    """A line belongs to the split in which it starts."""
+
+    def cut(self, path: str, name: str, size: int, target: int) -> Iterator[Split]:
+        """Byte ranges; a compressed file stays whole."""
+        if path.endswith(".gz") or size <= target:
+            yield from super().cut(path, name, size, target)
+            return
+        for start in range(0, size, target):
+            stop = min(start + target, size)
+            yield Split(path, name, start, stop, stop - start)
+
+    def read(self, split: Split) -> Iterator[Record | BadRecord]:
+        """The records of the lines that start in the split; positions are (uncompressed) bytes."""
+        position = split.start
+        try:
+            compressed = split.path.endswith(".gz")
+            with (
+                cast("BinaryIO", gzip.open(split.path)) if compressed else Path(split.path).open("rb") as file
+            ):
+                if split.start > 0:
+                    file.seek(split.start - 1)
+                    _skip_line(file)
+                    position = file.tell()
+                while compressed or position < split.stop:
+                    line = file.readline(_MAX_LINE)
+                    if not line:
+                        return
+                    origin = Origin(split.path, "byte", position)
+                    position += len(line)
+                    if len(line) == _MAX_LINE and not line.endswith(b"\n"):
+                        position += _skip_line(file)
+                        yield BadRecord(origin, f"the line has more than {_MAX_LINE} bytes", line[:HEAD])
+                        continue
+                    if origin.position == 0:
+                        line = line.removeprefix(_BOM)
+                    if not line.isspace():
+                        yield self._record(origin, line)
+        except (OSError, EOFError, zlib.error) as error:
+            origin = Origin(split.path, "byte", position)
+            yield BadRecord(origin, f"unreadable from here on: {error}")
+
+    def _record(self, origin: Origin, line: bytes) -> Record | BadRecord:
+        assert self.options.key is not None
+        try:
+            fields = json.loads(line.decode())
+        except UnicodeDecodeError as error:
+            return BadRecord(origin, f"byte {error.start} of the line is not UTF-8", line[:HEAD])
+        except (ValueError, RecursionError) as error:
+            return BadRecord(origin, f"not JSON: {error}", line[:HEAD])
+        if not isinstance(fields, dict):
+            return BadRecord(origin, f"not a JSON object but a {type(fields).__name__}", line[:HEAD])
+        key = fields.get(self.options.key)
+        if self.options.columns is None:
+            fields.pop(self.options.key, None)
+        return build_record(origin, key, fields, self.options.columns, line[:HEAD])
+
+
+def _skip_line(file: BinaryIO) -> int:
+    """Reads up to and with the next newline; returns how many bytes that were."""
+    skipped = 0
+    while chunk := file.readline(_CHUNK):
+        skipped += len(chunk)
+        if chunk.endswith(b"\n"):
+            break
+    return skipped

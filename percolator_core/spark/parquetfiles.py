@@ -1,0 +1,95 @@
+"""Parquet: one record a row, some row groups a split. Binary columns carry any bytes, keys included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from percolator_core.spark.records import BadRecord, Origin, Record, build_record
+from percolator_core.spark.splits import Split, SplitReader
+
+_BATCH: Final = 512
+"""Rows decoded at a time."""
+
+_UNREADABLE: Final = (OSError, ValueError, NotImplementedError)
+"""What pyarrow raises for damaged files and for encodings it does not know."""
+
+
+class ParquetReader(SplitReader):
+    """Reads only the key and the columns that are wanted."""
+
+    def cut(self, path: str, name: str, size: int, target: int) -> Iterator[Split]:
+        """Runs of row groups; a file whose footer is unreadable stays whole."""
+        try:
+            with _open(path) as file:
+                sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
+        except _UNREADABLE:
+            yield Split(path, name, 0, 0, size)
+            return
+        start, filled = 0, 0
+        for number, group_size in enumerate(sizes):
+            if filled and filled + group_size > target:
+                yield Split(path, name, start, number, filled)
+                start, filled = number, 0
+            filled += group_size
+        yield Split(path, name, start, len(sizes), filled)
+
+    def read(self, split: Split) -> Iterator[Record | BadRecord]:
+        """The rows of the row groups; positions are row numbers within the file."""
+        position = 0
+        try:
+            with _open(split.path) as file:
+                wanted = self._wanted(file.schema_arrow.names)
+                position = sum(file.metadata.row_group(i).num_rows for i in range(split.start))
+                groups = list(range(split.start, split.stop))
+                batches = file.iter_batches(_BATCH, row_groups=groups, columns=wanted, use_threads=False)
+                for batch in batches:
+                    yield from self._records(split.path, position, batch)
+                    position += batch.num_rows
+        except _UNREADABLE as error:
+            yield BadRecord(Origin(split.path, "row", position), f"unreadable from here on: {error}")
+
+    def _wanted(self, names: list[str]) -> list[str] | None:
+        key = self.options.key
+        assert key is not None
+        if key not in names:
+            raise ValueError(f"there is no column {key!r}")
+        if self.options.columns is None:
+            return None
+        return [name for name in names if name == key or name in self.options.columns]
+
+    def _records(self, path: str, position: int, batch: Any) -> Iterator[Record | BadRecord]:
+        try:
+            rows = iter(batch.to_pylist())
+        except ValueError:
+            rows = _one_by_one(batch)
+        for number, row in enumerate(rows, position):
+            origin = Origin(path, "row", number)
+            if isinstance(row, ValueError):
+                yield BadRecord(origin, f"undecodable: {row}")
+                continue
+            key = row[self.options.key]
+            if self.options.columns is None:
+                del row[self.options.key]
+            yield build_record(origin, key, row, self.options.columns, repr(key).encode())
+
+
+def read_schema(path: str) -> list[str]:
+    """The column names of a Parquet file; raises OSError or ValueError."""
+    with _open(path) as file:
+        return list(file.schema_arrow.names)
+
+
+def _open(path: str) -> Any:
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(path)
+
+
+def _one_by_one(batch: Any) -> Iterator[Any]:
+    """The rows of a batch in which some value, text that is not UTF-8 say, cannot be decoded."""
+    for number in range(batch.num_rows):
+        try:
+            yield batch.slice(number, 1).to_pylist()[0]
+        except ValueError as error:
+            yield error

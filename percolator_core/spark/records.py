@@ -1,0 +1,181 @@
+"""What the readers hand to the loader: records, and the malformed ones put aside.
+
+A value becomes the bytes of its cell as follows.
+
+======================  =====================================================================
+bytes                   as they are
+text                    UTF-8
+bool                    ``true`` or ``false``
+int, Decimal            decimal digits
+float                   the shortest text that reads back the same; ``nan``, ``inf``, ``-inf``
+date, time, datetime    ISO 8601
+list, dict              JSON in UTF-8: keys sorted, no spaces, bytes inside as base64
+None                    no cell: one that is in the table is deleted
+======================  =====================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, time
+from decimal import Decimal
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple
+from uuid import UUID
+
+from percolator_core.keys import encode_column
+from percolator_core.transaction import MAX_ROW
+
+MAX_LOADED_VALUE: Final = 64 * 1024 * 1024
+"""Largest value of a record, in bytes: a task holds many records, so it is less than a transaction takes."""
+
+HEAD: Final = 200
+"""Bytes of a malformed record that are kept with its reason."""
+
+Unit = Literal["byte", "line", "row", "file"]
+
+
+class Origin(NamedTuple):
+    """Where a record stands: the byte, line or row of a file (lines from 1, the others from 0)."""
+
+    file: str
+    unit: Unit
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One row to load. A cell of None is to be absent; columns that are not named are left alone."""
+
+    key: bytes
+    cells: dict[str, bytes | None]
+    origin: Origin
+
+    @property
+    def size(self) -> int:
+        """Bytes of the key and the values."""
+        return len(self.key) + sum(len(value) for value in self.cells.values() if value is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A record that could not be read; ``key`` is its row key if that much was legible."""
+
+    origin: Origin
+    reason: str
+    head: bytes = b""
+    key: bytes | None = None
+
+    def to_json(self) -> str:
+        """One line of the aside file."""
+        fields: dict[str, object] = {"file": self.origin.file, self.origin.unit: self.origin.position}
+        fields["reason"] = self.reason
+        if self.key is not None:
+            fields["key"] = readable(self.key)
+        fields["head"] = readable(self.head)
+        return json.dumps(fields)
+
+
+def readable(data: bytes) -> str:
+    """The first bytes as text; what is not UTF-8 is shown by its hexadecimal digits."""
+    return data[:HEAD].decode("utf-8", "backslashreplace")
+
+
+def build_record(
+    origin: Origin,
+    key: object,
+    fields: Mapping[str, object],
+    columns: Mapping[str, str] | None,
+    head: bytes = b"",
+) -> Record | BadRecord:
+    """The record with this key and these fields, or the reason why it is none.
+
+    ``columns`` maps fields to table columns: only these are loaded, and a field that is not there is
+    taken as None. Without it every field becomes the column of the same name.
+    """
+    try:
+        row = encode_key(key)
+    except ValueError as error:
+        return BadRecord(origin, str(error), head)
+    chosen = fields if columns is None else {column: fields.get(name) for name, column in columns.items()}
+    cells: dict[str, bytes | None] = {}
+    for column, value in chosen.items():
+        try:
+            _check_column(column)
+            encoded = encode_value(value)
+        except ValueError as error:
+            return BadRecord(origin, f"column {column!r}: {error}", head, row)
+        if encoded is not None and len(encoded) > MAX_LOADED_VALUE:
+            return BadRecord(origin, f"column {column!r}: {too_large(len(encoded))}", head, row)
+        cells[column] = encoded
+    return Record(row, cells, origin)
+
+
+def too_large(size: int) -> str:
+    """The reason given for a value over the limit."""
+    return f"the value has {size} bytes, more than {MAX_LOADED_VALUE}"
+
+
+def encode_key(key: object) -> bytes:
+    """The row key: bytes as they are, text as UTF-8, whole numbers, dates and UUIDs as text.
+
+    Raises ValueError for None, an empty key, one over ``MAX_ROW`` bytes, and any other type.
+    """
+    if key is None:
+        raise ValueError("the row key is missing")
+    if isinstance(key, bool) or not isinstance(
+        key, bytes | bytearray | memoryview | str | int | Decimal | date | UUID
+    ):
+        raise ValueError(f"a {type(key).__name__} cannot be a row key")
+    row = encode_value(key)
+    if not row:
+        raise ValueError("the row key is empty")
+    if len(row) > MAX_ROW:
+        raise ValueError(f"the row key has {len(row)} bytes, more than {MAX_ROW}")
+    return row
+
+
+def encode_value(value: object) -> bytes | None:
+    """The bytes of a cell, by the table in this module's docstring.
+
+    Raises ValueError for a type that has no encoding and for text that is not Unicode.
+    """
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    return _as_text(value).encode()
+
+
+def _as_text(value: object) -> str:
+    match value:
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case int() | Decimal() | UUID():
+            return str(value)
+        case float():
+            return repr(value)
+        case date() | time():  # a datetime is a date
+            return value.isoformat()
+        case list() | tuple() | dict():
+            return json.dumps(
+                value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=_nested
+            )
+        case _:
+            raise ValueError(f"a {type(value).__name__} has no encoding as a cell")
+
+
+def _nested(value: object) -> str:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return b64encode(value).decode()
+    return _as_text(value)
+
+
+@lru_cache(maxsize=4096)
+def _check_column(column: str) -> None:
+    encode_column(column)

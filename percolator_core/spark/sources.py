@@ -1,0 +1,214 @@
+"""The inputs of a load: which files, in which format, read how."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import quote
+
+from percolator_core.errors import ConfigurationError
+from percolator_core.spark import csvfiles, parquetfiles
+from percolator_core.spark.csvfiles import CsvReader
+from percolator_core.spark.documents import CONTENT_TYPES, DocumentReader
+from percolator_core.spark.jsonlines import JsonLinesReader
+from percolator_core.spark.parquetfiles import ParquetReader
+from percolator_core.spark.records import BadRecord, Origin, Record
+from percolator_core.spark.splits import ReadOptions, Split, SplitReader, group_splits, task_size
+from percolator_core.spark.warc import WarcReader
+
+FORMATS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "html": tuple(CONTENT_TYPES),
+        "warc": (".warc", ".warc.gz"),
+        "jsonl": (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"),
+        "csv": (".csv", ".tsv", ".csv.gz", ".tsv.gz"),
+        "parquet": (".parquet",),
+    }
+)
+"""Each format and the file names that are taken for it when a folder is read."""
+
+_READERS: Final[Mapping[str, type[SplitReader]]] = MappingProxyType(
+    {
+        "html": DocumentReader,
+        "warc": WarcReader,
+        "jsonl": JsonLinesReader,
+        "csv": CsvReader,
+        "parquet": ParquetReader,
+    }
+)
+_KEYED: Final = frozenset({"jsonl", "csv", "parquet"})
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Files and how to read them; made by `open_source`."""
+
+    format: str
+    files: tuple[tuple[str, str], ...]
+    """``(absolute path, path relative to the folder that was given)``, in order."""
+    unreadable: tuple[BadRecord, ...]
+    """Folders that could not be listed."""
+    options: ReadOptions
+
+    def reader(self) -> SplitReader:
+        """What reads the splits; small, so that it travels to executors."""
+        return _READERS[self.format](self.options)
+
+    def tasks(self, cores: int) -> list[list[Split]]:
+        """The splits of all files, grouped into tasks for this many cores."""
+        sizes = [_size(path) for path, _ in self.files]
+        target = task_size(sizes, cores)
+        reader = self.reader()
+        splits = (
+            split
+            for (path, name), size in zip(self.files, sizes, strict=True)
+            for split in reader.cut(path, name, size, target)
+        )
+        return group_splits(splits, target)
+
+    def read(self, splits: Iterable[Split]) -> Iterator[Record | BadRecord]:
+        """The records of the splits, one split after another."""
+        reader = self.reader()
+        for split in splits:
+            yield from reader.read(split)
+
+
+def open_source(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    format: str | None = None,  # noqa: A002 - Spark's word for it
+    *,
+    key: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    base_url: str | None = None,
+    delimiter: str | None = None,
+    encoding: str | None = None,
+    null_text: str = "",
+) -> Source:
+    """The source behind files, folders (walked down, hidden files left out) and glob patterns.
+
+    Args:
+        paths: where the input is. A file that is named is read whatever its suffix.
+        format: ``html``, ``warc``, ``jsonl``, ``csv`` or ``parquet``; guessed from the suffixes when None.
+        key: the field that holds the row key (jsonl, csv, parquet).
+        columns: field → table column. Only these are loaded; None means every field under its own
+            name, without the key (for html and warc: contents, content_type and so on).
+        base_url: what the row keys of html start with; ``doc://<name of the folder>/`` when None.
+        delimiter: of csv; guessed from the header line when None.
+        encoding: of csv; UTF-8, with other bytes kept as they are, when None.
+        null_text: the csv field that stands for no cell.
+
+    Raises:
+        ConfigurationError: nothing is there, the format or the key is missing or cannot be.
+    """
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    roots = [root for path in given for root in _expand(os.fspath(path))]
+    chosen = format or _guess_format(roots)
+    if chosen not in FORMATS:
+        raise ConfigurationError(f"There is no format {chosen!r}: it is one of {', '.join(FORMATS)}.")
+    unreadable: list[BadRecord] = []
+    files = [found for root in roots for found in _walk(root, FORMATS[chosen], unreadable)]
+    if not files:
+        raise ConfigurationError(
+            f"No {chosen} file ({', '.join(FORMATS[chosen])}) is in {', '.join(roots)}: "
+            "name the files themselves, or another format."
+        )
+    options = ReadOptions(
+        key=key,
+        columns=dict(columns) if columns is not None else None,
+        base_url=base_url if base_url is not None else _default_base_url(roots[0]),
+        delimiter=delimiter,
+        encoding=encoding,
+        null_text=null_text,
+    )
+    if chosen in _KEYED:
+        _check_key(chosen, files[0][0], options)
+    return Source(chosen, tuple(dict.fromkeys(files)), tuple(unreadable), options)
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0  # whoever reads the file will say why
+
+
+def _expand(path: str) -> list[str]:
+    """The absolute paths that a path or a pattern stands for."""
+    if Path(path).exists():
+        return [str(Path(path).absolute())]
+    found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
+    if not found:
+        raise ConfigurationError(
+            f"{path!r} is not there: name a file, a folder or a pattern of files that are."
+        )
+    return [str(Path(item).absolute()) for item in found]
+
+
+def _guess_format(roots: Iterable[str]) -> str:
+    """The one format of which there are files."""
+    seen: dict[str, None] = {}
+    for root in roots:
+        for format_, suffixes in FORMATS.items():
+            if format_ not in seen and next(_walk(root, suffixes, []), None) and _has_suffix(root, suffixes):
+                seen[format_] = None
+    if len(seen) != 1:
+        found = f"files of {' and '.join(seen)} are there" if seen else "no suffix tells it"
+        raise ConfigurationError(f"The format is not clear, {found}: name one of {', '.join(FORMATS)}.")
+    return next(iter(seen))
+
+
+def _has_suffix(root: str, suffixes: tuple[str, ...]) -> bool:
+    return Path(root).is_dir() or root.lower().endswith(suffixes)
+
+
+def _walk(root: str, suffixes: tuple[str, ...], unreadable: list[BadRecord]) -> Iterator[tuple[str, str]]:
+    """The files below a folder with one of the suffixes, in order; of a file itself, the file."""
+    if not Path(root).is_dir():
+        yield root, Path(root).name
+        return
+
+    def note(error: OSError) -> None:
+        unreadable.append(BadRecord(Origin(error.filename, "file", 0), f"unreadable: {error.strerror}"))
+
+    for folder, subfolders, names in os.walk(root, onerror=note):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        for name in sorted(names):
+            if name.lower().endswith(suffixes) and not name.startswith("."):
+                path = os.path.join(folder, name)  # noqa: PTH118 - pathlib is slow for a million of them
+                yield path, os.path.relpath(path, root)
+
+
+def _default_base_url(root: str) -> str:
+    path = Path(root)
+    return f"doc://{quote((path if path.is_dir() else path.parent).name, safe='')}/"
+
+
+def _check_key(format_: str, first: str, options: ReadOptions) -> None:
+    """Fails early, with the names that are there, rather than with every record put aside."""
+    if options.key is None:
+        raise ConfigurationError(
+            f"A load of {format_} needs the field that holds the row key: name it with --key FIELD "
+            "(in Python with key)."
+        )
+    try:
+        if format_ == "csv":
+            names = csvfiles.read_header(first, options.delimiter, options.encoding)
+        elif format_ == "parquet":
+            names = parquetfiles.read_schema(first)
+        else:
+            return
+    except LookupError as error:
+        raise ConfigurationError(f"The encoding {options.encoding!r} cannot be: {error}.") from None
+    except (OSError, EOFError, zlib.error, csv.Error, ValueError):
+        return  # the file is put aside when it is read
+    wanted = [options.key, *(options.columns or ())]
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        raise ConfigurationError(f"{first} has no field {missing[0]!r}: it has {', '.join(names)}.")

@@ -1,0 +1,201 @@
+"""WARC: the HTTP responses of a crawl, plain or gzip-compressed; a file is one split.
+
+Fields: ``contents`` (the decoded body), ``status``, ``location``, ``content_type``, ``url``, ``date``
+(of the capture). The first four are loaded unless ``columns`` says otherwise. Records of other kinds
+are passed over.
+
+FastWARC is lenient: it returns truncated records as if they were whole. So the length and, where
+there is one, the digest of each record are checked here, and so is the end of the file.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zlib
+from collections.abc import Iterator
+from os import SEEK_END
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from percolator_core.spark.http import HttpError, HttpResponse, parse_response
+from percolator_core.spark.records import HEAD, MAX_LOADED_VALUE, BadRecord, Origin, Record, build_record
+from percolator_core.spark.splits import Split, SplitReader
+
+if TYPE_CHECKING:
+    from fastwarc.warc import WarcRecord
+
+_DEFAULT_COLUMNS: Final = {name: name for name in ("contents", "status", "location", "content_type")}
+_MAX_BLOCK: Final = MAX_LOADED_VALUE + 64 * 1024
+_GZIP_MAGIC: Final = b"\x1f\x8b\x08"
+_WARC_MAGIC: Final = b"WARC/1."
+_CHUNK: Final = 1 << 20
+
+
+class WarcReader(SplitReader):
+    """Goes on after a damaged part: at the next gzip member, or the next record of a plain file."""
+
+    def read(self, split: Split) -> Iterator[Record | BadRecord]:
+        """The responses in the file; positions are bytes of the file as it is stored."""
+        try:
+            with Path(split.path).open("rb") as file:
+                yield from self._from(split.path, file)
+        except OSError as error:
+            yield BadRecord(Origin(split.path, "file", 0), f"unreadable: {error}")
+
+    def _from(self, path: str, file: BinaryIO) -> Iterator[Record | BadRecord]:
+        """All records, from the start and again from behind each damaged part."""
+        compressed = file.read(3) == _GZIP_MAGIC
+        start: int | None = 0
+        damaged = False
+        while start is not None:
+            last: int | None = None
+            item: Record | BadRecord | None = None
+            try:
+                for last, item in self._records(path, file, start):  # noqa: B007 - used below
+                    damaged = False
+                    if item is not None:
+                        yield item
+            except (OSError, ValueError, RuntimeError) as error:
+                if not damaged:
+                    yield BadRecord(
+                        Origin(path, "byte", last or start), f"damaged behind this place: {error}"
+                    )
+                damaged = True
+                start = _next_start(file, start, last, compressed)
+            else:
+                told = damaged or isinstance(item, BadRecord)
+                reason = None if told else _check_end(file, last or start, compressed)
+                if reason is not None:
+                    yield BadRecord(Origin(path, "byte", last or start), reason)
+                return
+
+    def _records(
+        self, path: str, file: BinaryIO, start: int
+    ) -> Iterator[tuple[int, Record | BadRecord | None]]:
+        """``(position, record)`` from ``start`` on; None for a record that is not a response."""
+        from fastwarc.warc import ArchiveIterator, WarcRecordType
+
+        file.seek(start)
+        for record in ArchiveIterator(file, parse_http=False):
+            position = record.stream_pos
+            if record.headers.get("WARC-Type") is None:
+                yield position, BadRecord(Origin(path, "byte", position), "the record has no WARC-Type")
+            elif record.record_type != WarcRecordType.response:
+                yield position, None
+            else:
+                yield position, self._response(Origin(path, "byte", position), record)
+
+    def _response(self, origin: Origin, record: WarcRecord) -> Record | BadRecord:
+        url = (record.headers.get("WARC-Target-URI") or "").strip("<> ")
+        key = url.encode("utf-8", "surrogateescape") or None
+        size = record.content_length
+        if size > _MAX_BLOCK:
+            return BadRecord(origin, f"the record has {size} bytes, more than {_MAX_BLOCK}", b"", key)
+        block = record.reader.read()
+        if len(block) < size:
+            reason = f"truncated: {len(block)} of {size} bytes"
+            return BadRecord(origin, reason, block[:HEAD], key)
+        if not digest_matches(record.headers.get("WARC-Block-Digest"), block):
+            return BadRecord(origin, "damaged: the digest differs", block[:HEAD], key)
+        try:
+            response = parse_response(block, MAX_LOADED_VALUE)
+        except HttpError as error:
+            return BadRecord(origin, f"not an HTTP response: {error}", block[:HEAD], key)
+        fields = _fields(url, record.headers.get("WARC-Date"), response)
+        return build_record(origin, key, fields, self.options.columns or _DEFAULT_COLUMNS, block[:HEAD])
+
+
+def _fields(url: str, date: str | None, response: HttpResponse) -> dict[str, object]:
+    return {
+        "contents": response.body,
+        "status": response.status,
+        "location": response.headers.get("location"),
+        "content_type": response.headers.get("content-type"),
+        "url": url,
+        "date": date,
+    }
+
+
+def digest_matches(digest: str | None, block: bytes) -> bool:
+    """Whether the block has this digest (``sha1:BASE32`` or hexadecimal); true when it cannot be known."""
+    algorithm, _, expected = (digest or "").partition(":")
+    algorithm = algorithm.lower().replace("-", "")
+    if algorithm not in {"md5", "sha1", "sha256", "sha512"} or not expected:
+        return True
+    actual = hashlib.new(algorithm, block, usedforsecurity=False).digest()
+    spellings = {
+        actual.hex(),
+        base64.b32encode(actual).decode().rstrip("=").lower(),
+    }
+    return expected.rstrip("=").lower() in spellings
+
+
+def _next_start(file: BinaryIO, start: int, last: int | None, compressed: bool) -> int | None:
+    """Where reading may go on, when it failed behind the record at ``last``, or at ``start`` itself."""
+    if compressed:
+        return _find(file, _GZIP_MAGIC, (start if last is None else last) + 1)
+    end = None if last is None else _record_end(file, last)
+    return _find(file, _WARC_MAGIC, start + 1 if end is None else end)
+
+
+def _find(file: BinaryIO, magic: bytes, start: int) -> int | None:
+    """Where ``magic`` occurs next, from ``start`` on."""
+    file.seek(start)
+    kept = b""
+    while chunk := file.read(_CHUNK):
+        window = kept + chunk
+        found = window.find(magic)
+        if found >= 0:
+            return start - len(kept) + found
+        start += len(chunk)
+        kept = window[-len(magic) + 1 :]
+    return None
+
+
+def _record_end(file: BinaryIO, start: int) -> int | None:
+    """Where the block of the record at ``start`` of a plain file ends; None if the header has no end."""
+    file.seek(start)
+    head, found, _ = file.read(_CHUNK).partition(b"\r\n\r\n")
+    if not found:
+        return None
+    lengths = [line[15:] for line in head.split(b"\r\n") if line[:15].lower() == b"content-length:"]
+    return start + len(head) + 4 + (int(lengths[0]) if lengths else 0)
+
+
+def _check_end(file: BinaryIO, last: int, compressed: bool) -> str | None:
+    """Why the file ends too early, after the record at ``last``; FastWARC does not tell."""
+    file.seek(last)
+    if compressed:
+        whole = file.read(3) == _GZIP_MAGIC  # else one member holds the whole file, and ``last`` is its end
+        file.seek(last if whole else 0)
+        return _check_gzip(file)
+    end = _record_end(file, last)
+    if end is None:
+        file.seek(last)
+        return "truncated within the header of a record" if file.read(_CHUNK).strip() else None
+    if end > file.seek(0, SEEK_END):
+        return "truncated within this record"
+    file.seek(end)
+    return "what follows this record is no record" if file.read(_CHUNK).strip() else None
+
+
+def _check_gzip(file: BinaryIO) -> str | None:
+    """Why the gzip members from here on are not whole."""
+    member = zlib.decompressobj(wbits=31)
+    pending = b""
+    fresh = True
+    while True:
+        data = pending or file.read(_CHUNK)
+        if not data:
+            return None if fresh else "truncated within a gzip member"
+        try:
+            member.decompress(data, _CHUNK)
+            pending = member.unconsumed_tail
+        except zlib.error as error:
+            return f"damaged: {error}"
+        fresh = False
+        if member.eof:
+            pending = member.unused_data.lstrip(b"\0")
+            member = zlib.decompressobj(wbits=31)
+            fresh = True

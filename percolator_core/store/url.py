@@ -1,0 +1,234 @@
+"""Every form of a store's URL, read into an `Address`.
+
+::
+
+    embedded:FOLDER                                     a private server kept in the folder
+    redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]    rediss:// for TLS
+    unix://[USER[:PASSWORD]@]/PATH/TO/SOCKET[?db=N]
+    redis+sentinel://H1[:PORT],H2[:PORT]/SERVICE[/DATABASE]
+    redis+cluster://H1[:PORT],H2[:PORT]                 rediss+sentinel, rediss+cluster for TLS
+
+A folder is taken as it stands, without percent decoding; ``~`` is expanded and a relative folder is resolved
+against the current directory. In the other forms user, password, path and options are percent decoded.
+Reading a URL touches neither network nor disk. No message and no ``repr`` made here holds a password.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from percolator_core.errors import ConfigurationError
+
+Kind = Literal["embedded", "redis", "unix", "sentinel", "cluster"]
+
+OPTIONS = frozenset(
+    {
+        "client_name",
+        "socket_connect_timeout",
+        "socket_timeout",
+        "ssl_ca_certs",
+        "ssl_ca_path",
+        "ssl_cert_reqs",
+        "ssl_certfile",
+        "ssl_check_hostname",
+        "ssl_keyfile",
+    }
+)
+"""Options that may follow ``?``; they mean what they mean to redis-py. So may db, username and password."""
+
+_SCHEMES: dict[str, tuple[Kind, bool]] = {
+    "redis": ("redis", False),
+    "rediss": ("redis", True),
+    "unix": ("unix", False),
+    "redis+sentinel": ("sentinel", False),
+    "rediss+sentinel": ("sentinel", True),
+    "redis+cluster": ("cluster", False),
+    "rediss+cluster": ("cluster", True),
+}
+_DEFAULT_PORTS: dict[Kind, int] = {"redis": 6379, "sentinel": 26379, "cluster": 6379}
+_SECRET_OPTION = re.compile(r"([?&][^=&]*(?:pass|secret|token|auth)[^=&]*=)[^&]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a store is and how to enter it. Parts that a kind does not have are empty.
+
+    ``service`` is the name of the master that sentinels watch. ``options`` are pairs from `OPTIONS`, in the
+    order of the URL. ``database`` is 0 or more, and 0 for embedded and cluster.
+    """
+
+    kind: Kind
+    folder: Path | None = None
+    socket_path: str | None = None
+    hosts: tuple[tuple[str, int], ...] = ()
+    service: str | None = None
+    database: int = 0
+    tls: bool = False
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    options: tuple[tuple[str, str], ...] = ()
+
+
+def parse(url: str) -> Address:
+    """Read a store's URL.
+
+    Raises:
+        ConfigurationError: the scheme is not one of ours, or a part is missing or cannot be.
+    """
+    scheme, colon, rest = url.partition(":")
+    if scheme == "embedded" and colon:
+        return Address("embedded", folder=_folder(rest))
+    if scheme not in _SCHEMES or not colon:
+        raise ConfigurationError(_unknown_scheme(url))
+    if any(ord(letter) <= 0x20 or ord(letter) == 0x7F for letter in url):
+        raise _wrong(url, "holds a space or a control character", "percent-encode it")
+    if not rest.startswith("//"):
+        raise _wrong(
+            url,
+            f"lacks the // after {scheme}:",
+            "write unix:///PATH" if scheme == "unix" else f"write {scheme}://HOST",
+        )
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise _wrong(url, "is not a URL", "an IPv6 address stands in [ ]") from None
+    if parts.fragment or url.endswith("#"):
+        raise _wrong(url, "holds a #", "in a name or password write %23")
+    if "@" in parts.query or ("@" in parts.path and scheme != "unix"):
+        # Most likely a password with a slash in it, the rest of which must not be shown as a name.
+        raise _wrong(
+            url, "holds an @ behind the host", "in a password write %2F for / and %3F for ?, else %40 for @"
+        )
+    return _network_address(url, parts)
+
+
+def redacted(url: str) -> str:
+    """The URL with its password, and each option that looks like a secret, replaced by ``***``.
+
+    It works on broken URLs too, and then hides too much rather than too little.
+    """
+    scheme, colon, rest = url.partition(":")
+    if scheme == "embedded":
+        return url
+    if "@" in scheme:
+        scheme, colon, rest = "", "", url
+    slashes = "//" if rest.startswith("//") else ""
+    body = rest.removeprefix("//")
+    # A password that was not encoded may hold / ? # or @: everything before the last @ may belong to it.
+    user, at, after = body.rpartition("@")
+    if at and not (scheme == "unix" and slashes and body.startswith("/")):
+        name, between, _ = user.partition(":")
+        body = (f"{name}:***@" if between else "***@") + after
+    return _SECRET_OPTION.sub(r"\1***", scheme + colon + slashes + body)
+
+
+def _folder(text: str) -> Path:
+    # Two slashes are how a URL starts, not part of the folder: embedded://state would else be /state.
+    name = text.removeprefix("//")
+    if not name.strip():
+        raise ConfigurationError("the URL embedded: names no folder: write embedded:./state")
+    if "\0" in name:
+        raise ConfigurationError("the folder of an embedded: URL holds a NUL character: choose another name")
+    try:
+        return Path(os.path.abspath(Path(name).expanduser()))  # noqa: PTH100 - symlinks stay
+    except RuntimeError:
+        raise ConfigurationError(
+            f"embedded:{name} names the home of a user who is not known here: write the folder in full"
+        ) from None
+
+
+def _unknown_scheme(url: str) -> str:
+    scheme, colon, rest = url.partition(":")
+    known = ["embedded", *_SCHEMES]
+    # With an @ no part of the URL is sure not to be a password, so then none is repeated.
+    repeatable = "@" not in url and "?" not in url
+    if not url.strip():
+        return "the store's URL is empty: write embedded:./state or redis://127.0.0.1:6379/0"
+    if repeatable and re.fullmatch(r"\d+(/\d+)?", rest):
+        hint = f"did you mean redis://{url}?"
+    elif repeatable and (not colon or "/" in scheme):
+        hint = f"did you mean embedded:{url}?"
+    elif close := difflib.get_close_matches(scheme.lower(), known, n=1):
+        hint = f"did you mean {close[0]}:?"
+    else:
+        hint = f"it starts with one of {', '.join(f'{name}:' for name in known)}"
+    return f"{redacted(url)!r} is not the URL of a store: {hint}"
+
+
+def _network_address(url: str, parts: SplitResult) -> Address:
+    kind, tls = _SCHEMES[parts.scheme]
+    options = _options(url, parts.query)
+    userinfo, _, hosts = parts.netloc.rpartition("@")
+    name, _, secret = userinfo.partition(":")
+    options.setdefault("username", unquote(name))
+    options.setdefault("password", unquote(secret))
+    path = unquote(parts.path)
+    service, socket_path = None, None
+    if kind == "unix":
+        if hosts or not path.startswith("/") or path.endswith("/"):
+            raise _wrong(url, "names no socket by its full path", "write unix:///run/redis.sock")
+        socket_path, path = path, ""
+    elif kind == "sentinel":
+        service, _, path = path.removeprefix("/").partition("/")
+        if not service:
+            raise _wrong(url, "names no service", "write redis+sentinel://host1:26379,host2:26379/service/0")
+    return Address(
+        kind,
+        socket_path=socket_path,
+        hosts=() if kind == "unix" else _hosts(url, kind, hosts),
+        service=service,
+        database=_database(url, kind, path.removeprefix("/"), options.pop("db", None)),
+        tls=tls,
+        username=options.pop("username") or None,
+        password=options.pop("password") or None,
+        options=tuple(options.items()),
+    )
+
+
+def _options(url: str, query: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in OPTIONS and name not in ("db", "username", "password"):
+            close = difflib.get_close_matches(name, [*OPTIONS, "db", "username", "password"], n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are db, {', '.join(sorted(OPTIONS))}"
+            raise _wrong(url, "has an option that is not known", hint)
+        if name in options:
+            raise _wrong(url, f"has the option {name} twice", "leave one out")
+        options[name] = value
+    return options
+
+
+def _hosts(url: str, kind: Kind, text: str) -> tuple[tuple[str, int], ...]:
+    hosts = []
+    if not text and kind == "redis":
+        return (("localhost", _DEFAULT_PORTS[kind]),)
+    for one in text.split(","):
+        match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:]+)(?::(\d{1,5}))?", one)
+        port = int(match[2] or _DEFAULT_PORTS[kind]) if match else 0
+        if not match or not 0 < port < 65536:
+            raise _wrong(url, "has a host that is not HOST[:PORT]", "ports go to 65535, IPv6 needs [ ]")
+        hosts.append((unquote(match[1]).strip("[]"), port))
+    if kind == "redis" and len(hosts) > 1:
+        raise _wrong(url, "names more than one host", "for several take redis+sentinel: or redis+cluster:")
+    return tuple(hosts)
+
+
+def _database(url: str, kind: Kind, path: str, option: str | None) -> int:
+    if path and option is not None and path != option:
+        raise _wrong(url, "names two databases", "leave out the path or the option db")
+    text = path or option or "0"
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise _wrong(url, "has a database that is not a number", "write 0, or leave it out")
+    if kind == "cluster" and int(text):
+        raise _wrong(url, "names a database, of which a cluster has only 0", "leave it out")
+    return int(text)
+
+
+def _wrong(url: str, what: str, mend: str) -> ConfigurationError:
+    return ConfigurationError(f"the store's URL {redacted(url)!r} {what}: {mend}")

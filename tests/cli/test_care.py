@@ -1,0 +1,106 @@
+"""``locks``, ``resolve``, ``gc``."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from percolator_core.cli.gc import parse_age
+from percolator_core.keys import CellAddress, encode_primary
+from percolator_core.status import locks
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Project
+
+
+@pytest.fixture
+def abandoned(project: Project) -> Project:
+    """A store in which a client died after it had prewritten two cells."""
+    with project.connect() as db:
+        db.create_table("docs", tablets=2)
+        start = db.timestamp()
+        primary = encode_primary(CellAddress(db.catalog.table("docs").tag(b"a"), b"a", b"text"))
+        for row, role in ((b"a", "primary"), (b"\xff", "secondaries")):
+            tag = db.catalog.table("docs").tag(row)
+            cell = (1, row, "text", 0, "never committed")
+            db.store.one(db.store.script("prewrite", [tag], role, start, *cell, 1000, "nobody", primary))
+    return project
+
+
+def test_locks_of_a_dead_client(abandoned: Project) -> None:
+    listed = abandoned.ok("locks", "--json").json["locks"]
+    assert {(one["is_primary"], one["owner"], one["owner_alive"]) for one in listed} == {
+        (True, "nobody", False),
+        (False, "nobody", False),
+    }
+    assert [one["row"] for one in listed if not one["is_primary"]] == [{"base64": "/w=="}]
+    ended = abandoned.ok("locks")
+    assert ended.out.count("nobody (dead)") == 2
+    assert "hex:ff" in ended.out
+    assert "percolator resolve" in ended.err
+    assert abandoned.ok("status", "--json").json["locks"] == 2
+
+
+def test_the_oldest_locks_of_all_tablets_come_first(project: Project) -> None:
+    with project.connect() as db:
+        db.create_table("docs", tablets=4)
+        rows = [b"row%d" % number for number in range(20)]
+        for row in rows:
+            primary = encode_primary(CellAddress(db.catalog.table("docs").tag(row), row, b"text"))
+            cell = (1, row, "text", 0, "never committed")
+            command = db.store.script(
+                "prewrite",
+                [db.catalog.table("docs").tag(row)],
+                "primary",
+                db.timestamp(),
+                *cell,
+                60_000,
+                "nobody",
+                primary,
+            )
+            db.store.one(command)
+        for limit in (1, 7, 20, 100):
+            assert [lock.row for lock in locks(db, limit)] == rows[:limit]
+        with pytest.raises(ValueError, match="limit is 1 or more, not 0"):
+            locks(db, 0)
+
+
+def test_resolve(abandoned: Project) -> None:
+    assert abandoned.ok("resolve", "--json").json == {"committed": 0, "rolled_back": 0, "live": 0}
+    done = abandoned.ok("resolve", "--older-than", "0", "--json").json
+    assert done["rolled_back"] >= 1  # the primary may go along with the other
+    assert abandoned.ok("locks").out == "no locks\n"
+
+
+def test_gc(project: Project) -> None:
+    with project.connect() as db:
+        db.create_table("docs", tablets=2)
+        for value in (b"1", b"2", b"3"):
+            with db.transaction() as t:
+                t.set("docs", "a", "text", value)
+    kept = project.ok("gc", "--json").json
+    assert kept["versions"] == 0
+    assert project.ok("gc", "--keep", "0s", "--json").json["versions"] == 2
+    assert project.ok("get", "docs", "a", "text").out == "3\n"
+    assert "safe point" in project.ok("gc").out
+    old = project("get", "docs", "a", "--at", str(kept["safe_point"]))
+    assert old.code == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("90s", 90),
+        ("15m", 900),
+        ("15 min", 900),
+        ("1.5h", 5400),
+        ("7d", 604800),
+        ("50ms", 0.05),
+        ("0", 0),
+    ],
+)
+def test_lengths_of_time(text: str, seconds: float) -> None:
+    assert parse_age(text) == timedelta(seconds=seconds)

@@ -1,0 +1,128 @@
+"""``percolator search`` over a serving index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.text import Text
+
+from observers.webindex.index import Posting, ServingIndex
+from observers.webindex.search import Result
+from percolator_core.cli.search import import_application, result_text
+from percolator_core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Project
+
+PAGES = {
+    "doc://a/redis.html": ("Redis", "An in-memory store with Lua scripts.", 3.0),
+    "doc://a/lua.html": ("Lua", "A small language, embedded in many programs, a store of data too.", 1.0),
+    "doc://a/empty.html": ("", "Only a text about scripts.", 0.5),
+}
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    path = tmp_path / "index" / "serving.db"
+    made = ServingIndex(path)
+    for url, (title, text, rank) in PAGES.items():
+        made.put(Posting(f"url:{url}", url, title, "", text, "f", rank), version=1)
+    made.close()
+    return path
+
+
+def test_results_have_place_title_url_and_snippet(project: Project, index: Path) -> None:
+    lines = project.ok("search", "store", "--index", str(index)).out.splitlines()
+    assert [line.rstrip() for line in lines] == [
+        "  1 Redis",
+        "    doc://a/redis.html",
+        "    An in-memory store with Lua scripts.",
+        "  2 Lua",
+        "    doc://a/lua.html",
+        "    A small language, embedded in many programs, a store of data too.",
+    ]
+
+
+def test_words_need_no_quotes_and_a_page_without_title_shows_its_url(project: Project, index: Path) -> None:
+    out = project.ok("search", "only", "scripts", "--index", str(index)).out
+    assert out.splitlines()[0] == "  1 doc://a/empty.html"
+
+
+def test_json_has_scores_and_marked_snippets(project: Project, index: Path) -> None:
+    found = project.ok("search", "lua store", "--limit", "1", "--index", str(index), "--json").json
+    assert found["query"] == "lua store"
+    (result,) = found["results"]
+    assert result["url"] == "doc://a/lua.html" or result["url"] == "doc://a/redis.html"
+    assert "**store**" in result["snippet"]
+    assert result["score"] > 0
+
+
+def test_nothing_found_is_no_failure(project: Project, index: Path) -> None:
+    assert "Nothing is found" in project.ok("search", "zebra", "--index", str(index)).out
+    assert project.ok("search", "zebra", "--index", str(index), "--json").json["results"] == []
+
+
+@pytest.mark.parametrize("query", ['"', "a AND (", "title:*", "'; drop table words", "-- NEAR"])
+def test_any_text_is_a_query(project: Project, index: Path, query: str) -> None:
+    project.ok("search", "--index", str(index), "--", query)
+
+
+def test_the_index_of_the_demo_is_found(project: Project, index: Path) -> None:
+    demo = project.folder / ".percolator" / "demo"
+    demo.mkdir(parents=True)
+    index.rename(demo / "serving.db")
+    assert "doc://a/lua.html" in project.ok("search", "language").out
+
+
+def test_a_missing_index_is_one_sentence_and_none_is_made(project: Project) -> None:
+    ended = project("search", "x", "--index", "nowhere.db")
+    assert ended.code == 3
+    assert ended.error.startswith("There is no index at nowhere.db: make one with `percolator demo`")
+    assert not Path("nowhere.db").exists()
+
+
+def test_an_application_that_is_not_there_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError) as caught:
+        import_application("nobodys_application.demo", "demo")
+    assert str(caught.value) == (
+        "`demo` belongs to the web index application: run it in a checkout of the percolator repository "
+        f"({tmp_path} has no nobodys_application/demo)."
+    )
+
+
+def test_a_package_that_an_application_lacks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lacking_application.py").write_text("import no_such_package_here\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigurationError, match="needs no_such_package_here: pip install"):
+        import_application("lacking_application", "search")
+
+
+def test_a_result_fits_its_width() -> None:
+    long = Result("doc://a/" + "u" * 200, "t" * 200, "s" * 100 + " **found** " + "s" * 100, 1.0, 1.0)
+    lines = result_text(12, long, 80).plain.splitlines()
+    assert len(lines) == 3
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_a_found_word_is_not_cut_off() -> None:
+    text = result_text(1, Result("doc://a/", "T", "…" + "before " * 30 + "**found** after", 1.0, 1.0), 80)
+    assert "found after" in text.plain.splitlines()[2]
+    assert "found" in [
+        text.plain[span.start : span.end] for span in text.spans if "yellow" in str(span.style)
+    ]
+
+
+def test_found_words_stand_out() -> None:
+    text = result_text(1, Result("doc://a/", "T", "one **two** three", 1.0, 1.0))
+    assert text.plain.endswith("one two three")
+    marked = [text.plain[span.start : span.end] for span in text.spans if "yellow" in str(span.style)]
+    assert marked == ["two"]
+    assert isinstance(text, Text)

