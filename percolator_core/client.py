@@ -43,7 +43,10 @@ class Client:
         self.catalog = Catalog(store)
         self.timeouts = timeouts
         self.one_call_a_tablet = False
-        """Whether a script may touch one tablet only, as on a cluster; on one server it may touch all."""
+        """Whether a script may touch one tablet only, as on a cluster; on one server it may touch all.
+
+        Then no script can reach a tablet and the oracle, so that every commit has two phases.
+        """
         self._liveness = threading.Lock()
         self._owner = b""
         self._owner_pid = 0

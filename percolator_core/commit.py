@@ -59,7 +59,7 @@ class _Refused(Exception):
 
 
 class Commit:
-    """Commits one write set. ``mutations[0]`` is the primary: no notification, unless all are."""
+    """Commits one write set. ``mutations[0]`` is the primary, and no notification."""
 
     def __init__(
         self, client: Client, start_ts: int, mutations: Sequence[Mutation], *, restock: bool = False
@@ -83,7 +83,7 @@ class Commit:
             SnapshotTooOld: the transaction began below the safe point.
             StoreUnavailable: the store does not answer, and nothing was committed.
         """
-        if len(self._calls) == 1:
+        if len(self._calls) == 1 and not self._client.one_call_a_tablet:
             return self.one_phase()
         commit_ts = self.commit_primary(self.prewrite())
         self.commit_secondaries(commit_ts)
@@ -157,8 +157,6 @@ class Commit:
 
     def _fence(self, refusal: list[Any]) -> int:
         """Roll back a one-phase commit that was refused, unless an earlier copy of it has committed."""
-        if self._primary.kind == NOTIFY:
-            raise self._aborted()  # marks may be spurious
         if refusal[0] == b"too old":
             raise CommitUndetermined(self._start_ts)  # garbage collection took the traces, if there were any
         primary = self._primary
@@ -271,6 +269,20 @@ class Commit:
                 "run it again"
             )
         raise _Refused(call[reply[1]], word.decode(), reply[2] if word == b"locked" else None)
+
+
+def notify(client: Client, mutations: Sequence[Mutation]) -> int:
+    """Commit a write set of nothing but notifications; returns the commit timestamp.
+
+    Raises:
+        StoreUnavailable: the store does not answer. Notifying again does no harm.
+    """
+    commands = []
+    for call in calls(mutations, client.one_call_a_tablet):
+        tags, cells = _cells(call, values=False)
+        commands.append(client.store.script("notify", tags, *cells))
+    _, timestamp = client.oracle.then_timestamp(*commands)
+    return timestamp
 
 
 def calls(mutations: Sequence[Mutation], one_a_tablet: bool) -> Iterator[list[Mutation]]:

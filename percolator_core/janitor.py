@@ -73,19 +73,22 @@ class Janitor:
         self._store = client.store
         self._resolver = Resolver(client)
 
-    def locks(self, before: int | None = None, limit: int | None = None) -> Iterator[FoundLock]:
-        """All locks, or those last touched before a time (µs of the server), oldest first in each tablet.
+    def locks(self, older_than: float | None = None, limit: int | None = None) -> Iterator[FoundLock]:
+        """All locks, or those untouched for ``older_than`` seconds, oldest first in each tablet.
 
         ``limit`` is how many at most of each tablet.
         """
-        bound = b"+inf" if before is None else b"(%d" % before
         for table, tag in self._tablets():
+            bound = b"+inf"
+            if older_than is not None:
+                # By the clock of the server that wrote them.
+                now = self._store.one(self._store.script("now", [tag]))
+                bound = b"(%d" % (now - int(older_than * 1e6))
             yield from islice(self._locks_of(table, tag, bound), limit)
 
     def resolve(self, older_than: float) -> ResolvedLocks:
         """Settle locks untouched for ``older_than`` seconds whose transactions are over or may be ended."""
-        seconds, micros = self._store.one((b"TIME",))
-        return self._resolve(self.locks(int(seconds) * 1_000_000 + int(micros) - int(older_than * 1e6)))
+        return self._resolve(self.locks(older_than))
 
     def collect(self, keep: float, grace: float = TOMBSTONE_GRACE) -> Collected:
         """Drop versions that only snapshots older than ``keep`` seconds, and no pinned ones, could see.

@@ -300,8 +300,8 @@ def _tags(db: Database, definitions: Mapping[str, TableDefinition], tables: Iter
 
 
 def _server_time(db: Database) -> int:
-    seconds, microseconds = db.store.one((b"TIME",))
-    return int(seconds) * 1_000_000 + int(microseconds)
+    now: int = db.store.one(db.store.script("now", [db.store.keyspace.oracle]))
+    return now
 
 
 def _call(db: Database, commands: Sequence[Command]) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Final, Literal, Self
 
 from percolator_core.catalog import TableHandle
 from percolator_core.client import Client
-from percolator_core.commit import Commit, Mutation, calls, primary_first
+from percolator_core.commit import Commit, Mutation, notify, primary_first
 from percolator_core.errors import ConfigurationError, PercolatorError, SnapshotTooOld, TransactionConflict
 from percolator_core.keys import is_internal
 from percolator_core.model import DELETE, NOTIFY, PUT, Write, row_bytes
@@ -244,13 +244,9 @@ class Transaction(Snapshot):
 
     def _commit_writes(self, start_ts: int, *, restock: bool = False) -> int:
         mutations = self._mutations()
-        if mutations[0].kind != NOTIFY:
-            return Commit(self._client, start_ts, mutations, restock=restock).run()
-        # Nothing but notifications: there is no data whose visibility they would have to share.
-        commit_ts = start_ts
-        for call in calls(mutations, self._client.one_call_a_tablet):
-            commit_ts = max(commit_ts, Commit(self._client, start_ts, call).run())
-        return commit_ts
+        if mutations[0].kind == NOTIFY:
+            return notify(self._client, mutations)
+        return Commit(self._client, start_ts, mutations, restock=restock).run()
 
     def _commit_blindly(self) -> int:
         """Commit a transaction that never read.

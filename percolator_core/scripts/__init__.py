@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -21,6 +22,8 @@ NAMES: Final = (
     "define_table",
     "drop_table",
     "history",
+    "now",
+    "notify",
     "observe",
     "postpone",
     "prewrite",
@@ -82,18 +85,23 @@ def used_parts(source: str) -> list[str]:
 
 
 @cache
-def load(shebang: bool) -> dict[str, Script]:
+def load(shebang: bool) -> Mapping[str, Script]:
     """All scripts by name.
 
     ``shebang`` says whether the server knows the ``#!lua`` line (Redis 7, Valkey): with it the server
     refuses a script as a whole when memory is full, instead of stopping it between two writes.
     """
-    return {name: _assemble(name, shebang) for name in NAMES}
+    return assemble(shebang)
 
 
-def _assemble(name: str, shebang: bool) -> Script:
+def assemble(shebang: bool, parts: Mapping[str, str] | None = None) -> Mapping[str, Script]:
+    """As `load`, with the source of some shared parts replaced, by name: a test gives the server another clock."""
+    return {name: _assemble(name, shebang, parts or {}) for name in NAMES}
+
+
+def _assemble(name: str, shebang: bool, replaced: Mapping[str, str]) -> Script:
     body = _read(name)
-    parts = [_read(f"_{part}") for part in used_parts(body)]
+    parts = [replaced[part] if part in replaced else _read(f"_{part}") for part in used_parts(body)]
     source = "\n".join([*parts, body])
     when_full = name in _WHILE_MEMORY_IS_FULL
     if shebang:

@@ -7,11 +7,6 @@
 
 local PUT, DELETE, NOTIFY = 0, 1, 2
 
-local function now()
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
-end
-
 local function pack_version(commit_ts, kind, start_ts, value)
   return struct.pack('>I8BI7', commit_ts, kind, start_ts) .. value
 end

@@ -1,6 +1,6 @@
 -- Lease dirty cells to a worker: no other worker is given them before the lease ends, and the cells of a dead
 -- worker come back by themselves. The lease is advisory; the acknowledgement decides.
---   uses    layout, dirty
+--   uses    clock, layout, dirty
 --   KEYS    tags …
 --   ARGV    cells at most, cells of one tablet and observer at most, lease in ms,
 --           then groups: number of tags, number of observers, observers …

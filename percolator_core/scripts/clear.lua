@@ -1,5 +1,5 @@
 -- Remove the dirty mark of a cell after its observer ran, unless something happened that the run did not see.
---   uses    layout, dirty
+--   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    observer, "strong" or "weak", row, column, lease deadline, lease deadline before its last renewal,
 --           start_ts of the run

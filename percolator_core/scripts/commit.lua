@@ -1,5 +1,5 @@
 -- Second phase of the commit (paper, figure 6, lines 48 to 65).
---   uses    layout, dirty, commit
+--   uses    clock, layout, dirty, commit
 --   KEYS    tags …
 --   ARGV    "primary" or "secondaries", start_ts, commit_ts, then per cell: position of its tag, row, column, kind
 --           With "primary" the first cell is the transaction's primary and its lock decides.

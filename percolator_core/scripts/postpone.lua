@@ -1,5 +1,5 @@
 -- Give a leased cell back, to be claimed again after a delay.
---   uses    layout, dirty
+--   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    observer, row, column, delay in ms, "failed" to count an attempt or "unharmed"
 --   reply   failed attempts so far

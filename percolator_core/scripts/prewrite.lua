@@ -1,6 +1,6 @@
 -- First phase of the commit (paper, figure 6, Prewrite); or both phases at once when one call covers the whole
 -- transaction. All cells are checked before the first is written: a script keeps what it wrote before a failure.
---   uses    layout, dirty, oracle, commit
+--   uses    clock, layout, dirty, oracle, commit
 --   KEYS    tags … ; with "both" the oracle follows
 --   ARGV    "both", "primary" or "secondaries" (what the call covers: everything, or the part that has the primary as
 --           its first cell, or another part), start_ts, then per cell: position of its tag, row, column, kind, value;

@@ -1,5 +1,5 @@
 -- Put a cell aside after its last attempt, unless it changed since that attempt began, or another run dealt with it.
---   uses    layout, dirty
+--   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    observer, "strong" or "weak", row, column, lease deadline, lease deadline before its last renewal,
 --           start_ts of the run, record

@@ -1,7 +1,7 @@
 -- Jump to the durable high-water mark when the server is another one than before.
 -- Every connection runs this before anything else, so no timestamp is handed out by a restarted or
 -- promoted server that may have lost the newest ones.
---   uses    layout, oracle
+--   uses    clock, oracle
 --   KEYS    oracle
 --   ARGV    run id of the server, "in order" when its predecessor is known to have lost nothing, else "unknown"
 --   reply   "same" or "recovered"

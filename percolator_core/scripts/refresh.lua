@@ -1,5 +1,5 @@
 -- Renew the wall time in a primary lock during a long commit (paper, section 2.2).
---   uses    layout
+--   uses    clock, layout
 --   KEYS    tag
 --   ARGV    start_ts, row, column of the primary
 --   reply   "refreshed" or "lost"

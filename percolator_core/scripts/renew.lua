@@ -1,5 +1,5 @@
 -- Prolong the leases of cells whose observers still run.
---   uses    layout, dirty
+--   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    per cell: observer, row, column, deadline so far, new deadline
 --   reply   number of leases prolonged; the others were lost

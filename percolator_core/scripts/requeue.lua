@@ -1,5 +1,5 @@
 -- Make quarantined cells dirty again.
---   uses    layout, dirty
+--   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    observer, cursor to go on from ("0" at first), cells at about, then marks …  (none: any)
 --   reply   {cursor to go on from or "0", number of cells put back}

@@ -1,7 +1,7 @@
 -- Decide the fate of a transaction at its primary, the one place where commit and cleanup meet
 -- (paper, section 2.2). A rollback leaves a tombstone, so that a prewrite of the primary that arrives
 -- later is refused.
---   uses    layout, dirty, commit
+--   uses    clock, layout, dirty, commit
 --   KEYS    tag
 --   ARGV    start_ts, row, column of the primary; "dead" when the owner's liveness token is gone, else "alive";
 --           wall and ttl of the lock that led here, which speak for a primary not yet written

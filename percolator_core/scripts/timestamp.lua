@@ -1,5 +1,5 @@
 -- Hand out timestamps.
---   uses    layout, oracle
+--   uses    clock, oracle
 --   KEYS    oracle
 --   ARGV    count
 --   reply   the last of count timestamps; the caller owns (reply - count, reply]

@@ -7,7 +7,7 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from redis.retry import Retry
 from percolator_core import scripts
 from percolator_core.errors import ConfigurationError, PercolatorError
 from percolator_core.keys import Keyspace
+from percolator_core.scripts import Script
 from percolator_core.store.binary import OLDEST_SERVER
 from percolator_core.store.embedded import CONF_AFTER_ORDER, EmbeddedServer
 from percolator_core.store.hub import Hub, current_hub
@@ -66,8 +67,15 @@ class Store:
     """
 
     def __init__(
-        self, url: str, keyspace: Keyspace, *, patience: float = 10.0, timeout: float = 10.0
+        self,
+        url: str,
+        keyspace: Keyspace,
+        *,
+        patience: float = 10.0,
+        timeout: float = 10.0,
+        load_scripts: Callable[[bool], Mapping[str, Script]] = scripts.load,
     ) -> None:
+        """``load_scripts`` is `scripts.load`; a test of time gives other ones."""
         self.url = redacted(url)
         self.keyspace = keyspace
         self.patience = self._patience = patience
@@ -78,18 +86,19 @@ class Store:
         self._wires_lock = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
+        self._load_scripts = load_scripts
         self.embedded: EmbeddedServer | None = None
         if self._address.kind == "embedded":
             assert self._address.folder is not None
             self.embedded = EmbeddedServer.join(self._address.folder)
         try:
             self._connections = self._pool(url)
-            self._scripts = scripts.load(False)
+            self._scripts = load_scripts(False)
             self.patience = min(patience, CONNECT_PATIENCE)
             facts = self.facts()
             self.patience = patience
             _refuse_unsuitable(facts, self.url)
-            self._scripts = scripts.load(facts.version_pair >= _WITH_SHEBANG)
+            self._scripts = load_scripts(facts.version_pair >= _WITH_SHEBANG)
             self.check_format(self.one((b"GET", keyspace.format)))
         except BaseException:
             self.close()
@@ -101,17 +110,17 @@ class Store:
         Raises:
             StoreUnavailable: the server did not answer, or refuses writes.
         """
-        return self._exchange(commands, NONE).result()
+        return self.exchange(commands).result()
 
     def timestamp_then(self, *commands: Command) -> tuple[int, list[Any]]:
         """A timestamp, and the replies to commands that the server runs after it has given it out."""
-        exchange = self._exchange(commands, BEFORE)
+        exchange = self.exchange(commands, BEFORE)
         replies = exchange.result()
         return exchange.timestamp, replies
 
     def then_timestamp(self, *commands: Command) -> tuple[list[Any], int]:
         """The replies to the commands, and a timestamp given out after the server ran the last of them."""
-        exchange = self._exchange(commands, AFTER)
+        exchange = self.exchange(commands, AFTER)
         return exchange.result(), exchange.timestamp
 
     def decide(self, command: Command, *, then_timestamp: bool = False) -> tuple[Any, bool, int]:
@@ -123,7 +132,7 @@ class Store:
         Raises:
             OutcomeOpenError: it failed, and whether it was executed before that is not known.
         """
-        exchange = self._exchange((command,), AFTER if then_timestamp else NONE)
+        exchange = self.exchange((command,), AFTER if then_timestamp else NONE)
         try:
             if not exchange.replies:
                 exchange.result()
@@ -141,7 +150,11 @@ class Store:
         """
         return self._converse(Exchange(commands)).result()
 
-    def _exchange(self, commands: Sequence[Command], stamp: int) -> Exchange:
+    def exchange(self, commands: Sequence[Command], stamp: int = NONE) -> Exchange:
+        """The one way to issue an operation: send the commands and wait until they are answered, or given up.
+
+        Failures are noted in the exchange, and raised by its `result`.
+        """
         hub = current_hub()
         if hub is not None and hub.owner is self:
             return hub.exchange(commands, stamp)
@@ -272,7 +285,7 @@ class Store:
         assert run_id is not None
         assert version is not None
         # With the line that newer servers know, this is allowed when memory is full.
-        recover = scripts.load(int(version.group(1)) >= _WITH_SHEBANG[0])["recover_oracle"]
+        recover = self._load_scripts(int(version.group(1)) >= _WITH_SHEBANG[0])["recover_oracle"]
         in_order = self.embedded is not None and f"/{CONF_AFTER_ORDER}\r".encode() in facts
         state = b"in order" if in_order else b"unknown"
         connection.send_command("EVAL", recover.source, 1, self.keyspace.oracle, run_id.group(1), state)
