@@ -30,7 +30,7 @@ from percolator_core.log import Log
 from percolator_core.model import Cell
 from percolator_core.observers import Guard, Observer, ObserverTransaction
 from percolator_core.store import current_task
-from percolator_core.store.wire import Command
+from percolator_core.store.exchange import Command
 from percolator_core.transaction import Transaction
 from percolator_core.watchdog import Deadline, ObserverTimeout, Watchdog
 

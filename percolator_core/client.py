@@ -42,7 +42,7 @@ class Client:
         self.oracle = Oracle(store)
         self.catalog = Catalog(store)
         self.timeouts = timeouts
-        self.one_call_a_tablet = False
+        self.one_call_a_tablet = store.clustered
         """Whether a script may touch one tablet only, as on a cluster; on one server it may touch all.
 
         Then no script can reach a tablet and the oracle, so that every commit has two phases.

@@ -25,7 +25,7 @@ from percolator_core.keys import CellAddress, decode_column, encode_primary
 from percolator_core.model import NOTIFY, unpack_lock
 from percolator_core.resolver import Resolver, settling
 from percolator_core.store import OutcomeOpenError
-from percolator_core.store.wire import Command
+from percolator_core.store.exchange import Command
 
 CELLS_PER_CALL: Final = 1000
 BYTES_PER_CALL: Final = 4 << 20
@@ -66,7 +66,7 @@ class Commit:
     ) -> None:
         """``restock`` has a commit in one call bring a start timestamp for another transaction."""
         self._client = client
-        self._restock = restock
+        self._restock = restock and not client.one_call_a_tablet
         self._start_ts = start_ts
         self._primary = mutations[0]
         self._calls = list(calls(mutations, client.one_call_a_tablet))
@@ -79,7 +79,8 @@ class Commit:
         Raises:
             TransactionConflict: somebody else wrote or is writing one of the cells; nothing was written.
             TransactionAborted: somebody took us for dead and rolled us back; nothing was written.
-            CommitUndetermined: the store went silent at the decisive moment.
+            CommitUndetermined: the store went silent at the decisive moment, or the commit is not as safe as
+            the durability asks.
             SnapshotTooOld: the transaction began below the safe point.
             StoreUnavailable: the store does not answer, and nothing was committed.
         """
@@ -245,16 +246,18 @@ class Commit:
         oracle = self._client.oracle
         seen = oracle.seen
         try:
-            reply, again, spare = self._client.store.decide(command, then_timestamp=self._restock)
+            decision = self._client.store.decide(command, then_timestamp=self._restock)
         except OutcomeOpenError as error:
             raise CommitUndetermined(self._start_ts) from error.__cause__
         except PercolatorError as error:
             if repeated:
                 raise CommitUndetermined(self._start_ts) from error
             raise
-        if spare > seen:
-            oracle.put_aside(spare)
-        return reply, again
+        if decision.timestamp > seen:
+            oracle.put_aside(decision.timestamp)
+        if decision.reply[0] == b"committed" and not decision.durable:
+            raise CommitUndetermined(self._start_ts)  # a failover may undo what is not safe yet
+        return decision.reply, decision.repeated
 
     def _check(self, call: Sequence[Mutation], reply: list[Any]) -> int:
         """What a prewrite call answered; returns the commit timestamp of a one-phase commit, else 0."""

@@ -16,7 +16,7 @@ from percolator_core.janitor import Collected, FoundLock, Janitor, ResolvedLocks
 from percolator_core.keys import Keyspace
 from percolator_core.model import MAX_TIMESTAMP, TableDefinition, Version, row_bytes, unpack_version
 from percolator_core.snapshot import Snapshot, check_limit
-from percolator_core.store import Store
+from percolator_core.store import Durability, Store
 from percolator_core.transaction import Transaction
 
 T = TypeVar("T")
@@ -34,16 +34,20 @@ def connect(
     lock_wait: float = 30.0,
     patience: float = 10.0,
     timeout: float = 10.0,
+    durability: Durability | str | None = None,
 ) -> Database:
     """Connect to a store; an ``embedded:`` one is started when it does not run.
 
     Args:
-        url: ``embedded:FOLDER``, ``redis://``, ``rediss://`` or ``unix://``.
+        url: ``embedded:FOLDER``, ``redis://``, ``unix://``, ``redis+sentinel://`` or ``redis+cluster://``;
+            ``rediss://``, ``rediss+sentinel://`` and ``rediss+cluster://`` with TLS.
         namespace: all keys live under it; 1 to 200 bytes of any text.
         lock_ttl: seconds after which a writer that does not stir is taken for dead; above 0.
         lock_wait: seconds that a reader waits for a live writer.
         patience: seconds for which a request is repeated while the store does not answer.
         timeout: seconds that one reply may take.
+        durability: what must have a write before its commit is reported; ``"replicas=1,fsync"`` is a
+            `Durability` as text. None takes the URL's ``?durability=``, which is memory only by default.
 
     Raises:
         ConfigurationError: the URL or the server cannot be used; the message says what to change.
@@ -63,7 +67,9 @@ def connect(
             raise ConfigurationError(f"{name} is a number of seconds above 0, not {value!r}")
     if lock_ttl > MAX_LOCK_TTL:
         raise ConfigurationError(f"lock_ttl is at most {MAX_LOCK_TTL:g} seconds, not {lock_ttl!r}")
-    store = Store(url, keyspace, patience=patience, timeout=timeout)
+    if isinstance(durability, str):
+        durability = Durability.parse(durability)
+    store = Store(url, keyspace, patience=patience, timeout=timeout, durability=durability)
     return Database(Client(store, Timeouts(lock_ttl, lock_wait)))
 
 

@@ -24,7 +24,7 @@ from percolator_core.errors import ConfigurationError, UnknownTable
 from percolator_core.janitor import Janitor
 from percolator_core.keys import acknowledgement, decode_column, decode_mark, encode_column, encode_mark
 from percolator_core.model import PUT, Cell, Write
-from percolator_core.store.wire import Command
+from percolator_core.store.exchange import Command
 from percolator_core.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -305,7 +305,8 @@ def activate(db: Database, observed: Mapping[tuple[str, str], Sequence[str]], di
                 pairs += (encode_column(column), ",".join(observers))
         commands.extend(store.script("observe", [tag], len(retired), *retired, *pairs) for tag in handle.tags)
     # The chain's record goes last: an activation that breaks off is repeated by the next worker.
-    store.call(*commands, (b"HSET", store.keyspace.chain, b"digest", digest, b"observers", ",".join(names)))
+    store.call(*commands)
+    store.one((b"HSET", store.keyspace.chain, b"digest", digest, b"observers", ",".join(names)))
 
 
 class Stranded:

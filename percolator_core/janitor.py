@@ -112,7 +112,7 @@ class Janitor:
         for _, tag in self._tablets():
             bound: bytes = b"-"
             while bound:
-                step = self._store.script("collect", [tag], bound, _ROWS_PER_STEP, forget, *observers)
+                step = self._store.script("collect", [tag], bound, _ROWS_PER_STEP, forget, safe, *observers)
                 bound, dropped, gone = self._store.one(step)
                 versions += dropped
                 rows += gone

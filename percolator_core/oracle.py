@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from percolator_core.errors import StoreUnavailable
 from percolator_core.store import Store
-from percolator_core.store.wire import Command
+from percolator_core.store.exchange import Command
 
 SPARE_LIFE: Final = 1.0
 """Seconds for which a spare timestamp may still start a transaction."""

@@ -14,7 +14,7 @@ from typing import Literal
 from percolator_core.client import Client
 from percolator_core.keys import decode_primary
 from percolator_core.model import Lock, unpack_lock
-from percolator_core.store.wire import Command
+from percolator_core.store.exchange import Command
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,8 @@ class Resolver:
     def _ask(self, lock: Lock, owner_is: str) -> Fate:
         client = self._client
         primary = decode_primary(lock.primary)
-        reply = client.store.one(
+        # Durably: what was decided here must not come out otherwise after a failover.
+        (reply,) = client.store.call_durably(
             client.store.script(
                 "resolve_primary",
                 [primary.tag],

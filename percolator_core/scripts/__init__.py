@@ -55,7 +55,7 @@ _WHILE_MEMORY_IS_FULL: Final = frozenset(
 )
 """Scripts that finish or clean up what was begun: when Redis is out of memory, they are the way out."""
 
-_READ_ONLY: Final = frozenset({"history", "read", "scan"})
+_READ_ONLY: Final = frozenset({"history", "now", "read", "scan"})
 """Scripts that write nothing. Unless it is told, a server whose memory is full refuses them too."""
 
 _FIRST_WRITE: Final = "redis.call('HDEL', KEYS[1], '')"
@@ -95,7 +95,7 @@ def load(shebang: bool) -> Mapping[str, Script]:
 
 
 def assemble(shebang: bool, parts: Mapping[str, str] | None = None) -> Mapping[str, Script]:
-    """As `load`, with the source of some shared parts replaced, by name: a test gives the server another clock."""
+    """As `load`, with the source of some shared parts replaced: a test gives the server another clock."""
     return {name: _assemble(name, shebang, parts or {}) for name in NAMES}
 
 

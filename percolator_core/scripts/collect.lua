@@ -4,11 +4,13 @@
 --   uses    layout
 --   KEYS    tag
 --   ARGV    row to go on behind or "-", rows at most, deletions older than this (µs) may be forgotten,
---           then the observers of the tablet's table
+--           safe point up to which the caller has resolved all locks, then the observers of the tablet's table
 --   reply   {bound to go on from or "", versions dropped, rows dropped}
 
 local tag, from, limit, forget = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local safe = safe_point(tag)
+-- The tablet's own safe point may be further: another collector raised it, and may not have resolved what lies
+-- between. It is behind where the tablet is younger than the raise, and nothing is refused there yet.
+local safe = math.min(safe_point(tag), tonumber(ARGV[4]))
 local versions, dropped = 0, 0
 
 -- Drop what no snapshot at or above the safe point can see: all versions of a column but the newest at or below it.
@@ -29,7 +31,7 @@ end
 -- Whether some observer has yet to see the cell, or failed on it and may be told to try again.
 local function is_dirty(row, column)
   local mark = struct.pack('>I2', #column) .. column .. row
-  for i = 4, #ARGV do
+  for i = 5, #ARGV do
     if redis.call('ZSCORE', tag .. 'dirty:' .. ARGV[i], mark) then return true end
     if redis.call('HEXISTS', tag .. 'failed:' .. ARGV[i], mark) == 1 then return true end
   end

@@ -5,7 +5,17 @@ with all others; elsewhere it blocks on a round trip of its own, over a connecti
 thread.
 """
 
+from percolator_core.store.durability import Durability
 from percolator_core.store.hub import Future, Hub, current_hub, current_task
 from percolator_core.store.store import FORMAT, OutcomeOpenError, Store
 
-__all__ = ["FORMAT", "Future", "Hub", "OutcomeOpenError", "Store", "current_hub", "current_task"]
+__all__ = [
+    "FORMAT",
+    "Durability",
+    "Future",
+    "Hub",
+    "OutcomeOpenError",
+    "Store",
+    "current_hub",
+    "current_task",
+]

@@ -26,7 +26,8 @@ import greenlet
 
 from percolator_core.errors import PercolatorError
 from percolator_core.store import collector
-from percolator_core.store.wire import Command, Exchange, Wire
+from percolator_core.store.exchange import Exchange
+from percolator_core.store.lines import Lines
 
 T = TypeVar("T")
 
@@ -111,6 +112,16 @@ class Task(greenlet.greenlet):
         self._call[2].settle(None, RuntimeError("the executor was closed before the function ended"))
 
 
+class _Gathering:
+    """What a task is parked for that has exchanges under way to several slots."""
+
+    __slots__ = ("left", "task")
+
+    def __init__(self, task: Task, left: int) -> None:
+        self.task = task
+        self.left = left
+
+
 class Hub:
     """Runs tasks and batches their exchanges.
 
@@ -119,12 +130,12 @@ class Hub:
     """
 
     def __init__(
-        self, owner: object, wire: Wire, patience: float, repair: Callable[[Exchange], None], width: int
+        self, owner: object, lines: Lines, patience: float, repair: Callable[[Exchange], None], width: int
     ) -> None:
         if width < 1:
             raise ValueError(f"width is 1 or more, not {width}")
         self.owner = owner
-        self.wire = wire
+        self.lines = lines
         self.width = width
         self.loop = greenlet.getcurrent()
         self.thread = threading.get_ident()
@@ -151,18 +162,24 @@ class Hub:
 
     # What tasks call.
 
-    def exchange(self, commands: Sequence[Command], stamp: int) -> Exchange:
-        """Park the current task until the commands are answered."""
+    def exchange(self, exchanges: Sequence[Exchange]) -> None:
+        """Park the current task until the exchanges are answered."""
         task = self._current()
-        exchange = Exchange(commands, stamp, self._answered)
-        exchange.caller = task
-        self._parked.append(exchange)
-        self._park(task, exchange)
-        return exchange
+        ticket: object = exchanges[0]
+        caller: object = task
+        if len(exchanges) > 1:
+            ticket = caller = _Gathering(task, len(exchanges))
+        for exchange in exchanges:
+            exchange.on_done = self._answered
+            exchange.caller = caller
+        self._parked += exchanges
+        self._park(task, ticket)
 
-    def defer(self, commands: Sequence[Command]) -> None:
-        """Send the commands with the next batch, and again if they get lost; nobody waits for the replies."""
-        self._parked.append(Exchange(commands, on_done=self._repeat_if_lost))
+    def defer(self, exchanges: Sequence[Exchange]) -> None:
+        """Send the exchanges with the next batch, and again if they get lost; nobody waits for them."""
+        for exchange in exchanges:
+            exchange.on_done = self._repeat_if_lost
+        self._parked += exchanges
 
     def sleep(self, seconds: float) -> None:
         """Park the current task for a time."""
@@ -256,7 +273,7 @@ class Hub:
     @property
     def busy(self) -> bool:
         """Whether anything can run or be sent without waiting."""
-        return bool(self._ready or self._parked or self._calls or self.wire.in_flight)
+        return bool(self._ready or self._parked or self._calls or self.lines.in_flight)
 
     def finish_only(self, future: Future[Any]) -> None:
         """End all tasks but the one behind the future, and run that to its end."""
@@ -275,7 +292,7 @@ class Hub:
             self._end_tasks()
             while self._converse():
                 pass
-        self.wire.close()
+        self.lines.close()
         self._bell_out.close()
         self._bell_in.close()
 
@@ -359,11 +376,11 @@ class Hub:
         A batch goes out when enough is parked or nothing else is under way, so that the server works on one
         batch while the tasks of the one before run.
         """
-        if self._parked and (len(self._parked) >= BURST or not self.wire.in_flight):
+        if self._parked and (len(self._parked) >= BURST or not self.lines.in_flight):
             batch, self._parked = self._parked, []
-            self.wire.send(batch)
-        elif self.wire.in_flight:
-            self.wire.receive()
+            self.lines.send(batch)
+        elif self.lines.in_flight:
+            self.lines.receive()
         else:
             return False
         self._raise_interruption()
@@ -376,14 +393,19 @@ class Hub:
             raise stop
 
     def _answered(self, exchange: Exchange) -> None:
-        task = exchange.caller
+        caller: Any = exchange.caller
+        task, ticket = (caller.task, caller) if type(caller) is _Gathering else (caller, exchange)
         # A task that was interrupted on its way to the hub does not wait for this any more.
-        if task.awaiting is not exchange:
+        if task.awaiting is not ticket:
             return
         if exchange.trouble is not None and not exchange.done and not exchange.must_give_up(self._patience):
             self._repeat(exchange)
-        else:
-            self._switch(task, exchange)
+            return
+        if type(caller) is _Gathering:
+            caller.left -= 1
+            if caller.left:
+                return
+        self._switch(task, ticket)
 
     def _repeat_if_lost(self, exchange: Exchange) -> None:
         if exchange.trouble is not None and not exchange.done and not exchange.must_give_up(self._patience):
@@ -395,21 +417,28 @@ class Hub:
             if not self._forgotten:
                 self._calls.append(self._repair_forgotten)
             self._forgotten.append(exchange)
+        elif exchange.may_go_on_at_once():
+            self._calls.append(partial(self._mend, exchange))
         else:
             self._start(Task(self, self._repeat_later, (exchange,), Future(self)))
 
     def _repair_forgotten(self) -> None:
         exchanges, self._forgotten = self._forgotten, []
-        self._repair(exchanges[0])
+        # Once for each server.
+        for exchange in {id(exchange.wire): exchange for exchange in exchanges}.values():
+            self._repair(exchange)
         self._parked += exchanges
 
     def _repeat_later(self, exchange: Exchange) -> None:
         self.sleep(0.05)
+        # Not from here: only the hub itself may resume tasks, and mending may end the wait of many.
+        self._calls.append(partial(self._mend, exchange))
+
+    def _mend(self, exchange: Exchange) -> None:
         try:
             self._repair(exchange)
         except PercolatorError as error:
-            # Not from here: only the hub itself may resume a task.
-            self._calls.append(partial(exchange.fail, error))
+            exchange.fail(error)
         else:
             self._parked.append(exchange)
 

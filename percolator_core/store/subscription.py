@@ -8,10 +8,12 @@ too much hangs up until it is idle again.
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import Any, Final
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 _ENOUGH: Final = 64
@@ -20,8 +22,9 @@ _ENOUGH: Final = 64
 class Subscription:
     """Listens for wake-up calls that match a pattern of channels."""
 
-    def __init__(self, client: redis.Redis, pattern: bytes) -> None:
-        self._client = client
+    def __init__(self, client: Callable[[], redis.Redis], pattern: bytes) -> None:
+        """``client`` makes a client of the server to listen to, whichever that is by then."""
+        self._make_client = client
         self._pattern = pattern
         self._pubsub: Any = None
 
@@ -29,7 +32,10 @@ class Subscription:
         """Subscribe, if not yet. What becomes dirty afterwards is heard, unless the connection breaks."""
         if self._pubsub is not None:
             return
-        pubsub = self._client.pubsub(ignore_subscribe_messages=True)
+        try:
+            pubsub = self._make_client().pubsub(ignore_subscribe_messages=True)
+        except RedisError:
+            return  # a cluster without a server for the slot: the scan of the index makes up for it
         try:
             pubsub.psubscribe(self._pattern)
             # The confirmation: from now on we are subscribed.

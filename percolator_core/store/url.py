@@ -10,7 +10,9 @@
 
 A folder is taken as it stands, without percent decoding; ``~`` is expanded and a relative folder is resolved
 against the current directory. In the other forms user, password, path and options are percent decoded.
-Reading a URL touches neither network nor disk. No message and no ``repr`` made here holds a password.
+``?durability=replicas=1,fsync`` asks for what `Durability` describes, and ``sentinel_password`` is the one of
+the sentinels themselves. Reading a URL touches neither network nor disk. No message and no ``repr`` made here
+holds a password.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ OPTIONS = frozenset(
         "ssl_keyfile",
     }
 )
-"""Options that may follow ``?``; they mean what they mean to redis-py. So may db, username and password."""
+"""Options that may follow ``?``; they mean what they mean to redis-py. So may those of `_OF_OURS`."""
+
+_OF_OURS = ("db", "durability", "password", "sentinel_password", "username")
 
 _SCHEMES: dict[str, tuple[Kind, bool]] = {
     "redis": ("redis", False),
@@ -72,6 +76,8 @@ class Address:
     tls: bool = False
     username: str | None = None
     password: str | None = field(default=None, repr=False)
+    sentinel_password: str | None = field(default=None, repr=False)
+    durability: str = ""
     options: tuple[tuple[str, str], ...] = ()
 
 
@@ -170,6 +176,10 @@ def _network_address(url: str, parts: SplitResult) -> Address:
     options.setdefault("password", unquote(secret))
     path = unquote(parts.path)
     service, socket_path = None, None
+    sentinel_password = options.pop("sentinel_password", None)
+    if sentinel_password is not None and kind != "sentinel":
+        raise _wrong(url, "has a sentinel_password, and no sentinels", "leave it out")
+    durability = options.pop("durability", "")
     if kind == "unix":
         if hosts or not path.startswith("/") or path.endswith("/"):
             raise _wrong(url, "names no socket by its full path", "write unix:///run/redis.sock")
@@ -187,6 +197,8 @@ def _network_address(url: str, parts: SplitResult) -> Address:
         tls=tls,
         username=options.pop("username") or None,
         password=options.pop("password") or None,
+        sentinel_password=sentinel_password,
+        durability=durability,
         options=tuple(options.items()),
     )
 
@@ -194,9 +206,10 @@ def _network_address(url: str, parts: SplitResult) -> Address:
 def _options(url: str, query: str) -> dict[str, str]:
     options: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in OPTIONS and name not in ("db", "username", "password"):
-            close = difflib.get_close_matches(name, [*OPTIONS, "db", "username", "password"], n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are db, {', '.join(sorted(OPTIONS))}"
+        if name not in OPTIONS and name not in _OF_OURS:
+            known = sorted([*OPTIONS, *_OF_OURS])
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
             raise _wrong(url, "has an option that is not known", hint)
         if name in options:
             raise _wrong(url, f"has the option {name} twice", "leave one out")

@@ -20,6 +20,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 import percolator_core as percolator
 from percolator_core.commit import Commit
 from percolator_core.keys import tablet_of
+from percolator_core.store.topology import Endpoint
 from percolator_core.transaction import Transaction
 
 
@@ -131,6 +132,13 @@ def die(db: percolator.Database) -> None:
     db.store.one((b"DEL", client.token_of(client.owner())))
 
 
+def hang_up(db: percolator.Database) -> None:
+    """Close this client's connections; others are opened when next needed."""
+    for lines in db.store._open:
+        lines.close()
+        lines._wires.clear()
+
+
 class Faults:
     """Breaks the connections of one database: what happens to the next requests that contain some bytes.
 
@@ -142,18 +150,16 @@ class Faults:
         self.store = db.store
         self.plan: list[tuple[bytes, str | Callable[[], None]]] = []
         self.held: list[bytes] = []
-        dial = db.store._dial
+        dial = db.store._dialer.dial
 
-        def faulty_dial() -> Any:
+        def faulty_dial(endpoint: Endpoint) -> Any:
             if self.plan and self.plan[0][0] == b"connect":
                 self.plan.pop(0)
                 raise RedisConnectionError("no connection")
-            return FaultyConnection(dial(), self)
+            return FaultyConnection(dial(endpoint), self)
 
-        db.store._dial = faulty_dial  # type: ignore[method-assign]
-        for wire in db.store._wires:
-            wire._connect = faulty_dial
-            wire.close()
+        db.store._dialer.dial = faulty_dial  # type: ignore[method-assign]
+        hang_up(db)
 
     def script(self, name: str, what: str | Callable[[], None], times: int = 1) -> None:
         """Plan a fault for the next calls of a script."""
@@ -166,9 +172,8 @@ class Faults:
 
     def deliver(self) -> None:
         """Send what was held, on a connection of its own."""
-        address = self.store._connections.connection_kwargs
         raw = socket.socket(socket.AF_UNIX)
-        raw.connect(address["path"])
+        raw.connect(self.store._topology.endpoint(0).host)
         for data in self.held:
             raw.sendall(data + b"*1\r\n$4\r\nECHO\r\n".replace(b"*1", b"*2") + b"$4\r\nover\r\n")
             received = b""

@@ -14,7 +14,7 @@ import pytest
 import percolator_core as percolator
 from percolator_core import Database, StoreUnavailable
 from percolator_core.model import MAX_TIMESTAMP
-from tests.core.servers import Server, binaries
+from tests.core.servers import Server, binaries, hang_up
 
 SECOND = 1_000_000
 
@@ -121,8 +121,7 @@ def test_last_is_lost_and_limit_kept(db: Database) -> None:
     oracle = db.store.keyspace.oracle
     future = db.timestamp() + 60 * SECOND
     db.store.one((b"HSET", oracle, b"server", b"another", b"last", future - 5 * SECOND, b"limit", future))
-    for wire in db.store._wires:
-        wire.close()
+    hang_up(db)
     assert db.timestamp() > future
     state = db.store.one((b"HMGET", oracle, b"last", b"limit"))
     assert int(state[1]) > int(state[0]) > future

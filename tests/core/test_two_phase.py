@@ -434,7 +434,7 @@ def test_the_commit_timestamp_comes_after_the_last_prewrite(
 def test_script_flush_at_any_moment(connect: Connect, db: Database, two_phase: bool) -> None:
     client = connect()
     client.client.one_call_a_tablet = two_phase
-    flush = redis.Redis(unix_socket_path=db.store._connections.connection_kwargs["path"])
+    flush = redis.Redis(unix_socket_path=db.store._topology.endpoint(0).host)
     with flush:
         for number in range(30):
             flush.script_flush()
@@ -451,7 +451,7 @@ def test_script_flush_at_any_moment(connect: Connect, db: Database, two_phase: b
 def test_script_flush_under_a_hub(connect: Connect, db: Database, two_phase: bool) -> None:
     client = connect()
     client.client.one_call_a_tablet = two_phase
-    flush = redis.Redis(unix_socket_path=db.store._connections.connection_kwargs["path"])
+    flush = redis.Redis(unix_socket_path=db.store._topology.endpoint(0).host)
 
     def write(number: int) -> int:
         if number % 20 == 0:

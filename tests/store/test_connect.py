@@ -11,7 +11,7 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import ConfigurationError, Database, StoreUnavailable
-from percolator_core.store import store as store_module
+from percolator_core.store import facts as facts_module
 from tests.core.servers import Server, binaries, free_port, some_namespace, until
 
 SECRET = "hunter2-canary"
@@ -66,7 +66,7 @@ def refuse_replica(own: Server, master: Server) -> None:
 
 
 def test_an_old_version(own: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "OLDEST_SERVER", (99, 0))
+    monkeypatch.setattr(facts_module, "OLDEST_SERVER", (99, 0))
     assert "upgrade" in refusal(own.unix)
 
 

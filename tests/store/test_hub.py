@@ -202,7 +202,7 @@ def test_interruptions_at_any_moment(db: Database, two_phase: bool) -> None:
         before = time.monotonic()
         for future in [executor.submit(move, number) for number in range(20)]:
             future.exception()
-        # A quick machine ends a round before a fixed delay is over: the delays are shares of a round's own length.
+        # A quick machine ends a round before a fixed delay is over: the delays are shares of a round.
         longest = 1.2 * (time.monotonic() - before)
         for _ in range(1000):
             if interrupted == 20:

@@ -9,7 +9,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
 
 from percolator_core.errors import StoreUnavailable
-from percolator_core.store.wire import AFTER, BEFORE, Exchange, Wire
+from percolator_core.store.exchange import AFTER, BEFORE, Exchange
+from percolator_core.store.wire import Wire
 
 BREAK = RedisConnectionError("broken")
 

@@ -1,0 +1,139 @@
+"""Opening connections: to a server of the store, with a greeting, and to one that is only asked something."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import redis
+from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection, ConnectionPool, UnixDomainSocketConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import MovedError, ResponseError
+from redis.retry import Retry
+
+from percolator_core.keys import Keyspace
+from percolator_core.scripts import Script
+from percolator_core.store.embedded import CONF_AFTER_ORDER
+from percolator_core.store.exchange import Command
+from percolator_core.store.topology import Endpoint
+from percolator_core.store.url import Address
+from percolator_core.store.wire import is_read_only
+
+CONNECT_PATIENCE: Final = 3.0
+"""Seconds, at most, to reach a server at first: a wrong address should be told soon."""
+
+_ASK_TIMEOUT: Final = 1.0
+"""Seconds for a server that is asked where the data is; there are others to ask."""
+
+WITH_SHEBANG: Final = 7
+"""The first major version that knows the ``#!lua`` line."""
+
+
+class Dialer:
+    """Opens connections as the URL says."""
+
+    def __init__(
+        self,
+        address: Address,
+        keyspace: Keyspace,
+        load_scripts: Callable[[bool], Mapping[str, Script]],
+        timeout: float,
+    ) -> None:
+        self._address = address
+        self._oracle = keyspace.oracle
+        self._load_scripts = load_scripts
+        self._timeouts: dict[str, Any] = {
+            "socket_timeout": timeout,
+            "socket_connect_timeout": min(timeout, CONNECT_PATIENCE),
+        }
+
+    def dial(self, endpoint: Endpoint) -> AbstractConnection:
+        """A connection that is open and has been greeted."""
+        connection = self._connection(endpoint, redis_connect_func=self._enter, **self._timeouts)
+        connection.connect()
+        return connection
+
+    def ask(self, endpoint: Endpoint, command: Command) -> Any:
+        """The reply of a server, or a sentinel, to one command."""
+        connection = self._connection(
+            endpoint, socket_timeout=_ASK_TIMEOUT, socket_connect_timeout=_ASK_TIMEOUT, sentinel=True
+        )
+        try:
+            connection.connect()
+            connection.send_command(*command)
+            return connection.read_response(disable_decoding=True)
+        finally:
+            connection.disconnect()
+
+    def client(self, endpoint: Endpoint) -> redis.Redis:
+        """A client of redis-py for one server."""
+        kind, settings = self._settings(endpoint)
+        return redis.Redis(connection_pool=ConnectionPool(kind, **{**settings, **self._timeouts}))
+
+    def greet(self, connection: AbstractConnection) -> None:
+        """Make sure that no timestamp is handed out over the connection before the oracle has recovered.
+
+        A server that restarted, or was promoted, may have lost the newest timestamps. No connection outlives
+        its server, so asking whenever one is opened, or was idle, is enough.
+        """
+        connection.send_command("INFO", "server")
+        facts = connection.read_response(disable_decoding=True)
+        run_id = re.search(rb"run_id:(\w+)", facts)
+        version = re.search(rb"(?:redis|valkey)_version:(\d+)", facts)
+        if run_id is None or version is None:  # of a sentinel, or of a server that only looks like ours
+            raise RedisConnectionError("the server does not say which it is")
+        # With the line that newer servers know, this is allowed when memory is full.
+        recover = self._load_scripts(int(version.group(1)) >= WITH_SHEBANG)["recover_oracle"]
+        in_order = self._address.kind == "embedded" and f"/{CONF_AFTER_ORDER}\r".encode() in facts
+        state = b"in order" if in_order else b"unknown"
+        connection.send_command("EVAL", recover.source, 1, self._oracle, run_id.group(1), state)
+        try:
+            connection.read_response(disable_decoding=True)
+        except MovedError:
+            pass  # the oracle is elsewhere
+        except ResponseError as error:
+            self._judge(error)
+
+    def _judge(self, error: ResponseError) -> None:
+        if is_read_only(error):
+            # A replica hands out no timestamps anyway. One behind sentinels was the master a moment ago; a
+            # server that the URL names is refused where its role is known.
+            if self._address.kind == "sentinel":
+                raise RedisConnectionError("the server is no longer the master") from error
+            return
+        if self._address.kind == "cluster" and str(error).startswith(("ASK", "TRYAGAIN", "CLUSTERDOWN")):
+            raise RedisConnectionError(f"the cluster is changing: {error}") from error
+        raise error
+
+    def _enter(self, connection: AbstractConnection) -> None:
+        """Runs on every new connection, before any other command."""
+        connection.on_connect()
+        self.greet(connection)
+
+    def _connection(self, endpoint: Endpoint, *, sentinel: bool = False, **more: Any) -> AbstractConnection:
+        kind, settings = self._settings(endpoint)
+        if sentinel and self._address.kind == "sentinel":
+            # Sentinels have users of their own.
+            settings |= {"username": None, "password": self._address.sentinel_password, "db": 0}
+        connection: AbstractConnection = kind(**{**settings, **more})
+        return connection
+
+    def _settings(self, endpoint: Endpoint) -> tuple[type[AbstractConnection], dict[str, Any]]:
+        address = self._address
+        common: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0)}
+        if not endpoint.port:
+            login = {"username": address.username, "password": address.password, "db": address.database}
+            return UnixDomainSocketConnection, {**common, "path": endpoint.host, **login}
+        # redis-py reads the options, which have types.
+        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+        login_text = ""
+        if address.username or address.password:
+            login_text = f"{quote(address.username or '', safe='')}:{quote(address.password or '', safe='')}@"
+        url = f"redis{'s' if address.tls else ''}://{login_text}{host}:{endpoint.port}/{address.database}"
+        if address.options:
+            url += f"?{urlencode(address.options)}"
+        pool = ConnectionPool.from_url(url)
+        return pool.connection_class, {**pool.connection_kwargs, **common}

@@ -1,0 +1,63 @@
+"""What servers say about themselves, and which of them are refused."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from percolator_core.errors import ConfigurationError
+from percolator_core.store.binary import OLDEST_SERVER
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What `INFO` says about the server."""
+
+    version: str
+    role: str
+    mode: str
+    eviction: str
+    maxmemory: int
+    used_memory: int
+    raw: dict[str, str]
+
+    @property
+    def version_pair(self) -> tuple[int, int]:
+        """Major and minor version."""
+        major, minor, *_ = (int(part) for part in [*re.findall(r"\d+", self.version), "0"])
+        return major, minor
+
+
+def read_facts(raw: bytes) -> ServerFacts:
+    """What a reply to `INFO` says."""
+    lines = raw.decode(errors="replace").splitlines()
+    info = dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
+    return ServerFacts(
+        version=info.get("valkey_version") or info.get("redis_version", "0"),
+        role=info.get("role", ""),
+        mode=info.get("redis_mode") or info.get("server_mode") or "standalone",
+        eviction=info.get("maxmemory_policy", "noeviction"),
+        maxmemory=int(info.get("maxmemory", 0)),
+        used_memory=int(info.get("used_memory", 0)),
+        raw=info,
+    )
+
+
+def refuse_unsuitable(facts: ServerFacts, url: str, *, clustered: bool) -> None:
+    """Raises ConfigurationError for a server that cannot be trusted with data, or not under this URL."""
+    oldest = ".".join(map(str, OLDEST_SERVER))
+    if facts.mode == "sentinel":
+        raise ConfigurationError(f"{url} is a sentinel: write redis+sentinel://HOST:PORT/SERVICE")
+    if facts.mode == "cluster" and not clustered:
+        raise ConfigurationError(f"{url} belongs to a cluster: write redis+cluster://HOST:PORT")
+    if facts.version_pair < OLDEST_SERVER:
+        raise ConfigurationError(
+            f"{url} is Redis {facts.version} and {oldest} is the oldest that works: upgrade the server"
+        )
+    if facts.role != "master":
+        raise ConfigurationError(f"{url} is a replica, which takes no writes: connect to its master")
+    if facts.eviction != "noeviction":
+        raise ConfigurationError(
+            f"{url} evicts keys when memory is full (maxmemory-policy {facts.eviction}), "
+            "which would lose data silently: set maxmemory-policy noeviction"
+        )
