@@ -103,8 +103,18 @@ _Place: TypeAlias = tuple[str, bytes, tuple[str, ...]]
 class DirtyIndex:
     """Leases, clears and puts aside the dirty cells of some observers."""
 
-    def __init__(self, client: Client, observed: Mapping[tuple[str, str], Sequence[str]]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        observed: Mapping[tuple[str, str], Sequence[str]],
+        longest_delay: float = 60.0,
+    ) -> None:
+        """``longest_delay`` is for how many seconds a retry may be put off.
+
+        A mark further ahead than that, and some, is from before the server's clock was set back.
+        """
         self._client = client
+        self._horizon = int((2 * longest_delay + LEASE) * 1000)
         self._places: list[_Place] = []
         by_table: dict[str, set[str]] = {}
         for (table, _), observers in observed.items():
@@ -144,7 +154,9 @@ class DirtyIndex:
         for names, group in itertools.groupby(places, key=itemgetter(2)):
             groups += (sum(1 for _ in group), len(names), *names)
         tags = [tag for _, tag, _ in places]
-        return self._client.store.script("claim", tags, room, share, int(lease * 1000), *groups)
+        return self._client.store.script(
+            "claim", tags, room, share, int(lease * 1000), self._horizon, *groups
+        )
 
     def _rounds(self) -> Iterator[list[_Place]]:
         if not self._places:

@@ -103,8 +103,9 @@ class Janitor:
         # First no new lock can appear at or below the safe point, then the old ones go, then the versions: a
         # lock that is still there is judged by versions that must not be gone.
         raised = [self._store.script("raise_safe_point", [tag], safe) for _, tag in self._tablets()]
-        # An earlier collection may have gone further.
-        safe = max([safe, *self._store.call(*raised)])
+        furthest = max([safe, *self._store.call(*raised)])
+        # Another collection may have gone further, in some of the tablets. What lies between is its business:
+        # new locks may still appear there.
         locks = self._resolve_up_to(safe)
         observers = sorted(client.active_observers())
         versions = rows = 0
@@ -116,7 +117,7 @@ class Janitor:
                 bound, dropped, gone = self._store.one(step)
                 versions += dropped
                 rows += gone
-        return Collected(safe, versions, rows, locks)
+        return Collected(furthest, versions, rows, locks)
 
     def _tablets(self) -> Iterator[tuple[str, bytes]]:
         for definition in self._client.catalog.tables():

@@ -405,7 +405,10 @@ class _Room:
             column: [name for name in names if name in self.observers]
             for column, names in chain.observed.items()
         }
-        self.dirty = DirtyIndex(db.client, {column: names for column, names in mine.items() if names})
+        delays = [chain.observers[name].retry.max_backoff for name in self.observers]
+        self.dirty = DirtyIndex(
+            db.client, {column: names for column, names in mine.items() if names}, max(delays, default=0)
+        )
         self.running: dict[LeasedCell, Lease] = {}
         self._places = places
 

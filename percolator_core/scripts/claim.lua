@@ -2,13 +2,15 @@
 -- worker come back by themselves. The lease is advisory; the acknowledgement decides.
 --   uses    clock, layout, dirty
 --   KEYS    tags …
---   ARGV    cells at most, cells of one tablet and observer at most, lease in ms,
---           then groups: number of tags, number of observers, observers …
+--   ARGV    cells at most, cells of one tablet and observer at most, lease in ms, ms for which a mark may be put
+--           off at most, then groups: number of tags, number of observers, observers …
 --   reply   {lease deadline in µs, µs until the next cell is due or -1,
 --            tag's position, observer's position in its group, mark, time it was due in µs, failed attempts, …}
 
 local room, share = tonumber(ARGV[1]), tonumber(ARGV[2])
 local time = now()
+-- A mark further ahead than this was set before the clock was set back, and is due.
+local horizon = string.format('(%.0f', time + tonumber(ARGV[4]) * 1000)
 local time_text, deadline = string.format('%.0f', time), even(time) + tonumber(ARGV[3]) * 1000 + 1
 local deadline_text = string.format('%.0f', deadline)
 local reply, next_due = {deadline, -1}, math.huge
@@ -23,15 +25,20 @@ local function look(position, place, observer)
   if not first then return end
   first = tonumber(first)
   if first <= time then
-    due[#due + 1] = {first = first, position = position, place = place, observer = observer, key = key}
+    due[#due + 1] = {
+      first = first, from = '-inf', to = time_text, position = position, place = place, observer = observer, key = key}
   else
     next_due = math.min(next_due, first)
+  end
+  if redis.call('ZCOUNT', key, horizon, '+inf') > 0 then
+    due[#due + 1] = {
+      first = 0, from = horizon, to = '+inf', position = position, place = place, observer = observer, key = key}
   end
 end
 
 local function lease(found)
   local most = math.min(room, share)
-  local marks = redis.call('ZRANGEBYSCORE', found.key, '-inf', time_text, 'WITHSCORES', 'LIMIT', 0, most)
+  local marks = redis.call('ZRANGEBYSCORE', found.key, found.from, found.to, 'WITHSCORES', 'LIMIT', 0, most)
   local tries_key = KEYS[found.position] .. 'tries:' .. found.observer
   for i = 1, #marks, 2 do
     redis.call('ZADD', found.key, deadline_text, marks[i])
@@ -44,7 +51,7 @@ local function lease(found)
   end
 end
 
-local position, group = 1, 4
+local position, group = 1, 5
 while group < #ARGV do
   local tags, observers = tonumber(ARGV[group]), tonumber(ARGV[group + 1])
   for i = position, position + tags - 1 do
