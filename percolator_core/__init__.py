@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from percolator_core.model import Cell, TableDefinition, Version
     from percolator_core.observers import Chain, ObserverTransaction
     from percolator_core.snapshot import Snapshot
+    from percolator_core.store.durability import Durability
     from percolator_core.transaction import Transaction
     from percolator_core.worker import Worker
 
@@ -42,6 +43,7 @@ __all__ = [
     "ConfigurationError",
     "CyclicChain",
     "Database",
+    "Durability",
     "LockTimeout",
     "ObserverTransaction",
     "PercolatorError",
@@ -91,6 +93,7 @@ _HOMES = {
         "ObserverTransaction",
     ),
     "percolator_core.snapshot": ("Snapshot",),
+    "percolator_core.store.durability": ("Durability",),
     "percolator_core.transaction": ("Transaction",),
     "percolator_core.worker": ("Worker",),
 }

@@ -10,7 +10,8 @@ from pathlib import Path
 import percolator_core
 
 NAMES = [
-    *("Cell", "Chain", "CommitUndetermined", "ConfigurationError", "CyclicChain", "Database", "LockTimeout"),
+    *("Cell", "Chain", "CommitUndetermined", "ConfigurationError", "CyclicChain", "Database", "Durability"),
+    "LockTimeout",
     *("ObserverTransaction", "PercolatorError", "RowExists", "RowNotFound", "Snapshot", "SnapshotTooOld"),
     *(
         "StoreUnavailable",
