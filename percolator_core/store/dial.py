@@ -45,15 +45,17 @@ class Dialer:
         self._address = address
         self._oracle = keyspace.oracle
         self._load_scripts = load_scripts
-        self._timeouts: dict[str, Any] = {
-            "socket_timeout": timeout,
-            "socket_connect_timeout": min(timeout, CONNECT_PATIENCE),
-        }
+        self._timeout = timeout
+        limit = min(timeout, CONNECT_PATIENCE)
+        self._limits: dict[str, Any] = {"socket_timeout": limit, "socket_connect_timeout": limit}
 
     def dial(self, endpoint: Endpoint) -> AbstractConnection:
         """A connection that is open and has been greeted."""
-        connection = self._connection(endpoint, redis_connect_func=self._enter, **self._timeouts)
+        connection = self._connection(endpoint, redis_connect_func=self._enter, **self._limits)
         connection.connect()
+        # Only a greeting has to be quick: a hub that dials serves nobody meanwhile.
+        connection.socket_timeout = self._timeout
+        connection.update_current_socket_timeout(self._timeout)
         return connection
 
     def ask(self, endpoint: Endpoint, command: Command) -> Any:
@@ -71,7 +73,8 @@ class Dialer:
     def client(self, endpoint: Endpoint) -> redis.Redis:
         """A client of redis-py for one server."""
         kind, settings = self._settings(endpoint)
-        return redis.Redis(connection_pool=ConnectionPool(kind, **{**settings, **self._timeouts}))
+        limits = {**self._limits, "socket_timeout": self._timeout}
+        return redis.Redis(connection_pool=ConnectionPool(kind, **{**settings, **limits}))
 
     def greet(self, connection: AbstractConnection) -> None:
         """Make sure that no timestamp is handed out over the connection before the oracle has recovered.
@@ -104,8 +107,6 @@ class Dialer:
             if self._address.kind == "sentinel":
                 raise RedisConnectionError("the server is no longer the master") from error
             return
-        if self._address.kind == "cluster" and str(error).startswith(("ASK", "TRYAGAIN", "CLUSTERDOWN")):
-            raise RedisConnectionError(f"the cluster is changing: {error}") from error
         raise error
 
     def _enter(self, connection: AbstractConnection) -> None:
@@ -135,5 +136,5 @@ class Dialer:
         url = f"redis{'s' if address.tls else ''}://{login_text}{host}:{endpoint.port}/{address.database}"
         if address.options:
             url += f"?{urlencode(address.options)}"
-        pool = ConnectionPool.from_url(url)
+        pool = ConnectionPool.from_url(url, protocol=2)
         return pool.connection_class, {**pool.connection_kwargs, **common}

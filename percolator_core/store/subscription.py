@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import redis
+from redis.exceptions import ClusterDownError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 _ENOUGH: Final = 64
@@ -34,7 +34,7 @@ class Subscription:
             return
         try:
             pubsub = self._make_client().pubsub(ignore_subscribe_messages=True)
-        except RedisError:
+        except ClusterDownError:
             return  # a cluster without a server for the slot: the scan of the index makes up for it
         try:
             pubsub.psubscribe(self._pattern)

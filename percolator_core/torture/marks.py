@@ -1,0 +1,121 @@
+"""Marks: what a value says about who wrote it, as text in the store and as an integer in the checker."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+ABSENT: Final = 0
+FOREIGN: Final = -1
+"""A packed mark: nothing there; a value without a mark, which no recorded transaction wrote."""
+
+NUMBER_BITS: Final = 31
+WRITE_BITS: Final = 16
+"""Widths of a mark's number and write; what is left of 63 bits is the process."""
+
+NUMBER_MASK: Final = (1 << NUMBER_BITS) - 1
+WRITE_MASK: Final = (1 << WRITE_BITS) - 1
+
+_PROCESS: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_TAGGED: Final = re.compile(rb"([A-Za-z0-9_.-]{1,64}):(\d{1,10}):(\d{1,5})\|")
+
+
+class Mark(NamedTuple):
+    """Who wrote a value: the process, its transaction's number, and which of its values for the cell it is.
+
+    ``write`` counts from 1: a transaction that sets a cell twice writes the values 1 and 2, and only 2 may
+    ever be seen by others.
+    """
+
+    process: str
+    number: int
+    write: int = 1
+
+    @property
+    def transaction(self) -> str:
+        """The id of the transaction."""
+        return f"{self.process}:{self.number}"
+
+    def __str__(self) -> str:
+        return f"{self.process}:{self.number}:{self.write}"
+
+    @classmethod
+    def parse(cls, text: str) -> Mark:
+        """The inverse of ``str``; raises ValueError."""
+        process, number, write = text.split(":")
+        return cls(process, int(number), int(write))
+
+
+UNMARKED: Final = Mark("?", 0, 0)
+"""Stands for a value that carries no mark."""
+
+
+def tag_value(mark: Mark, payload: bytes) -> bytes:
+    """The value that is stored for a payload: ``process:number:write|payload``."""
+    return b"%s:%d:%d|%b" % (mark.process.encode(), mark.number, mark.write, payload)
+
+
+def untag_value(value: bytes) -> tuple[Mark, bytes]:
+    """Mark and payload of a stored value; one without a mark has `UNMARKED` and is the payload itself."""
+    found = _TAGGED.match(value)
+    if found is None:
+        return UNMARKED, value
+    number, write = int(found[2]), int(found[3])
+    if not (0 < number < 1 << NUMBER_BITS and 0 < write < 1 << WRITE_BITS):
+        return UNMARKED, value
+    return Mark(found[1].decode(), number, write), value[found.end() :]
+
+
+class Processes:
+    """Names of processes as small numbers, and marks packed into integers with them."""
+
+    __slots__ = ("_index", "names")
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._index: dict[str, int] = {}
+
+    def index(self, name: str) -> int:
+        """The process's number; ValueError for a name that cannot be."""
+        found = self._index.get(name)
+        if found is None:
+            check_process(name)
+            if len(self.names) >= 1 << (63 - NUMBER_BITS - WRITE_BITS):
+                raise ValueError("a history has at most 65535 processes: check parts of it by themselves")
+            found = self._index[name] = len(self.names)
+            self.names.append(name)
+        return found
+
+    def identity(self, process: str, number: int) -> int:
+        """A transaction's id as an integer, above 0."""
+        if not 0 < number < 1 << NUMBER_BITS:
+            raise ValueError(f"transactions are numbered from 1 to 2**31 - 1, not {number}")
+        return self.index(process) << NUMBER_BITS | number
+
+    def pack(self, mark: Mark | None) -> int:
+        """A mark as an integer: `ABSENT` for None, `FOREIGN` for `UNMARKED`, else above 0."""
+        if mark is None:
+            return ABSENT
+        if mark.write == 0:
+            return FOREIGN
+        if not 0 < mark.write < 1 << WRITE_BITS:
+            raise ValueError(f"a transaction writes a cell 1 to 65535 times, not {mark.write}")
+        return self.identity(mark.process, mark.number) << WRITE_BITS | mark.write
+
+    def unpack(self, packed: int) -> Mark | None:
+        """The inverse of `pack`."""
+        if packed == ABSENT:
+            return None
+        if packed == FOREIGN:
+            return UNMARKED
+        identity = packed >> WRITE_BITS
+        number = identity & NUMBER_MASK
+        return Mark(self.names[identity >> NUMBER_BITS], number, packed & WRITE_MASK)
+
+
+def check_process(name: str) -> None:
+    """Raises ValueError unless the name has 1 to 64 of letters, digits, ``_``, ``.`` and ``-``."""
+    if not _PROCESS.fullmatch(name):
+        raise ValueError(
+            f"a process is named with 1 to 64 letters, digits, '_', '.' or '-', not {name!r}: rename it"
+        )
