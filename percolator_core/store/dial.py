@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from urllib.parse import quote, urlencode
 
 import redis
 from redis.backoff import NoBackoff
-from redis.connection import AbstractConnection, ConnectionPool, UnixDomainSocketConnection
+from redis.connection import AbstractConnection, Connection, ConnectionPool, UnixDomainSocketConnection
+from redis.exceptions import AuthenticationError, MovedError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import MovedError, ResponseError
 from redis.retry import Retry
 
+from percolator_core.errors import StoreUnavailable
 from percolator_core.keys import Keyspace
 from percolator_core.scripts import Script
+from percolator_core.store import tls
 from percolator_core.store.embedded import CONF_AFTER_ORDER
 from percolator_core.store.exchange import Command
 from percolator_core.store.topology import Endpoint
 from percolator_core.store.url import Address
-from percolator_core.store.wire import is_read_only
+from percolator_core.store.wire import LOST, is_read_only
 
 CONNECT_PATIENCE: Final = 3.0
 """Seconds, at most, to reach a server at first: a wrong address should be told soon."""
@@ -42,17 +44,44 @@ class Dialer:
         load_scripts: Callable[[bool], Mapping[str, Script]],
         timeout: float,
     ) -> None:
+        """``timeout`` is how many seconds one reply may take, unless the URL says how many.
+
+        Raises:
+            ConfigurationError: a file that the URL names is missing, or is not what it should be.
+        """
         self._address = address
         self._oracle = keyspace.oracle
         self._load_scripts = load_scripts
-        self._timeout = timeout
-        limit = min(timeout, CONNECT_PATIENCE)
+        self._options: dict[str, Any] = dict(address.options)
+        self._tls_options = {
+            name: self._options.pop(name) for name in list(self._options) if name.startswith("ssl_")
+        }
+        self._timeout: float = self._options.pop("socket_timeout", timeout)
+        limit = self._options.pop("socket_connect_timeout", min(self._timeout, CONNECT_PATIENCE))
         self._limits: dict[str, Any] = {"socket_timeout": limit, "socket_connect_timeout": limit}
+        if address.tls:
+            tls.context(self._tls_options)
+        self._began = time.monotonic()
+        self._reached = False
 
     def dial(self, endpoint: Endpoint) -> AbstractConnection:
-        """A connection that is open and has been greeted."""
+        """A connection that is open and has been greeted.
+
+        Raises:
+            ConfigurationError: one side does not trust the other's certificate.
+            StoreUnavailable: nothing here speaks TLS, nor ever did.
+        """
         connection = self._connection(endpoint, redis_connect_func=self._enter, **self._limits)
-        connection.connect()
+        try:
+            connection.connect()
+        except AuthenticationError:
+            raise
+        except LOST as lost:
+            told = self._explained(lost)
+            if told is None:
+                raise
+            raise told from lost
+        self._reached = True
         # Only a greeting has to be quick: a hub that dials serves nobody meanwhile.
         connection.socket_timeout = self._timeout
         connection.update_current_socket_timeout(self._timeout)
@@ -67,6 +96,11 @@ class Dialer:
             connection.connect()
             connection.send_command(*command)
             return connection.read_response(disable_decoding=True)
+        except LOST as lost:
+            if (refusal := tls.refusal(lost)) is not None:
+                # Only lost, since there are others to ask.
+                raise RedisConnectionError(str(refusal)) from lost
+            raise
         finally:
             connection.disconnect()
 
@@ -100,6 +134,27 @@ class Dialer:
         except ResponseError as error:
             self._judge(error)
 
+    def _explained(self, lost: BaseException) -> Exception | None:
+        """What to raise instead of a failure to connect; None where nothing can be added.
+
+        That URL and port differ about TLS is guessed only while no connection ever stood.
+        """
+        if (refusal := tls.refusal(lost)) is not None:
+            return refusal
+        if self._reached or self._address.kind in ("embedded", "unix"):
+            return None
+        waited = time.monotonic() - self._began
+        # Given up when another try would last too long.
+        if tls.handshake_is_silent(lost) and waited + self._limits["socket_timeout"] > CONNECT_PATIENCE:
+            return StoreUnavailable(
+                f"the store did not answer for {waited:.0f} s ({lost}): "
+                "check that it runs and can be reached, and that this port speaks TLS"
+            )
+        if not tls.is_broken_off(lost):
+            return None
+        hint = "does this port speak TLS?" if self._address.tls else "write rediss:// if it speaks TLS"
+        return RedisConnectionError(f"{str(lost).rstrip('.')}; {hint}")
+
     def _judge(self, error: ResponseError) -> None:
         if is_read_only(error):
             # A replica hands out no timestamps anyway. One behind sentinels was the master a moment ago; a
@@ -124,17 +179,17 @@ class Dialer:
 
     def _settings(self, endpoint: Endpoint) -> tuple[type[AbstractConnection], dict[str, Any]]:
         address = self._address
-        common: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0)}
+        common: dict[str, Any] = {
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+            "username": address.username,
+            "password": address.password,
+            "db": address.database,
+            **self._options,
+        }
         if not endpoint.port:
-            login = {"username": address.username, "password": address.password, "db": address.database}
-            return UnixDomainSocketConnection, {**common, "path": endpoint.host, **login}
-        # redis-py reads the options, which have types.
-        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-        login_text = ""
-        if address.username or address.password:
-            login_text = f"{quote(address.username or '', safe='')}:{quote(address.password or '', safe='')}@"
-        url = f"redis{'s' if address.tls else ''}://{login_text}{host}:{endpoint.port}/{address.database}"
-        if address.options:
-            url += f"?{urlencode(address.options)}"
-        pool = ConnectionPool.from_url(url, protocol=2)
-        return pool.connection_class, {**pool.connection_kwargs, **common}
+            return UnixDomainSocketConnection, {**common, "path": endpoint.host}
+        common |= {"host": endpoint.host, "port": endpoint.port}
+        if not address.tls:
+            return Connection, common
+        return tls.TlsConnection, {**common, "tls_options": self._tls_options}

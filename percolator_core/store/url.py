@@ -11,8 +11,9 @@
 A folder is taken as it stands, without percent decoding; ``~`` is expanded and a relative folder is resolved
 against the current directory. In the other forms user, password, path and options are percent decoded.
 ``?durability=replicas=1,fsync`` asks for what `Durability` describes, and ``sentinel_password`` is the one of
-the sentinels themselves. Reading a URL touches neither network nor disk. No message and no ``repr`` made here
-holds a password.
+the sentinels themselves. ``socket_timeout`` and ``socket_connect_timeout``, in seconds, count more than what
+`connect` is called with. The options in ``ssl_`` need a scheme with TLS: see docs/security.md. Reading a URL
+touches neither network nor disk. No message and no ``repr`` made here holds a password.
 """
 
 from __future__ import annotations
@@ -20,28 +21,68 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from percolator_core.errors import ConfigurationError
 
 Kind = Literal["embedded", "redis", "unix", "sentinel", "cluster"]
 
-OPTIONS = frozenset(
-    {
-        "client_name",
-        "socket_connect_timeout",
-        "socket_timeout",
-        "ssl_ca_certs",
-        "ssl_ca_path",
-        "ssl_cert_reqs",
-        "ssl_certfile",
-        "ssl_check_hostname",
-        "ssl_keyfile",
-    }
-)
+Value = str | float | bool
+
+_LONGEST: Final = 86_400.0
+_YES: Final = frozenset({"1", "T", "TRUE", "Y", "YES"})
+_NO: Final = frozenset({"0", "F", "FALSE", "N", "NO"})
+"""The words that redis-py takes for false; it takes all others for true."""
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number <= _LONGEST:
+        raise ValueError
+    return number
+
+
+def _truth(text: str) -> bool:
+    if text.upper() not in _YES | _NO:
+        raise ValueError
+    return text.upper() in _YES
+
+
+def _requirement(text: str) -> str:
+    if text not in ("none", "optional", "required"):
+        raise ValueError
+    return text
+
+
+def _client_name(text: str) -> str:
+    if not re.fullmatch("[!-~]+", text):
+        raise ValueError
+    return text
+
+
+def _path(text: str) -> str:
+    if not text or _CONTROL.search(text):
+        raise ValueError
+    return text
+
+
+_READERS: Final[dict[str, tuple[Callable[[str], Value], str]]] = {
+    "client_name": (_client_name, "plain letters, digits and signs, without a space"),
+    "socket_connect_timeout": (_seconds, "a number of seconds, above 0 and at most 86400"),
+    "socket_timeout": (_seconds, "a number of seconds, above 0 and at most 86400"),
+    "ssl_ca_certs": (_path, "the path of a file"),
+    "ssl_ca_path": (_path, "the path of a folder"),
+    "ssl_cert_reqs": (_requirement, "none, optional or required"),
+    "ssl_certfile": (_path, "the path of a file"),
+    "ssl_check_hostname": (_truth, "true or false"),
+    "ssl_keyfile": (_path, "the path of a file"),
+}
+
+OPTIONS = frozenset(_READERS)
 """Options that may follow ``?``; they mean what they mean to redis-py. So may those of `_OF_OURS`."""
 
 _OF_OURS = ("db", "durability", "password", "sentinel_password", "username")
@@ -56,7 +97,9 @@ _SCHEMES: dict[str, tuple[Kind, bool]] = {
     "rediss+cluster": ("cluster", True),
 }
 _DEFAULT_PORTS: dict[Kind, int] = {"redis": 6379, "sentinel": 26379, "cluster": 6379}
-_SECRET_OPTION = re.compile(r"([?&][^=&]*(?:pass|secret|token|auth)[^=&]*=)[^&]*", re.IGNORECASE)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_OPTION = re.compile(r"([?&][^=&]*=)[^&]*")
+_SECRET_WORDS = ("pass", "secret", "token", "auth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +107,8 @@ class Address:
     """Where a store is and how to enter it. Parts that a kind does not have are empty.
 
     ``service`` is the name of the master that sentinels watch. ``options`` are pairs from `OPTIONS`, in the
-    order of the URL. ``database`` is 0 or more, and 0 for embedded and cluster.
+    order of the URL: seconds as numbers, ``ssl_check_hostname`` as a bool, all others as text.
+    ``database`` is 0 or more, and 0 for embedded and cluster.
     """
 
     kind: Kind
@@ -78,7 +122,7 @@ class Address:
     password: str | None = field(default=None, repr=False)
     sentinel_password: str | None = field(default=None, repr=False)
     durability: str = ""
-    options: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, Value], ...] = ()
 
 
 def parse(url: str) -> Address:
@@ -92,7 +136,7 @@ def parse(url: str) -> Address:
         return Address("embedded", folder=_folder(rest))
     if scheme not in _SCHEMES or not colon:
         raise ConfigurationError(_unknown_scheme(url))
-    if any(ord(letter) <= 0x20 or ord(letter) == 0x7F for letter in url):
+    if " " in url or _CONTROL.search(url):
         raise _wrong(url, "holds a space or a control character", "percent-encode it")
     if not rest.startswith("//"):
         raise _wrong(
@@ -131,7 +175,12 @@ def redacted(url: str) -> str:
     if at and not (scheme == "unix" and slashes and body.startswith("/")):
         name, between, _ = user.partition(":")
         body = (f"{name}:***@" if between else "***@") + after
-    return _SECRET_OPTION.sub(r"\1***", scheme + colon + slashes + body)
+    return _OPTION.sub(_without_secret, scheme + colon + slashes + body)
+
+
+def _without_secret(option: re.Match[str]) -> str:
+    name = unquote(option[1]).lower()
+    return f"{option[1]}***" if any(word in name for word in _SECRET_WORDS) else option[0]
 
 
 def _folder(text: str) -> Path:
@@ -180,8 +229,12 @@ def _network_address(url: str, parts: SplitResult) -> Address:
     if sentinel_password is not None and kind != "sentinel":
         raise _wrong(url, "has a sentinel_password, and no sentinels", "leave it out")
     durability = options.pop("durability", "")
+    login = options.pop("username") or None, options.pop("password") or None
+    number = options.pop("db", None)
+    typed = _typed(url, options)
+    _demand_tls(url, kind, tls=tls, options=options)
     if kind == "unix":
-        if hosts or not path.startswith("/") or path.endswith("/"):
+        if hosts or not path.startswith("/") or path.endswith("/") or _CONTROL.search(path):
             raise _wrong(url, "names no socket by its full path", "write unix:///run/redis.sock")
         socket_path, path = path, ""
     elif kind == "sentinel":
@@ -193,13 +246,13 @@ def _network_address(url: str, parts: SplitResult) -> Address:
         socket_path=socket_path,
         hosts=() if kind == "unix" else _hosts(url, kind, hosts),
         service=service,
-        database=_database(url, kind, path.removeprefix("/"), options.pop("db", None)),
+        database=_database(url, kind, path.removeprefix("/"), number),
         tls=tls,
-        username=options.pop("username") or None,
-        password=options.pop("password") or None,
+        username=login[0],
+        password=login[1],
         sentinel_password=sentinel_password,
         durability=durability,
-        options=tuple(options.items()),
+        options=typed,
     )
 
 
@@ -217,6 +270,28 @@ def _options(url: str, query: str) -> dict[str, str]:
     return options
 
 
+def _typed(url: str, options: dict[str, str]) -> tuple[tuple[str, Value], ...]:
+    """What options mean that are no more than text in the URL."""
+    found = []
+    for name, text in options.items():
+        read, form = _READERS[name]
+        try:
+            found.append((name, read(text)))
+        except ValueError:
+            raise _wrong(url, f"has an option {name} that cannot be", f"write {form}") from None
+    return tuple(found)
+
+
+def _demand_tls(url: str, kind: Kind, *, tls: bool, options: dict[str, str]) -> None:
+    """Refuse options about TLS where none is spoken, and half a pair of them."""
+    wanted = sorted(name for name in options if name.startswith("ssl_"))
+    if wanted and not tls:
+        with_tls = "rediss" if kind == "unix" else f"redis{urlsplit(url).scheme.replace('redis', 's', 1)}"
+        raise _wrong(url, f"has the option {wanted[0]} without TLS", f"write {with_tls}://, or leave it out")
+    if "ssl_keyfile" in options and "ssl_certfile" not in options:
+        raise _wrong(url, "has the option ssl_keyfile alone", "name the certificate with ssl_certfile")
+
+
 def _hosts(url: str, kind: Kind, text: str) -> tuple[tuple[str, int], ...]:
     hosts = []
     if not text and kind == "redis":
@@ -226,10 +301,20 @@ def _hosts(url: str, kind: Kind, text: str) -> tuple[tuple[str, int], ...]:
         port = int(match[2] or _DEFAULT_PORTS[kind]) if match else 0
         if not match or not 0 < port < 65536:
             raise _wrong(url, "has a host that is not HOST[:PORT]", "ports go to 65535, IPv6 needs [ ]")
-        hosts.append((unquote(match[1]).strip("[]"), port))
+        hosts.append((_host(url, unquote(match[1]).strip("[]")), port))
     if kind == "redis" and len(hosts) > 1:
         raise _wrong(url, "names more than one host", "for several take redis+sentinel: or redis+cluster:")
     return tuple(hosts)
+
+
+def _host(url: str, name: str) -> str:
+    try:
+        name.encode("idna")
+        if " " not in name and not _CONTROL.search(name):
+            return name
+    except UnicodeError:
+        pass
+    raise _wrong(url, "has a host that cannot be a name", "between dots stand 1 to 63 letters or digits")
 
 
 def _database(url: str, kind: Kind, path: str, option: str | None) -> int:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import percolator_core as percolator
 from percolator_core.errors import ConfigurationError
 from percolator_core.store.url import Address, parse, redacted
 
@@ -42,8 +43,39 @@ def test_redis(url: str, parts: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("ssl_check_hostname=true", True),
+        ("ssl_check_hostname=Yes", True),
+        ("ssl_check_hostname=1", True),
+        ("ssl_check_hostname=False", False),
+        ("ssl_check_hostname=no", False),
+        ("ssl_check_hostname=0", False),
+        ("ssl_cert_reqs=optional", "optional"),
+        ("ssl_ca_path=/a%2520b", "/a%20b"),
+        ("ssl_certfile=/a+%2B", "/a +"),
+        ("socket_timeout=2.5", 2.5),
+        ("socket_connect_timeout=86400", 86400.0),
+        ("client_name=worker-1", "worker-1"),
+    ],
+)
+def test_options(option: str, value: object) -> None:
+    assert parse(f"rediss://h?{option}").options == ((option.partition("=")[0], value),)
+
+
+@pytest.mark.parametrize(
     ("url", "address"),
     [
+        (
+            "redis+sentinel://h1/m?sentinel_password=p&durability=replicas=1,fsync",
+            Address(
+                "sentinel",
+                hosts=(("h1", 26379),),
+                service="m",
+                sentinel_password="p",
+                durability="replicas=1,fsync",
+            ),
+        ),
         ("unix:///run/redis.sock", Address("unix", socket_path="/run/redis.sock")),
         ("unix:///run/a%20b?db=2", Address("unix", socket_path="/run/a b", database=2)),
         ("unix://u:p@/s", Address("unix", socket_path="/s", username="u", password="p")),
@@ -122,10 +154,38 @@ def test_embedded(url: str, folder: str, tmp_path: Path, monkeypatch: pytest.Mon
         ("redis://h/0?db=1", "two databases"),
         ("redis://h?db=1&db=1", "twice"),
         ("redis://h?ssl_ca_cert=x", "did you mean ssl_ca_certs"),
-        ("redis://h?nonsense=x", "known are db"),
+        ("redis://h?nonsense=x", "known are client_name"),
         ("redis://h/0#x", "holds a #"),
         ("redis+sentinel://me:1/secret@h/m", "holds an @ behind the host"),
         ("redis://h?client_name=a@b", "holds an @ behind the host"),
+        ("redis://h?ssl_certfile=c", "option ssl_certfile without TLS: write rediss://"),
+        ("redis+cluster://h?ssl_certfile=c", r"without TLS: write rediss\+cluster://"),
+        ("redis+sentinel://h/m?ssl_certfile=c", r"without TLS: write rediss\+sentinel://"),
+        ("unix:///s?ssl_certfile=c", "without TLS: write rediss://"),
+        ("redis://h?ssl_cert_reqs=none", "without TLS"),
+        ("rediss://h?ssl_cert_reqs=maybe", "ssl_cert_reqs that cannot be: write none, optional or required"),
+        ("rediss://h?ssl_cert_reqs=NONE", "write none, optional or required"),
+        ("rediss://h?ssl_cert_reqs=", "write none, optional or required"),
+        ("rediss://h?ssl_check_hostname=perhaps", "ssl_check_hostname that cannot be: write true or false"),
+        ("rediss://h?ssl_check_hostname=off", "write true or false"),
+        ("rediss://h?ssl_check_hostname=", "write true or false"),
+        ("rediss://h?ssl_ca_certs=", "write the path of a file"),
+        ("rediss://h?ssl_certfile=a%00b", "write the path of a file"),
+        ("rediss://h?ssl_ca_path=", "write the path of a folder"),
+        ("rediss://h?ssl_keyfile=k", "name the certificate with ssl_certfile"),
+        ("redis://h?socket_timeout=0", "socket_timeout that cannot be: write a number of seconds, above 0"),
+        ("redis://h?socket_timeout=-1", "a number of seconds"),
+        ("redis://h?socket_timeout=nan", "a number of seconds"),
+        ("redis://h?socket_timeout=inf", "a number of seconds"),
+        ("redis://h?socket_timeout=86401", "a number of seconds"),
+        ("redis://h?socket_connect_timeout=soon", "socket_connect_timeout that cannot be"),
+        ("redis://h?client_name=a%20b", "client_name that cannot be"),
+        ("redis://h?client_name=", "client_name that cannot be"),
+        ("redis://h?sentinel_password=x", "no sentinels"),
+        ("redis://a..b", "cannot be a name"),
+        ("redis://h%00", "cannot be a name"),
+        ("redis://" + "h" * 64, "cannot be a name"),
+        ("unix:///run/a%0ab", "full path"),
         ("redis://h /0", "space or a control"),
         ("redis://h/0\n", "space or a control"),
     ],
@@ -144,6 +204,11 @@ def test_what_cannot_be(url: str, words: str) -> None:
         ("redis://me:secret@h/0", "redis://me:***@h/0"),
         ("redis://secret@h/0", "redis://***@h/0"),
         ("redis://h?password=secret&db=1", "redis://h?password=***&db=1"),
+        ("redis://h?db=1&p%61ssword=secret", "redis://h?db=1&p%61ssword=***"),
+        (
+            "redis+sentinel://h/m?sentinel_password=secret&durability=replicas=1,fsync",
+            "redis+sentinel://h/m?sentinel_password=***&durability=replicas=1,fsync",
+        ),
         ("redis://:se/cr?et#@secret@h", "redis://:***@h"),
         ("redis:me:secret@h", "redis:me:***@h"),
         ("reddis://me:secret@h", "reddis://me:***@h"),
@@ -190,3 +255,31 @@ def test_an_address_is_a_value() -> None:
     assert "secret" not in repr(address)
     assert hash(address) == hash(parse("redis://me:secret@h/1"))
     assert address != parse("redis://me:other@h/1")
+    watched = parse("redis+sentinel://h/m?sentinel_password=secret")
+    assert "secret" not in repr(watched)
+    assert watched != parse("redis+sentinel://h/m?sentinel_password=other")
+
+
+@pytest.mark.parametrize(
+    ("durability", "words"),
+    [
+        ("replicas", "write replicas=1, fsync, timeout=2.5, or several joined by commas"),
+        ("replicas=-1", "write replicas=1"),
+        ("replicas=101", "replicas is 0 to 100"),
+        ("timeout=0", "timeout is above 0"),
+        ("fsync=yes", "write replicas=1"),
+        ("always%0a", "write replicas=1"),
+    ],
+)
+def test_a_durability_that_cannot_be(durability: str, words: str) -> None:
+    """It is told before anything is asked of the network."""
+    for place in (
+        "redis://:canary@127.0.0.1:1/0",
+        "redis+sentinel://h.invalid/m",
+        "redis+cluster://h.invalid",
+    ):
+        url = f"{place}?durability={durability}"
+        with pytest.raises(ConfigurationError, match=words) as error:
+            percolator.connect(url, "n")
+        assert "\n" not in str(error.value)
+        assert "canary" not in str(error.value)
