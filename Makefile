@@ -1,8 +1,8 @@
 # Everything runs in .venv, which is made from requirements.lock when it is missing or the lock has changed.
 # Settings: PYTHON=  the Python to make .venv with      DOCS=  a folder of HTML for the demo
-#           ARGS=    more arguments for pytest (test) or for percolator bench (bench)
+#           ARGS=    more arguments for pytest (test), for percolator bench (bench) or for tools/mutants.py (mutants)
 
-.PHONY: help demo test lint bench lock venv java clean
+.PHONY: help demo test lint mutants bench lock venv java clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -16,6 +16,9 @@ test: venv java  ## lint and every test (ARGS="-k name" goes to pytest)
 
 lint: venv  ## ruff, mypy and the import layers
 	@tools/lint.sh
+
+mutants: venv  ## plant known bugs in a copy and see that a test catches each (ARGS="c f2" for some)
+	@.venv/bin/python tools/mutants.py $(ARGS)
 
 bench: venv java  ## the benchmarks (ARGS= names one and its settings)
 	@.venv/bin/percolator bench $(ARGS)

@@ -16,7 +16,7 @@ from percolator_core.janitor import Collected, FoundLock, Janitor, ResolvedLocks
 from percolator_core.keys import Keyspace
 from percolator_core.model import MAX_TIMESTAMP, TableDefinition, Version, row_bytes, unpack_version
 from percolator_core.snapshot import Snapshot, check_limit
-from percolator_core.store import Durability, Store
+from percolator_core.store import Durability, Store, StoreUrl
 from percolator_core.transaction import Transaction
 
 T = TypeVar("T")
@@ -53,6 +53,7 @@ def connect(
         ConfigurationError: the URL or the server cannot be used; the message says what to change.
         StoreUnavailable: nothing answers there.
     """
+    url = StoreUrl(url)
     try:
         keyspace = Keyspace(namespace)
     except ValueError as error:

@@ -59,8 +59,10 @@ def demo(
     output.carry_on = f"`{again}` carries on"
     application: Any = import_application("observers.webindex.demo", "demo")
     # A kill, or a closed terminal, ends the demo as Ctrl-C does: worker, Spark and store stop in order.
+    # What the caller had ignored (nohup) stays ignored.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     console = _console(shown=not output.as_json, record=svg is not None)
     show = application.Show(console)
     report = application.run(application.Settings(docs=docs, limit=limit, folder=folder, fresh=fresh), show)

@@ -304,7 +304,10 @@ class _Job:
                         self.spark.cancelJobGroup(self.group)
                 self._report_progress(started)
             except BaseException:
-                self.spark.cancelJobGroup(self.group)
+                # Again and again: a job that Spark does not know yet is not cancelled.
+                while not job.done():
+                    self.spark.cancelJobGroup(self.group)
+                    wait([job], _LOOK)
                 raise
             return job.result()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -49,7 +49,7 @@ class TaskResult:
 class LoadTask:
     """Loads the splits of one task; travels to the executors."""
 
-    url: str
+    url: str = field(repr=False)
     namespace: str
     table: str
     reader: SplitReader

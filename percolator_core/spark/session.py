@@ -9,18 +9,24 @@ import atexit
 import logging
 import os
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from percolator_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway
     from pyspark import SparkConf, SparkContext
 
 MIN_JAVA: Final = 17
@@ -40,6 +46,10 @@ _SETTINGS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 _HIGHER_LOG_LEVEL: Final = "ERROR"
+_LOOK: Final = 0.02
+"""Seconds between two looks whether Java is up."""
+_END_LIMIT: Final = 10.0
+"""Seconds for a Java that is not up yet to end; then it is killed."""
 
 
 def default_master(cores: int | None = None) -> str:
@@ -56,6 +66,8 @@ def spark_context(
     log: str | os.PathLike[str] | None = None,
 ) -> SparkContext:
     """The running SparkContext, or a new one.
+
+    The handler of SIGINT stays the caller's: a job of one's own goes on after a Ctrl-C until it is cancelled.
 
     Args:
         app: the name shown by Spark.
@@ -77,7 +89,6 @@ def spark_context(
         check_java()
     conf = _configuration(app, master or default_master(), Path(project), settings or {})
     context = _launch(conf, Path(log) if log is not None else None)
-    context.setLogLevel(_HIGHER_LOG_LEVEL)
     check_versions(context.version)
     return context
 
@@ -146,34 +157,161 @@ def python_path(project: Path) -> str:
 
 
 def _launch(conf: SparkConf, log: Path | None) -> SparkContext:
-    """Starts Java with its output in a file, so that nothing of it reaches a person's terminal."""
+    """Starts Java, unless there is one, and Spark in it."""
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
-    from pyspark.errors import PySparkException, PySparkRuntimeError
-    from pyspark.java_gateway import launch_gateway
+    from pyspark.errors import PySparkException
 
     logging.getLogger().addFilter(_not_of_py4j)
     logging.getLogger("py4j").propagate = False
-    gateway = SparkContext._gateway  # noqa: SLF001
-    if gateway is None:
-        path = log or _temporary_log()
-        paths = {"PYTHONPATH": conf.get("spark.executorEnv.PYTHONPATH") or ""}
-        with path.open("wb") as output, _environment({"PYSPARK_PYTHON": sys.executable, **paths}):
-            try:
-                gateway = launch_gateway(conf, {"stdout": output, "stderr": output})
-            except PySparkRuntimeError:
-                raise ConfigurationError(
-                    f"Spark's Java did not start: {_complaint(path)} (all in {path})."
-                ) from None
-        if log is None:
-            atexit.register(path.unlink, missing_ok=True)
-    with _environment({"PYSPARK_PYTHON": sys.executable}):
+    gateway = SparkContext._gateway or _start_silently(conf, log)  # noqa: SLF001
+    with _environment({"PYSPARK_PYTHON": sys.executable}), _own_interrupts():
         try:
-            return SparkContext(conf=conf, gateway=gateway)
+            context = SparkContext(conf=conf, gateway=gateway)
+            context.setLogLevel(_HIGHER_LOG_LEVEL)
         except (Py4JError, PySparkException) as error:
             reason = next((line for line in str(error).splitlines() if line.startswith(": ")), f": {error}")
             master = conf.get("spark.master")
             raise ConfigurationError(f"Spark does not start with master {master!r}{reason}") from None
+        except (KeyboardInterrupt, SystemExit):
+            _forget(gateway)
+            raise
+        else:
+            return context
+
+
+def _start_silently(conf: SparkConf, log: Path | None) -> JavaGateway:
+    """A new Java with its output in a file, so that nothing of it reaches a person's terminal."""
+    path = log or _temporary_log()
+    try:
+        gateway = _connected(conf, path)
+    except ConfigurationError:
+        raise  # it names the log, which stays
+    except BaseException:
+        if log is None:
+            path.unlink(missing_ok=True)
+        raise
+    if log is None:
+        atexit.register(path.unlink, missing_ok=True)
+    return gateway
+
+
+def _connected(conf: SparkConf, log: Path) -> JavaGateway:
+    """A new Java, connected.
+
+    pyspark would start one, too. But interrupted before Java is up, it removes the folder in which Java is to
+    leave its port. Java fails on that and stays for good: the thread that would notice our end is gone, and
+    the one that serves the port lives. And for a Java that ends early with exit code 0 it waits for ever.
+    """
+    from pyspark.java_gateway import launch_gateway
+
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java
+        return launch_gateway(conf)
+    over = threading.Event()
+    # No signal handler raises in a thread: Java is known from its first moment, and ended in every case.
+    with ThreadPoolExecutor(1, "percolator-java") as pool:
+        starting = pool.submit(_start_java, conf, log, over)
+        try:
+            java = starting.result()
+        except BaseException:
+            over.set()
+            raise
+    with _environment({"PYSPARK_GATEWAY_PORT": str(java.port), "PYSPARK_GATEWAY_SECRET": java.secret}):
+        gateway = launch_gateway(conf)
+    gateway.proc = java.process
+    return gateway
+
+
+@dataclass(frozen=True, slots=True)
+class _Java:
+    """A Java that is up. It ends by itself when its stdin is closed, be it by our end."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    secret: str
+
+
+def _start_java(conf: SparkConf, log: Path, over: threading.Event) -> _Java:
+    """Starts Java and waits until it is up; ends it when ``over`` is set before."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    command = [str(Path(_find_spark_home()) / "bin" / "spark-submit")]
+    for name, value in conf.getAll():
+        command += ["--conf", f"{name}={value}"]
+    command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+    with tempfile.TemporaryDirectory(prefix="percolator-java-") as folder, log.open("wb") as output:
+        told = Path(folder) / "port"
+        settings = {
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": conf.get("spark.executorEnv.PYTHONPATH") or "",
+            "SPARK_CONNECT_MODE": "0",
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
+        }
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env=os.environ | settings,
+            process_group=0,  # a terminal's Ctrl-C is for us alone, who end Java in order
+        )
+        try:
+            return _once_up(process, told, log, over)
+        except BaseException:
+            _end(process)
+            raise
+
+
+def _once_up(process: subprocess.Popen[bytes], told: Path, log: Path, over: threading.Event) -> _Java:
+    """Waits until Java has told its port, in a file that appears as a whole."""
+    from pyspark.serializers import UTF8Deserializer, read_int
+
+    while not told.exists():
+        if process.poll() is not None:
+            raise ConfigurationError(f"Spark's Java did not start: {_complaint(log)} (all in {log}).")
+        if over.wait(_LOOK):
+            raise InterruptedError
+    with told.open("rb") as file:
+        return _Java(process, read_int(file), UTF8Deserializer().loads(file))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a Java that is not up yet, with the shell scripts that start it."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_END_LIMIT)
+            break
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def _forget(gateway: JavaGateway) -> None:
+    """Ends a Java in the midst of a call: its answer, still to come, would be taken for that of the next."""
+    from pyspark import SparkContext
+
+    process: subprocess.Popen[bytes] | None = gateway.proc
+    if process is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keeps the caller's handler of SIGINT, be it to ignore it.
+
+    Spark puts one of its own there, which cancels all jobs: it would speak to Java in the midst of another
+    call, and to a Spark long stopped. A load that is interrupted cancels its job itself.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and before is not None:
+            signal.signal(signal.SIGINT, before)
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:

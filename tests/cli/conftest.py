@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ function: cli_steps:total
 writes: [words.total]
 """,
     "cli_steps.py": """\
+import pathlib
 import time
 
 def split(t, cell):
@@ -54,6 +56,11 @@ def split(t, cell):
         raise ValueError("no such word")
     if text == b"slow":
         time.sleep(1)
+    if text == b"held":
+        pathlib.Path("begun").touch()
+        until = time.monotonic() + 60
+        while not pathlib.Path("go").exists() and time.monotonic() < until:
+            time.sleep(0.005)
     t.set("words", cell.row, "count", str(len((text or b"").split())).encode())
     t.notify("words", b"all", "dirty")
 
@@ -103,9 +110,11 @@ class Project:
         assert ended.code == 0, ended.err
         return ended
 
-    def start(self, *arguments: str, text: bool = True) -> subprocess.Popen[Any]:
+    def start(
+        self, *arguments: str, text: bool = True, variables: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[Any]:
         """Start a command in a process of its own."""
-        environment = {**os.environ, **self.environment(), "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, **self.environment(), "PYTHONPATH": str(ROOT), **(variables or {})}
         command = [sys.executable, "-m", "percolator_core", *arguments]
         pipe = subprocess.PIPE
         return subprocess.Popen(
@@ -132,15 +141,41 @@ class Project:
                     t.set("docs", row, "text", text.encode())
 
     def stop(
-        self, process: subprocess.Popen[str], number: int = signal.SIGTERM, timeout: float = 10
+        self, process: subprocess.Popen[str], number: int = signal.SIGTERM, timeout: float = 30
     ) -> Ended:
         """Send a signal and wait for the end."""
         process.send_signal(number)
+        return self.end_of(process, timeout)
+
+    def end_of(self, process: subprocess.Popen[str], timeout: float = 30) -> Ended:
+        """Wait for the end."""
         try:
             out, err = process.communicate(timeout=timeout)
         finally:
             process.kill()
         return Ended(process.returncode, out, err)
+
+    def stop_in_a_run(self, process: subprocess.Popen[str], number: int = signal.SIGTERM) -> Ended:
+        """Send a signal while an observer works on a text that says ``held``, and wait for the end."""
+        until = time.monotonic() + 60
+        while not (self.folder / "begun").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        process.send_signal(number)
+        (self.folder / "go").touch()  # only now: the signal is there before the run is over
+        return self.end_of(process, 60)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> Iterator[None]:
+    """SIGINT interrupts this process, and so those started from here.
+
+    Shells have what they start in the background ignore it, and that is inherited.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ import hashlib
 import io
 import json
 import signal
-import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from observers.webindex.search import search
 from percolator_core import Chain, ConfigurationError, Database, PercolatorError, Worker, connect
 from percolator_core.dirty import DirtyIndex
 from percolator_core.spark.loading import merge
+from tests.spark.gate import Gate, eventually, held, runs
 
 if TYPE_CHECKING:
     from observers.webindex.demo.changes import Change
@@ -341,18 +342,41 @@ class TestWhole:
         assert picture.startswith("<svg")
         assert "url(http" not in picture.replace('"', "")
 
-    def test_an_interrupted_run_carries_on(self, project: Project, docs: Path) -> None:
-        process = project.start("demo", "--docs", str(docs))
-        until = time.monotonic() + 60
-        copied = ".percolator/demo-docs-*/documents/opal.html"
-        while not list(project.folder.glob(copied)) and time.monotonic() < until:
-            time.sleep(0.05)
-        time.sleep(3)
-        ended = project.stop(process, signal.SIGINT, timeout=60)
-        assert ended.code == 130
+    @pytest.mark.parametrize(
+        ("number", "stuck", "begun"),
+        [
+            pytest.param(signal.SIGINT, None, None, id="while Java starts"),
+            pytest.param(
+                signal.SIGINT, ("documents", "contents"), ("documents", "contents"), id="in the load"
+            ),
+            pytest.param(signal.SIGTERM, ("pages", "parsed"), ("pages", "parsed"), id="in the observers"),
+        ],
+    )
+    def test_an_interrupted_run_carries_on(
+        self,
+        project: Project,
+        docs: Path,
+        number: int,
+        stuck: tuple[str, str] | None,
+        begun: tuple[str, str] | None,
+    ) -> None:
+        gate = Gate(project.folder / "java")
+        process = project.start("demo", "--docs", str(docs), "--folder", "state", variables=gate.environment)
+        java = gate.pid()
+        with ExitStack() as stack:
+            if stuck is not None and begun is not None:
+                # One document gets no further, so the run cannot end; another one shows that it is here.
+                url = f"embedded:{project.folder / 'state'}"
+                db = stack.enter_context(connect(url, "webindex"))
+                stack.enter_context(held(url, "webindex", stuck[0], "doc://docs/opal.html", stuck[1]))
+                gate.open()
+                eventually(lambda: db.snapshot().get(begun[0], "doc://docs/anvil.html", begun[1]))
+            ended = project.stop(process, number, timeout=100)
+        assert ended.code == 130, ended.err
         assert ended.error.startswith("interrupted; nothing is lost: `percolator demo --docs ")
         assert "Traceback" not in ended.err
-        again = self.play(project, "--docs", str(docs))
+        eventually(lambda: not runs(java))
+        again = self.play(project, "--docs", str(docs), "--folder", "state")
         assert again["good"], again
         assert again["documents"] == 16
 

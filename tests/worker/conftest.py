@@ -19,6 +19,7 @@ from percolator_core.dirty import DirtyIndex
 from percolator_core.observers import Observer, Retry
 from percolator_core.observers.chain import digest_of
 from percolator_core.observers.graph import build_graph, observed_columns
+from tests.cli.conftest import interruptible  # noqa: F401 - a fixture for all tests here
 
 ROOT = Path(__file__).parents[2]
 TABLES = (TableDefinition("docs", 4), TableDefinition("sums", 4, ("dirty",)))

@@ -183,7 +183,7 @@ def test_an_empty_chain_of_work_returns_at_once(db: Database) -> None:
     chain = chain_of(watch("look", lambda t, cell: None, "docs.text"))
     counts = drain(db, chain).counts
     assert counts.ran == 0
-    assert counts.seconds < 1
+    assert counts.seconds < 5
 
 
 def test_new_observers_get_later_writes_and_retired_ones_lose_their_marks(db: Database) -> None:

@@ -1,0 +1,171 @@
+"""Garbage collection beside everything else, and beside another one: it drops only what it has resolved."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from percolator_core import Database, SnapshotTooOld, TransactionConflict
+from percolator_core.janitor import Janitor
+from tests.core.crash import Connect, Interrupted
+from tests.core.servers import commit_of, die, rows_apart
+from tests.core.test_growth import put, size_of
+
+HOT, COOL = rows_apart(2)
+NOTHING = timedelta(0)
+
+
+@pytest.mark.parametrize("finish", [False, True], ids=["the second stops", "the second goes on"])
+def test_two_collectors_drop_only_what_each_has_resolved(
+    connect: Connect, db: Database, finish: bool
+) -> None:
+    """A second one raises the safe point while the first drops: the locks in between are not resolved yet."""
+    writer = connect()
+    writer.client.one_call_a_tablet = True
+    first, second = Janitor(db.client), Janitor(connect().client)
+
+    def meanwhile() -> None:
+        t = writer.begin()
+        t.set("t", HOT, "v", b"whole")
+        t.set("t", COOL, "v", b"whole")
+        commit = commit_of(t)
+        commit.commit_primary(commit.prewrite())
+        die(writer)
+        put(db, HOT, b"next")
+        safe = db.timestamp()
+        tags = db.catalog.table("t").tags
+        db.store.call(*[db.store.script("raise_safe_point", [tag], safe) for tag in tags])
+
+    first._store = Interrupted(db, "collect", meanwhile)  # type: ignore[assignment]
+    first.collect(0.0)
+    if finish:
+        second.collect(0.0)
+    assert db.snapshot().get("t", COOL, "v") == b"whole"
+
+
+def test_new_locks_below_the_safe_point_are_refused_before_the_old_ones_are_resolved(
+    connect: Connect, db: Database
+) -> None:
+    """Else one could appear behind the back of the collector, and be judged by what it drops."""
+    writer = connect()
+    writer.client.one_call_a_tablet = True
+    put(db, HOT, b"old")
+    t = writer.begin()
+    t.set("t", HOT, "v", b"new")
+    t.set("t", COOL, "v", b"new")
+    commit = commit_of(t)
+    refused: list[BaseException] = []
+
+    def late() -> None:
+        try:
+            commit.commit_primary(commit.prewrite())
+        except SnapshotTooOld as error:
+            refused.append(error)
+
+    janitor = Janitor(db.client)
+    janitor._store = Interrupted(db, "collect", late)  # type: ignore[assignment]
+    janitor.collect(0.0)
+    assert refused
+    with db.transaction() as reader:
+        assert (reader.get("t", HOT, "v"), reader.get("t", COOL, "v")) == (b"old", None)
+
+
+ACCOUNTS = [b"account %d" % number for number in range(20)]
+TOTAL = 100 * len(ACCOUNTS)
+
+
+class Crew:
+    """Threads, each with a database of its own, that work until the first of them fails or all are done."""
+
+    def __init__(self, seed: int) -> None:
+        self.done = threading.Event()
+        self.errors: list[BaseException] = []
+        self._seed = seed
+        self._threads: list[threading.Thread] = []
+
+    def hire(self, db: Database, work: Callable[[Database, random.Random], None]) -> threading.Thread:
+        chance = random.Random(self._seed + len(self._threads))
+
+        def run() -> None:
+            try:
+                work(db, chance)
+            except BaseException as error:  # noqa: BLE001 - told by the main thread
+                self.errors.append(error)
+                self.done.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        self._threads.append(thread)
+        return thread
+
+    def dismiss(self) -> None:
+        self.done.set()
+        for thread in self._threads:
+            thread.join()
+        assert self.errors == []
+
+
+def test_nothing_is_lost_while_two_collect_and_others_read_and_write(
+    connect: Connect, db: Database, two_phase: bool
+) -> None:
+    """A bank: some clients leave their secondaries to others, whom the collectors must not confuse."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    crew = Crew(seed)
+    with db.transaction() as t:
+        for account in ACCOUNTS:
+            t.set("t", account, "v", b"100")
+
+    def connected() -> Database:
+        mine = connect(lock_wait=20)
+        mine.client.one_call_a_tablet = two_phase
+        return mine
+
+    def collect(mine: Database, chance: random.Random) -> None:
+        while not crew.done.is_set():
+            mine.collect_garbage(timedelta(milliseconds=chance.choice([0, 0, 5, 20])))
+            mine.store.sleep(chance.uniform(0, 0.01))
+
+    def read(mine: Database, chance: random.Random) -> None:
+        while not crew.done.is_set():
+            try:
+                found = list(mine.snapshot().scan("t"))
+            except SnapshotTooOld:
+                continue
+            assert [row for row, _ in found] == sorted(ACCOUNTS)
+            assert sum(int(cells["v"]) for _, cells in found) == TOTAL
+
+    for work in (collect, collect, read):
+        crew.hire(connected(), work)
+    for writer in [crew.hire(connected(), transfers) for _ in range(2)]:
+        writer.join()
+    crew.dismiss()
+    db.resolve_locks(NOTHING)
+    db.collect_garbage(NOTHING)
+    found = dict(db.snapshot().scan("t"))
+    assert sum(int(cells["v"]) for cells in found.values()) == TOTAL
+    assert {size_of(db, account).versions for account in ACCOUNTS} == {0}
+    assert {size_of(db, account).fields for account in ACCOUNTS} == {1}
+
+
+def transfers(db: Database, chance: random.Random) -> None:
+    left = 150
+    while left:
+        one, other = chance.sample(ACCOUNTS, 2)
+        t = db.begin()
+        try:
+            values = t.get_many([("t", one, "v"), ("t", other, "v")])
+            t.set("t", one, "v", b"%d" % (int(values[0] or b"") - 1))
+            t.set("t", other, "v", b"%d" % (int(values[1] or b"") + 1))
+            if db.client.one_call_a_tablet and chance.random() < 0.3:
+                commit = commit_of(t)
+                commit.commit_primary(commit.prewrite())
+            else:
+                t.commit()
+        except (TransactionConflict, SnapshotTooOld):
+            continue
+        left -= 1

@@ -1,0 +1,252 @@
+# ruff: noqa: INP001
+"""Plants the bugs of tests/mutants in a copy of the library, and sees that a test catches each.
+
+A mutant is a unified patch. In front of its first ``---`` stand a sentence that says which bug it is, and a
+line ``caught-by:`` for each test that must fail. A mutant is caught if exactly those fail, by an assertion or
+an error of the library: one that merely breaks the code proves nothing. Without it the same tests must pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "tests" / "mutants"
+COPIED = ("percolator_core", "tests", "observers", "schemas", "pyproject.toml")
+LETTERS = "abcdefghijklmn"
+AT_ONCE = 2
+LIMIT = 60
+"""Seconds that one test may take."""
+
+GUARD = '''\
+"""Makes sure that the copy is tested, and nothing else."""
+from pathlib import Path
+import pytest
+import percolator_core
+
+def pytest_configure(config):
+    if Path(percolator_core.__file__).resolve().parents[1] != Path(__file__).resolve().parent:
+        pytest.exit(f"{percolator_core.__file__} was imported, not the copy", returncode=77)
+'''
+
+_PROOF = re.compile(
+    r"AssertionError\b|assert |Failed: DID NOT RAISE|TimeoutError: |percolator_core\.errors\.\w+: "
+)
+_NO_PROOF = re.compile(r"the store answered:|from pytest-timeout")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A patch and what its header says. ``tests`` are pytest's node ids."""
+
+    name: str
+    bug: str
+    tests: tuple[str, ...]
+    patch: Path
+
+    @property
+    def letter(self) -> str:
+        """The item of the list "beyond the pseudo-code" that it breaks."""
+        return self.name[0]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a mutant: ``caught``, ``SURVIVED``, or what is wrong with it."""
+
+    name: str
+    letter: str
+    bug: str
+    caught_by: tuple[str, ...]
+    seconds: float
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of pytest: its exit code, and what failed, by node id, with the message."""
+
+    code: int
+    failed: dict[str, str]
+    broken: dict[str, str]
+    passed: set[str]
+    output: str
+
+
+def read(patch: Path) -> Mutant:
+    """The mutant in a file; raises ValueError when its header is not as it should be."""
+    head, _, _ = patch.read_text(encoding="utf-8").partition("\n--- ")
+    lines = [line for line in head.splitlines() if line]
+    tests = [line.partition(":")[2].strip() for line in lines if line.startswith("caught-by:")]
+    bug = " ".join(line for line in lines if not line.startswith("caught-by:"))
+    if not bug or not all(tests) or not tests or patch.stem[0] not in LETTERS:
+        raise ValueError(f"{patch.name}: say which bug it is, and after 'caught-by:' which test catches it")
+    return Mutant(patch.stem, bug, tuple(tests), patch)
+
+
+def mutants(names: Sequence[str] = ()) -> list[Mutant]:
+    """All mutants by name, or those whose names are, or begin with, one of ``names``."""
+    found = [read(path) for path in sorted(FOLDER.glob("*.patch"))]
+    return [one for one in found if not names or one.name.startswith(tuple(names))]
+
+
+def apply(mutant: Mutant, folder: Path) -> str:
+    """Plant the bug in the copy; returns what is wrong with the patch, or nothing."""
+    # Where the copy lies inside another repository git would take the paths for that one's, and do nothing.
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
+    command = ["git", "apply", "--whitespace=nowarn", str(mutant.patch)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return f"stale: {done.stderr.strip().splitlines()[0]}"
+    touched = re.findall(r"^\+\+\+ b/(\S+)", mutant.patch.read_text(encoding="utf-8"), re.MULTILINE)
+    for name in touched:
+        if (folder / name).read_bytes() == (ROOT / name).read_bytes():
+            return f"stale: it does not change {name}"
+        for compiled in (folder / name).parent.glob(f"__pycache__/{Path(name).stem}.*"):
+            compiled.unlink()
+    return ""
+
+
+def run(folder: Path, tests: Sequence[str]) -> Run:
+    """Run tests in a copy."""
+    (folder / "mutant_guard.py").write_text(GUARD, encoding="utf-8")
+    report = folder / "report.xml"
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "mutant_guard", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, f"--timeout={LIMIT}", f"--junitxml={report}", *tests],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    failed, broken, passed = {}, {}, set()
+    for case in ET.parse(report).getroot().iter("testcase") if report.exists() else ():  # noqa: S314 - our own
+        node = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
+        outcomes = {child.tag: child.get("message", "") for child in case}
+        if "error" in outcomes or "skipped" in outcomes:
+            broken[node] = outcomes.get("error", "it was skipped")
+        elif "failure" in outcomes:
+            failed[node] = outcomes["failure"]
+        else:
+            passed.add(node)
+    return Run(done.returncode, failed, broken, passed, done.stdout)
+
+
+def judge(mutant: Mutant, found: Run) -> str:
+    """``caught``, ``SURVIVED``, or why the failure proves nothing."""
+    if found.code == 0 and not found.broken:
+        return "SURVIVED"
+    if found.code != 1 or found.broken:
+        why = next(iter(found.broken.values()), found.output.strip().rpartition("\n")[2])
+        return f"broken: {_first_line(why)}"
+    if not set(mutant.tests) <= set(found.failed):
+        return "SURVIVED in " + ", ".join(sorted(set(mutant.tests) - set(found.failed)))
+    for message in found.failed.values():
+        if _NO_PROOF.search(message) or not _PROOF.match(message):
+            return f"broken: {_first_line(message)}"
+    return "caught"
+
+
+def _first_line(text: str) -> str:
+    return (text.splitlines() or ["it failed without a word"])[0][:200]
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy what a test needs."""
+    for name in COPIED:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name)
+        else:
+            target.mkdir(exist_ok=True)
+            shutil.copy2(source / name, target / name)
+
+
+def examine(chosen: Sequence[Mutant], progress: Progress) -> list[Verdict]:
+    """Judge mutants, some at a time; first see that their tests pass without them."""
+    tests = sorted({test for mutant in chosen for test in mutant.tests})
+    bar = progress.add_task("the tests as they are", total=len(chosen))
+    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+        clean = Path(name) / "clean"
+        copy(ROOT, clean)
+        unharmed = run(clean, tests)
+        if unharmed.code:
+            progress.console.print(unharmed.output, markup=False)
+        progress.update(bar, description="the mutants")
+
+        def one(mutant: Mutant) -> Verdict:
+            before = time.monotonic()
+            verdict = _examine_one(mutant, clean, unharmed)
+            progress.advance(bar)
+            seconds = round(time.monotonic() - before, 1)
+            return Verdict(mutant.name, mutant.letter, mutant.bug, mutant.tests, seconds, verdict)
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return list(pool.map(one, chosen))
+
+
+def _examine_one(mutant: Mutant, clean: Path, unharmed: Run) -> str:
+    absent = set(mutant.tests) - unharmed.passed
+    if absent:
+        return f"broken: does not pass without it: {', '.join(sorted(absent))}"
+    folder = clean.parent / mutant.name
+    copy(clean, folder)
+    try:
+        return apply(mutant, folder) or judge(mutant, run(folder, mutant.tests))
+    finally:
+        shutil.rmtree(folder)
+
+
+def table(verdicts: Sequence[Verdict]) -> Table:
+    """The verdicts, to be read."""
+    made = Table("mutant", "bug", "caught by", "seconds", "verdict")
+    for one in verdicts:
+        tests = "\n".join(test.rpartition("::")[2] for test in one.caught_by)
+        style = None if one.verdict == "caught" else "bold red"
+        made.add_row(one.name, one.bug, tests, f"{one.seconds:.1f}", one.verdict, style=style)
+    return made
+
+
+def main() -> int:
+    """Examine the mutants; 0 if all were caught."""
+    parser = argparse.ArgumentParser(description="Plants known bugs and sees that a test catches each.")
+    parser.add_argument("names", nargs="*", help="mutants, or letters of them; all if none is named")
+    parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
+    arguments = parser.parse_args()
+    chosen = mutants(arguments.names)
+    errors = Console(stderr=True)
+    with Progress(console=errors, transient=True) as progress:
+        verdicts = examine(chosen, progress)
+    if arguments.json:
+        sys.stdout.write(json.dumps([asdict(one) for one in verdicts], indent=2) + "\n")
+    else:
+        Console().print(table(verdicts), markup=False)
+    missing = "" if arguments.names else "".join(sorted(set(LETTERS) - {one.letter for one in verdicts}))
+    if missing:
+        errors.print(f"no mutant for: {missing}")
+    caught = sum(1 for one in verdicts if one.verdict == "caught")
+    errors.print(f"{caught} of {len(verdicts)} mutants were caught")
+    return 0 if verdicts and caught == len(verdicts) and not missing else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
