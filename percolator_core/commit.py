@@ -78,7 +78,8 @@ class Commit:
 
         Raises:
             TransactionConflict: somebody else wrote or is writing one of the cells; nothing was written.
-            TransactionAborted: somebody took us for dead and rolled us back; nothing was written.
+            TransactionAborted: somebody took us for dead and rolled us back, or the server where we began was
+            replaced and may have lost what we read; nothing was written.
             CommitUndetermined: the store went silent at the decisive moment, or the commit is not as safe as
             the durability asks.
             SnapshotTooOld: the transaction began below the safe point.
@@ -152,9 +153,9 @@ class Commit:
         oracle.seen = max(oracle.seen, commit_ts)
         return commit_ts
 
-    def _aborted(self) -> TransactionAborted:
+    def _aborted(self, reason: str = "rolled back") -> TransactionAborted:
         primary = self._primary
-        return TransactionAborted(primary.table, primary.row, decode_column(primary.column), "rolled back")
+        return TransactionAborted(primary.table, primary.row, decode_column(primary.column), reason)
 
     def _fence(self, refusal: list[Any]) -> int:
         """Roll back a one-phase commit that was refused, unless an earlier copy of it has committed."""
@@ -229,8 +230,9 @@ class Commit:
             )
         address = encode_primary(CellAddress(primary.tag, primary.row, primary.column))
         ttl = int(client.timeouts.lock_ttl * 1000)
+        keys = tags if client.one_call_a_tablet else [*tags, client.store.keyspace.oracle]
         return client.store.script(
-            "prewrite", tags, role, self._start_ts, *cells, ttl, client.owner(), address
+            "prewrite", keys, role, self._start_ts, *cells, ttl, client.owner(), address
         )
 
     def _commit_call(self, call: Sequence[Mutation], commit_ts: int, role: str) -> Command:
@@ -271,6 +273,8 @@ class Commit:
                 f"the transaction begun at {self._start_ts} lies below the safe point of garbage collection: "
                 "run it again"
             )
+        if word == b"failed over":
+            raise self._aborted("failed over")
         raise _Refused(call[reply[1]], word.decode(), reply[2] if word == b"locked" else None)
 
 

@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 from percolator_core.catalog import Catalog
 from percolator_core.client import Client, Timeouts
 from percolator_core.concurrency import Concurrency
-from percolator_core.errors import ConfigurationError, TransactionConflict
+from percolator_core.errors import ConfigurationError, SnapshotTooOld, TransactionConflict
 from percolator_core.janitor import Collected, FoundLock, Janitor, ResolvedLocks
 from percolator_core.keys import Keyspace
 from percolator_core.model import MAX_TIMESTAMP, TableDefinition, Version, row_bytes, unpack_version
@@ -138,8 +138,10 @@ class Database:
     def run(self, fn: Callable[[Transaction], T], attempts: int = 10) -> T:
         """Run ``fn`` in a transaction and commit; on a conflict run it again as a whole, with a new snapshot.
 
+        So it does when garbage collection overtakes the snapshot.
+
         Raises:
-            TransactionConflict: still after ``attempts`` (1 or more) tries.
+            TransactionConflict, SnapshotTooOld: still after ``attempts`` (1 or more) tries.
         """
         if attempts < 1:
             raise ValueError(f"attempts is 1 or more, not {attempts}")
@@ -148,7 +150,7 @@ class Database:
             try:
                 with self.transaction() as transaction:
                     return fn(transaction)
-            except TransactionConflict:
+            except (TransactionConflict, SnapshotTooOld):
                 if not remaining:
                     raise
             self.store.sleep(random.uniform(0, pause))

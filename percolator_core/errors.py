@@ -8,7 +8,7 @@
     ├── UnknownTable, UnknownColumn
     ├── RowExists, RowNotFound    reserved for typed tables, which are not in this version: never raised
     ├── TransactionConflict       aborted, nothing written: run it again
-    │   └── TransactionAborted    another client rolled it back: run it again
+    │   └── TransactionAborted    rolled back by another client, or by a failover: run it again
     ├── LockTimeout               a reader waited too long for a live lock
     ├── CommitUndetermined        the outcome of a commit could not be learned
     ├── SnapshotTooOld            older than the garbage collector's safe point
@@ -66,7 +66,8 @@ class TransactionConflict(PercolatorError):
     """The transaction aborted and wrote nothing; run it again with a fresh snapshot.
 
     ``reason`` is ``"newer commit"`` (someone committed to the cell after this snapshot),
-    ``"locked"`` (someone is committing to it now) or ``"rolled back"``.
+    ``"locked"`` (someone is committing to it now), ``"rolled back"``, or ``"failed over"`` (the server where
+    it began was replaced, and may have lost what it read).
     """
 
     def __init__(self, table: str, row: bytes, column: str, reason: str) -> None:
@@ -83,7 +84,10 @@ class TransactionConflict(PercolatorError):
 
 
 class TransactionAborted(TransactionConflict):
-    """Another client rolled this transaction back, because its primary lock outlived its time to live."""
+    """Another client rolled this transaction back, because its primary lock outlived its time to live.
+
+    Or the server where it began was replaced, see ``reason``.
+    """
 
 
 class LockTimeout(PercolatorError):

@@ -17,7 +17,8 @@ a row key follows as it is, at the end of its key, where it cannot be mistaken f
     {ns:table:7}failed:<obs> hash   cell -> quarantine record
     {ns:table:7}wake         channel a message, the observer's name, calls idle workers
     {ns}format               string the format of the data
-    {ns}oracle               hash   last -> newest timestamp; limit -> high-water mark; server -> its run id
+    {ns}oracle               hash   last -> newest timestamp; limit -> high-water mark; server -> its run id;
+                                    floor -> where the last failover was
     {ns}catalog              hash   table -> its definition, as JSON
     {ns}chain                hash   digest, observers: of the chain that was activated last
     {ns}workers              hash   worker -> its chain's digest, where and since when, as JSON

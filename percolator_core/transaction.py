@@ -25,6 +25,9 @@ MAX_ROW: Final = 64 << 10
 
 _BLIND_ROUNDS: Final = 16
 
+_NO_CONFLICT: Final = ("newer commit", "failed over")
+"""Refusals of an old start, which mean nothing to a transaction that has read nothing."""
+
 _Columns = dict[bytes, Write]
 
 
@@ -261,14 +264,14 @@ class Transaction(Snapshot):
             except SnapshotTooOld:
                 pass
             except TransactionConflict as conflict:
-                if conflict.reason != "newer commit":
+                if conflict.reason not in _NO_CONFLICT:
                     raise
         for remaining in reversed(range(_BLIND_ROUNDS)):
             self._start_ts = None
             try:
                 return self._commit_writes(self.start_timestamp, restock=True)
             except TransactionConflict as conflict:
-                if conflict.reason != "newer commit" or not remaining:
+                if conflict.reason not in _NO_CONFLICT or not remaining:
                     raise
         raise AssertionError("unreachable")
 

@@ -12,6 +12,7 @@ local tag, from, limit, forget = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(A
 -- between. It is behind where the tablet is younger than the raise, and nothing is refused there yet.
 local safe = math.min(safe_point(tag), tonumber(ARGV[4]))
 local versions, dropped = 0, 0
+local ENOUGH = 100000
 
 -- Drop what no snapshot at or above the safe point can see: all versions of a column but the newest at or below it.
 local function trim_history(row, column, newest)
@@ -77,5 +78,9 @@ local function collect_row(row)
 end
 
 local rows = redis.call('ZRANGEBYLEX', tag .. 'rows', from, '+', 'LIMIT', 0, limit)
-for _, row in ipairs(rows) do collect_row(row) end
+for _, row in ipairs(rows) do
+  collect_row(row)
+  -- A row may have any number of versions, and others wait meanwhile.
+  if versions >= ENOUGH then return {'(' .. row, versions, dropped} end
+end
 return {#rows == limit and '(' .. rows[#rows] or '', versions, dropped}

@@ -1,12 +1,13 @@
 -- First phase of the commit (paper, figure 6, Prewrite); or both phases at once when one call covers the whole
 -- transaction. All cells are checked before the first is written: a script keeps what it wrote before a failure.
 --   uses    clock, layout, dirty, oracle, commit
---   KEYS    tags … ; with "both" the oracle follows
+--   KEYS    tags … ; then the oracle where the same server has it, which "both" needs
 --   ARGV    "both", "primary" or "secondaries" (what the call covers: everything, or the part that has the primary as
 --           its first cell, or another part), start_ts, then per cell: position of its tag, row, column, kind, value;
 --           unless "both": ttl in ms, owner, primary
 --   reply   {"prewritten"} | {"committed", commit_ts} | {"newer commit", i} | {"locked", i, lock}
---           | {"rolled back", 0}, the primary has a tombstone | {"too old"};  i counts cells from 0
+--           | {"rolled back", 0}, the primary has a tombstone | {"too old"} | {"failed over"}: it began at a server
+--           that this one has replaced;  i counts cells from 0
 
 local role, start_ts = ARGV[1], tonumber(ARGV[2])
 local both = role == 'both'
@@ -18,6 +19,10 @@ for i = 1, both and #KEYS - 1 or #KEYS do
   metas[i] = read_meta(KEYS[i])
   if start_ts <= metas[i].safe then return {'too old'} end
 end
+
+-- What it read there may be lost, and would live on in what it writes here. A tag ends in a brace.
+local oracle = string.sub(KEYS[#KEYS], -1) ~= '}' and KEYS[#KEYS]
+if oracle and start_ts < tonumber(redis.call('HGET', oracle, 'floor') or '0') then return {'failed over'} end
 
 local newest, fresh = {}, {}
 for i = 3, last, 5 do

@@ -1,6 +1,7 @@
 -- Jump to the durable high-water mark when the server is another one than before.
 -- Every connection runs this before anything else, so no timestamp is handed out by a restarted or
--- promoted server that may have lost the newest ones.
+-- promoted server that may have lost the newest ones. Transactions that began below the floor set here may have
+-- read writes that are lost: prewrite.lua refuses them.
 --   uses    clock, oracle
 --   KEYS    oracle
 --   ARGV    run id of the server, "in order" when its predecessor is known to have lost nothing, else "unknown"
@@ -11,6 +12,6 @@ if state[1] == ARGV[1] then return 'same' end
 redis.call('HSET', KEYS[1], 'server', ARGV[1])
 if ARGV[2] ~= 'in order' and state[3] and tonumber(state[3]) > tonumber(state[2]) then
   redis.call('HSET', KEYS[1], 'last', state[3])
-  next_timestamps(KEYS[1], 1)
+  redis.call('HSET', KEYS[1], 'floor', string.format('%.0f', next_timestamps(KEYS[1], 1)))
 end
 return 'recovered'

@@ -8,6 +8,7 @@ thread.
 from percolator_core.store.durability import Durability
 from percolator_core.store.hub import Future, Hub, current_hub, current_task
 from percolator_core.store.store import FORMAT, OutcomeOpenError, Store
+from percolator_core.store.url import StoreUrl
 
 __all__ = [
     "FORMAT",
@@ -16,6 +17,7 @@ __all__ = [
     "Hub",
     "OutcomeOpenError",
     "Store",
+    "StoreUrl",
     "current_hub",
     "current_task",
 ]

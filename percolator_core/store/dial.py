@@ -56,8 +56,9 @@ class Dialer:
         self._tls_options = {
             name: self._options.pop(name) for name in list(self._options) if name.startswith("ssl_")
         }
-        self._timeout: float = self._options.pop("socket_timeout", timeout)
-        limit = self._options.pop("socket_connect_timeout", min(self._timeout, CONNECT_PATIENCE))
+        self.timeout: Final[float] = self._options.pop("socket_timeout", timeout)
+        """Seconds that a reply may take."""
+        limit = self._options.pop("socket_connect_timeout", min(self.timeout, CONNECT_PATIENCE))
         self._limits: dict[str, Any] = {"socket_timeout": limit, "socket_connect_timeout": limit}
         if address.tls:
             tls.context(self._tls_options)
@@ -83,8 +84,8 @@ class Dialer:
             raise told from lost
         self._reached = True
         # Only a greeting has to be quick: a hub that dials serves nobody meanwhile.
-        connection.socket_timeout = self._timeout
-        connection.update_current_socket_timeout(self._timeout)
+        connection.socket_timeout = self.timeout
+        connection.update_current_socket_timeout(self.timeout)
         return connection
 
     def ask(self, endpoint: Endpoint, command: Command) -> Any:
@@ -107,7 +108,7 @@ class Dialer:
     def client(self, endpoint: Endpoint) -> redis.Redis:
         """A client of redis-py for one server."""
         kind, settings = self._settings(endpoint)
-        limits = {**self._limits, "socket_timeout": self._timeout}
+        limits = {**self._limits, "socket_timeout": self.timeout}
         return redis.Redis(connection_pool=ConnectionPool(kind, **{**settings, **limits}))
 
     def greet(self, connection: AbstractConnection) -> None:
@@ -181,6 +182,7 @@ class Dialer:
         address = self._address
         common: dict[str, Any] = {
             "protocol": 2,
+            "driver_info": None,  # else each connection tells its library's name, which few users may
             "retry": Retry(NoBackoff(), 0),
             "username": address.username,
             "password": address.password,

@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NoReturn, SupportsIndex
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from percolator_core.errors import ConfigurationError
@@ -102,6 +102,30 @@ _OPTION = re.compile(r"([?&][^=&]*=)[^&]*")
 _SECRET_WORDS = ("pass", "secret", "token", "auth")
 
 
+class Secret(str):
+    """Text that is shown as ``***``, also by a traceback with local variables, and never pickled."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+    def __str__(self) -> str:
+        return "***"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError("a password is not pickled: pass the store's URL on by other means")
+
+
+class StoreUrl(str):
+    """A store's URL, shown without its password."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(redacted(self))
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a store is and how to enter it. Parts that a kind does not have are empty.
@@ -119,8 +143,8 @@ class Address:
     database: int = 0
     tls: bool = False
     username: str | None = None
-    password: str | None = field(default=None, repr=False)
-    sentinel_password: str | None = field(default=None, repr=False)
+    password: Secret | None = field(default=None, repr=False)
+    sentinel_password: Secret | None = field(default=None, repr=False)
     durability: str = ""
     options: tuple[tuple[str, Value], ...] = ()
 
@@ -131,6 +155,16 @@ def parse(url: str) -> Address:
     Raises:
         ConfigurationError: the scheme is not one of ours, or a part is missing or cannot be.
     """
+    url = StoreUrl(url)
+    try:
+        return _parse(url)
+    except ConfigurationError as error:
+        problem = str(error)
+    # Raised here, where no local variable holds a part of the URL: a traceback may show them.
+    raise ConfigurationError(problem)
+
+
+def _parse(url: str) -> Address:
     scheme, colon, rest = url.partition(":")
     if scheme == "embedded" and colon:
         return Address("embedded", folder=_folder(rest))
@@ -173,14 +207,20 @@ def redacted(url: str) -> str:
     # A password that was not encoded may hold / ? # or @: everything before the last @ may belong to it.
     user, at, after = body.rpartition("@")
     if at and not (scheme == "unix" and slashes and body.startswith("/")):
+        if any(_is_secret(option) for option in _OPTION.finditer(user)):
+            after = "***"  # the password stands in an option, and this is the rest of it
         name, between, _ = user.partition(":")
         body = (f"{name}:***@" if between else "***@") + after
     return _OPTION.sub(_without_secret, scheme + colon + slashes + body)
 
 
 def _without_secret(option: re.Match[str]) -> str:
+    return f"{option[1]}***" if _is_secret(option) else option[0]
+
+
+def _is_secret(option: re.Match[str]) -> bool:
     name = unquote(option[1]).lower()
-    return f"{option[1]}***" if any(word in name for word in _SECRET_WORDS) else option[0]
+    return any(word in name for word in _SECRET_WORDS)
 
 
 def _folder(text: str) -> Path:
@@ -249,8 +289,8 @@ def _network_address(url: str, parts: SplitResult) -> Address:
         database=_database(url, kind, path.removeprefix("/"), number),
         tls=tls,
         username=login[0],
-        password=login[1],
-        sentinel_password=sentinel_password,
+        password=None if login[1] is None else Secret(login[1]),
+        sentinel_password=None if sentinel_password is None else Secret(sentinel_password),
         durability=durability,
         options=typed,
     )
