@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 from percolator_core.client import Client
@@ -79,12 +79,13 @@ class Janitor:
         ``limit`` is how many at most of each tablet.
         """
         for table, tag in self._tablets():
-            bound = b"+inf"
+            ranges = [(b"-inf", b"+inf")]
             if older_than is not None:
-                # By the clock of the server that wrote them.
+                # By the clock of the server that wrote them. What lies ahead of it is from before it was set back.
                 now = self._store.one(self._store.script("now", [tag]))
-                bound = b"(%d" % (now - int(older_than * 1e6))
-            yield from islice(self._locks_of(table, tag, bound), limit)
+                ranges = [(b"-inf", b"(%d" % (now - int(older_than * 1e6))), (b"(%d" % now, b"+inf")]
+            found = chain.from_iterable(self._locks_of(table, tag, *bounds) for bounds in ranges)
+            yield from islice(found, limit)
 
     def resolve(self, older_than: float) -> ResolvedLocks:
         """Settle locks untouched for ``older_than`` seconds whose transactions are over or may be ended."""
@@ -124,10 +125,10 @@ class Janitor:
             for tag in self._client.catalog.table(definition.name).tags:
                 yield definition.name, tag
 
-    def _locks_of(self, table: str, tag: bytes, bound: bytes) -> Iterator[FoundLock]:
+    def _locks_of(self, table: str, tag: bytes, least: bytes, most: bytes) -> Iterator[FoundLock]:
         offset = 0
         while True:
-            command = (b"ZRANGEBYSCORE", tag + b"locks", b"-inf", bound, b"WITHSCORES")
+            command = (b"ZRANGEBYSCORE", tag + b"locks", least, most, b"WITHSCORES")
             flat = self._store.one((*command, b"LIMIT", offset, _LOCKS_PER_STEP))
             yield from list(self._look_up(table, tag, flat))
             if len(flat) < 2 * _LOCKS_PER_STEP:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
@@ -96,3 +97,15 @@ def test_a_lock_from_before(db: Database, clock: FakeClock) -> None:
     commit_of(other).prewrite()
     clock.set_back(db.store, HOUR)
     assert db.begin().get("docs", "locked", "text") is None
+
+
+def test_the_janitor_finds_locks_from_before(db: Database, clock: FakeClock) -> None:
+    from tests.core.servers import commit_of
+
+    other = db.begin()
+    other.set("docs", "locked", "text", b"1")
+    db.client.one_call_a_tablet = True
+    commit_of(other).prewrite()
+    clock.set_back(db.store, HOUR)
+    assert db.resolve_locks(timedelta(seconds=30)).rolled_back == 1
+    assert not list(db.locks())
