@@ -81,7 +81,7 @@ class Janitor:
         for table, tag in self._tablets():
             ranges = [(b"-inf", b"+inf")]
             if older_than is not None:
-                # By the clock of the server that wrote them. What lies ahead of it is from before it was set back.
+                # By the clock of the server that wrote them. What lies ahead is from before it was set back.
                 now = self._store.one(self._store.script("now", [tag]))
                 ranges = [(b"-inf", b"(%d" % (now - int(older_than * 1e6))), (b"(%d" % now, b"+inf")]
             found = chain.from_iterable(self._locks_of(table, tag, *bounds) for bounds in ranges)

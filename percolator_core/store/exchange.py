@@ -55,6 +55,7 @@ class Exchange:
         "stamp",
         "timestamp",
         "trouble",
+        "under_way",
         "wire",
     )
 
@@ -93,6 +94,8 @@ class Exchange:
         """How often another server was named."""
         self.executed_maybe = False
         """Whether the connection broke after the commands had been sent."""
+        self.under_way = False
+        """Whether an attempt has been sent that is not over."""
         self.deadline = 0.0
         self.wire: Wire | None = None
         """The connection of the last attempt."""
@@ -111,6 +114,12 @@ class Exchange:
     def remaining(self) -> Sequence[bytes]:
         """The commands that still have to be sent."""
         return self.packed[len(self.replies) :] if self.replies else self.packed
+
+    def start_over(self) -> None:
+        """Forget what another server answered: what it had may never come to the one that is asked now."""
+        self.executed_maybe = self.executed_maybe or bool(self.replies)
+        self.replies.clear()
+        self.timestamp, self.acknowledged = 0, None
 
     def conclude(self) -> None:
         """All replies of this attempt are in, such as they are."""
@@ -139,7 +148,9 @@ class Exchange:
 
     def _finish(self) -> None:
         """Tell the caller that this attempt is over."""
-        self.awaits = []
+        if self.awaits:
+            self.awaits = []
+        self.under_way = False
         if self.on_done is not None:
             self.on_done(self)
 
@@ -165,12 +176,11 @@ class Exchange:
             self.deadline = now + patience
         if now < self.deadline:
             return False
-        mend = "check that it runs and can be reached"
+        why, mend = str(self.trouble), "check that it runs and can be reached"
         if isinstance(self.trouble, AskError):
-            mend = "a slot is on its way to another server; redis-cli --cluster fix ends a broken move"
-        self.failure = StoreUnavailable(
-            f"the store did not answer for {patience:g} s ({self.trouble}): {mend}"
-        )
+            why = f"slot {self.trouble.slot_id} is on its way to {self.trouble.host}:{self.trouble.port}"
+            mend = "redis-cli --cluster fix ends a move that was broken off"
+        self.failure = StoreUnavailable(f"the store did not answer for {patience:g} s ({why}): {mend}")
         return True
 
 

@@ -28,6 +28,7 @@ from percolator_core.errors import PercolatorError
 from percolator_core.store import collector
 from percolator_core.store.exchange import Exchange
 from percolator_core.store.lines import Lines
+from percolator_core.store.wire import IDLE
 
 T = TypeVar("T")
 
@@ -79,6 +80,8 @@ class Task(greenlet.greenlet):
     hub: Hub
     awaiting: object = None
     """What the task is parked for. Nothing else wakes it: no answer to what it gave up when interrupted."""
+    repeats: Exchange | None = None
+    """The exchange that this task sends again; None for a task that somebody submitted."""
     deadline: Any = None
     """When the task must be over, as the watchdog has it: ``at``, in monotonic seconds, and ``error()``."""
 
@@ -278,6 +281,12 @@ class Hub:
     def finish_only(self, future: Future[Any]) -> None:
         """End all tasks but the one behind the future, and run that to its end."""
         kept = {task for task in self._active if task.is_behind(future)}
+        # What broke off with the connection is sent again by a task of its own: the one kept waits for that.
+        kept |= {
+            task
+            for task in self._active
+            if task.repeats is not None and (task.repeats.caller is None or task.repeats.caller in kept)
+        }
         self._active -= kept
         self._end_tasks()
         self._active |= kept
@@ -290,8 +299,8 @@ class Hub:
             collector.expect(-self.width)
         if self.process == os.getpid():
             self._end_tasks()
-            while self._converse():
-                pass
+            while self._parked or self.lines.in_flight:
+                self._converse()
         self.lines.close()
         self._bell_out.close()
         self._bell_in.close()
@@ -379,12 +388,23 @@ class Hub:
         if self._parked and (len(self._parked) >= BURST or not self.lines.in_flight):
             batch, self._parked = self._parked, []
             self.lines.send(batch)
-        elif self.lines.in_flight:
-            self.lines.receive()
-        else:
+        elif not self.lines.in_flight or not self._take_in():
             return False
         self._raise_interruption()
         return True
+
+    def _take_in(self) -> bool:
+        """Take in an answer. A server that is slow, or was stopped, must not hold up those who use others."""
+        if self._parked and self.lines.several:
+            if self.lines.receive(0):
+                return True
+            batch, self._parked = self._parked, []
+            left = self.lines.send_to_the_idle(batch)
+            self._parked += left
+            if len(left) < len(batch):
+                return True
+        longest = self._asleep[0][0] - time.monotonic() if self._asleep else IDLE
+        return self.lines.receive(min(max(0.0, longest), IDLE))
 
     def _raise_interruption(self) -> None:
         """Let Ctrl-C out of the hub, once every caller of the batch at hand has been told its outcome."""
@@ -420,7 +440,9 @@ class Hub:
         elif exchange.may_go_on_at_once():
             self._calls.append(partial(self._mend, exchange))
         else:
-            self._start(Task(self, self._repeat_later, (exchange,), Future(self)))
+            task = Task(self, self._repeat_later, (exchange,), Future(self))
+            task.repeats = exchange
+            self._start(task)
 
     def _repair_forgotten(self) -> None:
         exchanges, self._forgotten = self._forgotten, []

@@ -83,7 +83,6 @@ class Store:
         self.patience = self._patience = patience
         address = parse(url)
         self.durability = durability if durability is not None else Durability.parse(address.durability)
-        self._timeout = timeout
         self._local = threading.local()
         self._open: weakref.WeakSet[Lines] = weakref.WeakSet()  # one goes with the thread that used it
         self._open_lock = threading.Lock()
@@ -252,7 +251,11 @@ class Store:
             if any(not one.may_go_on_at_once() for one in exchanges):
                 time.sleep(0.02)
             for one in exchanges:
-                self._repair(one)
+                try:
+                    self._repair(one)
+                except PercolatorError as error:
+                    one.fail(error)  # not raised: the exchange knows whether it was executed
+            exchanges = [one for one in exchanges if one.failure is None]
 
     def one(self, command: Command) -> Any:
         """Send one command and return its reply."""
@@ -371,6 +374,11 @@ class Store:
         Raises:
             ConfigurationError: it cannot.
         """
+        if self.durability.required:
+            # Once now, with nothing to wait for: a user who may not would else learn it at a commit point.
+            self.one(
+                (b"WAITAOF", 0, 0, 1) if self.durability.fsync and self._counts_disk else (b"WAIT", 0, 1)
+            )
         if not self.durability.fsync:
             return
         if facts.raw.get("aof_enabled") != "1":
@@ -409,7 +417,7 @@ class Store:
 
     def _open_lines(self) -> Lines:
         self._notice_fork()
-        lines = Lines(self._topology, self._open_wire, self._timeout)
+        lines = Lines(self._topology, self._open_wire, self._dialer.timeout)
         with self._open_lock:
             self._open.add(lines)
         return lines
@@ -421,6 +429,7 @@ class Store:
             # Nobody makes a replica of an embedded server.
             self._dialer.greet if self.embedded is None else None,
             self.durability.request(counts_disk=self._counts_disk),
+            partial(self._topology.confirms, endpoint) if self._topology.watched else None,
         )
 
     def _lines(self) -> Lines:
@@ -451,7 +460,9 @@ class Store:
         if exchange.missing_script and exchange.wire is not None:
             exchange.missing_script = False
             sources = [(b"SCRIPT", b"LOAD", script.source) for script in self._scripts.values()]
-            exchange.wire.run(Exchange(sources))
+            loading = Exchange(sources)
+            exchange.wire.run(loading)
+            exchange.failure = loading.failure
         else:
             self._topology.heal(exchange)
 

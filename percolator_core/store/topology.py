@@ -13,7 +13,13 @@ from binascii import crc_hqx
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from redis.exceptions import ClusterDownError, MovedError, RedisError
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterDownError,
+    MovedError,
+    NoPermissionError,
+    RedisError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from percolator_core.errors import ConfigurationError, StoreUnavailable
@@ -26,6 +32,9 @@ SLOTS: Final = 16384
 _PAUSE: Final = 0.1
 """Seconds between two looks around."""
 
+_NOBODY_THERE: Final = 5.0
+"""Seconds for which nobody is asked to confirm a place, after nobody answered."""
+
 
 class Endpoint(NamedTuple):
     """Where a server listens: host and port, or the path of a Unix socket and port 0."""
@@ -37,6 +46,9 @@ class Endpoint(NamedTuple):
         return f"{self.host}:{self.port}" if self.port else self.host
 
 
+_NO_NAME: Final = (None, b"", b"?")
+"""How a server says in CLUSTER SLOTS that it does not know the address of one, or its own."""
+
 Ask = Callable[[Endpoint, Command], Any]
 """Sends one command to one server over a connection of its own, and returns the reply."""
 
@@ -46,6 +58,8 @@ class Topology(Protocol):
 
     clustered: bool
     """Whether there is more than one place, so that every command goes where its key is."""
+    watched: bool
+    """Whether a server can be replaced by another one, and there are others who know."""
     generation: int
     """Counts the changes."""
 
@@ -54,6 +68,9 @@ class Topology(Protocol):
 
     def endpoints(self) -> Sequence[Endpoint]:
         """All servers that have slots."""
+
+    def confirms(self, endpoint: Endpoint, since: float) -> bool:
+        """Whether others said after ``since`` that the server has its place; True if nobody answers."""
 
     def heal(self, exchange: Exchange) -> None:
         """Take in what an exchange failed for."""
@@ -66,6 +83,7 @@ class OneServer:
     """A server at a known address."""
 
     clustered = False
+    watched = False
     generation = 0
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -78,6 +96,10 @@ class OneServer:
     def endpoints(self) -> Sequence[Endpoint]:
         """The server, alone."""
         return (self._endpoint,)
+
+    def confirms(self, endpoint: Endpoint, since: float) -> bool:  # noqa: ARG002
+        """Nobody else could say."""
+        return True
 
     def heal(self, exchange: Exchange) -> None:
         """Nothing can be done but to wait."""
@@ -111,6 +133,7 @@ class WatchedMaster:
     """The master of a service that sentinels watch."""
 
     clustered = False
+    watched = True
     generation = 0
 
     def __init__(self, sentinels: Sequence[Endpoint], service: str, ask: Ask, url: str) -> None:
@@ -125,11 +148,12 @@ class WatchedMaster:
         self._ask = ask
         self._url = url
         self._lock = threading.Lock()
-        self._looked_at = 0.0
         found = self._discover()
         if found is None:
             raise self._unknown()
         self._endpoint = found
+        self._looked_at = self._answered_at = time.monotonic()
+        self._unheard_until = 0.0
 
     def endpoint(self, slot: int) -> Endpoint:  # noqa: ARG002 - it has them all
         """The master, as far as is known."""
@@ -149,16 +173,29 @@ class WatchedMaster:
             # Nothing may be read from it any more, also by those who only read.
             exchange.wire.break_off("the server has become a replica")
         with self._lock:
-            if time.monotonic() - self._looked_at < _PAUSE:
-                return
-            try:
-                found = self._discover()
-            except StoreUnavailable:
-                found = None  # the exchange goes on trying, and says in the end that nothing answers
-            self._looked_at = time.monotonic()
-            if found is not None and found != self._endpoint:
-                self._endpoint = found
-                self.generation += 1
+            if time.monotonic() - self._looked_at >= _PAUSE:
+                self._look()
+
+    def confirms(self, endpoint: Endpoint, since: float) -> bool:
+        """Whether a sentinel said after ``since`` that the server is the master; True if none answers."""
+        with self._lock:
+            if self._answered_at < since and time.monotonic() > self._unheard_until:
+                self._look()
+            return endpoint == self._endpoint
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        try:
+            found = self._discover()
+        except StoreUnavailable:
+            found = None  # an exchange goes on trying, and says in the end that nothing answers
+            self._unheard_until = time.monotonic() + _NOBODY_THERE
+        else:
+            self._answered_at = began
+        self._looked_at = time.monotonic()
+        if found is not None and found != self._endpoint:
+            self._endpoint = found
+            self.generation += 1
 
     def after_fork(self) -> None:
         """A thread of the parent may have held the lock."""
@@ -179,6 +216,10 @@ class WatchedMaster:
                 self._sentinels.remove(sentinel)
                 self._sentinels.insert(0, sentinel)
                 return Endpoint(found[0].decode(), int(found[1]))
+        if isinstance(refused, AuthenticationError) and not answered:
+            raise StoreUnavailable(
+                f"the sentinels of {self._url} refuse the login ({refused}): check ?sentinel_password="
+            )
         if not answered:
             raise StoreUnavailable(
                 f"no sentinel of {self._url} answers ({refused}): check that they run, and the ports"
@@ -209,6 +250,7 @@ class Cluster:
     """
 
     clustered = True
+    watched = True
     generation = 0
 
     def __init__(self, seeds: Sequence[Endpoint], ask: Ask, url: str) -> None:
@@ -222,10 +264,12 @@ class Cluster:
         self._ask = ask
         self._url = url
         self._lock = threading.Lock()
-        self._looked_at = 0.0
+        self._looked_at = self._answered_at = self._unheard_until = 0.0
+        self._ranges: Sequence[Any] = ()
         self._places: dict[int, Endpoint] = {}
         self._servers: list[Endpoint] = []
         """All that the last answer named, replicas too: any of them can be asked next time."""
+        self._silent: set[Endpoint] = set()
         self._primaries: frozenset[Endpoint] = frozenset()
         refused = self._look_around()
         if refused is not None:
@@ -251,14 +295,23 @@ class Cluster:
         """Follow a slot that has moved; look around after any other trouble."""
         trouble = exchange.trouble
         if isinstance(trouble, MovedError):
-            target = Endpoint(trouble.host or self.endpoint(exchange.slot).host, trouble.port)
             with self._lock:
-                self._places[trouble.slot_id] = target
+                before = self._places.get(trouble.slot_id)
+                host = trouble.host or (before.host if before is not None else self._seeds[0].host)
+                self._places[trouble.slot_id] = Endpoint(host, trouble.port)
+                self._ranges = ()
                 self._primaries = frozenset(self._places.values())
                 self.generation += 1
         elif isinstance(trouble, RedisError) and is_read_only(trouble) and exchange.wire is not None:
             exchange.wire.break_off("the server has become a replica")
         self.look_around()
+
+    def confirms(self, endpoint: Endpoint, since: float) -> bool:
+        """Whether another server said after ``since`` that this one has slots; True if none answers."""
+        with self._lock:
+            if self._answered_at < since and time.monotonic() > self._unheard_until:
+                self._look_around(last=endpoint)
+            return endpoint in self._primaries
 
     def after_fork(self) -> None:
         """A thread of the parent may have held the lock."""
@@ -270,29 +323,43 @@ class Cluster:
             if time.monotonic() - self._looked_at >= _PAUSE:
                 self._look_around()
 
-    def _look_around(self) -> Exception | None:
-        """Take over what the first server says that answers; why none did, or None."""
+    def _look_around(self, last: Endpoint | None = None) -> Exception | None:
+        """Take over what the first server says that answers; why none did, or None.
+
+        Asked ``last`` is one that may be out of date, and those that did not answer the last time.
+        """
         candidates = [*self._servers, *(seed for seed in self._seeds if seed not in self._servers)]
         random.shuffle(candidates)
+        candidates.sort(key=lambda server: (server == last, server in self._silent))
         refused: Exception | None = None
+        began = time.monotonic()
         for server in candidates:
             try:
                 ranges = self._ask(server, (b"CLUSTER", b"SLOTS"))
             except (RedisError, OSError) as error:
-                refused = error
+                refused = refused if isinstance(refused, AuthenticationError) else error
+                self._silent.add(server)
                 continue
+            self._silent.discard(server)
             self._take_over(server, ranges)
-            self._looked_at = time.monotonic()
+            self._answered_at, self._looked_at = began, time.monotonic()
             return None
         self._looked_at = time.monotonic()
+        self._unheard_until = self._looked_at + _NOBODY_THERE
         return refused
 
     def _take_over(self, server: Endpoint, ranges: Sequence[Any]) -> None:
+        if ranges == self._ranges:
+            return
+        self._ranges = ranges
         places: dict[int, Endpoint] = {}
         servers: list[Endpoint] = []
         for first, last, *nodes in ranges:
             # A server that does not know its own address leaves it empty.
-            named = [Endpoint((node[0] or b"").decode() or server.host, int(node[1])) for node in nodes]
+            named = [
+                Endpoint(server.host if node[0] in _NO_NAME else node[0].decode(), int(node[1]))
+                for node in nodes
+            ]
             servers += [one for one in named if one not in servers]
             places.update(dict.fromkeys(range(first, last + 1), named[0]))
         self._servers = servers
@@ -302,6 +369,15 @@ class Cluster:
             self.generation += 1
 
     def _unusable(self, refused: Exception) -> Exception:
+        if isinstance(refused, AuthenticationError):
+            return StoreUnavailable(
+                f"the cluster {self._url} refuses the login ({refused}): check user and password"
+            )
+        if isinstance(refused, NoPermissionError):
+            return ConfigurationError(
+                f"the user of {self._url} may not ask for the slots ({refused}): "
+                "allow CLUSTER SLOTS in the servers' access rules (ACL)"
+            )
         if "cluster support disabled" in str(refused):
             return ConfigurationError(f"{self._url} is no cluster: use a redis:// URL")
         if isinstance(refused, RedisConnectionError | OSError):

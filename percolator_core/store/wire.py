@@ -6,7 +6,6 @@ bytes, ends the connection: no later reply can then go to the wrong caller.
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from redis.exceptions import (
     AskError,
     AuthenticationError,
     BusyLoadingError,
+    ClusterDownError,
     InvalidResponse,
     MaxConnectionsError,
     NoPermissionError,
@@ -26,6 +26,7 @@ from redis.exceptions import (
     ReadOnlyError,
     RedisError,
     ResponseError,
+    TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -44,14 +45,37 @@ from percolator_core.store.exchange import (
 LOST: Final = (RedisConnectionError, RedisTimeoutError, InvalidResponse, OSError)
 """The connection broke: whatever was not answered may or may not have been executed."""
 
-_NOT_EXECUTED: Final = (AskError, BusyLoadingError, MaxConnectionsError, NoScriptError, ReadOnlyError)
-"""A cluster's MOVED is an `AskError` too."""
+_NOT_EXECUTED: Final = (
+    AskError,
+    BusyLoadingError,
+    ClusterDownError,
+    MaxConnectionsError,
+    NoScriptError,
+    ReadOnlyError,
+    TryAgainError,
+)
+"""A cluster's MOVED is an `AskError` too, and MASTERDOWN a `ClusterDownError`."""
 
-_NOT_EXECUTED_WORDS: Final = ("BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY")
+_FORBIDDEN: Final = ("NOPERM", "permissions", "The user executing the script can't")
+
+_NOT_EXECUTED_WORDS: Final = (
+    *("BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS"),
+)
+
+_DEMOTED_WORDS: Final = (
+    "UNBLOCKED",
+    "WAIT cannot be used with replica",
+    "WAITAOF cannot be used with replica",
+)
+"""What a master says that became a replica while it waited for its own."""
 
 IDLE: Final = 1.0
-"""Seconds after which a connection is greeted again: meanwhile its server may have been a replica, and have
-missed timestamps that another one gave out."""
+"""Seconds of silence after which a server may have lost its place: nothing fails over faster.
+
+A connection that was idle is greeted again, for its server may have been a replica meanwhile, and have missed
+timestamps that another one gave out. And a server that was cut off, or stopped, does not know at first that
+it has been replaced: what it says after a silence counts only when others say that it still has its place.
+"""
 
 
 class Wire:
@@ -63,19 +87,25 @@ class Wire:
         timestamps: Callable[[int], Command],
         greet: Callable[[AbstractConnection], None] | None = None,
         acknowledge: Command | None = None,
+        has_its_place: Callable[[float], bool] | None = None,
     ) -> None:
         """``connect`` opens a connection; ``timestamps`` makes the request for a number of timestamps.
 
         ``greet`` greets an open connection again, where it makes a difference. ``acknowledge`` is the command
-        behind durable exchanges: WAIT or WAITAOF.
+        behind durable exchanges: WAIT or WAITAOF. ``has_its_place``, where the server can be replaced by
+        another one, tells whether others said since a time (`time.monotonic`) that it has not been.
         """
         self._connect = connect
         self._timestamps = timestamps
         self._greet = greet
         self._acknowledge = acknowledge
+        self._has_its_place = has_its_place
         self._in_flight: deque[Exchange | Trailer] = deque()
         self._connection: AbstractConnection | None = None
         self._used_at = 0.0
+        self._heard_at = 0.0
+        self._confirmed_at = 0.0
+        self._out_of_reach: tuple[float, Exception] | None = None
 
     @property
     def in_flight(self) -> int:
@@ -91,8 +121,11 @@ class Wire:
 
     @property
     def buffered(self) -> bool:
-        """Whether something can be read: bytes that were taken in already, or the end of the connection."""
+        """Whether `receive` would not wait: it has the bytes, or needs none, or the connection has ended."""
         assert self._connection is not None
+        entry = self._in_flight[0]
+        if isinstance(entry, Exchange) and len(entry.replies) == len(entry.packed):
+            return True
         try:
             return self._connection.can_read(0)
         except LOST:
@@ -120,12 +153,12 @@ class Wire:
                 exchange.fail(
                     StoreUnavailable(f"the store refuses the login ({refused}): check user and password")
                 )
+        except ConfigurationError as refused:  # by us or by the server, over a certificate
+            self._lose(_interrupted())
+            for exchange in batch:
+                exchange.fail(refused)
         except LOST as lost:
-            if (distrust := _distrusted(lost)) is not None:
-                for exchange in batch:
-                    exchange.fail(distrust)
-            else:
-                self._lose(lost, batch, sent=sent)
+            self._lose(lost, batch, sent=sent)
         except RedisError as refused:  # in answer to the greeting
             for exchange in batch:
                 _judge(exchange, refused)
@@ -143,7 +176,8 @@ class Wire:
             else:
                 self._collect_trailer(entry)
             self._in_flight.popleft()
-            self._used_at = time.monotonic()
+            if not self._in_flight or self._has_its_place is not None:
+                self._used_at = self._heard_at = time.monotonic()
         except LOST as lost:
             self._lose(lost)
             return
@@ -157,10 +191,11 @@ class Wire:
             if not entry.awaits or entry.trouble is not None or entry.failure is not None:
                 entry.conclude()
             return
-        for exchange in entry.current():
-            exchange.awaits.remove(entry)
-            if exchange.collected and not exchange.awaits:
-                exchange.conclude()
+        for exchange in entry.exchanges:
+            if entry in exchange.awaits:
+                exchange.awaits.remove(entry)
+                if exchange.collected and not exchange.awaits:
+                    exchange.conclude()
 
     def send_unawaited(self, exchange: Exchange) -> None:
         """Send now; its replies are taken in before those of the next exchange. It may get lost."""
@@ -184,19 +219,59 @@ class Wire:
 
     def _open(self) -> AbstractConnection:
         now = time.monotonic()
+        if self._connection is not None and (self._greet is None or now - self._used_at <= IDLE):
+            self._used_at = now
+            return self._connection
+        if self._connection is not None:
+            self.drain()  # answers that nobody waited for may lie there since the last use
         if self._connection is None:
-            self._connection = self._connect()
-        elif self._greet is not None and not self._in_flight and now - self._used_at > IDLE:
+            self._connection = self._dial(now)
+        elif self._greet is not None:
             self._greet(self._connection)
-        self._used_at = now
+        self._used_at = self._heard_at = time.monotonic()
+        if self._has_its_place is not None:
+            self._confirm(self._heard_at)
         return self._connection
 
+    def _dial(self, now: float) -> AbstractConnection:
+        """A new connection, unless the last try has only just run into its time limit.
+
+        A hub serves many servers, and all of its tasks wait while it dials.
+        """
+        if self._out_of_reach is not None and now < self._out_of_reach[0]:
+            raise self._out_of_reach[1]
+        try:
+            connection = self._connect()
+        except RedisTimeoutError as silent:
+            over = time.monotonic()
+            self._out_of_reach = (over + (over - now), silent)
+            raise
+        self._out_of_reach = None
+        return connection
+
+    def _confirm(self, since: float) -> None:
+        """Raises unless others said after ``since`` that the server has its place."""
+        assert self._has_its_place is not None
+        if not self._has_its_place(since):
+            raise RedisConnectionError("another server has taken its place")
+        self._confirmed_at = since
+
     def _write(self, connection: AbstractConnection, batch: Sequence[Exchange]) -> None:
+        before: list[Exchange] = []
+        after: list[Exchange] = []
+        durable: list[Exchange] = []
         for exchange in batch:
-            exchange.trouble, exchange.collected, exchange.wire = None, False, self
-        before = [exchange for exchange in batch if exchange.stamp == BEFORE and not exchange.timestamp]
-        after = [exchange for exchange in batch if exchange.stamp == AFTER]
-        durable = [exchange for exchange in batch if exchange.durable]
+            if exchange.wire is not self:
+                if exchange.wire is not None:
+                    exchange.start_over()
+                exchange.wire = self
+            exchange.trouble, exchange.collected, exchange.under_way = None, False, True
+            if exchange.stamp == AFTER:
+                after.append(exchange)
+            elif exchange.stamp == BEFORE and not exchange.timestamp:
+                before.append(exchange)
+            if exchange.durable:
+                durable.append(exchange)
         packed: list[bytes] = [self._packed_request(before)] if before else []
         for exchange in batch:
             packed += exchange.remaining()
@@ -231,13 +306,15 @@ class Wire:
 
     def _collect_trailer(self, trailer: Trailer) -> None:
         reply = self._reply()
-        current = trailer.current()
         if isinstance(reply, RedisError):
-            for exchange in current:
+            for exchange in trailer.current():
                 _judge(exchange, reply)
+                if isinstance(trailer, Acknowledgement):
+                    # What it was to speak for has been executed. A master that becomes a replica answers so.
+                    exchange.executed_maybe = True
         elif isinstance(trailer, Acknowledgement):
             # WAIT counts replicas, WAITAOF the disk and replicas.
-            for exchange in current:
+            for exchange in trailer.current():
                 exchange.acknowledged = (0, reply) if isinstance(reply, int) else (reply[0], reply[1])
         else:
             timestamp = reply - len(trailer.exchanges)
@@ -248,12 +325,18 @@ class Wire:
 
     def _reply(self) -> Any:
         assert self._connection is not None
+        reply: Any
         try:
-            return self._connection.read_response(disable_decoding=True)
-        except AuthenticationError as error:
-            return error
-        except ResponseError as error:
-            return error
+            reply = self._connection.read_response(disable_decoding=True, disconnect_on_error=False)
+        except (ResponseError, AuthenticationError, BusyLoadingError) as error:
+            reply = error
+        if self._has_its_place is not None:
+            now = time.monotonic()
+            if now - self._heard_at > IDLE:
+                self._confirm(now)
+            elif now - self._confirmed_at > IDLE:
+                self._confirm(now - IDLE)  # one that is replaced in good health does not fall silent
+        return reply
 
     def _lose(self, lost: Exception, unsent: Sequence[Exchange] = (), *, sent: bool = False) -> None:
         """The connection broke: everything in flight has to be sent again.
@@ -275,18 +358,6 @@ class Wire:
                 exchange.break_off(lost, sent=sent)
 
 
-def _distrusted(lost: BaseException | None) -> ConfigurationError | None:
-    """What to tell when a connection broke because a certificate is not trusted; None when not so."""
-    while lost is not None:
-        if isinstance(lost, ssl.SSLCertVerificationError):
-            return ConfigurationError(
-                f"the store's certificate is not trusted ({lost.verify_message}): "
-                "name its authority with ?ssl_ca_certs=FILE, and connect by the host name it was made for"
-            )
-        lost = lost.__cause__ or lost.__context__
-    return None
-
-
 def _interrupted() -> Exception:
     return RedisConnectionError("the conversation was interrupted")
 
@@ -299,7 +370,11 @@ def is_read_only(error: RedisError) -> bool:
 def _judge(exchange: Exchange, error: RedisError) -> None:
     """Decide what an error reply means for its exchange."""
     text = str(error)
-    if isinstance(error, _NOT_EXECUTED) or text.startswith(_NOT_EXECUTED_WORDS) or is_read_only(error):
+    if (
+        isinstance(error, _NOT_EXECUTED)
+        or text.startswith((*_NOT_EXECUTED_WORDS, *_DEMOTED_WORDS))
+        or is_read_only(error)
+    ):
         exchange.trouble = error
         exchange.missing_script = isinstance(error, NoScriptError)
     elif isinstance(error, OutOfMemoryError) or "OOM command not allowed" in text:
@@ -307,15 +382,14 @@ def _judge(exchange: Exchange, error: RedisError) -> None:
             "the store is out of memory and refuses writes: "
             "raise maxmemory, or collect garbage and drop tables"
         )
-    elif text.startswith(("MISCONF", "NOREPLICAS")):
-        exchange.failure = StoreUnavailable(
-            f"the store refuses writes ({text}): mend its disk or its replicas"
-        )
+    elif text.startswith("MISCONF"):
+        exchange.failure = StoreUnavailable(f"the store refuses writes ({text}): mend its disk")
     elif isinstance(error, AuthenticationError):
         exchange.failure = StoreUnavailable(f"the store refuses the login ({text}): check user and password")
-    elif isinstance(error, NoPermissionError) or text.startswith("NOPERM") or "permissions" in text:
+    elif isinstance(error, NoPermissionError) or any(words in text for words in _FORBIDDEN):
         exchange.failure = PercolatorError(
-            f"the store's user may not do this ({text}): allow it in the server's access rules (ACL)"
+            f"the store's user may not do this ({text}): allow it in the server's access rules (ACL); "
+            "ACL LOG names the command"
         )
     else:
         exchange.failure = PercolatorError(f"the store answered: {text}")

@@ -68,6 +68,11 @@ def fixed_backwards(actor: Actor) -> None:
     blind_backwards(actor)
 
 
+def overwrite_x(actor: Actor) -> None:
+    actor.fix()
+    actor.write("x")
+
+
 def set_and_delete(actor: Actor) -> None:
     actor.fix()
     actor.write("x")

@@ -22,7 +22,7 @@ from percolator_core.model import unpack_version
 from percolator_core.store.exchange import Command
 from percolator_core.torture.checker import check
 from percolator_core.torture.clock import FakeClock
-from percolator_core.torture.faults import FaultyDatabase, connect
+from percolator_core.torture.faults import ExactPlan, FaultyDatabase, Kind, connect
 from percolator_core.torture.history import CellKey, History, TransactionRecord, Write
 from percolator_core.torture.marks import Mark, tag_value
 from percolator_core.torture.stepper import Operation
@@ -39,6 +39,7 @@ from tests.core.actors import (
     increment,
     increment_backwards,
     judge,
+    overwrite_x,
     read_x_write_y,
     reader,
     set_and_delete,
@@ -66,6 +67,7 @@ SHAPES: dict[str, tuple[Program, Program | None]] = {
     "set and delete of one cell": (set_and_delete, delete_and_set),
     "a deletion and a reader": (set_and_delete, reader),
     "a writer and a janitor": (fixed, None),
+    "the primary overwritten": (fixed, overwrite_x),
 }
 
 
@@ -76,13 +78,15 @@ class Trouble:
     ``crash``: it dies before any of its operations. ``time``: at any moment, though not before its death, so
     much time passes that its locks are outlived. ``token``: its liveness token outlives it, so that only time
     tells. ``late``: the request that it was about to send when it died is on its way, and is executed at any
-    later moment.
+    later moment. ``copy``: the n-th request to a script seems lost and is sent again; the first copy of it is
+    executed at any later moment.
     """
 
     crash: bool = False
     time: bool = False
     token: bool = False
     late: bool = False
+    copy: tuple[str, int] | None = None
 
 
 TROUBLES = {
@@ -91,9 +95,14 @@ TROUBLES = {
     "dead": Trouble(crash=True),
     "dead, last request late": Trouble(crash=True, late=True),
     "dead, token outlives": Trouble(crash=True, token=True, time=True),
+    "first prewrite copied": Trouble(copy=("prewrite", 1)),
+    "slow, first prewrite copied": Trouble(time=True, copy=("prewrite", 1)),
+    "slow, second prewrite copied": Trouble(time=True, copy=("prewrite", 2)),
+    "slow, commit copied": Trouble(time=True, copy=("commit", 1)),
 }
 
 ONE, TWO, TOGETHER = "one call", "two phases", "two phases in one tablet"
+MIXED = "one call against two phases"
 
 ALL = list(SHAPES)
 # Those with few enough schedules that they can be tried in every trouble.
@@ -101,11 +110,12 @@ SMALL = [
     "write skew",
     "one reads what the other writes",
     "a writer and a reader",
-    "a deletion and a reader",
     "a writer and a janitor",
+    "the primary overwritten",
 ]
 MOST = [
     *SMALL,
+    "a deletion and a reader",
     "in opposite order",
     "blind writes",
     "fixed before the writes",
@@ -121,6 +131,10 @@ TRIED: dict[tuple[str, str], tuple[list[str], int]] = {
     (TWO, "dead"): (MOST, 2000),
     (TWO, "dead, last request late"): (SMALL, 700),
     (TWO, "dead, token outlives"): (SMALL, 400),
+    (TWO, "slow, first prewrite copied"): (["write skew"], 300),
+    (TWO, "slow, commit copied"): (["write skew"], 200),
+    (MIXED, "first prewrite copied"): (["write skew", "fixed before the writes"], 500),
+    (MIXED, "dead"): (SMALL, 100),
     (TOGETHER, "well"): (ALL, 300),
     (TOGETHER, "slow"): (SMALL, 600),
     (TOGETHER, "dead"): (MOST, 500),
@@ -243,8 +257,11 @@ class Schedule:
         self.rows = self.world.rows(together=self.mode == TOGETHER)
         for name, program in zip("AB", self.programs, strict=True):
             db = self.world.clients[name]
-            db.client.one_call_a_tablet = self.mode != ONE
+            db.client.one_call_a_tablet = self.mode != ONE and (self.mode, name) != (MIXED, "A")
             db.client.oracle._spares.clear()  # they last for a second, which is for nobody to measure here
+            if name == "A" and self.trouble.copy is not None:
+                script, nth = self.trouble.copy
+                db.faulty.plan = ExactPlan().on(script, Kind.REQUEST_LOST, nth=nth)
             actor = Janitor if program is None else Actor
             self.actors[name] = actor(self.world.mark(name), db, program or blind, self.rows)
 
@@ -281,6 +298,9 @@ class Schedule:
         else:
             self.time_passed = True
             self.world.pass_time()
+        lost = self.actors["A"].db.faulty.happened
+        if lost:
+            self.late = lost.pop().operation
         for other, actor in self.actors.items():
             if actor.blocked_by is not None and other != name and collide(actor.blocked_by, touched):
                 actor.wake()
@@ -288,7 +308,7 @@ class Schedule:
     def discard(self) -> None:
         for actor in self.actors.values():
             actor.stepper.abandon()
-        self._revive()
+        self._restore()
         self.world.put_back(self.rows, together=self.mode == TOGETHER)
 
     def judge(self) -> None:
@@ -306,7 +326,7 @@ class Schedule:
         for actor in (*transactions, look):
             self.world.history.add(actor.record())
         self.tally.count(tuple(actor.outcome + "+" * actor.committed for actor in transactions))
-        self._revive()
+        self._restore()
 
     # Inside.
 
@@ -319,7 +339,8 @@ class Schedule:
         if not self.trouble.token:
             self.world.kill(actor.db)
 
-    def _revive(self) -> None:
+    def _restore(self) -> None:
+        self.actors["A"].db.faulty.plan = None
         if self.crashed:
             self.world.revive(self.actors["A"].db)
 
