@@ -143,10 +143,16 @@ class Address:
     database: int = 0
     tls: bool = False
     username: str | None = None
-    password: Secret | None = field(default=None, repr=False)
-    sentinel_password: Secret | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    sentinel_password: str | None = field(default=None, repr=False)
     durability: str = ""
     options: tuple[tuple[str, Value], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("password", "sentinel_password"):
+            secret = getattr(self, name)
+            if secret is not None:
+                object.__setattr__(self, name, Secret(secret))
 
 
 def parse(url: str) -> Address:
@@ -289,8 +295,8 @@ def _network_address(url: str, parts: SplitResult) -> Address:
         database=_database(url, kind, path.removeprefix("/"), number),
         tls=tls,
         username=login[0],
-        password=None if login[1] is None else Secret(login[1]),
-        sentinel_password=None if sentinel_password is None else Secret(sentinel_password),
+        password=login[1],
+        sentinel_password=sentinel_password,
         durability=durability,
         options=typed,
     )
