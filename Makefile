@@ -1,8 +1,9 @@
 # Everything runs in .venv, which is made from requirements.lock when it is missing or the lock has changed.
 # Settings: PYTHON=  the Python to make .venv with      DOCS=  a folder of HTML for the demo
-#           ARGS=    more arguments for pytest (test), for percolator bench (bench) or for tools/mutants.py (mutants)
+#           ARGS=    more arguments for pytest (test), percolator torture (torture), percolator bench (bench)
+#                    or tools/mutants.py (mutants)
 
-.PHONY: help demo test lint mutants bench lock venv java clean
+.PHONY: help demo test lint mutants torture bench lock venv java clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -19,6 +20,16 @@ lint: venv  ## ruff, mypy and the import layers
 
 mutants: venv  ## plant known bugs in a copy and see that a test catches each (ARGS="c f2" for some)
 	@.venv/bin/python tools/mutants.py $(ARGS)
+
+torture: venv  ## the long runs, about an hour, into docs/reliability.md (ARGS="--seed 7" and the like)
+	@.venv/bin/percolator torture bank append --transactions 500000 --kills 250 --seed 2026 \
+		--report docs/reliability.md --section workloads $(ARGS)
+	@.venv/bin/percolator torture counter long-fork ring --transactions 100000 --kills 50 --seed 2026 \
+		--report docs/reliability.md --section others $(ARGS)
+	@.venv/bin/percolator torture aof oracle --rounds 100 --seed 2026 \
+		--report docs/reliability.md --section servers $(ARGS)
+	@.venv/bin/percolator torture failover --rounds 20 --seed 2026 \
+		--report docs/reliability.md --section failover $(ARGS)
 
 bench: venv java  ## the benchmarks (ARGS= names one and its settings)
 	@.venv/bin/percolator bench $(ARGS)

@@ -58,7 +58,7 @@ class ObserverStatus:
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """The server. Memory in bytes; ``memory_limit`` is 0 where there is none."""
+    """The servers that hold data. Memory in bytes, of all; ``memory_limit`` is 0 where one has none."""
 
     url: str
     version: str
@@ -135,12 +135,18 @@ def status(db: Database, chain: Chain | None = None) -> Status:
         if chain is not None
         else []
     )
-    facts = db.store.facts()
+    facts = db.store.all_facts()
+    limits = [one.maxmemory for one in facts]
     now = _server_time(db)
     return Status(
         namespace=db.namespace,
         time=now,
-        store=StoreStatus(db.url, facts.version, facts.used_memory, facts.maxmemory),
+        store=StoreStatus(
+            db.url,
+            facts[0].version,
+            sum(one.used_memory for one in facts),
+            sum(limits) if all(limits) else 0,
+        ),
         tables=_tables(db, definitions),
         observers=_observers(
             db,

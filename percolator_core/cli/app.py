@@ -55,6 +55,7 @@ COMMANDS: Final[dict[str, Registered]] = {
     "resolve": Registered("locks:resolve", _CARE),
     "gc": Registered("gc:gc", _CARE),
     "bench": Registered("bench:bench", _CARE),
+    "torture": Registered("torture:torture", _CARE),
 }
 """Every subcommand, in the order of the help."""
 

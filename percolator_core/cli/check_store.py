@@ -8,6 +8,8 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,9 +47,6 @@ def check_store(url: str, namespace: str | None) -> Iterator[Finding]:
         if not (address.folder / "redis.mutex").exists():
             yield ok("store", f"none yet in {address.folder}: the first load, drain or worker makes it")
             return
-    if address.kind == "cluster":
-        yield warn("store", "a cluster", "look at each of its nodes: percolator doctor --url redis://NODE")
-        return
     yield from _server(url, address, namespace)
 
 
@@ -76,13 +75,19 @@ def _server(url: str, address: Address, namespace: str | None) -> Iterator[Findi
     from percolator_core.cli.namespaces import existing_store
 
     try:
-        with existing_store(url):
-            client = _client(url, address)
-            try:
-                yield from _facts(client, address)
-                yield from _contents(url, namespace)
-            finally:
-                client.close()
+        with existing_store(url), _clients(url, address) as clients:
+            if address.kind == "cluster":
+                yield ok("cluster", f"{len(clients)} primaries serve all slots")
+            elif address.kind == "sentinel":
+                yield ok("sentinel", f"{', '.join(clients)} is the master of {address.service}")
+            for server, client in clients.items():
+                for finding in _facts(client, address):
+                    # Of several servers, each line says which.
+                    check = f"{server}: {finding.check}" if address.kind == "cluster" else finding.check
+                    yield replace(finding, check=check)
+            yield from _contents(url, namespace)
+    except ConfigurationError as error:
+        yield fail("store", "not what the URL says", str(error))
     except (PercolatorError, redis.RedisError, OSError) as error:
         yield fail("store", f"{' '.join(str(error).split())}", "start it, or name the right one with --url")
 
@@ -224,18 +229,20 @@ def _namespace(db: Database) -> Iterator[Finding]:
         yield ok(f"{name}: quarantine", "empty")
 
 
-def _client(url: str, address: Address) -> Any:
+@contextmanager
+def _clients(url: str, address: Address) -> Iterator[dict[str, Any]]:
+    """A client of each server that holds data, by where it is."""
     from percolator_core.store.folder import known_socket_path
+    from percolator_core.store.servers import clients_of
 
+    if address.folder is None:
+        with clients_of(url, _TIMEOUT) as clients:
+            yield {str(endpoint): client for endpoint, client in clients.items()}
+        return
+    path = known_socket_path(address.folder.resolve())
     limits: dict[str, Any] = {"socket_timeout": _TIMEOUT, "socket_connect_timeout": _TIMEOUT}
-    if address.folder is not None:
-        return redis.Redis(unix_socket_path=known_socket_path(address.folder.resolve()), **limits)
-    if address.kind == "sentinel":
-        service = address.service or ""
-        return redis.Sentinel(list(address.hosts), **limits).master_for(
-            service, username=address.username, password=address.password, **limits
-        )
-    return redis.Redis.from_url(url, **limits)
+    with redis.Redis(unix_socket_path=path, **limits) as client:
+        yield {path: client}
 
 
 def _size(count: float) -> str:

@@ -10,15 +10,18 @@ from urllib.parse import unquote
 
 import redis
 
-from percolator_core.errors import ConfigurationError, StoreUnavailable
+from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
 from percolator_core.keys import Keyspace
 from percolator_core.store.embedded import EmbeddedServer
 from percolator_core.store.folder import known_socket_path
+from percolator_core.store.servers import clients_of
 from percolator_core.store.url import Address, parse, redacted
 
 _FORMAT_KEY: Final = re.compile(rb"\{([^{}:]+)\}format")
 _STEP: Final = 10_000
 _TIMEOUT: Final = 10.0
+_GLANCE: Final = 2.0
+"""Seconds for an answer without which one goes on to `connect`, which has patience of its own."""
 
 
 @contextmanager
@@ -68,16 +71,12 @@ def refuse_unknown(url: str, namespace: str) -> None:
         ConfigurationError: it is not there; the message lists those that are.
     """
     with existing_store(url) as address:
-        if address.kind in ("sentinel", "cluster"):
-            return  # `connect` says what it thinks of them
-        client = _client(url, address)
         try:
-            if client.exists(Keyspace(namespace).format):
-                return
-        except redis.RedisError:
+            with _clients(url, address, _GLANCE) as clients:
+                if any(_holds(client, Keyspace(namespace).format) for client in clients):
+                    return
+        except (redis.RedisError, PercolatorError):
             return  # `connect` waits for a server that still loads its data, and tells what else is wrong
-        finally:
-            client.close()
         there = ", ".join(namespaces(url))
     raise ConfigurationError(
         f"{redacted(url)} has no namespace {namespace!r}: "
@@ -90,30 +89,39 @@ def namespaces(url: str) -> list[str]:
 
     Looks at every key of the store, so it takes time in a big one.
     """
-    with existing_store(url) as address:
-        client = _client(url, address)
+    with existing_store(url) as address, _clients(url, address, _TIMEOUT) as clients:
         try:
-            found = sorted(
-                {unquote(match[1].decode()) for match in map(_FORMAT_KEY.fullmatch, _keys(client)) if match}
-            )
-            return [name for name in found if client.exists(Keyspace(name).catalog)]
+            return sorted({name for client in clients for name in _namespaces_at(client)})
         except redis.RedisError as error:
             raise StoreUnavailable(
                 f"{redacted(url)} does not answer ({error}): see whether it runs"
             ) from error
-        finally:
-            client.close()
+
+
+def _namespaces_at(client: Any) -> list[str]:
+    found = {unquote(match[1].decode()) for match in map(_FORMAT_KEY.fullmatch, _keys(client)) if match}
+    # All keys of a namespace's own are in one slot.
+    return [name for name in found if _holds(client, Keyspace(name).catalog)]
+
+
+def _holds(client: Any, key: bytes) -> bool:
+    try:
+        return bool(client.exists(key))
+    except redis.exceptions.MovedError:
+        return False
 
 
 def _keys(client: Any) -> Iterator[bytes]:
     yield from client.scan_iter(match="{*}format", count=_STEP, _type="string")
 
 
-def _client(url: str, address: Address) -> Any:
-    limits: dict[str, Any] = {"socket_timeout": _TIMEOUT, "socket_connect_timeout": _TIMEOUT, "protocol": 2}
-    if address.kind == "embedded":
-        assert address.folder is not None
-        return redis.Redis(unix_socket_path=known_socket_path(address.folder.resolve()), **limits)
-    if address.kind in ("sentinel", "cluster"):
-        raise ConfigurationError(f"{redacted(url)}: name the namespace with --namespace")
-    return redis.Redis.from_url(url, **limits)
+@contextmanager
+def _clients(url: str, address: Address, timeout: float) -> Iterator[list[Any]]:
+    if address.folder is None:
+        with clients_of(url, timeout) as clients:
+            yield list(clients.values())
+        return
+    path = known_socket_path(address.folder.resolve())
+    limits: dict[str, Any] = {"socket_timeout": timeout, "socket_connect_timeout": timeout, "protocol": 2}
+    with redis.Redis(unix_socket_path=path, **limits) as client:
+        yield [client]

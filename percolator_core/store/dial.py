@@ -14,7 +14,7 @@ from redis.exceptions import AuthenticationError, MovedError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
 
-from percolator_core.errors import StoreUnavailable
+from percolator_core.errors import ConfigurationError, StoreUnavailable
 from percolator_core.keys import Keyspace
 from percolator_core.scripts import Script
 from percolator_core.store import tls
@@ -119,6 +119,8 @@ class Dialer:
         """
         connection.send_command("INFO", "server")
         facts = connection.read_response(disable_decoding=True)
+        if re.search(rb"(?:redis|server)_mode:sentinel", facts):
+            raise ConfigurationError("the server is a sentinel: write redis+sentinel://HOST:PORT/SERVICE")
         run_id = re.search(rb"run_id:(\w+)", facts)
         version = re.search(rb"(?:redis|valkey)_version:(\d+)", facts)
         if run_id is None or version is None:  # of a sentinel, or of a server that only looks like ours

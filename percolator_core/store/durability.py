@@ -61,12 +61,20 @@ class Durability:
         """Whether a commit has to wait for anything."""
         return self.replicas > 0 or self.fsync
 
-    def request(self, *, counts_disk: bool) -> Command:
-        """The command that waits; ``counts_disk`` says whether the server knows WAITAOF."""
+    def requests(self, key: bytes, *, counts_disk: bool) -> list[Command]:
+        """The commands that wait, the last of which counts; they go to the server that has the key.
+
+        ``counts_disk`` says whether the server knows WAITAOF. One that does waits for no more than the last
+        write of the same connection. A command that was repeated over a new one may find its work done, and
+        write nothing; so something is written that is gone at once.
+        """
         milliseconds = max(1, int(self.timeout * 1000))
-        if self.fsync and counts_disk:
-            return (b"WAITAOF", 1, self.replicas, milliseconds)
-        return (b"WAIT", self.replicas, milliseconds)
+        if not counts_disk:
+            return [(b"WAIT", self.replicas, milliseconds)]
+        trace = (b"SET", key + b"sync", b"", b"PX", 1)
+        if self.fsync:
+            return [trace, (b"WAITAOF", 1, self.replicas, milliseconds)]
+        return [trace, (b"WAIT", self.replicas, milliseconds)]
 
     def met_by(self, acknowledged: tuple[int, int] | None, *, counts_disk: bool) -> bool:
         """Whether disk and replicas that have acknowledged are enough."""

@@ -46,6 +46,7 @@ class Exchange:
         "durable",
         "executed_maybe",
         "failure",
+        "key",
         "missing_script",
         "on_done",
         "packed",
@@ -72,6 +73,8 @@ class Exchange:
         self.packed = [pack_command(command) for command in commands]  # type: ignore[arg-type]
         self.stamp = stamp
         self.durable = durable
+        self.key = _first_key(commands) if durable else b""
+        """Where what a durable exchange wrote is to be safe."""
         self.slot = slot
         """Where on a cluster the commands go."""
         self.on_done = on_done
@@ -115,11 +118,16 @@ class Exchange:
         """The commands that still have to be sent."""
         return self.packed[len(self.replies) :] if self.replies else self.packed
 
-    def start_over(self) -> None:
-        """Forget what another server answered: what it had may never come to the one that is asked now."""
-        self.executed_maybe = self.executed_maybe or bool(self.replies)
-        self.replies.clear()
-        self.timestamp, self.acknowledged = 0, None
+    def begin(self, wire: Wire) -> None:
+        """An attempt begins, over this connection."""
+        if self.wire is not wire:
+            if self.wire is not None:
+                # What another server answered, and had, may never come to this one.
+                self.executed_maybe = self.executed_maybe or bool(self.replies)
+                self.replies.clear()
+                self.timestamp, self.acknowledged = 0, None
+            self.wire = wire
+        self.trouble, self.collected, self.under_way = None, False, True
 
     def conclude(self) -> None:
         """All replies of this attempt are in, such as they are."""
@@ -169,11 +177,14 @@ class Exchange:
             return self.redirections <= _REDIRECTIONS
         return self.missing_script
 
-    def must_give_up(self, patience: float) -> bool:
-        """Whether trouble has lasted longer than ``patience`` seconds; if so the exchange has failed."""
+    def must_give_up(self, patience: float, since: float = 0.0) -> bool:
+        """Whether trouble has lasted longer than ``patience`` seconds; if so the exchange has failed.
+
+        The seconds count from ``since`` where it is given, else from the first time.
+        """
         now = time.monotonic()
         if not self.deadline:
-            self.deadline = now + patience
+            self.deadline = (since or now) + patience
         if now < self.deadline:
             return False
         why, mend = str(self.trouble), "check that it runs and can be reached"
@@ -182,6 +193,13 @@ class Exchange:
             mend = "redis-cli --cluster fix ends a move that was broken off"
         self.failure = StoreUnavailable(f"the store did not answer for {patience:g} s ({why}): {mend}")
         return True
+
+
+def _first_key(commands: Sequence[Command]) -> bytes:
+    """The first key of scripts: nothing else is sent durably."""
+    key = commands[0][3] if commands else b""
+    assert isinstance(key, bytes)
+    return key
 
 
 class Trailer:
@@ -193,6 +211,14 @@ class Trailer:
         self.exchanges = exchanges
         for exchange in exchanges:
             exchange.awaits.append(self)
+
+    def answered(self) -> None:
+        """The reply is in; tell the callers that waited for nothing else."""
+        for exchange in self.exchanges:
+            if self in exchange.awaits:
+                exchange.awaits.remove(self)
+                if exchange.collected and not exchange.awaits:
+                    exchange.conclude()
 
     def current(self) -> list[Exchange]:
         """The exchanges that still wait: one that broke off may be under way again, and await another."""
@@ -206,6 +232,13 @@ class Stamps(Trailer):
 
 
 class Acknowledgement(Trailer):
-    """The request to wait for disk and replicas, for all durable exchanges of a batch."""
+    """The request to wait for disk and replicas, for all durable exchanges of a batch.
 
-    __slots__ = ()
+    ``replies`` is how many come, of which the last one counts.
+    """
+
+    __slots__ = ("replies",)
+
+    def __init__(self, exchanges: list[Exchange], replies: int) -> None:
+        super().__init__(exchanges)
+        self.replies = replies

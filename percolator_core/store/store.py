@@ -25,15 +25,11 @@ from percolator_core.store.hub import Hub, current_hub
 from percolator_core.store.lines import Lines
 from percolator_core.store.subscription import Subscription
 from percolator_core.store.topology import (
-    Cluster,
-    EmbeddedOne,
     Endpoint,
-    OneServer,
-    Topology,
-    WatchedMaster,
+    discover,
     slot_of,
 )
-from percolator_core.store.url import Address, parse, redacted
+from percolator_core.store.url import parse, redacted
 from percolator_core.store.wire import LOST, Wire
 
 FORMAT: Final = "1"
@@ -87,6 +83,7 @@ class Store:
         self._open: weakref.WeakSet[Lines] = weakref.WeakSet()  # one goes with the thread that used it
         self._open_lock = threading.Lock()
         self._pid = os.getpid()
+        self._connecting_since = time.monotonic()
         self._closed = False
         self.embedded: EmbeddedServer | None = None
         if address.kind == "embedded":
@@ -94,13 +91,13 @@ class Store:
             self.embedded = EmbeddedServer.join(address.folder)
         try:
             self._dialer = Dialer(address, keyspace, load_scripts, timeout)
-            self._topology = self._discover(address)
+            self._topology = discover(address, self._dialer, self.url, self.embedded)
             self._oracle_slot = slot_of(keyspace.oracle)
             self._counts_disk = False
             self._scripts = load_scripts(False)
             self.patience = min(patience, CONNECT_PATIENCE)
             facts = self._examine()
-            self.patience = patience
+            self.patience, self._connecting_since = patience, 0.0
             self._scripts = load_scripts(facts.version_pair[0] >= WITH_SHEBANG)
             self._counts_disk = facts.version_pair >= _COUNTS_DISK
             self._demand_durability(facts)
@@ -244,7 +241,9 @@ class Store:
         while True:
             lines.run(exchanges)
             exchanges = [
-                one for one in exchanges if not one.done and not one.must_give_up(self._patience_with(one))
+                one
+                for one in exchanges
+                if not one.done and not one.must_give_up(self._patience_with(one), self._connecting_since)
             ]
             if not exchanges:
                 return
@@ -350,23 +349,23 @@ class Store:
 
     # Connections.
 
-    def _discover(self, address: Address) -> Topology:
-        hosts = [Endpoint(*host) for host in address.hosts]
-        if self.embedded is not None:
-            return EmbeddedOne(self.embedded)
-        if address.kind == "sentinel":
-            assert address.service is not None
-            return WatchedMaster(hosts, address.service, self._dialer.ask, self.url)
-        if address.kind == "cluster":
-            return Cluster(hosts, self._dialer.ask, self.url)
-        return OneServer(Endpoint(address.socket_path, 0) if address.socket_path else hosts[0])
-
     def _examine(self) -> ServerFacts:
         """Refuse servers that cannot be trusted with data; returns what the first one says."""
-        facts = [self.facts(), *(self.all_facts() if self.clustered else [])]
+        facts = [self.facts(), *(self._facts_of_all_in_time() if self.clustered else [])]
         for one in facts:
             refuse_unsuitable(one, self.url, clustered=self.clustered)
         return facts[0]
+
+    def _facts_of_all_in_time(self) -> list[ServerFacts]:
+        """As `all_facts`, with some patience: one that has died may be about to be replaced."""
+        while True:
+            try:
+                return self.all_facts()
+            except StoreUnavailable:
+                if time.monotonic() - self._connecting_since > self.patience:
+                    raise
+            time.sleep(0.1)
+            self._topology.look_around()
 
     def _demand_durability(self, facts: ServerFacts) -> None:
         """Make sure that the durability asked for can be had at all.
@@ -395,6 +394,9 @@ class Store:
                 f"durability fsync: {self.url} is Redis {facts.version}, which cannot say what is on disk "
                 "(7.2 can): set appendfsync always, or leave fsync out"
             )
+
+    def _acknowledge(self, key: bytes) -> Sequence[Command]:
+        return self.durability.requests(key, counts_disk=self._counts_disk)
 
     def _is_durable(self, exchange: Exchange) -> bool:
         return self.durability.met_by(exchange.acknowledged, counts_disk=self._counts_disk)
@@ -428,7 +430,7 @@ class Store:
             self._timestamps,
             # Nobody makes a replica of an embedded server.
             self._dialer.greet if self.embedded is None else None,
-            self.durability.request(counts_disk=self._counts_disk),
+            self._acknowledge,
             partial(self._topology.confirms, endpoint) if self._topology.watched else None,
         )
 

@@ -22,9 +22,10 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from percolator_core.errors import ConfigurationError, StoreUnavailable
+from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
 from percolator_core.store.embedded import EmbeddedServer
 from percolator_core.store.exchange import Command, Exchange
+from percolator_core.store.url import Address
 from percolator_core.store.wire import LOST, is_read_only
 
 SLOTS: Final = 16384
@@ -75,6 +76,9 @@ class Topology(Protocol):
     def heal(self, exchange: Exchange) -> None:
         """Take in what an exchange failed for."""
 
+    def look_around(self) -> None:
+        """Ask again who has what, unless that was done just now."""
+
     def after_fork(self) -> None:
         """In a forked child: nothing of the parent's may be waited for, or taken for still running."""
 
@@ -103,6 +107,9 @@ class OneServer:
 
     def heal(self, exchange: Exchange) -> None:
         """Nothing can be done but to wait."""
+
+    def look_around(self) -> None:
+        """It does not change."""
 
     def after_fork(self) -> None:
         """Nothing is shared."""
@@ -172,6 +179,10 @@ class WatchedMaster:
         if demoted and exchange.wire is not None:
             # Nothing may be read from it any more, also by those who only read.
             exchange.wire.break_off("the server has become a replica")
+        self.look_around()
+
+    def look_around(self) -> None:
+        """Ask the sentinels again, unless that was done just now."""
         with self._lock:
             if time.monotonic() - self._looked_at >= _PAUSE:
                 self._look()
@@ -187,7 +198,7 @@ class WatchedMaster:
         began = time.monotonic()
         try:
             found = self._discover()
-        except StoreUnavailable:
+        except PercolatorError:
             found = None  # an exchange goes on trying, and says in the end that nothing answers
             self._unheard_until = time.monotonic() + _NOBODY_THERE
         else:
@@ -219,6 +230,10 @@ class WatchedMaster:
         if isinstance(refused, AuthenticationError) and not answered:
             raise StoreUnavailable(
                 f"the sentinels of {self._url} refuse the login ({refused}): check ?sentinel_password="
+            )
+        if "unknown command" in str(refused) and not answered:
+            raise ConfigurationError(
+                f"{self._url} names no sentinels: use a redis:// or redis+cluster:// URL"
             )
         if not answered:
             raise StoreUnavailable(
@@ -378,13 +393,38 @@ class Cluster:
                 f"the user of {self._url} may not ask for the slots ({refused}): "
                 "allow CLUSTER SLOTS in the servers' access rules (ACL)"
             )
-        if "cluster support disabled" in str(refused):
-            return ConfigurationError(f"{self._url} is no cluster: use a redis:// URL")
+        if "cluster support disabled" in str(refused) or "unknown command" in str(refused):
+            return ConfigurationError(f"{self._url} is no cluster: use a redis:// or redis+sentinel:// URL")
         if isinstance(refused, RedisConnectionError | OSError):
             return StoreUnavailable(
                 f"no server of {self._url} answers ({refused}): check that they run, and the ports"
             )
         return StoreUnavailable(f"the cluster {self._url} does not say where its slots are: {refused}")
+
+
+class Asking(Protocol):
+    """What a topology needs of whoever opens connections."""
+
+    def ask(self, endpoint: Endpoint, command: Command) -> Any:
+        """The reply of a server to one command."""
+
+
+def discover(address: Address, dialer: Asking, url: str, embedded: EmbeddedServer | None = None) -> Topology:
+    """The servers behind an address; ``url`` is what messages call them.
+
+    Raises:
+        ConfigurationError: they are others than the address says.
+        StoreUnavailable: none that would have to be asked answers.
+    """
+    hosts = [Endpoint(*host) for host in address.hosts]
+    if embedded is not None:
+        return EmbeddedOne(embedded)
+    if address.kind == "sentinel":
+        assert address.service is not None
+        return WatchedMaster(hosts, address.service, dialer.ask, url)
+    if address.kind == "cluster":
+        return Cluster(hosts, dialer.ask, url)
+    return OneServer(Endpoint(address.socket_path, 0) if address.socket_path else hosts[0])
 
 
 def slot_of(key: bytes) -> int:

@@ -31,7 +31,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
+from percolator_core.errors import PercolatorError, StoreUnavailable
 from percolator_core.store.exchange import (
     AFTER,
     BEFORE,
@@ -86,14 +86,15 @@ class Wire:
         connect: Callable[[], AbstractConnection],
         timestamps: Callable[[int], Command],
         greet: Callable[[AbstractConnection], None] | None = None,
-        acknowledge: Command | None = None,
+        acknowledge: Callable[[bytes], Sequence[Command]] | None = None,
         has_its_place: Callable[[float], bool] | None = None,
     ) -> None:
         """``connect`` opens a connection; ``timestamps`` makes the request for a number of timestamps.
 
-        ``greet`` greets an open connection again, where it makes a difference. ``acknowledge`` is the command
-        behind durable exchanges: WAIT or WAITAOF. ``has_its_place``, where the server can be replaced by
-        another one, tells whether others said since a time (`time.monotonic`) that it has not been.
+        ``greet`` greets an open connection again, where it makes a difference. ``acknowledge`` makes the
+        commands behind durable exchanges, for the key of one of them: WAIT or WAITAOF is the last.
+        ``has_its_place``, where the server can be replaced by another one, tells whether others said since a
+        time (`time.monotonic`) that it has not been.
         """
         self._connect = connect
         self._timestamps = timestamps
@@ -148,21 +149,17 @@ class Wire:
             connection = self._open()
             sent = True
             self._write(connection, batch)
-        except AuthenticationError as refused:
-            for exchange in batch:
-                exchange.fail(
-                    StoreUnavailable(f"the store refuses the login ({refused}): check user and password")
-                )
-        except ConfigurationError as refused:  # by us or by the server, over a certificate
+        except LOST as lost:
+            if isinstance(lost, AuthenticationError):
+                _refuse(batch, lost)
+            else:
+                self._lose(lost, batch, sent=sent)
+        except PercolatorError as refused:  # such as a certificate that one side does not trust
             self._lose(_interrupted())
             for exchange in batch:
                 exchange.fail(refused)
-        except LOST as lost:
-            self._lose(lost, batch, sent=sent)
         except RedisError as refused:  # in answer to the greeting
-            for exchange in batch:
-                _judge(exchange, refused)
-                exchange.conclude()
+            _refuse(batch, refused)
         except BaseException:
             self._lose(_interrupted(), batch, sent=sent)
             raise
@@ -190,12 +187,8 @@ class Wire:
             entry.collected = True
             if not entry.awaits or entry.trouble is not None or entry.failure is not None:
                 entry.conclude()
-            return
-        for exchange in entry.exchanges:
-            if entry in exchange.awaits:
-                exchange.awaits.remove(entry)
-                if exchange.collected and not exchange.awaits:
-                    exchange.conclude()
+        else:
+            entry.answered()
 
     def send_unawaited(self, exchange: Exchange) -> None:
         """Send now; its replies are taken in before those of the next exchange. It may get lost."""
@@ -260,34 +253,31 @@ class Wire:
         before: list[Exchange] = []
         after: list[Exchange] = []
         durable: list[Exchange] = []
+        packed: list[bytes] = []
         for exchange in batch:
-            if exchange.wire is not self:
-                if exchange.wire is not None:
-                    exchange.start_over()
-                exchange.wire = self
-            exchange.trouble, exchange.collected, exchange.under_way = None, False, True
+            exchange.begin(self)
+            packed += exchange.remaining()
             if exchange.stamp == AFTER:
                 after.append(exchange)
             elif exchange.stamp == BEFORE and not exchange.timestamp:
                 before.append(exchange)
-            if exchange.durable:
+            if exchange.durable and exchange.acknowledged is None:
                 durable.append(exchange)
-        packed: list[bytes] = [self._packed_request(before)] if before else []
-        for exchange in batch:
-            packed += exchange.remaining()
+        if before:
+            packed.insert(0, self._packed_request(before))
+        trailers: list[Trailer] = []
         if durable:
             assert self._acknowledge is not None
-            packed.append(pack_command(self._acknowledge))  # type: ignore[arg-type]
+            requests = self._acknowledge(durable[0].key)
+            packed += [pack_command(request) for request in requests]  # type: ignore[arg-type]
+            trailers.append(Acknowledgement(durable, len(requests)))
         if after:
             packed.append(self._packed_request(after))
         connection.send_packed_command([b"".join(packed)], check_health=False)
-        if before:
-            self._in_flight.append(Stamps(before))
-        self._in_flight.extend(batch)
-        if durable:
-            self._in_flight.append(Acknowledgement(durable))
-        if after:
-            self._in_flight.append(Stamps(after))
+        # In the order of the replies.
+        stamps = [Stamps(before)] if before else []
+        trailers += [Stamps(after)] if after else []
+        self._in_flight += [*stamps, *batch, *trailers]
 
     def _packed_request(self, exchanges: Sequence[Exchange]) -> bytes:
         packed: bytes = pack_command(self._timestamps(len(exchanges)))  # type: ignore[arg-type]
@@ -306,6 +296,10 @@ class Wire:
 
     def _collect_trailer(self, trailer: Trailer) -> None:
         reply = self._reply()
+        if isinstance(trailer, Acknowledgement):
+            for _ in range(trailer.replies - 1):
+                last = self._reply()
+                reply = reply if isinstance(reply, RedisError) else last
         if isinstance(reply, RedisError):
             for exchange in trailer.current():
                 _judge(exchange, reply)
@@ -360,6 +354,12 @@ class Wire:
 
 def _interrupted() -> Exception:
     return RedisConnectionError("the conversation was interrupted")
+
+
+def _refuse(batch: Sequence[Exchange], error: RedisError) -> None:
+    for exchange in batch:
+        _judge(exchange, error)
+        exchange.conclude()
 
 
 def is_read_only(error: RedisError) -> bool:

@@ -149,12 +149,13 @@ class Faults:
     """Breaks the connections of one database: what happens to the next requests that contain some bytes.
 
     ``lose request`` never reaches the server, ``lose reply`` is executed; ``hold`` is kept for `deliver`;
-    ``twice`` is executed two times in a row, and the second answer counts.
+    ``twice`` is executed two times in a row, and the second answer counts. A function is called in front of
+    the request, and may return one of these.
     """
 
     def __init__(self, db: percolator.Database) -> None:
         self.store = db.store
-        self.plan: list[tuple[bytes, str | Callable[[], None]]] = []
+        self.plan: list[tuple[bytes, str | Callable[[], object]]] = []
         self.held: list[bytes] = []
         dial = db.store._dialer.dial
 
@@ -167,11 +168,11 @@ class Faults:
         db.store._dialer.dial = faulty_dial  # type: ignore[method-assign]
         hang_up(db)
 
-    def script(self, name: str, what: str | Callable[[], None], times: int = 1) -> None:
+    def script(self, name: str, what: str | Callable[[], object], times: int = 1) -> None:
         """Plan a fault for the next calls of a script."""
         self.plan += [(self.store.sha(name), what)] * times
 
-    def take(self, data: bytes) -> str | Callable[[], None] | None:
+    def take(self, data: bytes) -> str | Callable[[], object] | None:
         if self.plan and self.plan[0][0] in data:
             return self.plan.pop(0)[1]
         return None
@@ -199,14 +200,14 @@ class FaultyConnection:
 
     def send_packed_command(self, chunks: list[bytes], check_health: bool = True) -> None:
         data = b"".join(chunks)
-        what = self._faults.take(data)
+        what: object = self._faults.take(data)
         if what == "lose request":
             raise RedisConnectionError("lost on its way")
         if what == "hold":
             self._faults.held.append(data)
             raise RedisConnectionError("lost on its way, or late")
         if callable(what):
-            what()
+            what = what()
         self._real.send_packed_command([data], check_health=False)
         if what == "lose reply":
             self._drain()

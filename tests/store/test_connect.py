@@ -6,13 +6,18 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import percolator_core as percolator
 from percolator_core import ConfigurationError, Database, StoreUnavailable
+from percolator_core.cli.app import app
+from percolator_core.cli.output import ExitCode
 from percolator_core.store import facts as facts_module
 from tests.core.servers import Server, binaries, free_port, some_namespace, until
+from tests.servers.cluster import Cluster
+from tests.servers.sentinel import Sentinels
 
 SECRET = "hunter2-canary"
 
@@ -24,7 +29,7 @@ def own(request: pytest.FixtureRequest) -> Iterator[Server]:
     server.close()
 
 
-def refusal(url: str, **settings: float) -> str:
+def refusal(url: str, **settings: Any) -> str:
     with pytest.raises((ConfigurationError, StoreUnavailable)) as error:
         percolator.connect(url, some_namespace(), **settings)
     words = str(error.value)
@@ -115,7 +120,7 @@ def test_a_wrong_password_is_told_at_once(own: Server) -> None:
             assert "check user and password" in refusal(url)
         assert time.monotonic() - before < 2
         with percolator.connect(own.tcp.replace("//", f"//:{SECRET}@"), "ns") as db:
-            for shown in (repr(db), db.url, repr(db.store.__dict__["_address"])):
+            for shown in (repr(db), db.url, repr(db.store._dialer._address)):
                 assert SECRET not in shown
 
 
@@ -169,3 +174,166 @@ def test_memory_full(own: Server) -> None:
                 assert dict(t.scan("t")) == {row: {"a": b"value"} for row in sorted(rows)}
             late.collect_garbage(timedelta(0))
             late.drop_table("t")
+
+
+# What may be wrong with a URL: told in one sentence, soon, with the mend, and by the command line too.
+
+SYSTEM = binaries().get("system", "")
+needs_system = pytest.mark.skipif(not SYSTEM, reason="NOT TESTED: no redis-server on PATH")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(SYSTEM, 3, 0) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def sentinels() -> Iterator[Sentinels]:
+    with Sentinels(SYSTEM, 1) as sentinels:
+        yield sentinels
+
+
+def wrong(
+    url: str, kind: type[Exception], match: str, capsys: pytest.CaptureFixture[str], longest: float = 4.0
+) -> None:
+    before = time.monotonic()
+    with pytest.raises(kind, match=match) as error:
+        percolator.connect(url, "ns")
+    assert time.monotonic() - before < longest
+    words = str(error.value)
+    assert "\n" not in words
+    assert SECRET not in words
+    with pytest.raises(SystemExit) as ended:
+        app(["status", "--url", url, "--namespace", "ns"])
+    assert ended.value.code == (ExitCode.USAGE if kind is ConfigurationError else ExitCode.UNAVAILABLE)
+    told = capsys.readouterr()
+    assert SECRET not in told.out + told.err
+    assert "Traceback" not in told.err
+
+
+@needs_system
+def test_a_url_of_the_wrong_kind(
+    cluster: Cluster, sentinels: Sentinels, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node, sentinel, plain = (
+        server.port for server in (cluster.nodes[0], sentinels.sentinels[0], sentinels.master)
+    )
+    for url, match in (
+        (f"redis://127.0.0.1:{node}", r"belongs to a cluster: write redis\+cluster"),
+        (f"redis+sentinel://127.0.0.1:{node}/x", "names no sentinels: use a redis://"),
+        (f"redis+cluster://127.0.0.1:{plain}", "is no cluster: use a redis://"),
+        (f"redis+sentinel://127.0.0.1:{plain}/x", "names no sentinels"),
+        (f"redis://127.0.0.1:{sentinel}", r"is a sentinel: write redis\+sentinel"),
+        (f"redis+cluster://127.0.0.1:{sentinel}", r"is no cluster: use .*redis\+sentinel"),
+        (f"redis://127.0.0.1:{sentinels.replicas[0].port}", "is a replica.*connect to its master"),
+        (sentinels.url.replace("the-service", "nope"), "know no service 'nope': they watch the-service"),
+    ):
+        wrong(url, ConfigurationError, match, capsys)
+
+
+@needs_system
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://127.0.0.1:{0}",
+        "redis+cluster://127.0.0.1:{0},127.0.0.1:{1}",
+        "redis+sentinel://127.0.0.1:{0},127.0.0.1:{1}/x",
+    ],
+)
+def test_nobody_at_any_kind_of_url(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong(url.format(free_port(), free_port()), StoreUnavailable, "check that (it runs|they run)", capsys)
+
+
+@needs_system
+def test_logins_of_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    with Cluster(SYSTEM, 1, 0) as cluster:
+        cluster.nodes[0].ask("CONFIG", "SET", "requirepass", SECRET)
+        for url in (cluster.url, cluster.url.replace("//", f"//:{SECRET}x@")):
+            wrong(url, StoreUnavailable, "refuses the login.*check user and password", capsys)
+        with percolator.connect(cluster.url.replace("//", f"//:{SECRET}@"), "ns") as db:
+            db.create_table("t")
+            assert SECRET not in repr(db)
+
+
+@needs_system
+def test_a_cluster_that_lacks_a_slot(capsys: pytest.CaptureFixture[str]) -> None:
+    with Cluster(SYSTEM, 2, 0) as cluster:
+        for node in cluster.nodes:
+            node.ask("CLUSTER", "DELSLOTS", 5)
+        wrong(cluster.url, ConfigurationError, "serves 16383 of 16384 slots.*--cluster fix", capsys)
+
+
+@needs_system
+def test_a_cluster_one_of_whose_servers_evicts(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    for node in cluster.nodes:
+        node.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        wrong(cluster.url, ConfigurationError, "set maxmemory-policy noeviction", capsys)
+        node.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+
+@needs_system
+@pytest.mark.parametrize("what", ["kill", "stop"])
+def test_a_cluster_one_of_whose_servers_is_away(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Cluster(SYSTEM, 3, 0) as cluster:
+        with percolator.connect(cluster.url, "ns") as db:
+            oracle = cluster.primary_of(db.store.keyspace.oracle)
+        for victim in (next(node for node in cluster.nodes if node is not oracle), oracle)[
+            : 1 if what == "stop" else 2
+        ]:
+            getattr(cluster, what)(victim)
+            # One that is stopped is waited for a little longer than patience, to the end of the last try.
+            wrong(cluster.url, StoreUnavailable, "check that it runs", capsys, 8.0 if what == "stop" else 4.5)
+        for node in cluster.alive:
+            cluster.kill(node)
+        if what == "kill":
+            wrong(cluster.url, StoreUnavailable, "check that they run", capsys)
+
+
+@needs_system
+def test_a_master_that_is_down_behind_sentinels_that_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+    with Sentinels(SYSTEM, 0) as group:
+        group.kill_master()
+        wrong(group.url, StoreUnavailable, "check that it runs", capsys)
+
+
+@needs_system
+@pytest.mark.parametrize("kind", ["cluster", "sentinels"])
+def test_commands_that_look_at_a_store_from_outside(
+    kind: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import json
+
+    url = request.getfixturevalue(kind).url
+
+    def run(*arguments: str) -> tuple[Any, Any]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            app([*arguments, "--url", url, "--json"])
+        return ended.value.code, json.loads(capsys.readouterr().out)
+
+    code, told = run("status")
+    assert code == ExitCode.USAGE
+    assert "holds no tables yet" in told["error"]["message"]
+    names = [f"look {number}" for number in range(4)]
+    for name in names:  # of a cluster, on several servers
+        with percolator.connect(url, name) as db:
+            db.create_table("t")
+            with db.transaction() as t:
+                t.set("t", "r", "c", b"v")
+    code, told = run("status")
+    assert code == ExitCode.USAGE
+    assert all(name in told["error"]["message"] for name in names)
+    code, told = run("status", "--namespace", "look 1")
+    assert code == ExitCode.OK
+    assert told["store"]["memory"] > 0
+    code, told = run("get", "t", "r", "--namespace", "look 2")
+    assert code == ExitCode.OK
+    code, told = run("get", "t", "r", "--namespace", "look 9")
+    assert code == ExitCode.USAGE
+    assert "look 3" in str(told)
+    code, told = run("doctor")
+    checks = {finding["check"]: finding for finding in told["findings"]}
+    assert set(names) <= set(checks)
+    assert ("cluster" if kind == "cluster" else "sentinel") in checks
+    assert sum("eviction" in check for check in checks) == (3 if kind == "cluster" else 1)

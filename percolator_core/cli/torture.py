@@ -1,0 +1,184 @@
+"""Putting the library to the proof: ``torture``."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from percolator_core.cli import output as outputs
+from percolator_core.cli.output import ExitCode, Failure, count_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from percolator_core.torture.result import Result
+    from percolator_core.torture.settings import Settings
+
+_LARGEST_SEED = 1_000_000
+
+
+def torture(
+    suites: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SUITE",
+            help="bank, append, counter, long-fork, ring, aof, oracle, failover; all when none is named.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Repeats plan and choices. Default: a new one.", show_default=False),
+    ] = None,
+    transactions: Annotated[int, typer.Option(min=1, help="Transactions of each workload.")] = 20_000,
+    kills: Annotated[int, typer.Option(min=0, help="Clients killed in each workload.")] = 20,
+    workers: Annotated[int, typer.Option(min=1, help="Client processes at a time.")] = 4,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Rounds of aof, oracle and failover. Default: 10, 20, 4.", show_default=False
+        ),
+    ] = None,
+    nemesis: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="What happens in the workloads: kill, stop, drop-request, drop-reply, duplicate, delay, "
+            "script-flush, server-kill, clock-back, out-of-memory, collect; all; none. "
+            "Default: all but collect, and on a server of yours what others there do not notice.",
+            show_default=False,
+        ),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url",
+            help="Run the workloads on this server, in a namespace of their own. "
+            "Default: private servers that the command starts and stops.",
+            show_default=False,
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the figures into this Markdown page too.")
+    ] = None,
+    section: Annotated[str, typer.Option(help="Which part of the page is written anew.")] = "figures",
+) -> None:
+    """Run workloads while clients, servers and the network fail, and check what comes out.
+
+    What a workload did and saw is recorded and checked for strong snapshot isolation; aof, oracle and
+    failover take servers away. Exits with 1 when anything is wrong. Ctrl-C ends the suite at hand early and
+    tells what was found.
+    """
+    from percolator_core.cli.signals import stopping
+    from percolator_core.torture.runner import run
+
+    output = outputs.current()
+    settings = _settings(seed, transactions, kills, workers, rounds, nemesis, url)
+    output.carry_on = f"--seed {settings.seed} repeats the plan"
+    results: list[Result] = []
+    with output.progress() as progress:
+        task = progress.add_task("starting", total=None)
+
+        def tell(what: str, done: int, of: int) -> None:
+            progress.update(task, description=what, completed=done, total=of or None)
+
+        with stopping(settings.stop.set) as received:
+            for result in run(suites or (), _telling(settings, tell)):
+                results.append(result)
+                if report is not None:  # at once: whatever happens later, this is on file
+                    _write(report, section, results)
+                progress.console.print(_lines(result)[0], highlight=False)
+    data = {
+        "ok": all(result.ok for result in results),
+        "seed": settings.seed,
+        "suites": [result.as_dict() for result in results],
+    }
+    output.result(data, *[line for result in results for line in _lines(result)], *_tables(results))
+    _conclude(results, settings.seed, interrupted=bool(received.number))
+
+
+def _settings(  # noqa: PLR0917
+    seed: int | None,
+    transactions: int,
+    kills: int,
+    workers: int,
+    rounds: int | None,
+    nemesis: str | None,
+    url: str | None,
+) -> Settings:
+    from percolator_core.torture.schedule import DEFAULT, HARMLESS, parse_nemeses
+    from percolator_core.torture.settings import Settings
+
+    usual = DEFAULT if url is None else HARMLESS
+    return Settings(
+        seed=random.randrange(_LARGEST_SEED) if seed is None else seed,
+        transactions=transactions,
+        kills=kills,
+        clients=workers,
+        rounds=rounds,
+        nemeses=usual if nemesis is None else parse_nemeses(nemesis),
+        url=url,
+    )
+
+
+def _telling(settings: Settings, tell: Any) -> Settings:
+    import dataclasses
+
+    return dataclasses.replace(settings, tell=tell)
+
+
+def _write(report: Path, section: str, results: Sequence[Result]) -> None:
+    from percolator_core.torture.machine import this_machine
+    from percolator_core.torture.markdown import write_report
+
+    write_report(report, section, this_machine(), results)
+
+
+def _lines(result: Result) -> list[str]:
+    from percolator_core.torture.result import TOLD
+
+    early = " (ended early)" if result.interrupted else ""
+    lines = [
+        f"{result.suite}{early}: {'ok' if result.ok else 'WRONG'}, {result.seconds:.0f} s",
+        f"  {result.run}",
+        f"  {result.found}",
+        *(f"  wrong: {sentence}" for sentence in result.wrong[:TOLD]),
+    ]
+    if len(result.wrong) > TOLD:
+        lines.append(f"  and {len(result.wrong) - TOLD} more")
+    if result.folder is not None:
+        lines.append(f"  the histories are in {result.folder}")
+    return lines
+
+
+def _tables(results: Sequence[Result]) -> list[RenderableType]:
+    made: list[RenderableType] = []
+    for result in results:
+        for measured in result.tables:
+            if not measured.rows:
+                continue
+            table = outputs.table(*measured.headings, title=measured.title, numbers=measured.headings[3:])
+            for row in measured.rows:
+                table.add_row(*row)
+            made += ["", table]
+    return made
+
+
+def _conclude(results: Sequence[Result], seed: int, *, interrupted: bool) -> None:
+    wrong = [result.suite for result in results if not result.ok]
+    if wrong:
+        raise Failure(
+            f"{count_of(len(wrong), 'suite')} found something wrong ({', '.join(wrong)}): "
+            f"--seed {seed} repeats the plan, the histories are kept"
+        )
+    if interrupted:
+        raise Failure(
+            f"interrupted; what was done until then is as it should be: --seed {seed} repeats the plan",
+            ExitCode.INTERRUPTED,
+        )

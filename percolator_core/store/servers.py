@@ -1,0 +1,30 @@
+"""Plain clients of the servers behind a URL, for a look at them from outside of any namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import redis
+
+from percolator_core import scripts
+from percolator_core.keys import Keyspace
+from percolator_core.store.dial import Dialer
+from percolator_core.store.topology import Endpoint, discover
+from percolator_core.store.url import parse, redacted
+
+
+@contextmanager
+def clients_of(url: str, timeout: float) -> Iterator[dict[Endpoint, redis.Redis]]:
+    """A client of redis-py for each server that holds data, for the length of a block. Not for ``embedded:``.
+
+    ``timeout`` is how many seconds one reply may take.
+
+    Raises:
+        ConfigurationError: the URL cannot be used; the message says what to change.
+        StoreUnavailable: nobody says which servers there are.
+    """
+    dialer = Dialer(parse(url), Keyspace("look"), scripts.load, timeout)
+    with ExitStack() as stack:
+        endpoints = discover(parse(url), dialer, redacted(url)).endpoints()
+        yield {endpoint: stack.enter_context(dialer.client(endpoint)) for endpoint in endpoints}

@@ -1,0 +1,195 @@
+"""The client processes of a run: started, killed, replaced, until a number of transactions is done."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from percolator_core.torture.client_process import Orders
+from percolator_core.torture.gauge import FIELDS, Gauge
+
+PROGRAM: Final = (sys.executable, "-m", "percolator_core.torture.client_process")
+_PAUSE: Final = 0.003
+_FINISH_LIMIT: Final = 90.0
+
+
+class _Slot:
+    """A place in the crew: its share of the work, and the processes that have held it."""
+
+    def __init__(self, number: int, share: int) -> None:
+        self.number = number
+        self.share = share
+        self.gauges: list[Gauge] = []
+        self.process: subprocess.Popen[bytes] | None = None
+        self.name = ""
+
+    @property
+    def done(self) -> int:
+        return sum(gauge["done"] for gauge in self.gauges)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether its process is past its start and not at its end."""
+        return (
+            self.process is not None
+            and self.process.poll() is None
+            and self.gauges[-1]["done"] > 0
+            and self.done < self.share
+        )
+
+
+class Crew:
+    """``orders.clients`` processes that make ``transactions`` steps together.
+
+    Who was killed is replaced by a process that takes over what is left of its share. A context manager that
+    leaves no process behind. ``program`` is what a client runs.
+    """
+
+    def __init__(self, orders: Orders, transactions: int, *, program: Sequence[str] = PROGRAM) -> None:
+        self._orders = orders
+        self._program = list(program)
+        self._folder = Path(orders.folder)
+        self._killed: set[subprocess.Popen[bytes]] = set()
+        self._finishing = False
+        self.wrong: list[str] = []
+        """Processes that ended as they should not."""
+        share, rest = divmod(transactions, orders.clients)
+        self._slots = [_Slot(number, share + (number < rest)) for number in range(orders.clients)]
+
+    @property
+    def active(self) -> bool:
+        """Whether any process runs."""
+        return any(slot.process is not None for slot in self._slots)
+
+    @property
+    def done(self) -> int:
+        """Finished transactions."""
+        return sum(slot.done for slot in self._slots)
+
+    def totals(self) -> Counter[str]:
+        """The sums of all gauges."""
+        totals: Counter[str] = Counter()
+        for slot in self._slots:
+            for gauge in slot.gauges:
+                totals.update({field: gauge[field] for field in FIELDS})
+        return totals
+
+    def complaints(self) -> list[str]:
+        """What the workloads found wrong while they ran, and what was wrong with the processes."""
+        found = list(self.wrong)
+        for path in sorted(self._folder.glob("*.wrong")):
+            found += path.read_text(encoding="utf-8").splitlines()
+        return found
+
+    def tend(self) -> None:
+        """Take leave of processes that have ended and replace those that were killed; waits a moment."""
+        for slot in self._slots:
+            if slot.process is not None and slot.process.poll() is not None:
+                self._bury(slot)
+        time.sleep(_PAUSE)
+
+    def strike(self, slot: int, signum: signal.Signals) -> subprocess.Popen[bytes] | None:
+        """Send a signal to a process at work: that at the place, or at the next one where somebody is."""
+        places = self._slots[slot:] + self._slots[:slot]
+        for place in places:
+            if place.at_work:
+                assert place.process is not None
+                if signum == signal.SIGKILL:
+                    self._killed.add(place.process)
+                place.process.send_signal(signum)
+                return place.process
+        return None
+
+    def await_start(self) -> None:
+        """Wait until every process has finished a transaction."""
+        while any(slot.process is not None and not slot.done for slot in self._slots):
+            self.tend()
+
+    def finish(self) -> None:
+        """Have all processes end what they are at, and wait for them. Idempotent."""
+        self._finishing = True
+        for slot in self._slots:
+            if slot.process is not None:
+                self._tell_to_finish(slot.process)
+        until = time.monotonic() + _FINISH_LIMIT
+        while self.active:
+            self.tend()
+            if time.monotonic() > until:
+                self.wrong.append(f"clients that were told to finish still ran after {_FINISH_LIMIT:g} s")
+                return
+
+    def __enter__(self) -> Self:
+        for slot in self._slots:
+            if slot.share:
+                self._start(slot)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for slot in self._slots:
+            if slot.process is not None:
+                slot.process.kill()
+                slot.process.wait()
+                self._close(slot.process)
+                slot.process = None
+
+    # Inside.
+
+    def _start(self, slot: _Slot) -> None:
+        slot.name = f"{self._orders.name}{slot.number}.{len(slot.gauges) + 1}"
+        orders = dataclasses.replace(
+            self._orders, name=slot.name, slot=slot.number, first=slot.done, stop=slot.share
+        )
+        slot.gauges.append(Gauge(self._folder / f"{slot.name}.gauge"))
+        with (self._folder / f"{slot.name}.stderr").open("wb") as sink:
+            slot.process = subprocess.Popen(
+                self._program, stdin=subprocess.PIPE, stdout=sink, stderr=sink, start_new_session=True
+            )
+        assert slot.process.stdin is not None
+        try:
+            slot.process.stdin.write(orders.to_json().encode() + b"\n")
+            slot.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # its end is noticed like any other
+        if self._finishing:
+            self._tell_to_finish(slot.process)
+
+    def _bury(self, slot: _Slot) -> None:
+        process = slot.process
+        assert process is not None
+        self._close(process)
+        slot.process = None
+        if process in self._killed:
+            if slot.done < slot.share and not self._finishing:
+                self._start(slot)
+        elif process.returncode:
+            printed = (self._folder / f"{slot.name}.stderr").read_text(errors="replace").strip()
+            self.wrong.append(
+                f"client {slot.name} ended with {process.returncode}: {printed[-2000:] or 'without a word'}"
+            )
+
+    @staticmethod
+    def _close(process: subprocess.Popen[bytes]) -> None:
+        if process.stdin is not None:
+            try:
+                process.stdin.close()
+            except BrokenPipeError:
+                pass
+
+    @staticmethod
+    def _tell_to_finish(process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        try:
+            process.stdin.write(b"finish\n")
+            process.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            pass  # it has ended already

@@ -1,0 +1,16 @@
+"""On what a run was made."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import UTC, datetime
+
+from percolator_core.store.binary import find_binary
+
+
+def this_machine() -> str:
+    """Cores, versions and the day, in a line."""
+    server = ".".join(map(str, find_binary().version))
+    today = datetime.now(UTC).date().isoformat()
+    return f"{today}, {os.cpu_count() or 1} cores, Python {platform.python_version()}, Redis {server}"

@@ -1,0 +1,54 @@
+"""Runs suites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Final
+
+from percolator_core.errors import ConfigurationError
+from percolator_core.torture.loss_suites import run_failover, run_log_loss, run_timestamps
+from percolator_core.torture.result import Result
+from percolator_core.torture.settings import Settings
+from percolator_core.torture.workload_suite import run_workload
+from percolator_core.torture.workloads import WORKLOADS
+
+SUITES: Final[dict[str, Callable[[Settings], Result]]] = {
+    **{name: partial(run_workload, name) for name in WORKLOADS},
+    "aof": run_log_loss,
+    "oracle": run_timestamps,
+    "failover": run_failover,
+}
+"""The suites by name."""
+
+ALL: Final = "all"
+
+
+def chosen(names: Iterable[str], settings: Settings) -> list[str]:
+    """The suites meant by some names: ``all``, and none named, are all that can run there.
+
+    Raises:
+        ConfigurationError: there is no such suite, or it needs servers of its own and a URL is given.
+    """
+    wanted = list(dict.fromkeys(names)) or [ALL]
+    possible = list(SUITES if settings.url is None else WORKLOADS)
+    for name in wanted:
+        if name != ALL and name not in SUITES:
+            raise ConfigurationError(f"there is no suite {name!r}: choose from {', '.join(SUITES)}, {ALL}")
+        if name != ALL and name not in possible:
+            raise ConfigurationError(f"{name} takes servers away, so it starts its own: leave --url out")
+    return possible if ALL in wanted else wanted
+
+
+def run(names: Iterable[str] = (), settings: Settings | None = None) -> Iterator[Result]:
+    """Run suites one after another and yield what each found; after ``settings.stop`` no other is begun.
+
+    Raises:
+        ConfigurationError: as `chosen`; or no redis-server is installed; or a nemesis cannot strike there.
+        StoreUnavailable: a server does not start, or does not come back.
+    """
+    settings = settings or Settings()
+    for name in chosen(names, settings):
+        if settings.stop.is_set():
+            return
+        yield SUITES[name](settings)

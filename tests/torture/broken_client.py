@@ -1,0 +1,69 @@
+"""A client process with a bug: ``python broken_client.py BUG``, in place of the real one."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping
+
+from percolator_core import scripts
+from percolator_core.commit import Commit
+from percolator_core.errors import CommitUndetermined, StoreUnavailable
+from percolator_core.resolver import Fate, Resolver
+from percolator_core.scripts import Script
+from percolator_core.torture import client_process
+
+
+def change_script(changed_one: str, before: str, after: str) -> None:
+    """Have the server run another version of a script."""
+    assemble = scripts._assemble
+
+    def changed(name: str, shebang: bool, replaced: Mapping[str, str]) -> Script:
+        made = assemble(name, shebang, replaced)
+        if name != changed_one:
+            return made
+        source = made.source.decode()
+        assert before in source, f"{changed_one}.lua has changed: write the bug anew"
+        source = source.replace(before, after)
+        sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest().encode()
+        return Script(changed_one, source.encode(), sha)
+
+    scripts._assemble = changed
+
+
+def ignore_newer_commits() -> None:
+    """A prewrite does not look for commits since its snapshot: lost updates."""
+    change_script("prewrite", "if version and version_times(version) > start_ts then", "if false then")
+
+
+def report_unknown_as_failed() -> None:
+    """A commit whose reply is lost is reported as failed."""
+    run = Commit.run
+
+    def lying(self: Commit) -> int:
+        try:
+            return run(self)
+        except CommitUndetermined as error:
+            raise StoreUnavailable("nothing was committed, or so this client says") from error
+
+    Commit.run = lying  # type: ignore[method-assign]
+
+
+def roll_back_what_committed() -> None:
+    """A lock whose primary is committed is removed, and not rolled forward: half of a transaction is lost."""
+    fate = Resolver.fate
+
+    def forgetful(self: Resolver, lock: object) -> Fate:
+        found = fate(self, lock)  # type: ignore[arg-type]
+        return Fate("rolled back") if found.state == "committed" else found
+
+    Resolver.fate = forgetful  # type: ignore[method-assign]
+
+
+BUGS = {
+    bug.__name__: bug for bug in (ignore_newer_commits, report_unknown_as_failed, roll_back_what_committed)
+}
+
+if __name__ == "__main__":
+    BUGS[sys.argv[1]]()
+    client_process.main()
