@@ -50,7 +50,8 @@ def torture(
         typer.Option(
             metavar="NAMES",
             help="What happens in the workloads: kill, stop, drop-request, drop-reply, duplicate, delay, "
-            "script-flush, server-kill, clock-back, out-of-memory, collect; all; none. "
+            "script-flush, server-kill, clock-back, out-of-memory; collect, beside what leaves no outcome "
+            "open; all; none. "
             "Default: all but collect, and on a server of yours what others there do not notice.",
             show_default=False,
         ),

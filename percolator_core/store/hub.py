@@ -285,7 +285,7 @@ class Hub:
         kept |= {
             task
             for task in self._active
-            if task.repeats is not None and (task.repeats.caller is None or task.repeats.caller in kept)
+            if task.repeats is not None and (task.repeats.caller is None or _task_of(task.repeats) in kept)
         }
         self._active -= kept
         self._end_tasks()
@@ -386,8 +386,7 @@ class Hub:
         batch while the tasks of the one before run.
         """
         if self._parked and (len(self._parked) >= BURST or not self.lines.in_flight):
-            batch, self._parked = self._parked, []
-            self.lines.send(batch)
+            self._send(self.lines.send)
         elif not self.lines.in_flight or not self._take_in():
             return False
         self._raise_interruption()
@@ -398,13 +397,30 @@ class Hub:
         if self._parked and self.lines.several:
             if self.lines.receive(0):
                 return True
-            batch, self._parked = self._parked, []
-            left = self.lines.send_to_the_idle(batch)
-            self._parked += left
-            if len(left) < len(batch):
+            count = len(self._parked)
+            self._send(self.lines.send_to_the_idle)
+            if len(self._parked) < count:
                 return True
-        longest = self._asleep[0][0] - time.monotonic() if self._asleep else IDLE
-        return self.lines.receive(min(max(0.0, longest), IDLE))
+        if not self._asleep:
+            return self.lines.receive()
+        return self.lines.receive(min(max(0.0, self._asleep[0][0] - time.monotonic()), IDLE))
+
+    def _send(self, send: Callable[[Sequence[Exchange]], Sequence[Exchange]]) -> None:
+        """Send what is parked; ``send`` returns what stays. Whenever Ctrl-C comes, nobody is forgotten."""
+        batch = self._parked
+        for exchange in batch:
+            exchange.under_way = True
+        try:
+            self._parked = []
+            self._parked += send(batch)
+        except BaseException:
+            parked = set(map(id, self._parked))
+            self._parked += [
+                exchange
+                for exchange in batch
+                if exchange.under_way and id(exchange) not in parked and not self.lines.holds(exchange)
+            ]
+            raise
 
     def _raise_interruption(self) -> None:
         """Let Ctrl-C out of the hub, once every caller of the batch at hand has been told its outcome."""
@@ -445,24 +461,33 @@ class Hub:
             self._start(task)
 
     def _repair_forgotten(self) -> None:
+        # Parked first, here and below: Ctrl-C may end the repair.
         exchanges, self._forgotten = self._forgotten, []
+        self._parked += exchanges
         # Once for each server.
         for exchange in {id(exchange.wire): exchange for exchange in exchanges}.values():
             self._repair(exchange)
-        self._parked += exchanges
 
     def _repeat_later(self, exchange: Exchange) -> None:
-        self.sleep(0.05)
-        # Not from here: only the hub itself may resume tasks, and mending may end the wait of many.
-        self._calls.append(partial(self._mend, exchange))
+        try:
+            self.sleep(0.05)
+        finally:
+            # Not from here: only the hub itself may resume tasks, and mending may end the wait of many.
+            self._calls.append(partial(self._mend, exchange))
 
     def _mend(self, exchange: Exchange) -> None:
+        self._parked.append(exchange)
         try:
             self._repair(exchange)
         except PercolatorError as error:
+            self._parked.remove(exchange)
             exchange.fail(error)
-        else:
-            self._parked.append(exchange)
+
+
+def _task_of(exchange: Exchange) -> Any:
+    """The task that waits for an exchange, alone or with others."""
+    caller = exchange.caller
+    return caller.task if type(caller) is _Gathering else caller
 
 
 _process = os.getpid()

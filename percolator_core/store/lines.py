@@ -53,8 +53,8 @@ class Lines:
         while any(exchange.under_way for exchange in exchanges):
             self.receive()
 
-    def send(self, batch: Sequence[Exchange]) -> None:
-        """Send a batch. Replies are taken in by `receive`."""
+    def send(self, batch: Sequence[Exchange]) -> Sequence[Exchange]:
+        """Send a batch; nothing of it stays. Replies are taken in by `receive`."""
         if self._generation != self._topology.generation:
             self._follow()
         if self._only is not None:
@@ -67,6 +67,11 @@ class Lines:
         else:
             for endpoint, group in self._by_place(batch).items():
                 self._to(endpoint).send(group)
+        return ()
+
+    def holds(self, exchange: Exchange) -> bool:
+        """Whether the exchange has been sent, and its replies are still to come."""
+        return any(wire.holds(exchange) for wire in self._wires.values())
 
     def send_to_the_idle(self, batch: Sequence[Exchange]) -> list[Exchange]:
         """Send those exchanges of a batch whose server has nothing else to do; returns the others."""

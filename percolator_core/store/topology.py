@@ -366,7 +366,6 @@ class Cluster:
     def _take_over(self, server: Endpoint, ranges: Sequence[Any]) -> None:
         if ranges == self._ranges:
             return
-        self._ranges = ranges
         places: dict[int, Endpoint] = {}
         servers: list[Endpoint] = []
         for first, last, *nodes in ranges:
@@ -382,6 +381,7 @@ class Cluster:
             self._places = places
             self._primaries = frozenset(places.values())
             self.generation += 1
+        self._ranges = ranges  # last: Ctrl-C may come in between
 
     def _unusable(self, refused: Exception) -> Exception:
         if isinstance(refused, AuthenticationError):

@@ -113,6 +113,10 @@ class Wire:
         """Replies that are still to come, counted in exchanges."""
         return len(self._in_flight)
 
+    def holds(self, exchange: Exchange) -> bool:
+        """Whether the exchange has been sent, and its replies are still to come."""
+        return exchange in self._in_flight
+
     @property
     def socket(self) -> Any:
         """What to poll while replies are in flight."""

@@ -90,7 +90,7 @@ def run_timestamps(settings: Settings) -> Result:
         result.figures = dataclasses.asdict(total)
         result.run = (
             f"{count_of(total.restarts, 'restart')} ("
-            + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+            + "; ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
             + f"), the clock set back an hour at {total.clock_jumps}"
         )
         result.found = (

@@ -25,7 +25,7 @@ from percolator_core.torture.plan import Kind
 from percolator_core.torture.recorder import Recorder
 from percolator_core.torture.report import Anomaly, Report
 from percolator_core.torture.result import Result, count_of
-from percolator_core.torture.schedule import FAULTS, OWN_SERVER_ONLY, Nemesis, make_schedule
+from percolator_core.torture.schedule import BESIDE_COLLECT, FAULTS, OWN_SERVER_ONLY, Nemesis, make_schedule
 from percolator_core.torture.settings import Settings
 from percolator_core.torture.settling import Settled, read_state, settle
 from percolator_core.torture.victim import VictimServer
@@ -86,6 +86,11 @@ def run_workload(name: str, settings: Settings) -> Result:
 
 
 def _refuse_nemeses(settings: Settings) -> None:
+    if Nemesis.COLLECT in settings.nemeses and not BESIDE_COLLECT.issuperset(settings.nemeses):
+        raise ConfigurationError(
+            "garbage collection takes from the checker what undetermined transactions did: name collect with "
+            f"none but {', '.join(sorted(BESIDE_COLLECT - {Nemesis.COLLECT}))}"
+        )
     if settings.url is None:
         return
     impossible = [nemesis.value for nemesis in settings.nemeses if nemesis in OWN_SERVER_ONLY]

@@ -123,6 +123,7 @@ def test_it_leaves_nothing_on_a_server_of_the_users(server: Server, tmp_path: Pa
             "server-kill cannot be",
         ),
         (["ring", "--url", "redis+cluster://127.0.0.1:1", "--nemesis", "clock-back"], "clock-back cannot be"),
+        (["bank", "--nemesis", "kill,collect"], "name collect with none but"),
         (["bank", "--nemesis", "flood"], "there is no nemesis 'flood'"),
         (["bank", "--transactions", "0"], "--transactions"),
     ],
