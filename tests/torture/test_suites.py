@@ -18,6 +18,8 @@ from percolator_core.torture.timestamps import Taken, backwards, timestamps
 SEED = 20
 
 _NO_MEMORY = """
+local WINDOW = 0
+
 local function next_timestamps(key, count)
   local last = math.floor(now() / 1000000) * 1000000
   redis.call('HSET', key, 'last', string.format('%.0f', last), 'limit', string.format('%.0f', last))
