@@ -403,7 +403,7 @@ def test_a_stopped_primary_neither_takes_nor_tells_anything_when_it_is_back(
         old = cluster.primary_of(key)
         cluster.stop(old)
         new = cluster.await_failover(old)
-        # The new primary has no replica: whatever touches its tablets falls short, and the others wait for it.
+        # The new primary has no replica: whatever touches its tablets falls short, and others wait behind it.
         bank.goes_on(5)
         newest = write(connect(), b"x", b"new")
         # Those who were idle, and those who waited for it, must not believe it.
