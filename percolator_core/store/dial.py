@@ -115,10 +115,14 @@ class Dialer:
         """Make sure that no timestamp is handed out over the connection before the oracle has recovered.
 
         A server that restarted, or was promoted, may have lost the newest timestamps. No connection outlives
-        its server, so asking whenever one is opened, or was idle, is enough.
+        its server, so asking whenever one is opened, or was idle, is enough. The process alone does not tell:
+        one that was the master, and then a replica for a moment, may never have heard what was given out
+        meanwhile. With each promotion a server begins a replication history of its own.
         """
         connection.send_command("INFO", "server")
+        connection.send_command("INFO", "replication")
         facts = connection.read_response(disable_decoding=True)
+        history = re.search(rb"master_replid:(\w+)", connection.read_response(disable_decoding=True))
         if re.search(rb"(?:redis|server)_mode:sentinel", facts):
             raise ConfigurationError("the server is a sentinel: write redis+sentinel://HOST:PORT/SERVICE")
         run_id = re.search(rb"run_id:(\w+)", facts)
@@ -129,7 +133,10 @@ class Dialer:
         recover = self._load_scripts(int(version.group(1)) >= WITH_SHEBANG)["recover_oracle"]
         in_order = self._address.kind == "embedded" and f"/{CONF_AFTER_ORDER}\r".encode() in facts
         state = b"in order" if in_order else b"unknown"
-        connection.send_command("EVAL", recover.source, 1, self._oracle, run_id.group(1), state)
+        # Nobody makes a replica of an embedded server, whose process tells all.
+        reign = history.group(1) if history is not None and self._address.kind != "embedded" else b""
+        who = b"%b %b" % (run_id.group(1), reign)
+        connection.send_command("EVAL", recover.source, 1, self._oracle, who.strip(), state)
         try:
             connection.read_response(disable_decoding=True)
         except MovedError:

@@ -20,6 +20,8 @@ from percolator_core import (
     TransactionConflict,
 )
 from tests.core.servers import until
+from tests.servers.cluster import Node
+from tests.servers.sentinel import DataServer
 
 ACCOUNTS = 40
 START = 1000
@@ -136,3 +138,13 @@ def read(db: Database, row: bytes) -> bytes | None:
 
 def bump(t: Transaction, row: bytes) -> None:
     t.set("t", row, "v", b"%d" % (int(t.get("t", row, "v") or b"0") + 1))
+
+
+def await_replicas(server: Node | DataServer) -> None:
+    """Wait until a replica has all that the server has now: WAIT speaks for its connection's writes alone."""
+    offset = int(server.ask("ROLE")[1])
+
+    def is_there() -> bool:
+        return any(int(replica[2]) >= offset for replica in server.ask("ROLE")[2])
+
+    until(is_there, 30)

@@ -14,7 +14,7 @@ import percolator_core as percolator
 from percolator_core import CommitUndetermined, ConfigurationError, Database, Durability, StoreUnavailable
 from tests.core.servers import Faults, Server, binaries, rows_apart, some_namespace, until
 from tests.servers.cluster import Cluster
-from tests.store.bank import read, write
+from tests.store.bank import await_replicas, read, write
 
 BINARIES = binaries()
 SYSTEM = BINARIES.get("system", "")
@@ -258,7 +258,7 @@ def test_one_shard_of_a_cluster_falls_short() -> None:
         assert {read(plain, row) for row in elsewhere} == {b"new"}
         faults = Faults(db)
         cluster.resume(replica)
-        until(lambda: cluster.primary_of(tag(rows[0])).ask("WAIT", 1, 100) == 1)
+        await_replicas(cluster.primary_of(tag(rows[0])))
         faults.script("commit", lambda: cluster.stop(replica))
         with pytest.raises(CommitUndetermined):
             write(db, here[0], b"newest")

@@ -20,6 +20,7 @@ from percolator_core.worker import IDLE_LOOK
 from tests.core.servers import Server, binaries, some_namespace
 from tests.servers.cluster import Cluster
 from tests.servers.sentinel import Sentinels
+from tests.store.bank import await_replicas
 from tests.worker.conftest import chain_of, dirty_of, put, until, watch
 
 SYSTEM = binaries().get("system", "")
@@ -54,12 +55,12 @@ class Away:
             return self._plain.start
         if self._cluster is not None:
             cluster, old = self._cluster, self._cluster.primary_of(key)
-            until(lambda: old.ask("WAIT", 1, 1000) == 1)
+            await_replicas(old)
             cluster.kill(old)
             return lambda: cluster.await_failover(old)
         assert self._sentinels is not None
         group, master = self._sentinels, self._sentinels.master
-        until(lambda: master.ask("WAIT", 1, 1000) == 1)
+        await_replicas(master)
         group.kill_master()
         return lambda: group.await_failover(master)
 
