@@ -174,8 +174,8 @@ def test_an_idle_client_across_a_switch_and_back(group: Sentinels, connect: Conn
     until(lambda: follows(second), 30)
     first.ask("DEL", oracle)
     first.ask("HSET", oracle, *before)
-    # It is the same process as before, but another reign: it goes past all that may have been given out, which
-    # is at most the window ahead of the clock.
+    # It is the same process as before, but another reign: it goes past all that may have been given out,
+    # which is at most the window ahead of the clock.
     timestamp = idle.timestamp()
     assert timestamp > newest
     assert timestamp > (time.time() + 5) * 1e6
