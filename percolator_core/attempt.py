@@ -9,9 +9,9 @@ import random
 import signal
 import threading
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import greenlet
@@ -27,10 +27,12 @@ from percolator_core.errors import (
 )
 from percolator_core.keys import decode_column, encode_column
 from percolator_core.log import Log
+from percolator_core.metrics import NAMES, Cost
 from percolator_core.model import Cell
 from percolator_core.observers import Guard, Observer, ObserverTransaction
+from percolator_core.prefetch import Habits, PrefetchingTransaction
 from percolator_core.store import current_task
-from percolator_core.store.exchange import Command
+from percolator_core.store.packing import Command
 from percolator_core.transaction import Transaction
 from percolator_core.watchdog import Deadline, ObserverTimeout, Watchdog
 
@@ -46,12 +48,13 @@ log = Log("percolator.worker")
 
 
 @dataclass(slots=True)
-class ObserverCounts:
+class ObserverCounts(Cost):
     """What happened to one observer's cells.
 
     ``ran``: runs that committed. ``collapsed``: marks that an earlier run had dealt with. ``conflicts``: runs
     that lost against another transaction and were repeated. ``failed``: runs that raised. ``quarantined``:
-    cells put aside.
+    cells put aside. The others are the sums of all runs, those that lost or raised included, each as in
+    `percolator_core.metrics.Cost`.
     """
 
     ran: int = 0
@@ -59,6 +62,12 @@ class ObserverCounts:
     conflicts: int = 0
     failed: int = 0
     quarantined: int = 0
+
+    @classmethod
+    def sum(cls, counts: Iterable[ObserverCounts]) -> ObserverCounts:
+        """Added up, field by field."""
+        every = list(counts)
+        return cls(*(sum(getattr(one, field.name) for one in every) for field in fields(cls)))
 
 
 class _Failed(Exception):
@@ -77,11 +86,14 @@ class Attempts:
         dirty: DirtyIndex,
         guards: Mapping[str, Guard],
         counts: Mapping[str, ObserverCounts],
+        habits: Mapping[str, Habits] | None = None,
     ) -> None:
+        """``habits`` is what is known of how each observer reads, by name; None is to prefetch nothing."""
         self._client = client
         self._dirty = dirty
         self._guards = guards
         self._counts = counts
+        self._habits = habits
         self._observed = {
             name: {(table, encode_column(column)) for table, column in guard.observer.observe}
             for name, guard in guards.items()
@@ -101,7 +113,7 @@ class Attempts:
             return
         pause = _FIRST_PAUSE
         for _ in range(CONFLICT_ROUNDS):
-            transaction = Transaction(self._client)
+            transaction = self._begin(observer)
             try:
                 cell = acknowledge(transaction, lease, observer.mode)
                 if cell is not None:
@@ -122,16 +134,36 @@ class Attempts:
             except Exception as error:  # noqa: BLE001 - such as a write set that the store refuses
                 self._failed(lease, observer, transaction.start_timestamp, error)
                 return
+            finally:
+                self._end(observer, transaction)
             self._count(observer, "collapsed" if cell is None else "ran")
             self._clear(self._dirty.clear(lease, observer.mode, transaction.start_timestamp))
             return
         self._client.store.one(self._dirty.postpone(lease, _GIVEN_BACK, failed=False))
+
+    def _begin(self, observer: Observer) -> Transaction:
+        if self._habits is None:
+            return Transaction(self._client)
+        return PrefetchingTransaction(self._client, self._habits[observer.name])
+
+    def _end(self, observer: Observer, transaction: Transaction) -> None:
+        """Count what an attempt has cost; one that did not commit ends here."""
+        if transaction.commit_timestamp is None:
+            transaction.rollback()
+        counts, cost = self._counts[observer.name], transaction.cost
+        with self._counting:
+            for name in NAMES:
+                number = getattr(cost, name)
+                if number:
+                    setattr(counts, name, getattr(counts, name) + number)
 
     def _observe(self, guard: Guard, transaction: Transaction, cell: Cell, watchdog: Watchdog) -> None:
         # Only the observer's own code is under the deadline: a commit is never cut short.
         try:
             with _limited(guard.observer.timeout, watchdog):
                 guard.observer.function(ObserverTransaction(transaction, guard), cell)
+            if isinstance(transaction, PrefetchingTransaction):
+                transaction.learn()
         except (StoreUnavailable, LockTimeout, SnapshotTooOld, greenlet.GreenletExit):
             raise
         except BaseException as error:

@@ -7,14 +7,16 @@ is given its time to live.
 
 from __future__ import annotations
 
-import os
 import threading
+import time
 import uuid
 from dataclasses import dataclass
 from typing import Final
 
+from percolator_core import process
 from percolator_core.catalog import Catalog
 from percolator_core.errors import PercolatorError
+from percolator_core.metrics import Tally
 from percolator_core.oracle import Oracle
 from percolator_core.store import Store
 
@@ -42,6 +44,7 @@ class Client:
         self.oracle = Oracle(store)
         self.catalog = Catalog(store)
         self.timeouts = timeouts
+        self.tally = Tally()
         self.one_call_a_tablet = store.clustered
         """Whether a script may touch one tablet only, as on a cluster; on one server it may touch all.
 
@@ -55,9 +58,9 @@ class Client:
 
     def owner(self) -> bytes:
         """Our name in locks. The first call makes the liveness token, before any lock can name us."""
-        if self._owner_pid != os.getpid():
+        if self._owner_pid != process.pid:
             with self._liveness:
-                if self._owner_pid != os.getpid():
+                if self._owner_pid != process.pid:
                     self._come_alive()
         return self._owner
 
@@ -72,7 +75,7 @@ class Client:
 
     def close(self) -> None:
         """Stop renewing the token and take it away."""
-        if self._owner_pid != os.getpid():
+        if self._owner_pid != process.pid:
             return
         self._owner_pid = 0
         self._stop.set()
@@ -82,21 +85,32 @@ class Client:
         self.store.defer((b"DEL", self.token_of(self._owner)))
 
     def _come_alive(self) -> None:
-        self._owner = f"{os.getpid():x}.{uuid.uuid4().hex[:12]}".encode()
+        self._owner = f"{process.pid:x}.{uuid.uuid4().hex[:12]}".encode()
         self._stop = threading.Event()
         self._renew()
         self._renewer = threading.Thread(
             target=self._keep_alive, args=(self._stop,), name="percolator-liveness", daemon=True
         )
         self._renewer.start()
-        self._owner_pid = os.getpid()
+        self._owner_pid = process.pid
 
     def _renew(self) -> None:
+        """Renew the token, and move the oracle's mark along."""
         # Apart: a task that parked while it holds the lock above would lock out all others of its thread.
-        self.store.call_apart((b"SET", self.token_of(self._owner), b"", b"PX", int(TOKEN_LIFE * 1000)))
+        apart = self.store.call_apart
+        token = (b"SET", self.token_of(self._owner), b"", b"PX", int(TOKEN_LIFE * 1000))
+        if self.store.clustered:
+            # The token must not wait for the oracle, whose server may be another one, and away.
+            apart(token)
+            (newest,) = apart(self.oracle.keep_ahead())
+        else:
+            _, newest = apart(token, self.oracle.keep_ahead())
+        self.oracle.seen = max(self.oracle.seen, newest)
 
     def _keep_alive(self, stop: threading.Event) -> None:
-        while not stop.wait(TOKEN_LIFE / 3):
+        due = time.monotonic()
+        while not stop.wait(max(0.0, due + TOKEN_LIFE / 3 - time.monotonic())):
+            due = time.monotonic()
             try:
                 self._renew()
             except PercolatorError:

@@ -25,14 +25,21 @@ from percolator_core.keys import CellAddress, decode_column, encode_primary
 from percolator_core.model import NOTIFY, unpack_lock
 from percolator_core.resolver import Resolver, settling
 from percolator_core.store import OutcomeOpenError
-from percolator_core.store.exchange import Command
+from percolator_core.store.packing import NUMBERS, Command
 
 CELLS_PER_CALL: Final = 1000
 BYTES_PER_CALL: Final = 4 << 20
 """Bounds of one prewrite call: a script holds up everybody else while it runs."""
 
 CALLS_PER_BATCH: Final = 64
-"""Calls between two looks at the clock, so that a long commit refreshes its primary lock in time."""
+CELLS_PER_BATCH: Final = 16_000
+BYTES_PER_BATCH: Final = 32 << 20
+"""Bounds of the prewrites that are sent together: the client holds them twice while it sends them.
+
+Between two batches it looks at the clock, so that a long commit refreshes its primary lock in time.
+"""
+
+assert len(NUMBERS) > CELLS_PER_CALL  # where `_cells` looks up the positions of tags, counted from 1
 
 _LOCK_ROUNDS: Final = 8
 """Dead transactions whose locks one commit clears out of its way before it gives up."""
@@ -69,9 +76,16 @@ class Commit:
         self._restock = restock and not client.one_call_a_tablet
         self._start_ts = start_ts
         self._primary = mutations[0]
+        self._local_oracle = () if client.one_call_a_tablet else (client.store.keyspace.oracle,)
+        """The oracle's key for scripts that can reach it: it knows where the last failover was."""
         self._calls = list(calls(mutations, client.one_call_a_tablet))
         self._prewritten: list[list[Mutation]] = []
         self._fresh_at = 0.0
+
+    @property
+    def in_one_call(self) -> bool:
+        """Whether one call prewrites and commits everything; else there are two phases."""
+        return len(self._calls) == 1 and not self._client.one_call_a_tablet
 
     def run(self) -> int:
         """Commit and return the commit timestamp.
@@ -85,7 +99,7 @@ class Commit:
             SnapshotTooOld: the transaction began below the safe point.
             StoreUnavailable: the store does not answer, and nothing was committed.
         """
-        if len(self._calls) == 1 and not self._client.one_call_a_tablet:
+        if self.in_one_call:
             return self.one_phase()
         commit_ts = self.commit_primary(self.prewrite())
         self.commit_secondaries(commit_ts)
@@ -125,7 +139,7 @@ class Commit:
             raise CommitUndetermined(self._start_ts)  # garbage collection took the traces, if there were any
         if reply[0] != b"committed":
             self.roll_back()
-            raise self._aborted()
+            raise self._aborted("failed over" if reply[0] == b"failed over" else "rolled back")
         return self._seen(reply[1])
 
     def commit_secondaries(self, commit_ts: int) -> None:
@@ -173,11 +187,12 @@ class Commit:
 
     def _clearing_locks(self, attempt: Callable[[], int]) -> int:
         """Run ``attempt``; where a finished transaction's lock is in the way, settle it and try again."""
-        resolver = Resolver(self._client)
-        for remaining in reversed(range(_LOCK_ROUNDS)):
+        resolver: Resolver | None = None
+        for remaining in range(_LOCK_ROUNDS - 1, -1, -1):
             try:
                 return attempt()
             except _Refused as refused:
+                resolver = resolver or Resolver(self._client)
                 self._clear_away(refused, resolver, last=not remaining)
         raise AssertionError("unreachable")
 
@@ -193,14 +208,15 @@ class Commit:
                 start_ts = unpack_lock(packed).start_ts
                 for call in self._calls:
                     tags, cells = _cells([one for one in call if one.kind != NOTIFY], values=False)
-                    self._client.store.one(settling(self._client, fate, start_ts, tags, cells))
+                    if cells:
+                        self._client.store.one(settling(self._client, fate, start_ts, tags, cells))
                 return
         raise TransactionConflict(mutation.table, mutation.row, decode_column(mutation.column), reason)
 
     def _prewrite_all(self) -> int:
         client = self._client
         timestamp = 0
-        for batch in _batches(self._calls, CALLS_PER_BATCH):
+        for batch in _batches(self._calls):
             self._stay_fresh()
             commands = [
                 self._prewrite_call(call, "primary" if call is self._calls[0] else "secondaries")
@@ -225,19 +241,19 @@ class Commit:
         client, primary = self._client, self._primary
         tags, cells = _cells(call, values=True)
         if role == "both":
-            return client.store.script(
-                "prewrite", [*tags, client.store.keyspace.oracle], role, self._start_ts, *cells
-            )
+            keys = [*tags, client.store.keyspace.oracle]
+            return client.store.script("prewrite", keys, role, self._start_ts, *cells)
+        keys = [*tags, *self._local_oracle]
         address = encode_primary(CellAddress(primary.tag, primary.row, primary.column))
         ttl = int(client.timeouts.lock_ttl * 1000)
-        keys = tags if client.one_call_a_tablet else [*tags, client.store.keyspace.oracle]
         return client.store.script(
             "prewrite", keys, role, self._start_ts, *cells, ttl, client.owner(), address
         )
 
     def _commit_call(self, call: Sequence[Mutation], commit_ts: int, role: str) -> Command:
         tags, cells = _cells(call, values=False)
-        return self._client.store.script("commit", tags, role, self._start_ts, commit_ts, *cells)
+        keys = [*tags, *self._local_oracle] if role == "primary" else tags
+        return self._client.store.script("commit", keys, role, self._start_ts, commit_ts, *cells)
 
     def _decisively(self, command: Command, *, repeated: bool = False) -> tuple[list[Any], bool]:
         """Send a command that may be the commit point; returns the reply, and whether it was repeated.
@@ -294,14 +310,17 @@ def notify(client: Client, mutations: Sequence[Mutation]) -> int:
 
 def calls(mutations: Sequence[Mutation], one_a_tablet: bool) -> Iterator[list[Mutation]]:
     """The write set cut into calls of bounded size, the primary's first."""
-    groups: dict[bytes, list[Mutation]] = {}
-    for mutation in mutations:
-        groups.setdefault(mutation.tag if one_a_tablet else b"", []).append(mutation)
-    for group in groups.values():
+    groups: Iterable[Sequence[Mutation]] = (mutations,)
+    if one_a_tablet:
+        by_tag: dict[bytes, list[Mutation]] = {}
+        for mutation in mutations:
+            by_tag.setdefault(mutation.tag, []).append(mutation)
+        groups = by_tag.values()
+    for group in groups:
         call: list[Mutation] = []
         size = 0
         for mutation in group:
-            weight = len(mutation.value) + len(mutation.row)
+            weight = _weight(mutation)
             if call and (len(call) >= CELLS_PER_CALL or size + weight > BYTES_PER_CALL):
                 yield call
                 call, size = [], 0
@@ -310,26 +329,46 @@ def calls(mutations: Sequence[Mutation], one_a_tablet: bool) -> Iterator[list[Mu
         yield call
 
 
-def _cells(call: Sequence[Mutation], *, values: bool) -> tuple[list[bytes], list[bytes | int]]:
+def _cells(call: Sequence[Mutation], *, values: bool) -> tuple[list[bytes], list[bytes]]:
     """The tags of a call, and its cells as the scripts take them: each with the position of its tag."""
-    tags: dict[bytes, int] = {}
-    cells: list[bytes | int] = []
+    tags: dict[bytes, bytes] = {}
+    cells: list[bytes] = []
     for tag, _, row, column, kind, value in call:
-        position = tags.setdefault(tag, len(tags) + 1)
+        position = tags.setdefault(tag, NUMBERS[len(tags) + 1])
         if values:
-            cells += (position, row, column, kind, value)
+            cells += (position, row, column, NUMBERS[kind], value)
         else:
-            cells += (position, row, column, kind)
+            cells += (position, row, column, NUMBERS[kind])
     return list(tags), cells
 
 
-def _batches(calls: list[list[Mutation]], length: int) -> Iterable[list[list[Mutation]]]:
-    for start in range(0, len(calls), length):
-        yield calls[start : start + length]
+def _batches(calls: Iterable[list[Mutation]]) -> Iterator[list[list[Mutation]]]:
+    """The calls, as many together as a batch may have."""
+    batch: list[list[Mutation]] = []
+    cells = size = 0
+    for call in calls:
+        weight = sum(map(_weight, call))
+        if batch and (
+            len(batch) >= CALLS_PER_BATCH
+            or cells + len(call) > CELLS_PER_BATCH
+            or size + weight > BYTES_PER_BATCH
+        ):
+            yield batch
+            batch, cells, size = [], 0, 0
+        batch.append(call)
+        cells += len(call)
+        size += weight
+    yield batch
+
+
+def _weight(mutation: Mutation) -> int:
+    return len(mutation.value) + len(mutation.row)
 
 
 def primary_first(mutations: Sequence[Mutation]) -> list[Mutation]:
     """The same mutations, one that can be the primary in front: a notification leaves no version."""
+    if mutations[0].kind != NOTIFY:
+        return list(mutations)
     for position, mutation in enumerate(mutations):
         if mutation.kind != NOTIFY:
             return [mutation, *mutations[:position], *mutations[position + 1 :]]

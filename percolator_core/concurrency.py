@@ -41,6 +41,8 @@ class Concurrency:
             yield future.result()
 
     def __enter__(self) -> Self:
+        if self._hub is not None:
+            raise RuntimeError("this executor is open already: `db.concurrency()` makes another one")
         self._hub = self._store.hub(self._width)
         return self
 

@@ -14,6 +14,7 @@ from percolator_core.concurrency import Concurrency
 from percolator_core.errors import ConfigurationError, SnapshotTooOld, TransactionConflict
 from percolator_core.janitor import Collected, FoundLock, Janitor, ResolvedLocks
 from percolator_core.keys import Keyspace
+from percolator_core.metrics import Metrics
 from percolator_core.model import MAX_TIMESTAMP, TableDefinition, Version, row_bytes, unpack_version
 from percolator_core.snapshot import Snapshot, check_limit
 from percolator_core.store import Durability, Store, StoreUrl
@@ -22,8 +23,11 @@ from percolator_core.transaction import Transaction
 T = TypeVar("T")
 
 MAX_LOCK_TTL = 86_400.0
+"""Seconds."""
+
 _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.25
+"""Seconds, at most, until a function is run again after a conflict: twice as many each time."""
 
 
 def connect(
@@ -68,8 +72,6 @@ def connect(
             raise ConfigurationError(f"{name} is a number of seconds above 0, not {value!r}")
     if lock_ttl > MAX_LOCK_TTL:
         raise ConfigurationError(f"lock_ttl is at most {MAX_LOCK_TTL:g} seconds, not {lock_ttl!r}")
-    if isinstance(durability, str):
-        durability = Durability.parse(durability)
     store = Store(url, keyspace, patience=patience, timeout=timeout, durability=durability)
     return Database(Client(store, Timeouts(lock_ttl, lock_wait)))
 
@@ -99,6 +101,11 @@ class Database:
     def namespace(self) -> str:
         """The namespace of all keys."""
         return self.client.store.keyspace.namespace
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the transactions that have ended asked for, and what it took: sums since `connect`."""
+        return self.client.tally.metrics()
 
     # Tables.
 
@@ -188,7 +195,7 @@ class Database:
         """
         check_limit(limit, 1)
         handle = self.client.catalog.table(table)
-        key, fields = row_bytes(row), handle.data_column(column)
+        key, fields = row_bytes(row), handle.columns[column]
         # Reading the cell first settles a lock that a dead client left on a committed version.
         Snapshot(self.client, self.timestamp()).get(table, key, column)
         store = self.store

@@ -24,7 +24,7 @@ from percolator_core.errors import ConfigurationError, UnknownTable
 from percolator_core.janitor import Janitor
 from percolator_core.keys import acknowledgement, decode_column, decode_mark, encode_column, encode_mark
 from percolator_core.model import PUT, Cell, Write
-from percolator_core.store.exchange import Command
+from percolator_core.store.packing import Command
 from percolator_core.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -126,8 +126,9 @@ class DirtyIndex:
     def claim(self, room: int, lease: float = LEASE) -> tuple[list[Lease], float | None]:
         """Lease up to ``room`` cells, and say in how many seconds the next one is due, None if none is.
 
-        The tablets and observers whose marks are oldest come first; none is given more than a share of the
-        room, so that a long backlog in one does not starve the others.
+        The tablets and observers whose marks are oldest come first. An observer has no more than a share of
+        the room from each tablet, so that a long backlog in one tablet does not starve the others; one that
+        spreads over many tablets and is older than the rest goes first.
         """
         leases: list[Lease] = []
         next_due: float | None = None

@@ -84,9 +84,9 @@ class TransactionConflict(PercolatorError):
 
 
 class TransactionAborted(TransactionConflict):
-    """Another client rolled this transaction back, because its primary lock outlived its time to live.
+    """Another client took this transaction for dead, or the server where it began was replaced (``reason``).
 
-    Or the server where it began was replaced, see ``reason``.
+    Nothing was written: run it again.
     """
 
 

@@ -23,8 +23,13 @@ Longer than `snapshot.FRESH`, during which a snapshot takes an absent cell for o
 """
 
 _ROWS_PER_STEP: Final = 200
+"""Rows of a tablet that one call collects: a script holds up everybody."""
+
 _LOCKS_PER_STEP: Final = 500
-_LOCK_MARK: Final = struct.Struct(">QH")
+"""Entries of a tablet's lock index that one command brings."""
+
+_LOCK_INDEX_ENTRY: Final = struct.Struct(">QH")
+"""In front of an entry's column and row: the start timestamp, and the bytes of the column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,8 @@ class Janitor:
         # Another collection may have gone further, in some of the tablets. What lies between is its business:
         # new locks may still appear there.
         locks = self._resolve_up_to(safe)
+        # A failover must not bring back a lock that is judged by what goes now.
+        self._store.call_durably(*raised)
         observers = sorted(client.active_observers())
         versions = rows = 0
         forget = now - int(grace * 1e6)
@@ -134,14 +141,25 @@ class Janitor:
             if len(flat) < 2 * _LOCKS_PER_STEP:
                 break
             # The caller may have resolved some of them; the entries that are left are now at the front.
-            left = self._store.call(*[(b"ZSCORE", tag + b"locks", mark) for mark in flat[::2]])
+            left = self._store.call(*[(b"ZSCORE", tag + b"locks", entry) for entry in flat[::2]])
             offset += sum(1 for score in left if score is not None)
+
+    def _all_locks(self) -> Iterator[FoundLock]:
+        """All locks, in no order, some twice; none that is there all the time is left out, whatever moves."""
+        for table, tag in self._tablets():
+            cursor: bytes = b"0"
+            while True:
+                command = (b"ZSCAN", tag + b"locks", cursor, b"COUNT", _LOCKS_PER_STEP)
+                cursor, flat = self._store.one(command)
+                yield from list(self._look_up(table, tag, flat))
+                if cursor == b"0":
+                    break
 
     def _look_up(self, table: str, tag: bytes, flat: list[Any]) -> Iterator[FoundLock]:
         for position in range(0, len(flat), 2):
-            mark = flat[position]
-            start_ts, length = _LOCK_MARK.unpack_from(mark)
-            column, row = mark[_LOCK_MARK.size :][:length], mark[_LOCK_MARK.size + length :]
+            entry = flat[position]
+            start_ts, length = _LOCK_INDEX_ENTRY.unpack_from(entry)
+            column, row = entry[_LOCK_INDEX_ENTRY.size :][:length], entry[_LOCK_INDEX_ENTRY.size + length :]
             fields = (b"l" + column, b"n" + start_ts.to_bytes(8, "big") + column)
             for packed in self._store.one((b"HMGET", tag + b"r:" + row, *fields)):
                 if packed is not None and int.from_bytes(packed[1:8], "big") == start_ts:
@@ -158,7 +176,7 @@ class Janitor:
         deadline = time.monotonic() + self._client.timeouts.lock_wait
         committed = rolled_back = 0
         while True:
-            found = self._resolve(lock for lock in self.locks() if lock.start_ts <= safe)
+            found = self._resolve(lock for lock in self._all_locks() if lock.start_ts <= safe)
             committed += found.committed
             rolled_back += found.rolled_back
             if not found.live:

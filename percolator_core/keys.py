@@ -15,10 +15,11 @@ a row key follows as it is, at the end of its key, where it cannot be mistaken f
     {ns:table:7}dirty:<obs>  zset   cells to be observed, by the earliest time they may be claimed
     {ns:table:7}tries:<obs>  hash   cell -> failed attempts
     {ns:table:7}failed:<obs> hash   cell -> quarantine record
+    {ns:table:7}sync         string written in front of WAIT and WAITAOF, gone after a millisecond
     {ns:table:7}wake         channel a message, the observer's name, calls idle workers
     {ns}format               string the format of the data
-    {ns}oracle               hash   last -> newest timestamp; limit -> high-water mark; server -> its run id;
-                                    floor -> where the last failover was
+    {ns}oracle               hash   last -> newest timestamp; limit -> high-water mark; server -> its run id
+                                    and replication id; floor -> where the last failover was
     {ns}catalog              hash   table -> its definition, as JSON
     {ns}chain                hash   digest, observers: of the chain that was activated last
     {ns}workers              hash   worker -> its chain's digest, where and since when, as JSON

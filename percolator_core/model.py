@@ -35,8 +35,14 @@ _LOCK: Final = struct.Struct(">QQIHI")
 VERSION_HEADER: Final = _VERSION.size
 """Bytes in front of the value in a packed version."""
 
-unpack_version_header = _VERSION.unpack_from
-"""``(commit_ts, kind << 56 | start_ts)`` of a packed version; a PUT's second word is its start_ts."""
+KIND: Final = 8
+"""Where the kind stands in a packed version; 0 is a PUT. In front of it is the commit timestamp."""
+
+VALUE: Final = slice(VERSION_HEADER, None)
+"""Where the value stands in a packed version."""
+
+pack_timestamp = struct.Struct(">Q").pack
+"""A timestamp as it stands in front of a packed version, which so compares as less if it is below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,11 @@ class Version(NamedTuple):
     value: bytes | None
 
 
+VERSION_MARK: Final = b"c"
+LOCK_MARK: Final = b"l"
+"""What the fields of a cell start with in its row's hash (`_layout.lua`)."""
+
+
 class Write(NamedTuple):
     """One buffered write: what kind, and the value (empty unless the kind is PUT)."""
 
@@ -98,6 +109,11 @@ def unpack_version(packed: bytes) -> Version:
     if word >> _KIND_SHIFT == PUT:
         return Version(commit_ts, word, packed[VERSION_HEADER:])
     return Version(commit_ts, word & _START_MASK, None)
+
+
+def value_of(version: bytes | None) -> bytes | None:
+    """The value in a packed version; None for a deletion, and for no version at all."""
+    return None if version is None or version[KIND] else version[VALUE]
 
 
 def unpack_lock(packed: bytes) -> Lock:

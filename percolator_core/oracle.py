@@ -1,22 +1,23 @@
 """The timestamp oracle: strictly increasing timestamps (paper, section 2.3).
 
 The oracle is a hash in the store and a script; this is its client. A timestamp is microseconds since the
-epoch, pushed forward where the clock lags behind what was handed out before. Requests of concurrent tasks
-travel in one batch, so a client has one request pending at a time. The timestamp of a commit, or of a
-snapshot that is read, is never fetched ahead: the one must be asked for after the last prewrite, the other
-must see all that was committed before. Only a transaction that reads nothing may start at a spare one.
+epoch, pushed forward where the clock lags behind what was handed out before. Tasks whose exchanges go out in
+one batch share one request; several batches, each with its own, may be under way at a time. The timestamp of
+a commit, or of a snapshot that is read, is never fetched ahead: the one must be asked for after the last
+prewrite, the other must see all that was committed before. Only a transaction that reads nothing may start at
+a spare one.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from typing import Any, Final
 
+from percolator_core import process
 from percolator_core.errors import StoreUnavailable
 from percolator_core.store import Store
-from percolator_core.store.exchange import Command
+from percolator_core.store.packing import Command
 
 SPARE_LIFE: Final = 1.0
 """Seconds for which a spare timestamp may still start a transaction."""
@@ -29,10 +30,11 @@ class Oracle:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        store.tell_newest(lambda: self.seen)
         self.seen = 0
         """The newest timestamp this client has seen."""
         self._spares: deque[tuple[int, float]] = deque(maxlen=1024)
-        self._process = os.getpid()
+        self._process = process.pid
 
     def accept(self, timestamp: int, seen_before: int) -> int:
         """Take in a timestamp; ``seen_before`` is what `seen` was when it was asked for.
@@ -68,10 +70,14 @@ class Oracle:
 
     def _of_this_process(self) -> deque[tuple[int, float]]:
         # A forked child has a copy of its parent's spares: both would start transactions with the same one.
-        if self._process != os.getpid():
+        if self._process != process.pid:
             self._spares.clear()
-            self._process = os.getpid()
+            self._process = process.pid
         return self._spares
+
+    def keep_ahead(self) -> Command:
+        """The command that moves the durable mark along with the clock. Its reply is no timestamp of ours."""
+        return self._store.script("timestamp", [self._store.keyspace.oracle], 0)
 
     def timestamp(self) -> int:
         """A fresh timestamp, in one round trip."""

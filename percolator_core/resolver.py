@@ -7,6 +7,7 @@ rolled back here, which leaves a tombstone.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +15,7 @@ from typing import Literal
 from percolator_core.client import Client
 from percolator_core.keys import decode_primary
 from percolator_core.model import Lock, unpack_lock
-from percolator_core.store.exchange import Command
+from percolator_core.store.packing import Command
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,25 @@ class Resolver:
         if state == "live":
             return Fate("live", wait=reply[1] / 1000)
         return Fate("rolled back")
+
+
+class Patience:
+    """Waiting for a live lock: short at first, longer later, not for ever."""
+
+    __slots__ = ("_client", "_deadline", "_pause")
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._deadline = time.monotonic() + client.timeouts.lock_wait
+        self._pause = 0.001
+
+    def wait(self) -> bool:
+        """Wait a little; False when it has been long enough."""
+        if time.monotonic() >= self._deadline:
+            return False
+        self._client.store.sleep(self._pause)
+        self._pause = min(self._pause * 2, 0.05)
+        return True
 
 
 def settling(

@@ -3,26 +3,37 @@
 The newest version of a cell and its lock stand side by side in the row's hash, so most reads are one
 ``HMGET`` and no script: no lock, newest version below the snapshot. Everything else takes the slow path: an
 older version, or a lock that may still commit below the snapshot and is therefore waited for or resolved.
+
+Many cells are read in steps of bounded size; cells of one row that are asked for together share a command.
 """
 
 from __future__ import annotations
 
-import heapq
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from operator import itemgetter
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from percolator_core.catalog import ColumnFields, TableHandle
 from percolator_core.client import Client
-from percolator_core.errors import LockTimeout, SnapshotTooOld
+from percolator_core.errors import LockTimeout, SnapshotTooOld, StoreUnavailable
 from percolator_core.keys import decode_column
-from percolator_core.model import VERSION_HEADER, Version, row_bytes, unpack_version, unpack_version_header
-from percolator_core.resolver import Resolver
-
-Row = tuple[bytes, dict[str, bytes]]
+from percolator_core.model import (
+    KIND,
+    LOCK_MARK,
+    VALUE,
+    VERSION_MARK,
+    Version,
+    pack_timestamp,
+    row_bytes,
+    unpack_version,
+)
+from percolator_core.resolver import Patience, Resolver
+from percolator_core.rowread import UNREAD, RowRead, tells
+from percolator_core.store import is_being_ended
+from percolator_core.store.packing import Command
+from percolator_core.tabletscan import Row, TabletScan, first_page, merged, scan_bounds, settled_row
 
 FRESH: Final = 300.0
 """Seconds after its begin during which a snapshot may take an absent cell for one that never was.
@@ -31,12 +42,21 @@ Garbage collection keeps the mark of a deletion for longer (`TOMBSTONE_GRACE`), 
 absent cell was absent. An older one asks the store whether the safe point has passed it.
 """
 
-PAGE_ROWS: Final = 512
-PAGE_BYTES: Final = 1 << 20
-"""Bounds of one step of a scan over one tablet."""
+CELLS_AT_ONCE: Final = 1000
+BYTES_AT_ONCE: Final = 8 << 20
+"""Bounds of one step of reading many cells. The bytes can only be guessed, from the step before."""
 
-_KIND: Final = 1 << 56
+_FIRST_STEP: Final = 500
+"""Cells of the first step: nothing is known yet of their size."""
+
 _LONG_AGO: Final = (float("-inf"), float("-inf"))
+
+
+class _Found(NamedTuple):
+    """What a slow read found: the visible version, None where there is none; or the lock in its way."""
+
+    version: Version | None
+    lock: bytes | None
 
 
 class Snapshot:
@@ -45,34 +65,63 @@ class Snapshot:
     As a context manager it is pinned: garbage collection leaves what it sees alone until the block ends.
     """
 
-    __slots__ = ("_client", "_known", "_pin", "_resolver", "_start_ts", "_started")
+    __slots__ = (
+        "_client",
+        "_limit",
+        "_operations",
+        "_pin",
+        "_requests",
+        "_resolver",
+        "_round_trips",
+        "_scanned",
+        "_scans",
+        "_sent",
+        "_start_ts",
+        "_started",
+    )
 
     def __init__(self, client: Client, start_ts: int | None = None, *, fresh: bool = True) -> None:
         """``fresh`` is False for a snapshot of the past, ``start_ts`` None to fix it at the first read."""
         self._client = client
-        self._resolver = Resolver(client)
-        self._known: dict[tuple[bytes, bytes, bytes], bytes | None] = {}
-        """Values that `versions` has brought already."""
         self._start_ts = start_ts
-        self._started = _clocks() if fresh else _LONG_AGO
+        self._limit = b"" if start_ts is None else pack_timestamp(start_ts)
+        """The start timestamp as versions have theirs: a version below it compares as less."""
+        self._started = _clocks() if fresh and start_ts is not None else _LONG_AGO
         self._pin = b""
+        self._resolver: Resolver | None = None
+        self._round_trips = self._requests = self._operations = self._sent = self._scans = self._scanned = 0
 
     def __enter__(self) -> Self:
         client = self._client
         # The owner in front ties the pin to our liveness token: that of a dead client does not count.
         self._pin = client.owner() + b":" + uuid.uuid4().bytes
-        client.store.one((b"ZADD", client.store.keyspace.pins, self.start_timestamp, self._pin))
+        try:
+            client.store.one((b"ZADD", client.store.keyspace.pins, self.start_timestamp, self._pin))
+        except BaseException:
+            self._let_go()  # whoever was interrupted here never comes to the end of the block
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._client.store.one((b"ZREM", self._client.store.keyspace.pins, self._pin))
+        if is_being_ended():
+            self._let_go()
+        else:
+            self._client.store.one((b"ZREM", self._client.store.keyspace.pins, self._pin))
+
+    def _let_go(self) -> None:
+        """Unpin it without waiting: a pin that stays holds collection back as long as the client lives."""
+        try:
+            self._client.store.defer((b"ZREM", self._client.store.keyspace.pins, self._pin))
+        except StoreUnavailable:
+            pass
 
     @property
     def start_timestamp(self) -> int:
         """The snapshot's timestamp in microseconds; fixes the snapshot if no read has."""
         if self._start_ts is None:
+            self._round_trips += 1
             self._first_read(())
         assert self._start_ts is not None
         return self._start_ts
@@ -86,8 +135,7 @@ class Snapshot:
             SnapshotTooOld: garbage collection has passed this snapshot; begin a new one.
             StoreUnavailable: the store does not answer.
         """
-        handle = self._client.catalog.table(table)
-        return self._read(handle, row_bytes(row), handle.data_column(column))
+        return self._read_cells([(table, row, column)])[0]
 
     def get_row(self, table: str, row: str | bytes, columns: Iterable[str] | None = None) -> dict[str, bytes]:
         """The cells of a row that exist, by column; all columns, or those named.
@@ -95,29 +143,22 @@ class Snapshot:
         Raises:
             UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld, StoreUnavailable: as `get`.
         """
-        handle = self._client.catalog.table(table)
-        key = row_bytes(row)
         if columns is None:
-            # A scan of one row: the bounds are the row key and the least key above it.
-            for _, cells in self._scan_store(handle, key, key + b"\0", None, 1, False):
-                return cells
-            return {}
+            return self._whole_row(self._client.catalog.handles[table], row_bytes(row))
         wanted = list(columns)
-        values = self._read_many([(handle, key, handle.data_column(column)) for column in wanted])
+        values = self._read_cells((table, row, column) for column in wanted)
         return {column: value for column, value in zip(wanted, values, strict=True) if value is not None}
 
     def get_many(self, cells: Iterable[tuple[str, str | bytes, str]]) -> list[bytes | None]:
-        """The values of many cells, in order, in one round trip where no lock is in the way.
+        """The values of many cells, in order.
+
+        In one round trip where no lock is in the way, or a few if they are more than 500; cells of one row
+        that stand close together in the list share a command.
 
         Raises:
             UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld, StoreUnavailable: as `get`.
         """
-        table = self._client.catalog.table
-        wanted = []
-        for name, row, column in cells:
-            handle = table(name)
-            wanted.append((handle, row_bytes(row), handle.data_column(column)))
-        return self._read_many(wanted)
+        return self._read_cells(cells)
 
     def scan(  # noqa: PLR0917
         self,
@@ -142,62 +183,124 @@ class Snapshot:
         """
         if limit is not None:
             check_limit(limit, 0)
-        handle = self._client.catalog.table(table)
+        handle = self._client.catalog.handles[table]
         low, high = scan_bounds(start, stop, prefix)
         if (high is not None and low >= high) or limit == 0:
             return iter(())
         return self._scan_store(handle, low, high, columns, limit, reverse)
 
-    def versions(self, table: str, row: bytes, columns: Sequence[bytes]) -> list[Version | None]:
-        """The visible versions of cells of one row, by encoded column: they tell their times, too."""
-        tag = self._client.catalog.table(table).tag(row)
-        fields = [field for column in columns for field in (b"c" + column, b"l" + column)]
-        command = (b"HMGET", tag + b"r:" + row, *fields)
-        found = self._first_read([command])[0] if self._start_ts is None else self._client.store.one(command)
-        versions = [
-            self._judge(tag, row, column, found[2 * position : 2 * position + 2])
-            for position, column in enumerate(columns)
-        ]
-        for column, version in zip(columns, versions, strict=True):
-            self._known[tag, row, column] = _value(version)
-        return versions
-
     # Inside.
 
     def _fix(self, timestamp: int) -> None:
         self._start_ts = timestamp
+        self._limit = pack_timestamp(timestamp)
 
     def _is_young(self) -> bool:
         # By both clocks: the monotonic one stands still while the machine sleeps, the other may be set back.
+        # And by the newest timestamp: deletions are forgotten by the server's clock, which may be set, too.
         (steady, wall), (steady_then, wall_then) = _clocks(), self._started
-        return steady - steady_then < FRESH and abs(wall - wall_then) < FRESH
+        passed = self._client.oracle.seen - (self._start_ts or 0)
+        return steady - steady_then < FRESH and abs(wall - wall_then) < FRESH and passed < FRESH * 1e6
 
-    def _read(self, handle: TableHandle, row: bytes, column: ColumnFields) -> bytes | None:
-        client = self._client
-        tag = handle.tag(row)
-        if self._known and (tag, row, column.encoded) in self._known:
-            return self._known[tag, row, column.encoded]
-        command = (b"HMGET", tag + b"r:" + row, column.version, column.lock)
-        found = (self._first_read([command]) if self._start_ts is None else client.store.call(command))[0]
-        version, lock = found
-        if lock is None and version is not None:
-            commit_ts, word = unpack_version_header(version)
-            if commit_ts < self._start_ts and word < _KIND:
-                return version[VERSION_HEADER:]  # type: ignore[no-any-return]
-        return _value(self._judge(tag, row, column.encoded, found))
+    def _read_cells(self, wanted: Iterable[tuple[str, str | bytes, str]]) -> list[bytes | None]:
+        """The values of any number of cells, in steps that neither we nor the store choke on."""
+        handles, known = self._client.catalog.handles, self._known
+        values: list[bytes | None] = []
+        reads: dict[tuple[TableHandle, bytes], RowRead] = {}
+        missing, size = 0, _FIRST_STEP
+        for table, row, column in wanted:
+            handle = handles[table]
+            fields = handle.columns[column]
+            key = row if type(row) is bytes else row_bytes(row)
+            value = known(handle, key, fields)
+            if value is UNREAD:
+                read = reads.get((handle, key))
+                if read is None:
+                    read = reads[handle, key] = RowRead(handle, key)
+                read.columns.append(fields)
+                read.positions.append(len(values))
+                missing += 1
+                value = None
+            values.append(value)
+            if missing == size:
+                self._fetch(list(reads.values()), values)
+                brought = sum([len(values[one] or b"") for read in reads.values() for one in read.positions])
+                size = max(1, min(CELLS_AT_ONCE, BYTES_AT_ONCE * missing // (brought + 1)))
+                reads, missing = {}, 0
+        if reads:
+            self._fetch(list(reads.values()), values)
+        return values
 
-    def _read_many(self, wanted: Sequence[tuple[TableHandle, bytes, ColumnFields]]) -> list[bytes | None]:
-        if not wanted:
-            return []
-        located = [(handle.tag(row), row, column) for handle, row, column in wanted]
-        commands = [
-            (b"HMGET", tag + b"r:" + row, column.version, column.lock) for tag, row, column in located
-        ]
-        found = self._first_read(commands) if self._start_ts is None else self._client.store.call(*commands)
-        return [
-            _value(self._judge(tag, row, column.encoded, reply))
-            for (tag, row, column), reply in zip(located, found, strict=True)
-        ]
+    def _known(self, handle: TableHandle, row: bytes, fields: ColumnFields) -> Any:  # noqa: ARG002
+        """The value of a cell that need not be read, else `UNREAD`."""
+        return UNREAD
+
+    def _fetch(self, reads: Sequence[RowRead], values: list[bytes | None]) -> None:
+        """Read what is asked for into its places; put into ``brought`` what the store has of extra cells."""
+        replies = self._ask([read.command() for read in reads])
+        limit = self._limit
+        young: bool | None = None
+        unsettled: list[tuple[RowRead, ColumnFields, int]] = []
+        for read, found in zip(reads, replies, strict=True):
+            self._operations += len(read.columns)
+            pairs = iter(found)
+            for fields, position, version, lock in zip(
+                read.columns, read.positions, pairs, pairs, strict=False
+            ):
+                if version is None and young is None:
+                    young = self._is_young()
+                if not tells(version, lock, limit, young):
+                    unsettled.append((read, fields, position))
+                elif version is not None and not version[KIND]:
+                    values[position] = version[VALUE]
+            read.brought = list(pairs) if read.extra else ()
+        if unsettled:
+            self._settle(unsettled, values)
+
+    def _settle(
+        self, unsettled: Sequence[tuple[RowRead, ColumnFields, int]], values: list[bytes | None]
+    ) -> None:
+        """Read cells of which the newest version and the lock do not tell the value."""
+        located = [(read.handle.tag(read.row), read.row, fields.encoded) for read, fields, _ in unsettled]
+        replies = self._ask([self._slow_read(*where) for where in located])
+        for where, (_, _, position), reply in zip(located, unsettled, replies, strict=True):
+            found = self._found(reply)
+            values[position] = _value(found.version if found.lock is None else self._read_slowly(*where))
+
+    def _whole_row(self, handle: TableHandle, row: bytes) -> dict[str, bytes]:
+        """All cells of a row: as they are now, if that tells what they were."""
+        if self._start_ts is None or self._is_young():
+            cells = self._row_as_it_is(handle, row)
+            if cells is not None:
+                return cells
+        # A scan of one row: the bounds are the row key and the least key above it.
+        for _, found in self._scan_store(handle, row, row + b"\0", None, 1, False):
+            return found
+        return {}
+
+    def _row_as_it_is(self, handle: TableHandle, row: bytes) -> dict[str, bytes] | None:
+        """The cells of a row, None if one of them has a lock or a version above the snapshot."""
+        self._round_trips += 1
+        self._scans += 1
+        command = (b"HGETALL", handle.row_key(row))
+        flat = self._first_read((command,))[0] if self._start_ts is None else self._client.store.one(command)
+        limit = self._limit
+        fields = iter(flat)
+        for field, version in zip(fields, fields, strict=True):
+            mark = field[:1]
+            if mark == LOCK_MARK or (mark == VERSION_MARK and version >= limit):
+                return None
+        cells = settled_row(flat)
+        self._scanned += len(cells)
+        return cells
+
+    def _ask(self, commands: Sequence[Command]) -> list[Any]:
+        """The replies to reads; the first ones fix the snapshot."""
+        self._sent += len(commands)
+        self._requests += 1
+        if self._start_ts is None:
+            return self._first_read(commands)
+        return self._client.store.exchange(commands).result()
 
     def _first_read(self, commands: Sequence[Any]) -> list[Any]:
         """The read that fixes the snapshot carries the request for its timestamp in front of it."""
@@ -207,33 +310,39 @@ class Snapshot:
         self._started = asked
         return found
 
-    def _judge(self, tag: bytes, row: bytes, column: bytes, found: Sequence[bytes | None]) -> Version | None:
+    def _judge(
+        self, tag: bytes, row: bytes, column: bytes, version: bytes | None, lock: bytes | None
+    ) -> Version | None:
         """The visible version, from the newest one and the lock if they settle it, else from the store."""
-        version, lock = found
-        if lock is None:
-            if version is None:
-                if self._is_young():
-                    return None
-            elif unpack_version_header(version)[0] < self.start_timestamp:
-                return unpack_version(version)
+        if tells(version, lock, self._limit, version is None and self._is_young()):
+            return None if version is None else unpack_version(version)
         return self._read_slowly(tag, row, column)
 
+    def _slow_read(self, tag: bytes, row: bytes, column: bytes) -> Command:
+        return self._client.store.script("read", [tag], self.start_timestamp, row, column)
+
+    def _found(self, reply: list[Any]) -> _Found:
+        if reply[0] != b"cells":
+            raise self._too_old()
+        cell = reply[1]
+        if len(cell) == 2:
+            return _Found(None, cell[1])
+        return _Found(unpack_version(cell[0]) if cell else None, None)
+
     def _read_slowly(self, tag: bytes, row: bytes, column: bytes) -> Version | None:
-        store = self._client.store
-        patience = _Patience(self._client)
+        patience = Patience(self._client)
         while True:
-            reply = store.one(store.script("read", [tag], self.start_timestamp, row, column))
-            if reply[0] != b"cells":
-                raise self._too_old()
-            cell = reply[1]
-            if len(cell) == 2:
-                self._wait_or_resolve(patience, tag, row, column, cell[1])
-                continue
-            return unpack_version(cell[0]) if cell else None
+            (reply,) = self._ask([self._slow_read(tag, row, column)])
+            found = self._found(reply)
+            if found.lock is None:
+                return found.version
+            self._wait_or_resolve(patience, tag, row, column, found.lock)
 
     def _wait_or_resolve(
-        self, patience: _Patience, tag: bytes, row: bytes, column: bytes, lock: bytes
+        self, patience: Patience, tag: bytes, row: bytes, column: bytes, lock: bytes
     ) -> None:
+        if self._resolver is None:
+            self._resolver = Resolver(self._client)
         if self._resolver.resolve(tag, row, column, lock).state == "live" and not patience.wait():
             raise LockTimeout(
                 f"row {row!r}, column {decode_column(column)}: another client has been committing for "
@@ -255,111 +364,26 @@ class Snapshot:
         limit: int | None,
         reverse: bool,
     ) -> Iterator[Row]:
-        encoded = None if columns is None else [handle.data_column(column).encoded for column in columns]
-        if encoded == []:
+        fields = [] if columns is None else [handle.columns[column] for column in columns]
+        if columns is not None and not fields:
             return
         if high == low + b"\0":
             tags: Sequence[bytes] = [handle.tag(low)]
         else:
             tags = handle.tags
-        page = PAGE_ROWS if limit is None else max(1, min(limit, PAGE_ROWS))
-        cursors = [_TabletScan(self, tag, low, high, encoded, page, reverse) for tag in tags]
-        replies = self._client.store.call(*[cursor.command(self.start_timestamp) for cursor in cursors])
-        for cursor, reply in zip(cursors, replies, strict=True):
-            cursor.take(reply)
-        for count, found in enumerate(heapq.merge(*cursors, key=itemgetter(0), reverse=reverse), 1):
-            yield found
-            if count == limit:
-                return
+        page, script, slowly = first_page(limit, len(tags)), self._client.store.script, self._read_slowly
+        scans = [TabletScan(script, tag, low, high, fields, page, reverse, slowly) for tag in tags]
+        yield from merged(scans, self._take_steps, limit, reverse)
 
-
-class _TabletScan:
-    """The rows of one tablet, fetched a bounded step at a time."""
-
-    __slots__ = ("_columns", "_high", "_low", "_more", "_page", "_reverse", "_rows", "_snapshot", "_tag")
-
-    def __init__(  # noqa: PLR0917
-        self,
-        snapshot: Snapshot,
-        tag: bytes,
-        low: bytes,
-        high: bytes | None,
-        columns: list[bytes] | None,
-        page: int,
-        reverse: bool,
-    ) -> None:
-        self._snapshot = snapshot
-        self._tag = tag
-        self._low = b"[" + low
-        self._high = b"+" if high is None else b"(" + high
-        self._columns = columns or []
-        self._page = page
-        self._reverse = reverse
-        self._rows: list[Row] = []
-        self._more = True
-
-    def command(self, at: int) -> Any:
-        """The next step."""
-        direction = b"backward" if self._reverse else b"forward"
-        return self._snapshot._client.store.script(  # noqa: SLF001
-            "scan", [self._tag], at, self._low, self._high, self._page, PAGE_BYTES, direction, *self._columns
-        )
-
-    def take(self, reply: list[Any]) -> None:
-        """Take in the answer to a step."""
-        if reply[0] != b"rows":
-            raise self._snapshot._too_old()  # noqa: SLF001
-        resume = reply[1]
-        self._more = bool(resume)
-        if self._reverse:
-            self._high = resume
-        else:
-            self._low = resume
-        for position in range(2, len(reply), 2):
-            row = reply[position]
-            cells = self._cells(row, reply[position + 1])
-            if cells:
-                self._rows.append((row, cells))
-
-    def _cells(self, row: bytes, flat: list[Any]) -> dict[str, bytes]:
-        cells: dict[str, bytes] = {}
-        for position in range(0, len(flat), 2):
-            column, cell = flat[position], flat[position + 1]
-            if len(cell) == 2:
-                value = _value(self._snapshot._read_slowly(self._tag, row, column))  # noqa: SLF001
-            else:
-                value = unpack_version(cell[0]).value
-            if value is not None:
-                cells[column.decode()] = value
-        return cells
-
-    def __iter__(self) -> Iterator[Row]:
-        store = self._snapshot._client.store  # noqa: SLF001
-        while True:
-            rows, self._rows = self._rows, []
-            yield from rows
-            if not self._more:
-                return
-            self.take(store.one(self.command(self._snapshot.start_timestamp)))
-
-
-class _Patience:
-    """Waiting for a live lock: short at first, longer later, not for ever."""
-
-    __slots__ = ("_client", "_deadline", "_pause")
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._deadline = time.monotonic() + client.timeouts.lock_wait
-        self._pause = 0.001
-
-    def wait(self) -> bool:
-        """Wait a little; False when it has been long enough."""
-        if time.monotonic() >= self._deadline:
-            return False
-        self._client.store.sleep(self._pause)
-        self._pause = min(self._pause * 2, 0.05)
-        return True
+    def _take_steps(self, scans: Sequence[TabletScan]) -> None:
+        """The next step of each, in one round trip."""
+        commands = [scan.command(self.start_timestamp) for scan in scans]
+        self._round_trips += 1
+        for scan, reply in zip(scans, self._client.store.exchange(commands).result(), strict=True):
+            if reply[0] != b"rows":
+                raise self._too_old()
+            self._scans += 1
+            self._scanned += scan.take(reply)
 
 
 def _value(version: Version | None) -> bytes | None:
@@ -376,24 +400,3 @@ def check_limit(limit: int, least: int) -> None:
 
 def _clocks() -> tuple[float, float]:
     return time.monotonic(), time.time()
-
-
-def scan_bounds(
-    start: str | bytes | None, stop: str | bytes | None, prefix: str | bytes | None
-) -> tuple[bytes, bytes | None]:
-    """``(low, high)`` of a scan: inclusive, exclusive; None is no upper bound."""
-    low = row_bytes(start) if start is not None else b""
-    high = row_bytes(stop) if stop is not None else None
-    if prefix is not None:
-        key = row_bytes(prefix)
-        low = max(low, key)
-        above = _least_above_prefix(key)
-        if above is not None:
-            high = above if high is None else min(high, above)
-    return low, high
-
-
-def _least_above_prefix(prefix: bytes) -> bytes | None:
-    """The least key greater than every key with the prefix; None when there is none."""
-    stem = prefix.rstrip(b"\xff")
-    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None

@@ -19,7 +19,7 @@ from percolator_core.janitor import FoundLock
 from percolator_core.keys import CellAddress, decode_column, decode_primary
 from percolator_core.model import Lock, TableDefinition, unpack_lock
 from percolator_core.observers import Chain
-from percolator_core.store.exchange import Command
+from percolator_core.store.packing import Command
 
 _BATCH: Final = 5_000
 """Commands that are sent together."""

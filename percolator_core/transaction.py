@@ -2,50 +2,96 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
+from zlib import crc32
 
-from percolator_core.catalog import TableHandle
+from percolator_core.catalog import ColumnFields, TableHandle
 from percolator_core.client import Client
 from percolator_core.commit import Commit, Mutation, notify, primary_first
 from percolator_core.errors import ConfigurationError, PercolatorError, SnapshotTooOld, TransactionConflict
-from percolator_core.keys import is_internal
-from percolator_core.model import DELETE, NOTIFY, PUT, Write, row_bytes
-from percolator_core.snapshot import Row, Snapshot, check_limit, scan_bounds
+from percolator_core.keys import decode_column, is_internal
+from percolator_core.metrics import Cost, Numbers
+from percolator_core.model import (
+    DELETE,
+    KIND,
+    LOCK_MARK,
+    NOTIFY,
+    PUT,
+    VALUE,
+    VERSION_MARK,
+    Version,
+    Write,
+    row_bytes,
+)
+from percolator_core.overlay import RowWrites, merge, overlay
+from percolator_core.rowread import UNREAD, RowRead
+from percolator_core.snapshot import Snapshot, check_limit
+from percolator_core.store.packing import READ
+from percolator_core.tabletscan import Row, TabletScan, scan_bounds
 
-MAX_VALUE: Final = 256 << 20
-"""Largest value in bytes; Redis itself ends at 512 MiB, and a lock holds the value beside its own header."""
+MAX_VALUE: Final = 128 << 20
+"""Largest value in bytes. One of twice the size takes nearly as long as a server may be silent."""
 
 MAX_ROW: Final = 64 << 10
 """Longest row key in bytes."""
 
+CACHE_BYTES: Final = 16 << 20
+"""How much a transaction keeps of what it has read; what is read beyond is not kept, and read again."""
+
+CACHE_CELL: Final = 150
+"""What a cell takes in the cache beside its row key and value, in bytes, or a little less."""
+
+CACHE_COLUMN: Final = 300
+"""And what each column takes that was read."""
+
 _BLIND_ROUNDS: Final = 16
+"""Fresh starts that a transaction which never read takes, at most, when newer commits are in its way."""
 
 _NO_CONFLICT: Final = ("newer commit", "failed over")
 """Refusals of an old start, which mean nothing to a transaction that has read nothing."""
-
-_Columns = dict[bytes, Write]
 
 
 class Transaction(Snapshot):
     """Reads see one snapshot and the transaction's own writes; writes are buffered until `commit`.
 
+    A cell that was read once is answered from memory the next time, up to `CACHE_BYTES`: the snapshot does
+    not change.
+
     As a context manager it commits on a clean exit and discards on an exception. Not for use by several
     threads or tasks at once.
     """
 
-    __slots__ = ("_after", "_commit_ts", "_state", "_writes")
+    __slots__ = (
+        "_after",
+        "_cached",
+        "_cells",
+        "_commit_ts",
+        "_exchange",
+        "_gets",
+        "_handles",
+        "_room",
+        "_state",
+        "_writes",
+    )
 
     def __init__(self, client: Client, *, after: int | None = None) -> None:
         super().__init__(client)
+        self._handles = client.catalog.handles
+        self._exchange = client.store.exchange
         self._after = after
-        self._writes: dict[str, dict[bytes, _Columns]] = {}
+        self._writes: dict[str, dict[bytes, RowWrites]] = {}
         self._commit_ts: int | None = None
         self._state: Literal["open", "committed", "discarded"] = "open"
+        self._cells: dict[ColumnFields, dict[bytes, bytes | None]] = {}
+        """What was read: by column, which stands for its table, too, and row."""
+        self._room = CACHE_BYTES
+        self._gets = 0
+        """Reads of `get`: each is an operation, a command and a round trip."""
+        self._cached = 0
 
     @property
     def commit_timestamp(self) -> int | None:
@@ -56,15 +102,45 @@ class Transaction(Snapshot):
 
     def get(self, table: str, row: str | bytes, column: str) -> bytes | None:
         """The value of a cell in this transaction's view, or None. Raises as `Snapshot.get`."""
-        handle = self._client.catalog.table(table)
-        key = row if type(row) is bytes else row_bytes(row)
-        fields = handle.data_column(column)
-        self._must_be_open()
+        if self._state != "open":
+            self._must_be_open()
+        handle = self._handles[table]
+        fields = handle.columns[column]
+        if type(row) is not bytes:
+            row = row_bytes(row)
         if self._writes:
-            own = self._own(table, key, fields.encoded)
+            own = self._own(table, row, fields.encoded)
             if own is not None:
                 return own.value if own.kind == PUT else None
-        return self._read(handle, key, fields)
+        cells = self._cells.get(fields)
+        if cells is None:
+            cells = self._begin_column(fields)
+        else:
+            known: bytes | None = cells.get(row, UNREAD)
+            if known is not UNREAD:
+                self._cached += 1
+                return known
+        # `_read_cells`, `pack_read` and `tells` in line: this is the path that most reads take. What does not
+        # pass here goes to `_judge`, so the line below may be narrower than the rule, never wider.
+        key = handle.row_prefixes[crc32(row) % handle.tablets] + row
+        command = READ % (len(key), key, fields.packed)
+        self._gets += 1
+        if self._start_ts is None:
+            version, lock = self._first_read((command,))[0]
+        else:
+            exchange = self._exchange((command,))
+            version, lock = (exchange.replies or exchange.result())[0]
+        if lock is None and version is not None and version < self._limit and not version[KIND]:
+            value: bytes | None = version[VALUE]
+            room = self._room - CACHE_CELL - len(row) - len(version)
+            if room > 0:
+                self._room = room
+                cells[row] = value
+            return value
+        found = self._judge(handle.tag(row), row, fields.encoded, version, lock)
+        value = None if found is None else found.value
+        self._keep(fields, row, value)
+        return value
 
     def get_row(self, table: str, row: str | bytes, columns: Iterable[str] | None = None) -> dict[str, bytes]:
         """The cells of a row that exist in this transaction's view, by column; all, or those named.
@@ -72,31 +148,51 @@ class Transaction(Snapshot):
         Raises as `Snapshot.get`.
         """
         self._must_be_open()
-        wanted = None if columns is None else list(columns)
-        cells = super().get_row(table, row, wanted)
-        own = self._writes.get(table, {}).get(row_bytes(row), {})
-        return _overlay(cells, own, wanted)
+        handle, key = self._handles[table], row_bytes(row)
+        if columns is not None:
+            wanted = list(columns)
+            found = super().get_row(table, key, wanted)
+            if wanted and self._start_ts is None:
+                # A read of a row fixes the snapshot, also if all of it is our own.
+                self._round_trips += 1
+                self._first_read(())
+            return found
+        cells = super().get_row(table, key)
+        for column, value in cells.items():
+            self._keep(handle.columns[column], key, value)
+        own = self._writes.get(table, {}).get(key, {})
+        return overlay(cells, own, None)
 
     def get_many(self, cells: Iterable[tuple[str, str | bytes, str]]) -> list[bytes | None]:
-        """The values of many cells in this transaction's view, in order, in one round trip.
+        """The values of many cells in this transaction's view, in order, in few round trips.
 
         Raises as `Snapshot.get`.
         """
         self._must_be_open()
-        asked = list(cells)
-        if not self._writes:
-            return super().get_many(asked)
-        values: list[bytes | None] = []
-        missing: list[int] = []
-        for position, (table, row, column) in enumerate(asked):
-            handle = self._client.catalog.table(table)
-            own = self._own(table, row_bytes(row), handle.data_column(column).encoded)
-            values.append(own.value if own is not None and own.kind == PUT else None)
-            if own is None:
-                missing.append(position)
-        for position, value in zip(missing, super().get_many([asked[p] for p in missing]), strict=True):
-            values[position] = value
-        return values
+        return super().get_many(cells)
+
+    def versions(self, table: str, row: bytes, columns: Sequence[bytes]) -> list[Version | None]:
+        """The visible versions of cells of one row, by encoded column: they tell their times, too.
+
+        Own writes aside: this is how a run of an observer begins.
+        """
+        handle = self._handles[table]
+        extra = self._to_bring_along(handle, row, columns)
+        names = [*columns, *(fields.encoded for fields in extra)]
+        marked = (mark + name for name in names for mark in (VERSION_MARK, LOCK_MARK))
+        found = self._ask([(b"HMGET", handle.row_key(row), *marked)])[0]
+        self._operations += len(columns)
+        versions = [
+            self._judge(handle.tag(row), row, column, found[2 * position], found[2 * position + 1])
+            for position, column in enumerate(columns)
+        ]
+        for column, version in zip(columns, versions, strict=True):
+            if not is_internal(column):
+                value = None if version is None else version.value
+                self._keep(handle.columns[decode_column(column)], row, value)
+        if extra:
+            self._bring_along(row, extra, found[2 * len(columns) :])
+        return versions
 
     def scan(  # noqa: PLR0917
         self,
@@ -122,8 +218,10 @@ class Transaction(Snapshot):
             key=itemgetter(0),
             reverse=reverse,
         )
-        stored = super().scan(table, start, stop, prefix, wanted, None, reverse)
-        return itertools.islice(_merge(stored, mine, wanted, reverse), limit)
+        # Each of our own rows may take the place of a stored one, or hide it.
+        most = None if limit is None else limit + len(mine)
+        stored = super().scan(table, start, stop, prefix, wanted, most, reverse)
+        return itertools.islice(merge(stored, mine, wanted, reverse), limit)
 
     # Writes.
 
@@ -131,7 +229,7 @@ class Transaction(Snapshot):
         """Write a cell.
 
         Raises TypeError for a value that is not bytes, ValueError for a row key over 64 KiB or a value over
-        256 MiB.
+        128 MiB.
         """
         if not isinstance(value, bytes):
             raise TypeError(f"a value is bytes, not {type(value).__name__}: encode it first")
@@ -139,13 +237,13 @@ class Transaction(Snapshot):
             raise ValueError(
                 f"a value has at most {MAX_VALUE} bytes, this one has {len(value)}: cut it into several cells"
             )
-        handle = self._client.catalog.table(table)
-        self._buffer(handle, row_bytes(row), handle.data_column(column).encoded, Write(PUT, value))
+        handle = self._handles[table]
+        self._buffer(handle, row_bytes(row), handle.columns[column].encoded, Write(PUT, value))
 
     def delete(self, table: str, row: str | bytes, column: str) -> None:
         """Delete a cell; one that does not exist may be deleted too."""
-        handle = self._client.catalog.table(table)
-        self._buffer(handle, row_bytes(row), handle.data_column(column).encoded, Write(DELETE, b""))
+        handle = self._handles[table]
+        self._buffer(handle, row_bytes(row), handle.columns[column].encoded, Write(DELETE, b""))
 
     def delete_row(self, table: str, row: str | bytes) -> None:
         """Delete all cells of a row that exist in this transaction's view."""
@@ -157,12 +255,12 @@ class Transaction(Snapshot):
 
         Never conflicts; many notifications of one cell may be collapsed into one run.
         """
-        handle = self._client.catalog.table(table)
+        handle = self._handles[table]
         self._buffer(handle, row_bytes(row), handle.notify_column(column), Write(NOTIFY, b""))
 
     def write(self, table: str, row: bytes, column: bytes, write: Write) -> None:
         """Buffer a write to an encoded column; acknowledgements are written so."""
-        self._buffer(self._client.catalog.table(table), row, column, write)
+        self._buffer(self._handles[table], row, column, write)
 
     # The end.
 
@@ -171,8 +269,7 @@ class Transaction(Snapshot):
 
         Raises:
             TransactionConflict: another transaction wrote a cell since the snapshot, or is writing it now.
-            Nothing
-                was written: run the whole transaction again (`Database.run` does).
+                Nothing was written: run the whole transaction again (`Database.run` does).
             TransactionAborted: another client took this one for dead. Nothing was written: run it again.
             CommitUndetermined: the outcome could not be learned.
             SnapshotTooOld: garbage collection has passed the snapshot: run it again.
@@ -180,14 +277,17 @@ class Transaction(Snapshot):
         """
         self._must_be_open()
         self._state = "discarded"
-        if not self._writes:
-            self._commit_ts = self.start_timestamp
-        elif self._start_ts is None:
-            self._commit_ts = self._commit_blindly()
-        else:
-            self._commit_ts = self._commit_writes(self._start_ts)
-        self._state = "committed"
-        return self._commit_ts
+        try:
+            if not self._writes:
+                commit_ts = self._start_ts or self.start_timestamp
+            elif self._start_ts is None:
+                commit_ts = self._commit_blindly()
+            else:
+                commit_ts = self._commit_writes(self._start_ts)
+            self._state, self._commit_ts = "committed", commit_ts
+        finally:
+            self._end()
+        return commit_ts
 
     def rollback(self) -> None:
         """Discard the writes. Idempotent; a committed transaction cannot be rolled back."""
@@ -195,8 +295,11 @@ class Transaction(Snapshot):
             raise PercolatorError(
                 "the transaction is committed and cannot be rolled back: write the old values again"
             )
+        was_open = self._state == "open"
         self._state = "discarded"
         self._writes.clear()
+        if was_open:
+            self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -211,7 +314,83 @@ class Transaction(Snapshot):
         else:
             self.rollback()
 
+    @property
+    def cost(self) -> Cost:
+        """What it has asked for so far, and what that took."""
+        return Cost(*self._numbers())
+
     # Inside.
+
+    def _numbers(self) -> Numbers:
+        gets, cached = self._gets, self._cached
+        requests = self._requests + gets
+        return (
+            self._round_trips + requests,
+            requests,
+            self._operations + gets + cached,
+            self._sent + gets,
+            cached,
+            0,
+            0,
+            self._scans,
+            self._scanned,
+        )
+
+    def _end(self) -> None:
+        self._client.tally.add(self._state == "committed", self._numbers())
+        self._cells = {}
+
+    def _known(self, handle: TableHandle, row: bytes, fields: ColumnFields) -> Any:
+        if self._writes:
+            own = self._own(handle.name, row, fields.encoded)
+            if own is not None:
+                return own.value if own.kind == PUT else None
+        cells = self._cells.get(fields)
+        if cells is None:
+            return UNREAD
+        value = cells.get(row, UNREAD)
+        if value is not UNREAD:
+            self._count_found(handle, row, fields)
+        return value
+
+    def _fetch(self, reads: Sequence[RowRead], values: list[bytes | None]) -> None:
+        super()._fetch(reads, values)
+        for read in reads:
+            for fields, position in zip(read.columns, read.positions, strict=True):
+                self._keep(fields, read.row, values[position])
+
+    def _keep(self, fields: ColumnFields, row: bytes, value: bytes | None) -> None:
+        cells = self._cells.get(fields)
+        if cells is None:
+            cells = self._begin_column(fields)
+        room = self._room - CACHE_CELL - len(row) - (0 if value is None else len(value))
+        if room > 0:
+            self._room = room
+            cells[row] = value
+
+    def _begin_column(self, fields: ColumnFields) -> dict[bytes, bytes | None]:
+        """Where to keep what is read of a column; it is forgotten at once where there is no room."""
+        cells: dict[bytes, bytes | None] = {}
+        if self._room > CACHE_COLUMN:
+            self._room -= CACHE_COLUMN
+            self._cells[fields] = cells
+        return cells
+
+    def _count_found(self, handle: TableHandle, row: bytes, fields: ColumnFields) -> None:  # noqa: ARG002
+        """An operation was answered from the cache."""
+        self._cached += 1
+
+    def _to_bring_along(
+        self,
+        handle: TableHandle,  # noqa: ARG002
+        row: bytes,  # noqa: ARG002
+        columns: Sequence[bytes],  # noqa: ARG002
+    ) -> Sequence[ColumnFields]:
+        """What else to read of a row when a run begins with these columns of it."""
+        return ()
+
+    def _bring_along(self, row: bytes, extra: Sequence[ColumnFields], found: Sequence[bytes | None]) -> None:
+        """Keep what was brought unasked: version and lock of each cell, where these settle what it holds."""
 
     def _fix(self, timestamp: int) -> None:
         if self._after is not None and timestamp <= self._after:
@@ -219,6 +398,11 @@ class Transaction(Snapshot):
                 f"the timestamp {self._after} to begin after comes from another store, or from the future"
             )
         super()._fix(timestamp)
+
+    def _take_steps(self, scans: Sequence[TabletScan]) -> None:
+        # A scan that is consumed after the commit: a blind one may have begun before what others have seen.
+        self._must_be_open()
+        super()._take_steps(scans)
 
     def _must_be_open(self) -> None:
         if self._state != "open":
@@ -232,24 +416,34 @@ class Transaction(Snapshot):
         self._must_be_open()
         if len(row) > MAX_ROW:
             raise ValueError(f"a row key has at most {MAX_ROW} bytes, this one has {len(row)}")
-        self._writes.setdefault(handle.name, {}).setdefault(row, {})[column] = write
+        rows = self._writes.get(handle.name)
+        if rows is None:
+            rows = self._writes[handle.name] = {}
+        columns = rows.get(row)
+        if columns is None:
+            rows[row] = {column: write}
+        else:
+            columns[column] = write
 
     def _mutations(self) -> list[Mutation]:
         mutations: list[Mutation] = []
         for table, rows in self._writes.items():
-            handle = self._client.catalog.table(table)
+            handle = self._handles[table]
             for row, columns in rows.items():
                 tag = handle.tag(row)
-                mutations.extend(
-                    Mutation(tag, table, row, column, *write) for column, write in columns.items()
-                )
+                for column, (kind, value) in columns.items():
+                    mutations.append(Mutation(tag, table, row, column, kind, value))
         return primary_first(mutations)
 
     def _commit_writes(self, start_ts: int, *, restock: bool = False) -> int:
         mutations = self._mutations()
+        self._round_trips += 1
         if mutations[0].kind == NOTIFY:
             return notify(self._client, mutations)
-        return Commit(self._client, start_ts, mutations, restock=restock).run()
+        commit = Commit(self._client, start_ts, mutations, restock=restock)
+        if not commit.in_one_call:
+            self._round_trips += 1
+        return commit.run()
 
     def _commit_blindly(self) -> int:
         """Commit a transaction that never read.
@@ -274,41 +468,3 @@ class Transaction(Snapshot):
                 if conflict.reason not in _NO_CONFLICT or not remaining:
                     raise
         raise AssertionError("unreachable")
-
-
-def _overlay(cells: dict[str, bytes], own: _Columns, wanted: list[str] | None) -> dict[str, bytes]:
-    """The cells with our own writes applied."""
-    for encoded, write in own.items():
-        if write.kind == NOTIFY or is_internal(encoded):
-            continue
-        column = encoded.decode()
-        if wanted is not None and column not in wanted:
-            continue
-        if write.kind == PUT:
-            cells[column] = write.value
-        else:
-            cells.pop(column, None)
-    return cells
-
-
-def _merge(
-    stored: Iterator[Row], mine: list[tuple[bytes, _Columns]], wanted: list[str] | None, reverse: bool
-) -> Iterator[Row]:
-    """Stored rows and our own, in order; a row that is in both comes once."""
-    tagged = heapq.merge(
-        ((row, 0, cells) for row, cells in stored),
-        ((row, 1, own) for row, own in mine),
-        key=itemgetter(0),
-        reverse=reverse,
-    )
-    for row, group in itertools.groupby(tagged, key=itemgetter(0)):
-        cells: dict[str, bytes] = {}
-        own: _Columns = {}
-        for _, is_mine, found in group:
-            if is_mine:
-                own = found  # type: ignore[assignment]
-            else:
-                cells = found  # type: ignore[assignment]
-        visible = _overlay(cells, own, wanted)
-        if visible:
-            yield row, visible

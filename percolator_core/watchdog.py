@@ -136,7 +136,7 @@ def _may_be_interrupted(frame: FrameType | None) -> bool:
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module.startswith("percolator_core.store."):
-            return frame.f_code.co_name == "_reply"
+            return frame.f_code.co_name == "_receive"
         if module.startswith("percolator_core."):
             return True
         frame = frame.f_back

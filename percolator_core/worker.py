@@ -24,6 +24,7 @@ from percolator_core.dirty import LEASE, DirtyIndex, Lease, LeasedCell, Registra
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
 from percolator_core.log import Log
 from percolator_core.observers import Chain, guards
+from percolator_core.prefetch import Habits
 from percolator_core.store import Future, Hub
 from percolator_core.watchdog import Watchdog
 
@@ -63,8 +64,7 @@ class Counts:
 
     def total(self) -> ObserverCounts:
         """The sums over all observers."""
-        names = ObserverCounts.__slots__
-        return ObserverCounts(*(sum(getattr(one, name) for one in self.observers.values()) for name in names))
+        return ObserverCounts.sum(self.observers.values())
 
     @property
     def ran(self) -> int:
@@ -93,15 +93,19 @@ class Worker:
         chain: which observers; workers with another set must not run at the same time.
         threads: how many observers with ``executor: threads`` run at a time; 1 or more.
         width: how many runs are under way at a time; 1 or more.
+        prefetch: whether to read along what earlier runs of an observer have read of such a row.
     """
 
-    def __init__(self, db: Database, chain: Chain, threads: int = 8, width: int = 256) -> None:
+    def __init__(
+        self, db: Database, chain: Chain, threads: int = 8, width: int = 256, *, prefetch: bool = True
+    ) -> None:
         if threads < 1 or width < 1:
             raise ValueError(f"threads and width are 1 or more, not {threads} and {width}")
         self._db = db
         self._chain = chain
         self._threads = threads
         self._width = width
+        self._habits = {name: Habits() for name in chain.observers} if prefetch else None
         self._stopping = threading.Event()
         self._hub: Hub | None = None
         self._counts = Counts()
@@ -196,7 +200,13 @@ class _Shift:
             _Room(db, chain, "threads", worker._threads),  # noqa: SLF001
         ]
         self._dirty = DirtyIndex(db.client, chain.observed)
-        self._attempts = Attempts(db.client, self._dirty, guards(chain), worker.counts.observers)
+        self._attempts = Attempts(
+            db.client,
+            self._dirty,
+            guards(chain),
+            worker.counts.observers,
+            worker._habits,  # noqa: SLF001
+        )
         self._subscription = db.store.subscription()
         self._stranded = Stranded(db, chain.observed)
         self._next: dict[LeasedCell, Lease] = {}

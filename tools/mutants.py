@@ -30,7 +30,27 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "tests" / "mutants"
 COPIED = ("percolator_core", "tests", "observers", "schemas", "pyproject.toml")
-LETTERS = "abcdefghijklmn"
+LETTERS = {
+    "a": "a rollback leaves a tombstone, which refuses prewrites that arrive late",
+    "b": "a repeated or late request changes nothing",
+    "c": "garbage collection keeps what snapshots see, and refuses those that are older",
+    "d": "locks are resolved before versions are dropped",
+    "e": "the commit timestamp comes after the last prewrite",
+    "f": "a mark is cleared only if it is older than its run",
+    "g": "the acknowledgement is part of the observer's transaction",
+    "h": "timestamps never repeat nor go back",
+    "i": "only the primary's time to live decides, and no lock ends without a record",
+    "j": "runs and notifications are never lost",
+    "k": "a lost reply is learned from the store, or the outcome is undetermined",
+    "l": "a primary that was set and then deleted carries the outcome",
+    "m": "a retry runs the function again, on a new snapshot",
+    "n": "scripts validate, then write; full memory refuses before, and never a clean-up",
+    "o": "the wire and the cluster: replies find their callers, and only what is current counts",
+    "p": "durability: a commit is reported only when all that was asked for have it",
+    "q": "what a transaction reads is what its snapshot has, however it was brought",
+}
+"""The promises that mutants break; a mutant's name begins with its promise's letter."""
+
 AT_ONCE = 2
 LIMIT = 60
 """Seconds that one test may take."""
@@ -63,7 +83,7 @@ class Mutant:
 
     @property
     def letter(self) -> str:
-        """The item of the list "beyond the pseudo-code" that it breaks."""
+        """Which of the promises in `LETTERS` it breaks."""
         return self.name[0]
 
 
@@ -226,13 +246,28 @@ def table(verdicts: Sequence[Verdict]) -> Table:
     return made
 
 
+def legend(chosen: Sequence[Mutant]) -> Table:
+    """What the letters stand for, and the mutants of each."""
+    made = Table("", "promise, or bug")
+    for letter, promise in LETTERS.items():
+        made.add_row(letter, promise, style="bold")
+        for one in chosen:
+            if one.letter == letter:
+                made.add_row(one.name, one.bug)
+    return made
+
+
 def main() -> int:
     """Examine the mutants; 0 if all were caught."""
     parser = argparse.ArgumentParser(description="Plants known bugs and sees that a test catches each.")
     parser.add_argument("names", nargs="*", help="mutants, or letters of them; all if none is named")
+    parser.add_argument("--list", action="store_true", help="print what the letters stand for, and no more")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     arguments = parser.parse_args()
     chosen = mutants(arguments.names)
+    if arguments.list:
+        Console().print(legend(chosen), markup=False)
+        return 0
     errors = Console(stderr=True)
     with Progress(console=errors, transient=True) as progress:
         verdicts = examine(chosen, progress)

@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 
 tools/lint.sh
 lint=$?
-.venv/bin/python -m pytest "$@"
+# Many tests wait for a server to be missed, or for Spark to start: three files at a time keep two cores busy.
+.venv/bin/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder "$@"
 tests=$?
 [ $lint -eq 0 ] || echo "test: lint failed (see above)" >&2
 [ $lint -eq 0 ] && [ $tests -eq 0 ]

@@ -257,6 +257,7 @@ def _posting(posting: Posting, entry: Entry, text: str) -> Iterator[Violation]:
         ("text", posting.text, text),
         ("fingerprint", posting.fingerprint, entry.fingerprint),
         ("rank", posting.rank, entry.rank),
+        ("size", posting.size, entry.size),
     ):
         if is_there != should_be:
             yield Violation("posting", f"{where} {name}", f"{is_there!r:.80}, should be {should_be!r:.80}")

@@ -48,4 +48,6 @@ def rebuild(snapshot: Snapshot, index: ServingIndex) -> int:
 def _posting(key: bytes, entry: Entry) -> Posting:
     """The posting, but for the text."""
     anchors = "\n".join(entry.anchors)
-    return Posting(key.decode(), entry.url, entry.title, anchors, "", entry.fingerprint, entry.rank)
+    return Posting(
+        key.decode(), entry.url, entry.title, anchors, "", entry.fingerprint, entry.rank, entry.size
+    )

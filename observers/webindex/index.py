@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from percolator_core import ConfigurationError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -34,7 +36,8 @@ CREATE TABLE IF NOT EXISTS postings (
     version INTEGER NOT NULL,
     url TEXT,
     fingerprint TEXT,
-    rank REAL NOT NULL DEFAULT 0
+    rank REAL NOT NULL DEFAULT 0,
+    size INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS removed ON postings (version) WHERE url IS NULL;
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (
@@ -46,7 +49,7 @@ CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """What the index holds of a cluster; ``anchors`` one a line, ``rank`` as in the serving entry."""
+    """What the index holds of a cluster: its serving entry, with one line for each anchor, and the text."""
 
     key: str
     url: str
@@ -55,10 +58,15 @@ class Posting:
     text: str
     fingerprint: str
     rank: float
+    size: int
 
 
 class ServingIndex:
-    """One connection to the index. Not to be shared between threads; ``open_index`` sees to that."""
+    """One connection to the index. Not to be shared between threads; ``open_index`` sees to that.
+
+    Raises:
+        ConfigurationError: the file was made by an older version: remove it, and fill a new one.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,6 +80,13 @@ class ServingIndex:
         with self._writing():
             for statement in SCHEMA.split(";\n"):
                 self._connection.execute(statement)
+        columns = {row[1] for row in self._connection.execute("PRAGMA table_info (postings)")}
+        if "size" not in columns:
+            self._connection.close()
+            raise ConfigurationError(
+                f"{path} was made by an older version of the web index: remove it, and make it anew with "
+                "`percolator demo --fresh` or observers.webindex.export.rebuild."
+            )
         self._file = _identity(path)
 
     def is_in_place(self) -> bool:
@@ -85,7 +100,7 @@ class ServingIndex:
     def refresh(self, posting: Posting, version: int) -> bool:
         """Do what `put` does if it can be done without the text; False if it cannot.
 
-        It can when only the rank changed, which is the usual change and a small one, or when the index
+        It can when only rank and size changed, which is the usual change and a small one, or when the index
         already has a newer version.
         """
         with self._writing() as connection:
@@ -101,8 +116,8 @@ class ServingIndex:
             if found[1:] != (posting.url, posting.fingerprint, posting.title, posting.anchors):
                 return False
             connection.execute(
-                "UPDATE postings SET version = ?, rank = ? WHERE key = ?",
-                (version, posting.rank, posting.key),
+                "UPDATE postings SET version = ?, rank = ?, size = ? WHERE key = ?",
+                (version, posting.rank, posting.size, posting.key),
             )
             return True
 
@@ -110,11 +125,11 @@ class ServingIndex:
         """Insert or replace a posting, unless a newer version is there; returns whether it did."""
         with self._writing() as connection:
             changed = connection.execute(
-                "INSERT INTO postings (version, url, fingerprint, rank, key) VALUES (?, ?, ?, ?, ?) "
+                "INSERT INTO postings (version, url, fingerprint, rank, size, key) VALUES (?, ?, ?, ?, ?, ?) "
                 "ON CONFLICT (key) DO UPDATE SET version = excluded.version, url = excluded.url, "
-                "fingerprint = excluded.fingerprint, rank = excluded.rank "
+                "fingerprint = excluded.fingerprint, rank = excluded.rank, size = excluded.size "
                 "WHERE version < excluded.version RETURNING id",
-                (version, posting.url, posting.fingerprint, posting.rank, posting.key),
+                (version, posting.url, posting.fingerprint, posting.rank, posting.size, posting.key),
             ).fetchone()
             if changed is None:
                 return False
@@ -130,7 +145,7 @@ class ServingIndex:
         with self._writing() as connection:
             changed = connection.execute(
                 "INSERT INTO postings (key, version) VALUES (?, ?) ON CONFLICT (key) DO UPDATE "
-                "SET version = excluded.version, url = NULL, fingerprint = NULL, rank = 0 "
+                "SET version = excluded.version, url = NULL, fingerprint = NULL, rank = 0, size = 0 "
                 "WHERE version < excluded.version RETURNING id",
                 (key, version),
             ).fetchone()
@@ -145,14 +160,14 @@ class ServingIndex:
     def postings(self) -> Iterator[Posting]:
         """Every posting, in the order of the keys."""
         for row in self._connection.execute(
-            "SELECT p.key, p.url, w.title, w.anchors, w.text, p.fingerprint, p.rank, w.url "
+            "SELECT p.key, p.url, w.title, w.anchors, w.text, p.fingerprint, p.rank, p.size, w.url "
             "FROM postings p LEFT JOIN words w ON w.rowid = p.id WHERE p.url IS NOT NULL ORDER BY p.key"
         ):
-            key, url, title, anchors, text, fingerprint, rank, indexed_url = row
+            key, url, title, anchors, text, fingerprint, rank, size, indexed_url = row
             if indexed_url != url:
                 # Its words are missing, or indexed under another URL: as good as none.
                 title, anchors, text = "", "", ""
-            yield Posting(key, url, title, anchors, text, fingerprint, rank)
+            yield Posting(key, url, title, anchors, text, fingerprint, rank, size)
 
     def orphans(self) -> list[int]:
         """Rows of words that belong to no posting."""

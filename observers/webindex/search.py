@@ -8,7 +8,7 @@ by the last part of their URL. Rank decides among pages that fit equally well.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log1p
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,7 +36,7 @@ _WORD: Final = re.compile(r"[^\W_]+(?:[_.'-]+[^\W_]+)*", re.UNICODE)
 _PLAIN_WORD: Final = re.compile(r"[^\W_]+", re.UNICODE)
 _NUMBERING: Final = re.compile(r"^(?:chapter |appendix |part )?[\divxa-z]{0,4}[\d.]+\s+", re.IGNORECASE)
 _STATEMENT: Final = """
-SELECT p.url, w.title, w.anchors, p.rank, bm25(words, ?, ?, ?, ?) AS fit, w.rowid
+SELECT p.url, w.title, w.anchors, p.rank, p.size, bm25(words, ?, ?, ?, ?) AS fit, w.rowid
 FROM words w JOIN postings p ON p.id = w.rowid WHERE words MATCH ? ORDER BY fit LIMIT ?
 """
 _SNIPPET: Final = "SELECT snippet(words, 3, ?, ?, '…', 24) FROM words WHERE words MATCH ? AND rowid = ?"
@@ -44,13 +44,17 @@ _SNIPPET: Final = "SELECT snippet(words, 3, ?, ?, '…', 24) FROM words WHERE wo
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One page found. A higher ``score`` is better; ``snippet`` is text with the found words marked."""
+    """One page found. A higher ``score`` is better; ``snippet`` is text with the found words marked.
+
+    It stands for ``size`` pages: itself, and those that say the same or lead to it.
+    """
 
     url: str
     title: str
     snippet: str
     score: float
     rank: float
+    size: int
 
 
 def search(
@@ -84,15 +88,16 @@ def _expression(words: list[str], joint: str, *, prefix: bool) -> str:
     return joint.join(quoted)
 
 
-def _scored(found: list[tuple[Any, ...]], words: list[str]) -> list[tuple[float, str, str, float, int]]:
-    """(score, URL, title, rank, row) of the candidates, best first. bm25 is better the smaller it is."""
+def _scored(found: list[tuple[Any, ...]], words: list[str]) -> list[tuple[Result, int]]:
+    """The candidates, best first, with their rows; no snippets yet. bm25 is better the smaller it is."""
     phrase = _plain(" ".join(words))
     best = min(fit for *_, fit, _ in found) or -1.0
     scored = []
-    for url, title, anchors, rank, fit, identity in found:
+    for url, title, anchors, rank, size, fit, identity in found:
         called = fit / best + _called(phrase, url, title, anchors)
-        scored.append((called * (1 + RANK_WEIGHT * log1p(rank)), url, title, rank, identity))
-    scored.sort(key=lambda result: (-result[0], result[1]))
+        score = called * (1 + RANK_WEIGHT * log1p(rank))
+        scored.append((Result(url, title, "", score, rank, size), identity))
+    scored.sort(key=lambda one: (-one[0].score, one[0].url))
     return scored
 
 
@@ -118,17 +123,17 @@ def _plain(text: str) -> str:
 
 def _best(
     index: ServingIndex,
-    scored: list[tuple[float, str, str, float, int]],
+    scored: list[tuple[Result, int]],
     limit: int,
     match: str,
     marks: tuple[str, str],
 ) -> list[Result]:
     results: dict[str, Result] = {}
-    for score, url, title, rank, identity in scored:
+    for result, identity in scored:
         # While a page moves from one cluster to another, both may show it for a moment.
-        if url not in results:
+        if result.url not in results:
             rows = index.query(_SNIPPET, (*marks, match, identity))
-            results[url] = Result(url, title, rows[0][0] if rows else "", score, rank)
+            results[result.url] = replace(result, snippet=rows[0][0]) if rows else result
         if len(results) == limit:
             break
     return list(results.values())

@@ -6,8 +6,8 @@ docs/performance.md.
 """
 
 from percolator_core.bench.figure import Figure, Target
-from percolator_core.bench.report import Report
+from percolator_core.bench.report import Note, Report
 from percolator_core.bench.runner import SUITES, run
 from percolator_core.bench.scale import Scale
 
-__all__ = ["SUITES", "Figure", "Report", "Scale", "Target", "run"]
+__all__ = ["SUITES", "Figure", "Note", "Report", "Scale", "Target", "run"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-Unit: TypeAlias = Literal["/s", "ratio", "ms", "bytes"]
+Unit: TypeAlias = Literal["/s", "ratio", "ms", "µs", "bytes", "share"]
 
 _QUARTERS: Final = 4
 
@@ -32,7 +32,8 @@ class Figure:
     """A measured number.
 
     ``value`` is the median of the samples, ``low`` and ``high`` are their quartiles; ``suite``, ``place``
-    (what it was measured over) and ``name`` tell it from others.
+    (what it was measured over) and ``name`` tell it from others. Where a suite varies something, ``axis``
+    says what ("callers"), and ``at`` how much it was: the figures of one name are then points of a curve.
     """
 
     suite: str
@@ -44,6 +45,8 @@ class Figure:
     high: float
     samples: int
     target: Target | None = None
+    axis: str = ""
+    at: float | None = None
 
     @property
     def met(self) -> bool | None:
@@ -63,15 +66,26 @@ class Figure:
             "samples": self.samples,
             "target": None if self.target is None else asdict(self.target),
             "met": self.met,
+            "axis": self.axis,
+            "at": self.at,
         }
 
 
 def median_figure(
-    suite: str, place: str, name: str, unit: Unit, *, samples: Sequence[float], target: Target | None = None
+    suite: str,
+    place: str,
+    name: str,
+    unit: Unit,
+    *,
+    samples: Sequence[float],
+    target: Target | None = None,
+    axis: str = "",
+    at: float | None = None,
 ) -> Figure:
     """A figure from its samples, of which there is at least one."""
     low, high = quartiles(samples)
-    return Figure(suite, place, name, unit, statistics.median(samples), low, high, len(samples), target)
+    median = statistics.median(samples)
+    return Figure(suite, place, name, unit, median, low, high, len(samples), target, axis, at)
 
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float]:

@@ -11,49 +11,45 @@ from __future__ import annotations
 import random
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from percolator_core.bench.figure import Figure, Target, median_figure
+from percolator_core.bench.peers.rows import VALUE
 from percolator_core.bench.scale import Scale
-from percolator_core.bench.servers import TRANSPORTS, Place, place
+from percolator_core.bench.servers import TRANSPORTS, Place, place, worker_beside
 from percolator_core.errors import StoreUnavailable
+from percolator_core.model import Cell
+from percolator_core.observers import ObserverTransaction
 
 MEDIAN: Final = Target("at most", 5.0)
 
 _TABLE: Final = "bench_latency"
 _PAUSE: Final = 0.015
 """Mean seconds between two writes: long against the latency, so that the worker is idle at each."""
+
 _LIMIT: Final = 30.0
-_VALUE: Final = b"x" * 100
+"""Seconds for the worker to come to work, and for one write to be observed."""
+
+
+def copy(t: ObserverTransaction, cell: Cell) -> None:
+    """The least an observer can do: read the observed cell and write another."""
+    value = t.get(cell.table, cell.row, cell.column)
+    if value is not None:
+        t.set(cell.table, cell.row, "copied", value)
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
     """Median and 99th percentile, over a Unix socket and over TCP."""
     for transport in TRANSPORTS:
-        with place(transport) as here:
-            here.db.create_table(_TABLE)
-            with _idle_worker(here):
-                samples = _latencies(here, scale.writes)
+        with place(transport) as here, worker_beside(here, "chain") as worker:
+            _wait_until_at_work(here, worker.process)
+            samples = _latencies(here, scale.writes)
         name = "observer's commit"
         slowest = [_percentile(samples, 99)]
         yield median_figure("latency", here.name, f"{name}, median", "ms", samples=samples, target=MEDIAN)
         yield median_figure("latency", here.name, f"{name}, p99", "ms", samples=slowest)
-
-
-@contextmanager
-def _idle_worker(here: Place) -> Iterator[None]:
-    command = [sys.executable, "-m", "percolator_core.bench.idle_worker", here.url]
-    worker = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    try:
-        _wait_until_at_work(here, worker)
-        yield
-    finally:
-        worker.terminate()
-        worker.wait(_LIMIT)
 
 
 def _wait_until_at_work(here: Place, worker: subprocess.Popen[bytes]) -> None:
@@ -61,7 +57,7 @@ def _wait_until_at_work(here: Place, worker: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + _LIMIT
     while time.monotonic() < until and worker.poll() is None:
         with here.db.transaction() as t:
-            t.set(_TABLE, b"warm", "written", _VALUE)
+            t.set(_TABLE, b"warm", "written", VALUE)
         time.sleep(0.05)
         if here.db.snapshot().get(_TABLE, b"warm", "copied") is not None:
             return
@@ -73,7 +69,7 @@ def _latencies(here: Place, writes: int) -> list[float]:
     written = []
     for number in range(writes):
         t = here.db.begin()
-        t.set(_TABLE, b"row:%d" % number, "written", _VALUE)
+        t.set(_TABLE, b"row:%d" % number, "written", VALUE)
         written.append(t.commit())
         time.sleep(_PAUSE * random.uniform(0.5, 1.5))
     return [(_copied_at(here, number) - commit_ts) / 1000 for number, commit_ts in enumerate(written)]

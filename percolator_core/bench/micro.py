@@ -1,174 +1,188 @@
-"""Single operations beside the raw store (paper, figure 8), and what the hub gains over one after another.
+"""Single operations beside the raw store (paper, figure 8) and beside other transactions.
 
-Raw means redis-py as a user would call it (``redis.Redis(...).get(key)``), with the same values on the same
-server; under the hub, which redis-py has nothing like, raw means plain GET and SET issued through the same
-hub.
+Every contestant does the same operations with the same rows and values, in the same process, interleaved:
+this library; Redis through redis-py, with and without WATCH/MULTI/EXEC; PostgreSQL through psycopg 3, where
+it is installed. One in flight is straight-line code. More are what users of each have: functions under
+`Database.concurrency` here, threads with a connection each there, and pipelines for raw commands. Plain GET
+and SET through this library's own hub show what its transactions add to the way there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from contextlib import ExitStack
+from importlib.metadata import version
+from typing import Final
 
-from percolator_core.bench.figure import Figure, Target, median_figure
-from percolator_core.bench.rounds import Contestant, Rates, race
-from percolator_core.bench.scale import Scale
-from percolator_core.bench.servers import TRANSPORTS, Place, place
-from percolator_core.transaction import Transaction
-
-VALUE: Final = b"x" * 100
-WIDTHS: Final = (16, 64, 256)
-GETS: Final = 20
-"""Reads of one transaction, where reading is what is measured; raw runs in bunches of as many."""
-
-READ: Final = Target("at least", 0.90)
-WRITE: Final = Target("at least", 0.45)
-HUB_GAIN: Final = Target("at least", 8.0)
-
-_TABLE: Final = "bench"
-_LOADED: Final = 5000
-_RATIOS: Final = (
-    ("get", "raw get", READ),
-    ("hub get", "hub raw get", READ),
-    ("write", "raw set", WRITE),
-    ("hub write", "hub raw set", None),
-    ("one get a transaction", "raw get", None),
+from percolator_core.bench import progress
+from percolator_core.bench.contestants import (
+    ALONE,
+    AXIS,
+    CONTESTANTS,
+    HUB,
+    MIDDLE,
+    OPERATIONS,
+    OURS,
+    PIPELINE,
+    RAW,
+    SQL,
+    SYNC,
+    WATCH,
+    Entry,
+    Operation,
+    Ours,
+    postgres_server,
+    raw_entries,
+    redis_threads,
+    sql_entries,
+    watch_entries,
+    widths,
 )
+from percolator_core.bench.figure import Figure, Target, median_figure
+from percolator_core.bench.peers.postgres import PostgresServer
+from percolator_core.bench.peers.raw import RawRedis
+from percolator_core.bench.peers.rows import SCANNED, Rows
+from percolator_core.bench.peers.sql import SqlRows
+from percolator_core.bench.peers.watch import WatchedRedis
+from percolator_core.bench.report import Note
+from percolator_core.bench.rounds import Rates, race
+from percolator_core.bench.scale import Scale
+from percolator_core.bench.servers import TRANSPORTS, Place, Transport, place
+from percolator_core.errors import ConfigurationError, StoreUnavailable
+
+READ: Final = Target("at least", 0.97)
+HUB_READ: Final = Target("at least", 0.85)
+WRITE: Final = Target("at least", 0.50)
+HUB_WRITE: Final = Target("at least", 0.40)
+TRANSACTIONS: Final = Target("at least", 20_000)
+WATCHED: Final = Target("at least", 5.0)
+POSTGRES: Final = Target("at least", 3.0)
+
+_SUITE: Final = "micro"
+_LOADED: Final = 5000
+"""Rows that are loaded before the race, at most."""
 
 
-def measure(scale: Scale) -> Iterator[Figure]:
-    """The figures, over a Unix socket and over TCP."""
+def measure(scale: Scale) -> Iterator[Figure | Note]:
+    """The figures, over a Unix socket with all peers, and over TCP without PostgreSQL."""
     for transport in TRANSPORTS:
-        with place(transport) as here:
-            work = _Work(here, min(_LOADED, max(GETS, scale.operations)))
-            work.load()
-            rates = race(work.contestants(scale), scale.rounds)
-        yield from _figures(here.name, rates)
+        yield from _measure(transport, scale)
 
 
-def _figures(where: str, rates: Rates) -> Iterator[Figure]:
-    for name in rates.by_name:
-        yield median_figure("micro", where, name, "/s", samples=rates.of(name))
-    for name, base, target in _RATIOS:
-        ratio = rates.ratio(name, base)
-        yield median_figure("micro", where, f"{name} ÷ {base}", "ratio", samples=ratio, target=target)
-    for width in WIDTHS:
-        target = HUB_GAIN if width == max(WIDTHS) else None
-        ratio = rates.ratio(f"hub 2r2w, width {width}", "2r2w")
-        yield median_figure(
-            "micro", where, f"hub 2r2w, width {width} ÷ 2r2w", "ratio", samples=ratio, target=target
+def _measure(transport: Transport, scale: Scale) -> Iterator[Figure | Note]:
+    rows = Rows(max(SCANNED, min(_LOADED, scale.operations)))
+    with ExitStack() as stack:
+        here = stack.enter_context(place(transport))
+        stack.enter_context(progress.step(here.name))
+        progress.tell("loading")
+        ours, raw, watched = Ours(here.db, rows), RawRedis(rows), WatchedRedis(rows)
+        ours.load()
+        raw.load(here.raw)
+        threads = redis_threads(stack, here, scale)
+        entries = (
+            ours.entries(scale) | raw_entries(raw, threads, scale) | watch_entries(watched, threads, scale)
         )
+        yield Note(_SUITE, _redis_settings(here))
+        sql = None
+        if transport == "unix":
+            progress.tell("starting PostgreSQL")
+            try:
+                server = stack.enter_context(postgres_server(scale))
+            except (ConfigurationError, StoreUnavailable) as missing:
+                yield Note(_SUITE, f"PostgreSQL was not measured: {missing}")
+            else:
+                sql = SqlRows(rows)
+                entries |= sql_entries(stack, server, sql, scale)
+                yield Note(_SUITE, _postgres_settings(server))
+        rates = race(entries, scale.rounds)
+    yield from _figures(here.name, rates, widths(scale))
+    repeats = f"{watched.repeats} of WATCH/MULTI" + ("" if sql is None else f", {sql.repeats} of PostgreSQL")
+    yield Note(_SUITE, f"{here.name}: transactions run again after a conflict: {repeats}")
 
 
-class _Work:
-    """The operations on one server. Numbers of rows run on for ever; reads go to the first ``loaded``."""
-
-    def __init__(self, here: Place, loaded: int) -> None:
-        self._db = here.db
-        self._raw = here.raw
-        self._loaded = loaded
-
-    def load(self) -> None:
-        """Make the table, and the rows that reads find, in both worlds."""
-        self._db.create_table(_TABLE)
-        for number in range(self._loaded):
-            self._raw.set(b"raw:%d" % number, VALUE)
-        self._under_hub(self._write, 256)(0, self._loaded)
-
-    def contestants(self, scale: Scale) -> dict[str, Contestant]:
-        """All that is raced, by name."""
-        few, many = scale.operations, scale.operations * 5
-        width = max(WIDTHS)
-        found = {
-            "raw get": Contestant(_in_turn(self._raw_get), few),
-            "get": Contestant(self._gets_in_turn, few),
-            "one get a transaction": Contestant(_in_turn(self._get_alone), few),
-            "raw set": Contestant(_in_turn(self._raw_set), few),
-            "write": Contestant(_in_turn(self._write), few),
-            "2r2w": Contestant(_in_turn(self._two_and_two), few),
-            "hub raw get": Contestant(self._bunches_under_hub(self._raw_gets, width), many),
-            "hub get": Contestant(self._bunches_under_hub(self._gets, width), many),
-            "hub raw set": Contestant(self._under_hub(self._hub_raw_set, width), many),
-            "hub write": Contestant(self._under_hub(self._write, width), many),
-        }
-        for size in WIDTHS:
-            found[f"hub 2r2w, width {size}"] = Contestant(self._under_hub(self._two_and_two, size), many)
-        return found
-
-    # One operation each.
-
-    def _raw_get(self, number: int) -> None:
-        self._raw.get(b"raw:%d" % (number % self._loaded))
-
-    def _raw_set(self, number: int) -> None:
-        self._raw.set(b"raw:%d" % number, VALUE)
-
-    def _hub_raw_set(self, number: int) -> None:
-        self._db.store.one((b"SET", b"raw:%d" % number, VALUE))
-
-    def _get_alone(self, number: int) -> None:
-        with self._db.transaction() as t:
-            t.get(_TABLE, b"row:%d" % (number % self._loaded), "c")
-
-    def _write(self, number: int) -> None:
-        with self._db.transaction() as t:
-            t.set(_TABLE, b"row:%d" % number, "c", VALUE)
-
-    def _two_and_two(self, number: int) -> None:
-        with self._db.transaction() as t:
-            self._get(t, number)
-            self._get(t, number + 7)
-            t.set(_TABLE, b"row:%d" % number, "c", VALUE)
-            t.set(_TABLE, b"row:%d" % (number + 1_000_000_000), "c", VALUE)
-
-    def _get(self, t: Transaction, number: int) -> None:
-        t.get(_TABLE, b"row:%d" % (number % self._loaded), "c")
-
-    # Bunches of reads.
-
-    def _gets(self, first: int, count: int) -> None:
-        with self._db.transaction() as t:
-            for number in range(first, first + count):
-                self._get(t, number)
-
-    def _raw_gets(self, first: int, count: int) -> None:
-        for number in range(first, first + count):
-            self._db.store.one((b"GET", b"raw:%d" % (number % self._loaded)))
-
-    def _gets_in_turn(self, first: int, count: int) -> None:
-        for start, length in _bunches(first, count):
-            self._gets(start, length)
-
-    # Ways to run them.
-
-    def _under_hub(self, one: Callable[[int], None], width: int) -> Callable[[int, int], None]:
-        def run(first: int, count: int) -> None:
-            with self._db.concurrency(width) as executor:
-                for _ in executor.map(one, range(first, first + count)):
-                    pass
-
-        return run
-
-    def _bunches_under_hub(self, some: Callable[[int, int], None], width: int) -> Callable[[int, int], None]:
-        def bunch(bounds: Any) -> None:
-            some(*bounds)
-
-        def run(first: int, count: int) -> None:
-            with self._db.concurrency(width) as executor:
-                for _ in executor.map(bunch, _bunches(first, count)):
-                    pass
-
-        return run
+def _redis_settings(here: Place) -> str:
+    settings = here.raw.config_get("append*")
+    return (
+        f"{here.name}: Redis {here.raw.info('server')['redis_version']} with appendonly "
+        f"{settings['appendonly']}, appendfsync {settings['appendfsync']}, for this library and redis-py "
+        f"{version('redis')} alike"
+    )
 
 
-def _in_turn(one: Callable[[int], None]) -> Callable[[int, int], None]:
-    def run(first: int, count: int) -> None:
-        for number in range(first, first + count):
-            one(number)
+def _postgres_settings(server: PostgresServer) -> str:
+    names = ("server_version", "fsync", "full_page_writes", "shared_buffers", "default_transaction_isolation")
+    with server.connect(autocommit=True) as connection:
+        found = {name: connection.execute(f"SHOW {name}".encode()).fetchone() for name in names}
+    told = ", ".join(f"{name} {row[0]}" for name, row in found.items() if row is not None)
+    return f"PostgreSQL on a Unix socket: {told}; psycopg {version('psycopg')}, statements prepared"
 
-    return run
+
+# The figures.
 
 
-def _bunches(first: int, count: int) -> Iterator[tuple[int, int]]:
-    for start in range(first, first + count, GETS):
-        yield start, min(GETS, first + count - start)
+def _figures(where: str, rates: Rates[Entry], sizes: tuple[int, ...]) -> Iterator[Figure]:
+    for entry in sorted(rates.by_name, key=_rank):
+        target = TRANSACTIONS if entry == Entry("2r2w", OURS, max(sizes)) and max(sizes) > MIDDLE else None
+        samples = rates.of(entry)
+        yield median_figure(
+            _SUITE, where, entry.name, "/s", samples=samples, target=target, axis=AXIS, at=entry.width
+        )
+    for entry, base, target in _comparisons(sizes):
+        if base in rates.by_name:
+            yield median_figure(
+                _SUITE,
+                where,
+                _ratio_name(entry, base),
+                "ratio",
+                samples=rates.ratio(entry, base),
+                target=target,
+            )
+    for who in (OURS, RAW, SQL):
+        for size in sizes:
+            entry = Entry("scan", who, size)
+            if entry in rates.by_name:
+                samples = [1e6 / (rate * SCANNED) for rate in rates.of(entry)]
+                name = f"time a scanned row: {who}"
+                yield median_figure(_SUITE, where, name, "µs", samples=samples, axis=AXIS, at=size)
+
+
+def _rank(entry: Entry) -> tuple[int, int, int]:
+    """What is compared stands together: by operation, then by who did it."""
+    return OPERATIONS.index(entry.operation), CONTESTANTS.index(entry.who), entry.width
+
+
+def _ratio_name(entry: Entry, base: Entry) -> str:
+    if entry.who == base.who:
+        return f"{entry.operation}, {entry.width} ÷ {base.width} {AXIS}"
+    alone = ", one get a transaction" if entry.who == ALONE else ""
+    return f"{entry.operation}{alone} ÷ {base.who}, {entry.width} {AXIS}"
+
+
+def _comparisons(sizes: tuple[int, ...]) -> Iterator[tuple[Entry, Entry, Target | None]]:
+    """Which contestant is held against which, and the target of the ratio."""
+
+    def pair(
+        operation: Operation, who: str, width: int, target: Target | None = None
+    ) -> tuple[Entry, Entry, Target | None]:
+        return Entry(operation, OURS, width), Entry(operation, who, width), target
+
+    crowds = [size for size in sizes if size > 1]
+    yield pair("get", RAW, 1, READ)
+    yield pair("get", HUB, 1)
+    yield Entry("get", ALONE, 1), Entry("get", RAW, 1), None
+    yield from (pair("get", HUB, size, HUB_READ) for size in crowds)
+    yield from (pair("get", PIPELINE, size) for size in crowds)
+    yield from (pair("get", SQL, size) for size in sizes)
+    yield pair("set", RAW, 1, WRITE)
+    yield pair("set", HUB, 1)
+    yield from (pair("set", HUB, size, HUB_WRITE) for size in crowds)
+    yield from (pair("set", PIPELINE, size) for size in crowds)
+    yield from (pair("set", WATCH, size) for size in sizes)
+    for who in SYNC.values():
+        yield from (pair("set", who, size) for size in sizes)
+    yield from (pair("2r2w", WATCH, size, WATCHED if size > 1 else None) for size in sizes)
+    for who in SYNC.values():
+        yield from (pair("2r2w", who, size, POSTGRES if size > 1 else None) for size in sizes)
+    yield from ((Entry("2r2w", OURS, size), Entry("2r2w", OURS, 1), None) for size in crowds)
+    for who in (RAW, SQL):
+        yield from (pair("scan", who, size) for size in sizes)

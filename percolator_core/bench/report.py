@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from percolator_core.bench.figure import Figure
 from percolator_core.bench.machine import Machine
 
-_DECIMALS = {"/s": 0, "ratio": 2, "ms": 2, "bytes": 1}
-_SUFFIXES = {"/s": "/s", "ratio": "", "ms": " ms", "bytes": " B"}
+_DECIMALS = {"/s": 0, "ratio": 2, "ms": 2, "µs": 1, "bytes": 1, "share": 3}
+_SUFFIXES = {"/s": "/s", "ratio": "", "ms": " ms", "µs": " µs", "bytes": " B", "share": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A sentence that belongs to a suite's figures: how peers were set, what could not be measured."""
+
+    suite: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.suite}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +36,15 @@ class Report:
 
     machine: Machine
     figures: list[Figure]
+    notes: list[Note] = field(default_factory=list)
+
+    def add(self, found: Iterable[Figure | Note]) -> None:
+        """Take in what a suite yields, as it comes."""
+        for one in found:
+            if isinstance(one, Note):
+                self.notes.append(one)
+            else:
+                self.figures.append(one)
 
     @property
     def missed(self) -> list[Figure]:
@@ -31,7 +53,11 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """The report as it stands in JSON."""
-        return {"machine": self.machine.as_dict(), "figures": [figure.as_dict() for figure in self.figures]}
+        return {
+            "machine": self.machine.as_dict(),
+            "figures": [figure.as_dict() for figure in self.figures],
+            "notes": [asdict(note) for note in self.notes],
+        }
 
     def write(self, path: Path) -> None:
         """Write the JSON to a file; folders on the way are made."""
@@ -43,7 +69,7 @@ class Report:
         table = Table(
             title=str(self.machine), title_justify="left", title_style="dim", box=None, pad_edge=False
         )
-        table.add_column("figure", no_wrap=True)
+        table.add_column("figure", overflow="fold")
         for heading in ("median", "quartiles", "target"):
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("", no_wrap=True)
@@ -53,9 +79,23 @@ class Report:
             if group != previous:
                 table.add_row()
                 table.add_row(Text(group, "bold"))
-            table.add_row(figure.name, *_numbers(figure), _verdict(figure.met))
+            table.add_row(label(figure), *_numbers(figure), _verdict(figure.met))
             previous = group
         return table
+
+    def for_terminal(self) -> RenderableType:
+        """The table, and the notes under it."""
+        return Group(self.table(), *([Text()] if self.notes else []), *(Text(str(n)) for n in self.notes))
+
+
+def label(figure: Figure) -> str:
+    """Its name, and for a point of a curve where on the axis: ``timestamps, 16 callers``."""
+    return figure.name if figure.at is None else f"{figure.name}, {amount(figure.at)} {figure.axis}"
+
+
+def amount(at: float) -> str:
+    """A place on an axis: ``1,000,000``, ``0.25``."""
+    return f"{at:,.0f}" if float(at).is_integer() else f"{at:g}"
 
 
 def _numbers(figure: Figure) -> tuple[str, str, str]:

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from percolator_core.bench import latency, memory, micro
+from percolator_core.bench import contention, growth, latency, memory, micro, oracle, progress, tpce, webindex
 from percolator_core.bench.figure import Figure
 from percolator_core.bench.machine import this_machine
-from percolator_core.bench.report import Report
+from percolator_core.bench.report import Note, Report
 from percolator_core.bench.scale import Scale
 from percolator_core.errors import ConfigurationError
 
-SUITES: Final[dict[str, Callable[[Scale], Iterator[Figure]]]] = {
+SUITES: Final[dict[str, Callable[[Scale], Iterator[Figure | Note]]]] = {
     "micro": micro.measure,
     "latency": latency.measure,
     "memory": memory.measure,
+    "oracle": oracle.measure,
+    "tpce": tpce.measure,
+    "contention": contention.measure,
+    "growth": growth.measure,
+    "webindex": webindex.measure,
 }
 """The suites by name."""
 
 
 def run(
-    suites: Iterable[str] = (), scale: Scale | None = None, tell: Callable[[str], None] | None = None
+    suites: Iterable[str] = (),
+    scale: Scale | None = None,
+    tell: progress.Listener = progress.ignore,
+    keep: Callable[[Report], None] | None = None,
 ) -> Report:
-    """Run the named suites, or all of them when none is named. ``tell`` is told what is being measured.
+    """Run the named suites, or all of them when none is named.
+
+    ``tell`` is told what is being measured; ``keep`` is given the report after each suite, as it is then.
 
     Raises:
         ConfigurationError: there is no such suite, or no redis-server to measure.
@@ -33,10 +45,24 @@ def run(
     for name in names:
         if name not in SUITES:
             raise ConfigurationError(f"there is no benchmark {name!r}: choose from {', '.join(SUITES)}")
-    machine = this_machine()
-    figures: list[Figure] = []
-    for name in names:
-        if tell is not None:
-            tell(name)
-        figures.extend(SUITES[name](scale or Scale()))
-    return Report(machine, figures)
+    report = Report(this_machine(), [])
+    with progress.listening(tell):
+        for name in names:
+            with progress.step(name):
+                report.add(SUITES[name](scale or Scale()))
+            if keep is not None:
+                keep(report)
+    return report
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Have SIGTERM end a run as Ctrl-C does, so that the servers it has started are stopped.
+
+    For the main thread.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

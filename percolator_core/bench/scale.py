@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
     """Each 1 or more.
 
-    ``operations`` of a contestant in a round (five times as many under the hub), ``rounds``, ``writes`` whose
-    latency is taken, ``cells`` that are weighed.
+    - ``operations``: of a contestant in a round of `micro`; five times as many where they share round trips.
+    - ``rounds``: interleaved, of a race.
+    - ``width``: the most operations in flight in `micro`.
+    - ``writes``: those whose latency is taken.
+    - ``cells``: those that are weighed.
+    - ``cells_max``: of the largest store in `growth`.
+    - ``customers``: of the brokerage in `tpce`.
+    - ``documents``: the most that are indexed in `webindex`.
     """
 
     operations: int = 2000
     rounds: int = 7
+    width: int = 256
     writes: int = 500
     cells: int = 200_000
+    cells_max: int = 5_000_000
+    customers: int = 1000
+    documents: int = 300
 
     def __post_init__(self) -> None:
-        for name in ("operations", "rounds", "writes", "cells"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is 1 or more, not {getattr(self, name)}")
+        for field in fields(self):
+            if getattr(self, field.name) < 1:
+                raise ValueError(f"{field.name} is 1 or more, not {getattr(self, field.name)}")

@@ -2,39 +2,50 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
+import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import redis
 
 from percolator_core.database import Database, connect
-from percolator_core.errors import StoreUnavailable
-from percolator_core.store.binary import find_binary
+from percolator_core.observers import Chain
+from percolator_core.private_server import LOOPBACK, PrivateServer
+from percolator_core.store.folder import COMPACT
 
 Transport = Literal["unix", "tcp"]
 TRANSPORTS: Final[tuple[Transport, ...]] = ("unix", "tcp")
 
 NAMESPACE: Final = "bench"
 
-_START_LIMIT: Final = 10.0
-_STOP_LIMIT: Final = 10.0
+_STOP_LIMIT: Final = 30.0
+"""Seconds for a worker to finish what it has begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A server to measure: its name and URL, the database, and a redis-py client as a user would make it."""
+    """A server to measure: its name and URL, the database, and a redis-py client as a user would make it.
+
+    ``client`` makes another such client, which its caller closes.
+    """
 
     name: str
     url: str
     db: Database
     raw: redis.Redis
+    client: Callable[[], redis.Redis]
+
+    def server_cpu(self) -> float:
+        """Seconds of CPU that the server has taken since it was started."""
+        facts = self.db.store.facts().raw
+        return float(facts["used_cpu_user"]) + float(facts["used_cpu_sys"])
 
 
 @contextmanager
@@ -45,9 +56,10 @@ def place(transport: Transport) -> Iterator[Place]:
         _url(transport, Path(folder)) as url,
         connect(url, namespace=NAMESPACE) as db,
     ):
-        raw = _raw_client(db, url)
+        client = partial(_raw_client, db, url)
+        raw = client()
         try:
-            yield Place("unix socket" if transport == "unix" else "TCP loopback", url, db, raw)
+            yield Place("unix socket" if transport == "unix" else "TCP loopback", url, db, raw, client)
         finally:
             raw.close()
 
@@ -64,54 +76,41 @@ def _url(transport: Transport, folder: Path) -> Iterator[str]:
     if transport == "unix":
         yield f"embedded:{folder}/state"
         return
-    port = _free_port()
-    settings = {
-        "port": str(port),
-        "bind": "127.0.0.1",
-        "dir": str(folder),
-        # As the embedded server is set, so that the two differ by the transport alone.
-        "appendonly": "yes",
-        "appendfsync": "everysec",
-        "save": "",
-        "hash-max-ziplist-entries": "512",
-        "hash-max-ziplist-value": "1024",
-    }
-    arguments = [part for name, value in settings.items() for part in (f"--{name}", value)]
-    with (folder / "redis.log").open("wb") as log:
-        server = subprocess.Popen(
-            [find_binary().path, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+    # As the embedded server is set, so that the two differ by the transport alone.
+    settings = {"appendonly": "yes", "appendfsync": "everysec"}
+    settings |= {name: str(value) for name, value in COMPACT.items()}
+    with PrivateServer(listens=True, **settings) as server:
+        yield f"redis://{LOOPBACK}:{server.port}/0"
+
+
+class Crewed(NamedTuple):
+    """A chain, and the process of a worker that runs it."""
+
+    chain: Chain
+    process: subprocess.Popen[bytes]
+
+
+@contextmanager
+def worker_beside(here: Place, folder_name: str) -> Iterator[Crewed]:
+    """A worker process that runs one of the benchmarks' chains, until the block ends."""
+    with as_file(files("percolator_core.bench").joinpath(folder_name)) as folder:
+        chain = Chain.load(folder)
+        chain.create_tables(here.db)
+        where = ["--url", here.url, "--namespace", NAMESPACE]
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "percolator_core", "worker", str(folder), *where],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # Ctrl-C is for the benchmark, which then stops the worker.
+            start_new_session=True,
         )
-    try:
-        _wait_until_ready(server, port, folder / "redis.log")
-        yield f"redis://127.0.0.1:{port}/0"
-    finally:
-        server.terminate()
         try:
-            server.wait(_STOP_LIMIT)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _wait_until_ready(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    until = time.monotonic() + _START_LIMIT
-    while time.monotonic() < until and server.poll() is None:
-        try:
-            with redis.Redis(host="127.0.0.1", port=port) as client:
-                client.ping()
-        except redis.exceptions.ConnectionError:
-            time.sleep(0.01)
-        else:
-            return
-    server.kill()
-    server.wait()
-    raise StoreUnavailable(
-        f"the benchmark's redis-server did not start: {log.read_text(errors='replace')[-500:]}"
-    )
+            yield Crewed(chain, worker)
+        finally:
+            worker.terminate()
+            try:
+                worker.wait(_STOP_LIMIT)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,40 +15,63 @@ def bench(
     suites: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SUITE", help="micro, latency, memory; all when none is named.", show_default=False
+            metavar="SUITE",
+            help="micro, latency, memory, oracle, tpce, contention, growth, webindex; all if none is named.",
+            show_default=False,
         ),
     ] = None,
     *,
     operations: Annotated[
-        int, typer.Option(min=1, help="Operations of a round; five times as many under the hub.")
+        int, typer.Option(min=1, help="Operations of a round of micro; five times as many under the hub.")
     ] = 2000,
     rounds: Annotated[
         int, typer.Option(min=1, help="Interleaved rounds; figures are medians over them.")
     ] = 7,
+    width: Annotated[int, typer.Option(min=1, help="Most operations in flight in micro.")] = 256,
     writes: Annotated[int, typer.Option(min=1, help="Writes whose latency is taken.")] = 500,
     cells: Annotated[int, typer.Option(min=1, help="Cells that are weighed.")] = 200_000,
+    cells_max: Annotated[int, typer.Option(min=1, help="Cells of the largest store in growth.")] = 5_000_000,
+    customers: Annotated[int, typer.Option(min=1, help="Customers of the brokerage in tpce.")] = 1000,
+    documents: Annotated[int, typer.Option(min=1, help="Most documents indexed in webindex.")] = 300,
     output_file: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Write the JSON to this file too.")
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Write the JSON to this file too, after each suite."),
     ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draw the figures: .png, .svg or .pdf; needs matplotlib."),
     ] = None,
 ) -> None:
-    """Measure this machine: operations beside the raw store, latency, memory.
+    """Measure this machine: operations beside Redis and PostgreSQL, a brokerage, latency, growth, memory.
 
     On private servers of its own. A target that is not met is no failure of the command.
     """
     from percolator_core.bench import Scale, run
+    from percolator_core.bench.plot import check, draw
+    from percolator_core.bench.progress import StatusLine
+    from percolator_core.bench.runner import interruptible
 
     output = outputs.current()
-    with output.status("starting") as status:
-        scale = Scale(operations, rounds, writes, cells)
-        report = run(suites or (), scale, tell=lambda name: status.update(f"measuring {name}"))
-    if output_file is not None:
-        report.write(output_file)
+    output.carry_on = "its servers are stopped; run it again to measure anew"
     if plot is not None:
-        from percolator_core.bench.plot import draw
-
+        check(plot)
+    scale = Scale(
+        operations=operations,
+        rounds=rounds,
+        width=width,
+        writes=writes,
+        cells=cells,
+        cells_max=cells_max,
+        customers=customers,
+        documents=documents,
+    )
+    line = StatusLine(sys.stderr)
+    try:
+        keep = None if output_file is None else lambda so_far: so_far.write(output_file)
+        with interruptible():
+            report = run(suites or (), scale, tell=line.show, keep=keep)
+    finally:
+        line.clear()
+    if plot is not None:
         draw(report, plot)
-    output.result(report.as_dict(), report.table())
+    output.result(report.as_dict(), report.for_terminal())

@@ -18,6 +18,7 @@ import redis
 from percolator_core.cli.findings import Finding, fail, ok, warn
 from percolator_core.errors import ConfigurationError, PercolatorError
 from percolator_core.store.binary import OLDEST_SERVER
+from percolator_core.store.folder import COMPACT
 from percolator_core.store.url import Address, parse
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ _SLOW_CLOCK: Final = 1.0
 
 _FULL: Final = 0.9
 _SOCKET_PATH_LIMIT: Final = 103
-LISTPACK: Final = {"hash-max-listpack-entries": 512, "hash-max-listpack-value": 1024}
-"""Settings under which the rows of most tables stay compact in memory, as an embedded server has them."""
+LARGEST: Final = {"proto-max-bulk-len": 512 << 20, "client-query-buffer-limit": 1 << 30}
+"""Settings as they come, in bytes. With less, the server hangs up on whoever sends it a large value."""
 
 
 def check_store(url: str, namespace: str | None) -> Iterator[Finding]:
@@ -102,7 +103,8 @@ def _facts(client: Any, address: Address) -> Iterator[Finding]:
     yield _eviction(info)
     yield _durability(info, address)
     yield _memory(info)
-    yield from _listpack(client, info)
+    yield from _compact(client, info)
+    yield from _largest(client)
     yield _clock(server - client_now)
 
 
@@ -163,17 +165,31 @@ def _memory(info: dict[str, Any]) -> Finding:
     return ok("memory", found)
 
 
-def _listpack(client: Any, info: dict[str, Any]) -> Iterator[Finding]:
-    # Before version 7 the settings were named after the ziplist, which they limit there.
+def _setting(client: Any, name: str) -> int | None:
+    """A setting that is a number, or None where this user may not read it."""
+    try:
+        return int(client.config_get(name)[name])
+    except (redis.RedisError, KeyError, ValueError):
+        return None
+
+
+def _largest(client: Any) -> Iterator[Finding]:
+    """What the server takes in one piece; told only where it is less than usual."""
+    for name, usual in LARGEST.items():
+        value = _setting(client, name)
+        if value is not None and value < usual:
+            yield warn(name, _size(value), f"large values cannot be written: CONFIG SET {name} {usual}")
+
+
+def _compact(client: Any, info: dict[str, Any]) -> Iterator[Finding]:
+    # From version 7 on the settings are named after the listpack, which took the ziplist's place.
     old = str(info.get("redis_version", "7")).startswith("6.")
-    for name, least in LISTPACK.items():
-        setting = name.replace("listpack", "ziplist") if old else name
-        try:
-            value = int(client.config_get(setting)[setting])
-        except (redis.RedisError, KeyError, ValueError):
+    for name, least in COMPACT.items():
+        setting = name if old else name.replace("ziplist", "listpack")
+        value = _setting(client, setting)
+        if value is None:
             yield warn(setting, "this user may not read it", f"see that it is {least} or more")
-            continue
-        if value < least:
+        elif value < least:
             yield warn(setting, str(value), f"rows take less memory with: CONFIG SET {setting} {least}")
         else:
             yield ok(setting, str(value))

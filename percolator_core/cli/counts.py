@@ -10,21 +10,31 @@ from percolator_core.cli.output import table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from percolator_core.worker import Counts
+    from percolator_core.worker import Counts, ObserverCounts
 
-_COLUMNS: Final = ("ran", "collapsed", "conflicts", "failed", "quarantined")
+_COLUMNS: Final = {
+    "ran": "ran",
+    "collapsed": "collapsed",
+    "conflicts": "conflicts",
+    "failed": "failed",
+    "quarantined": "quarantined",
+    "reads": "operations",
+    "sent": "sent",
+}
+"""The columns of the table, and what each of them shows."""
 
 
 def counts_table(counts: Counts) -> Table:
     """A line an observer, and the sums."""
-    shown = table("observer", *_COLUMNS, numbers=_COLUMNS)
+    shown = table("observer", *_COLUMNS, numbers=tuple(_COLUMNS))
     for name, one in counts.observers.items():
-        shown.add_row(name, *(str(getattr(one, column)) for column in _COLUMNS))
-    total = counts.total()
-    shown.add_row(
-        f"in {counts.seconds:.1f} s", *(str(getattr(total, column)) for column in _COLUMNS), style="bold"
-    )
+        shown.add_row(name, *_numbers(one))
+    shown.add_row(f"in {counts.seconds:.1f} s", *_numbers(counts.total()), style="bold")
     return shown
+
+
+def _numbers(one: ObserverCounts) -> list[str]:
+    return [str(getattr(one, name)) for name in _COLUMNS.values()]
 
 
 def counts_data(counts: Counts) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from percolator_core.cli.output import Failure, count_of
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from percolator_core.snapshot import Row
+    from percolator_core.tabletscan import Row
 
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table.", show_default=False)]
 RowKey = Annotated[

@@ -74,6 +74,7 @@ def demo(
     if output.as_json:
         output.result(report.to_json())
     if not report.good:
+        output.note("not everything is right: " + "; ".join(report.faults))
         raise typer.Exit(ExitCode.FAILURE)
 
 

@@ -29,7 +29,7 @@ def doctor(url: Url = DEFAULT_URL, namespace: Namespace = None) -> None:
     """
     from percolator_core.cli.check_installation import check_installation
     from percolator_core.cli.check_store import check_store
-    from percolator_core.store.url import redacted
+    from percolator_core.store.redaction import redacted
 
     output = outputs.current()
     with output.status("looking"):

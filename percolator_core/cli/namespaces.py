@@ -14,8 +14,9 @@ from percolator_core.errors import ConfigurationError, PercolatorError, StoreUna
 from percolator_core.keys import Keyspace
 from percolator_core.store.embedded import EmbeddedServer
 from percolator_core.store.folder import known_socket_path
+from percolator_core.store.redaction import redacted
 from percolator_core.store.servers import clients_of
-from percolator_core.store.url import Address, parse, redacted
+from percolator_core.store.url import Address, parse
 
 _FORMAT_KEY: Final = re.compile(rb"\{([^{}:]+)\}format")
 _STEP: Final = 10_000
@@ -77,10 +78,12 @@ def refuse_unknown(url: str, namespace: str) -> None:
                     return
         except (redis.RedisError, PercolatorError):
             return  # `connect` waits for a server that still loads its data, and tells what else is wrong
-        there = ", ".join(namespaces(url))
+        there = namespaces(url)
+    if namespace in there:
+        return  # made between the two looks, by a worker that has just been started
     raise ConfigurationError(
         f"{redacted(url)} has no namespace {namespace!r}: "
-        + (f"there are: {there}" if there else "it holds no tables yet, load something first")
+        + (f"there are: {', '.join(there)}" if there else "it holds no tables yet, load something first")
     )
 
 

@@ -46,7 +46,7 @@ EXIT_CODES: Final[Mapping[ExitCode, str]] = {
     ExitCode.USAGE: "wrong usage, or a declaration or setting that cannot work",
     ExitCode.UNAVAILABLE: "the store is not there, cannot be reached, or takes no writes",
     ExitCode.NOT_IDLE: "not idle in the given time, or something is in quarantine",
-    ExitCode.INTERRUPTED: "interrupted; the same command carries on",
+    ExitCode.INTERRUPTED: "interrupted; the message says how to go on",
 }
 """The meaning of each code, for ``percolator --help`` and the docs."""
 

@@ -31,6 +31,8 @@ class Result(Protocol):
     def snippet(self) -> str: ...  # noqa: D102
     @property
     def score(self) -> float: ...  # noqa: D102
+    @property
+    def size(self) -> int: ...  # noqa: D102
 
 
 def search(
@@ -63,9 +65,9 @@ def search(
 
 
 def result_text(place: int, result: Result, width: int | None = None) -> Text:
-    """A result in three lines: place and title, URL, snippet with the found words in bold.
+    """A result in three lines: place and title, URL and duplicates, snippet with the found words in bold.
 
-    With a ``width`` nothing is longer: URL and snippet are cut.
+    With a ``width`` nothing is longer: each line is cut.
     """
     room = None if width is None else width - 4
     snippet = _highlighted(" ".join(result.snippet.split()))
@@ -73,6 +75,8 @@ def result_text(place: int, result: Result, width: int | None = None) -> Text:
         # The first found word is to be seen.
         snippet = Text("…").append_text(snippet[snippet.spans[0].start - room // 4 :])
     url = Text(result.url, "green")
+    if result.size > 1:
+        url.append(f"  and {result.size - 1:,} more like it", "dim")
     title = Text(result.title or result.url, "bold cyan")
     for text in (title, url, snippet):
         if room is not None:

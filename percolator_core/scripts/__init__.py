@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -37,6 +37,7 @@ NAMES: Final = (
     "resolve_primary",
     "rollback",
     "scan",
+    "sync",
     "timestamp",
 )
 
@@ -50,6 +51,7 @@ _WHILE_MEMORY_IS_FULL: Final = frozenset(
         "recover_oracle",
         "resolve_primary",
         "rollback",
+        "sync",
         "timestamp",
     }
 )
@@ -72,6 +74,10 @@ class Script:
     name: str
     source: bytes
     sha: bytes
+
+
+_COMMENT: Final = re.compile(r"--.*")
+_DEFINED: Final = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
 
 
 def _read(name: str) -> str:
@@ -99,10 +105,26 @@ def assemble(shebang: bool, parts: Mapping[str, str] | None = None) -> Mapping[s
     return {name: _assemble(name, shebang, parts or {}) for name in NAMES}
 
 
+def _joined(parts: Sequence[str], body: str) -> str:
+    """The body, and in front of it of the parts what it needs, directly or not.
+
+    A part is cut at its blank lines. A script makes its functions anew each time it is called, and to make
+    one takes the server nearly as long as to call it.
+    """
+    source, needed = body, _COMMENT.sub("", body)
+    for block in reversed("\n\n".join(parts).split("\n\n")):
+        code = _COMMENT.sub("", block)
+        defined = _DEFINED.search(code)
+        assert len(_DEFINED.findall(code)) <= 1, f"two definitions without a blank line between them: {block}"
+        if defined and re.search(rf"\b(?:{defined[1].replace(', ', '|')})\b", needed):
+            source, needed = f"{block}\n\n{source}", code + needed
+    return source
+
+
 def _assemble(name: str, shebang: bool, replaced: Mapping[str, str]) -> Script:
     body = _read(name)
     parts = [replaced[part] if part in replaced else _read(f"_{part}") for part in used_parts(body)]
-    source = "\n".join([*parts, body])
+    source = _joined(parts, body)
     when_full = name in _WHILE_MEMORY_IS_FULL
     if shebang:
         flags = " flags=no-writes" if name in _READ_ONLY else " flags=allow-oom" if when_full else ""

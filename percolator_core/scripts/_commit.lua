@@ -1,5 +1,15 @@
 -- Making a write visible, and finding out whether one was. Needs layout and dirty.
 
+-- Did a transaction begin at a server that this one has replaced? What it read there, or its other locks, may be lost.
+-- The oracle tells, where its key was given: it comes last, and a tag ends in a brace. `oracle` is what it said when it
+-- was asked for a timestamp, too.
+local function failed_over(start_ts, oracle)
+  local key = KEYS[#KEYS]
+  if not oracle and string.sub(key, -1) == '}' then return false end
+  local floor = oracle and oracle[3] or not oracle and redis.call('HGET', key, 'floor')
+  return start_ts < tonumber(floor or '0')
+end
+
 -- The commit timestamp of the version that start_ts left in a cell, or nil. Nobody else can commit to a cell
 -- between a transaction's start and its commit, so the first version above start_ts is its own or none is.
 local function find_commit(tag, row, column, start_ts, newest)
@@ -18,7 +28,7 @@ end
 -- Put a version in front of the one that was newest, which moves to the history.
 local function publish(tag, row, column, newest, commit_ts, kind, start_ts, value)
   if newest then
-    redis.call('ZADD', tag .. 'v:' .. row, 0, history_prefix(column) .. newest)
+    redis.call('ZADD', tag .. 'v:' .. row, '0', history_prefix(column) .. newest)
   end
   redis.call('HSET', tag .. 'r:' .. row, 'c' .. column, pack_version(commit_ts, kind, start_ts, value))
 end

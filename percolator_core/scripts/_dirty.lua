@@ -23,15 +23,22 @@ local function read_meta(tag)
   return meta
 end
 
--- Idle workers listen; a message that nobody hears is made up for by the scan of the index.
+-- Idle workers listen; a message that nobody hears is made up for by the scan of the index. So a user who may not
+-- send one does without: the script must not fail here, between two writes. One call serves all marks of a script.
+local woken = {}
+
 local function wake(tag, observer)
-  redis.call('PUBLISH', tag .. 'wake', observer)
+  if woken[tag .. observer] then return end
+  woken[tag .. observer] = true
+  redis.pcall('PUBLISH', tag .. 'wake', observer)
 end
 
 -- A strong mark keeps the score of a mark that is there already: whoever holds the lease looks at the cell
 -- again before it clears the mark, and the cell will show this write.
 local function mark_strongly(tag, meta, row, column)
-  for observer in string.gmatch(meta.observers[column] or '', '[^,]+') do
+  local observers = meta.observers[column]
+  if not observers then return end
+  for observer in string.gmatch(observers, '[^,]+') do
     if redis.call('ZADD', tag .. 'dirty:' .. observer, 'NX', even(now()), dirty_mark(column, row)) == 1 then
       wake(tag, observer)
     end

@@ -40,14 +40,23 @@ local function lease(found)
   local most = math.min(room, share)
   local marks = redis.call('ZRANGEBYSCORE', found.key, found.from, found.to, 'WITHSCORES', 'LIMIT', 0, most)
   local tries_key = KEYS[found.position] .. 'tries:' .. found.observer
-  for i = 1, #marks, 2 do
-    redis.call('ZADD', found.key, deadline_text, marks[i])
-    reply[#reply + 1] = found.position - 1
-    reply[#reply + 1] = found.place
-    reply[#reply + 1] = marks[i]
-    reply[#reply + 1] = tonumber(marks[i + 1])
-    reply[#reply + 1] = tonumber(redis.call('HGET', tries_key, marks[i]) or '0')
-    room = room - 1
+  -- In steps: Lua cannot unpack any number of marks at once.
+  for first = 1, #marks, 2000 do
+    local taken, scored, final = {}, {}, math.min(first + 1998, #marks - 1)
+    for i = first, final, 2 do
+      taken[#taken + 1] = marks[i]
+      scored[i - first + 1], scored[i - first + 2] = deadline_text, marks[i]
+    end
+    redis.call('ZADD', found.key, unpack(scored))
+    local tries = redis.call('HMGET', tries_key, unpack(taken))
+    for i, mark in ipairs(taken) do
+      reply[#reply + 1] = found.position - 1
+      reply[#reply + 1] = found.place
+      reply[#reply + 1] = mark
+      reply[#reply + 1] = tonumber(marks[first + 2 * i - 1])
+      reply[#reply + 1] = tonumber(tries[i] or '0')
+    end
+    room = room - #taken
   end
 end
 

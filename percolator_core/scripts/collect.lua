@@ -12,10 +12,14 @@ local tag, from, limit, forget = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(A
 -- between. It is behind where the tablet is younger than the raise, and nothing is refused there yet.
 local safe = math.min(safe_point(tag), tonumber(ARGV[4]))
 local versions, dropped = 0, 0
-local ENOUGH = 100000
+-- Cells that one step looks at, and versions that it drops, are so many, or as many as the last row has: others wait
+-- meanwhile.
+local ENOUGH = 5000
+local looked, unfinished = 0, false
 
 -- Drop what no snapshot at or above the safe point can see: all versions of a column but the newest at or below it.
-local function trim_history(row, column, newest)
+-- `older` is how many older versions the row has.
+local function trim_history(row, column, newest, older)
   local key, prefix = tag .. 'v:' .. row, history_prefix(column)
   local above = '(' .. prefix .. struct.pack('>I8', safe + 1)
   local seen = newest and version_times(newest) <= safe
@@ -25,6 +29,12 @@ local function trim_history(row, column, newest)
     local _, _, kind = version_times(string.sub(last, #prefix + 1))
     -- A deletion that is the oldest version left says no more than its absence.
     above = (kind == DELETE and '[' or '(') .. last
+  end
+  if older > ENOUGH then
+    local behind = redis.call('ZRANGEBYLEX', key, '[' .. prefix, above, 'LIMIT', ENOUGH, 1)[1]
+    if behind then
+      above, unfinished = '(' .. behind, true
+    end
   end
   versions = versions + redis.call('ZREMRANGEBYLEX', key, '[' .. prefix, above)
 end
@@ -47,14 +57,19 @@ end
 
 local function collect_row(row)
   local key = tag .. 'r:' .. row
-  local fields, cells = redis.call('HGETALL', key), {}
+  local fields, cells, older = redis.call('HGETALL', key), {}, redis.call('ZCARD', tag .. 'v:' .. row)
+  local before = versions
+  looked, unfinished = looked + #fields / 2, false
   for i = 1, #fields, 2 do cells[fields[i]] = fields[i + 1] end
   for field, value in pairs(cells) do
     local mark, column = string.sub(field, 1, 1), string.sub(field, 2)
     if mark == 'x' then
       if struct.unpack('>I8', column) <= safe then redis.call('HDEL', key, field) end
     elseif mark == 'c' then
-      trim_history(row, column, value)
+      if older > 0 and not unfinished then
+        trim_history(row, column, value, older)
+        unfinished = unfinished or versions - before >= ENOUGH
+      end
       local commit_ts, _, kind = version_times(value)
       local gone = commit_ts <= safe and not cells['l' .. column]
       local observed = acknowledged(column)
@@ -65,7 +80,8 @@ local function collect_row(row)
         -- A deletion is remembered while young snapshots take absence for an answer, and until it was observed.
         gone = gone and kind == DELETE and commit_ts < forget and not is_dirty(row, column)
       end
-      if gone then
+      -- The newest version leads to those in the history, so it goes last.
+      if gone and not unfinished then
         redis.call('HDEL', key, field)
         versions = versions + 1
       end
@@ -80,7 +96,7 @@ end
 local rows = redis.call('ZRANGEBYLEX', tag .. 'rows', from, '+', 'LIMIT', 0, limit)
 for _, row in ipairs(rows) do
   collect_row(row)
-  -- A row may have any number of versions, and others wait meanwhile.
-  if versions >= ENOUGH then return {'(' .. row, versions, dropped} end
+  if unfinished then return {'[' .. row, versions, dropped} end
+  if looked + versions >= ENOUGH then return {'(' .. row, versions, dropped} end
 end
 return {#rows == limit and '(' .. rows[#rows] or '', versions, dropped}

@@ -1,10 +1,11 @@
 -- Second phase of the commit (paper, figure 6, lines 48 to 65).
 --   uses    clock, layout, dirty, commit
---   KEYS    tags …
+--   KEYS    tags … ; for the primary then the oracle, where the same server has it
 --   ARGV    "primary" or "secondaries", start_ts, commit_ts, then per cell: position of its tag, row, column, kind
 --           With "primary" the first cell is the transaction's primary and its lock decides.
 --   reply   {"committed", commit_ts}; for the primary also {"rolled back"}, or {"too old"}: its lock is gone, and
---           garbage collection may have taken the version too, if there was one
+--           garbage collection may have taken the version too, if there was one; or {"failed over"}: it began at a
+--           server that this one has replaced
 
 local start_ts, commit_ts = tonumber(ARGV[2]), tonumber(ARGV[3])
 
@@ -16,6 +17,8 @@ if ARGV[1] == 'primary' then
     local mine = find_commit(tag, row, column, start_ts, found[2])
     if not mine then return {start_ts <= safe_point(tag) and 'too old' or 'rolled back'} end
     commit_ts = mine
+  elseif failed_over(start_ts) then
+    return {'failed over'}
   end
 end
 

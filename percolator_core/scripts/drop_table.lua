@@ -5,9 +5,16 @@
 
 local tag, limit = KEYS[1], tonumber(ARGV[1])
 local rows = redis.call('ZRANGE', tag .. 'rows', 0, limit - 1)
+-- Fields and versions that one step frees are so many, or as many as the last row has: others wait meanwhile.
+local ENOUGH = 50000
+local removed, freed = 0, 0
 for _, row in ipairs(rows) do
-  redis.call('DEL', tag .. 'r:' .. row, tag .. 'v:' .. row)
+  if freed >= ENOUGH then break end
+  local cells, versions = tag .. 'r:' .. row, tag .. 'v:' .. row
+  freed = freed + redis.call('HLEN', cells) + redis.call('ZCARD', versions)
+  redis.call('DEL', cells, versions)
   redis.call('ZREM', tag .. 'rows', row)
+  removed = removed + 1
 end
 if #rows == 0 then
   redis.call('DEL', tag .. 'rows', tag .. 'locks', tag .. 'meta')
@@ -15,4 +22,4 @@ if #rows == 0 then
     redis.call('DEL', tag .. 'dirty:' .. ARGV[i], tag .. 'tries:' .. ARGV[i], tag .. 'failed:' .. ARGV[i])
   end
 end
-return #rows
+return removed

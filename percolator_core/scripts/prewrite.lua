@@ -20,68 +20,105 @@ for i = 1, both and #KEYS - 1 or #KEYS do
   if start_ts <= metas[i].safe then return {'too old'} end
 end
 
--- What it read there may be lost, and would live on in what it writes here. A tag ends in a brace.
-local oracle = string.sub(KEYS[#KEYS], -1) ~= '}' and KEYS[#KEYS]
-if oracle and start_ts < tonumber(redis.call('HGET', oracle, 'floor') or '0') then return {'failed over'} end
+-- What it read and lost there would live on in what it writes here.
+local oracle = both and redis.call('HMGET', KEYS[#KEYS], 'last', 'limit', 'floor')
+if failed_over(start_ts, oracle) then return {'failed over'} end
 
-local newest, fresh = {}, {}
-for i = 3, last, 5 do
-  local position = tonumber(ARGV[i])
-  local tag, row, column, kind = KEYS[position], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
-  if kind ~= NOTIFY then
-    local found
-    if i == 3 and role ~= 'secondaries' then
-      found = redis.call('HMGET', tag .. 'r:' .. row, 'c' .. column, 'l' .. column, tombstone_field(start_ts, column))
-      if found[3] then return {'rolled back', 0} end
-    else
-      found = redis.call('HMGET', tag .. 'r:' .. row, 'c' .. column, 'l' .. column)
-    end
-    local version, lock = found[1], found[2]
-    if version and version_times(version) > start_ts then
-      local mine = find_commit(tag, row, column, start_ts, version)
-      if not mine then return {'newer commit', (i - 3) / 5} end
-      -- The library may send a request twice: it finds its own work done and changes nothing.
-      return both and {'committed', mine} or {'prewritten'}
-    end
-    if lock then
-      if lock_start(lock) ~= start_ts then return {'locked', (i - 3) / 5, lock} end
-    elseif not version then
-      fresh[#fresh + 1] = i
-    end
-    newest[i] = version
-  elseif not both then
-    fresh[#fresh + 1] = i
+-- Cells of one row that stand side by side are read by one command, and published by one.
+local function end_of_row(i)
+  local position, row = ARGV[i], ARGV[i + 1]
+  while i < last - 4 and ARGV[i + 6] == row and ARGV[i + 5] == position do i = i + 5 end
+  return i
+end
+
+-- Per cell the newest version and the lock; behind them, for the primary, its tombstone.
+local function read_row(key, first, final)
+  local column = ARGV[first + 2]
+  local tombstone = first == 3 and role ~= 'secondaries' and tombstone_field(start_ts, column)
+  if first == final and ARGV[first + 3] == '2' then return {} end
+  if first == final and not tombstone then return redis.call('HMGET', key, 'c' .. column, 'l' .. column) end
+  if first == final then return redis.call('HMGET', key, 'c' .. column, 'l' .. column, tombstone) end
+  local fields = {}
+  for i = first, final, 5 do
+    fields[#fields + 1] = 'c' .. ARGV[i + 2]
+    fields[#fields + 1] = 'l' .. ARGV[i + 2]
   end
+  fields[#fields + 1] = tombstone or nil
+  return redis.call('HMGET', key, unpack(fields))
+end
+
+local newest, fresh, first = {}, {}, 3
+while first <= last do
+  local tag, row, final, is_fresh = KEYS[tonumber(ARGV[first])], ARGV[first + 1], first, false
+  if ARGV[first + 6] == row then final = end_of_row(first) end
+  local found, at = read_row(tag .. 'r:' .. row, first, final), 1
+  if found[(final - first) / 5 * 2 + 3] then return {'rolled back', 0} end
+  for i = first, final, 5 do
+    local version, lock = found[at], found[at + 1]
+    at = at + 2
+    if ARGV[i + 3] == '2' then
+      is_fresh = is_fresh or not both
+    else
+      if version and version_times(version) > start_ts then
+        local mine = find_commit(tag, row, ARGV[i + 2], start_ts, version)
+        if not mine then return {'newer commit', (i - 3) / 5} end
+        -- The library may send a request twice: it finds its own work done and changes nothing.
+        return both and {'committed', mine} or {'prewritten'}
+      end
+      if lock then
+        if lock_start(lock) ~= start_ts then return {'locked', (i - 3) / 5, lock} end
+      elseif not version then
+        is_fresh = true
+      end
+      newest[i] = version
+    end
+  end
+  if is_fresh then fresh[#fresh + 1] = first end
+  first = final + 5
 end
 
 -- Readers and scans find a row through the index from its first lock on.
 for _, i in ipairs(fresh) do
-  redis.call('ZADD', KEYS[tonumber(ARGV[i])] .. 'rows', 0, ARGV[i + 1])
+  redis.call('ZADD', KEYS[tonumber(ARGV[i])] .. 'rows', '0', ARGV[i + 1])
 end
 
 if both then
-  local commit_ts = next_timestamps(KEYS[#KEYS], 1)
+  local commit_ts = next_timestamps(KEYS[#KEYS], 1, oracle)
+  local published, moved, written, older = {}, {}, 0, 0
   for i = 3, last, 5 do
     local position = tonumber(ARGV[i])
-    local tag, row, column, kind = KEYS[position], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
-    if kind == NOTIFY then
+    local tag, row, column, kind = KEYS[position], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+    if kind == '2' then
       mark_weakly(tag, metas[position], row, column)
     else
       mark_strongly(tag, metas[position], row, column)
-      publish(tag, row, column, newest[i], commit_ts, kind, start_ts, ARGV[i + 4])
+      published[written + 1] = 'c' .. column
+      published[written + 2] = pack_version(commit_ts, kind, start_ts, ARGV[i + 4])
+      written = written + 2
+      if newest[i] then
+        moved[older + 1], moved[older + 2] = '0', history_prefix(column) .. newest[i]
+        older = older + 2
+      end
+    end
+    if written > 0 and not (ARGV[i + 6] == row and ARGV[i + 5] == ARGV[i]) then
+      if older > 0 then redis.call('ZADD', tag .. 'v:' .. row, unpack(moved, 1, older)) end
+      redis.call('HSET', tag .. 'r:' .. row, unpack(published, 1, written))
+      written, older = 0, 0
     end
   end
   return {'committed', commit_ts}
 end
 
-local wall, ttl, owner, primary = now(), tonumber(ARGV[last + 1]), ARGV[last + 2], ARGV[last + 3]
+local wall, ttl, owner, primary = string.format('%.0f', now()), ARGV[last + 1], ARGV[last + 2], ARGV[last + 3]
+-- A lock but for its value is the same for all cells of a kind.
+local heads = {}
 for i = 3, last, 5 do
   local position = tonumber(ARGV[i])
   local tag, row, column, kind = KEYS[position], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
   -- The mark is set with the lock, not with the commit: it may prove idle, it is never lost.
   if kind ~= NOTIFY then mark_strongly(tag, metas[position], row, column) end
-  redis.call('HSET', tag .. 'r:' .. row, lock_field(kind, start_ts, column),
-    pack_lock(kind, start_ts, wall, ttl, owner, primary, ARGV[i + 4]))
+  heads[kind] = heads[kind] or pack_lock(kind, start_ts, wall, ttl, owner, primary, '')
+  redis.call('HSET', tag .. 'r:' .. row, lock_field(kind, start_ts, column), heads[kind] .. ARGV[i + 4])
   redis.call('ZADD', tag .. 'locks', wall, lock_mark(start_ts, column, row))
 end
 return {'prewritten'}

@@ -3,8 +3,10 @@
 --   KEYS    tag
 --   ARGV    at, from, to (bounds as ZRANGEBYLEX takes them), rows at most, bytes at most, "forward" or "backward",
 --           columns … (none: all of the row)
---   reply   {"too old"} | {"rows", bound to resume from or "", row, {column, cell, …}, row, …}
---           cell as read.lua replies it; rows with no visible cell are left out
+--   reply   {"too old"} | {"rows", bound to resume from or "", row, cells, row, cells, …}; rows without fields are left out
+--           cells of the named columns: {version, nil, …}; of a whole row: {field, version, …}, just as the hash has them,
+--           or {"judged", column, cell, …}. Where the newest version does not answer, a cell as read.lua replies it is in
+--           place of the version: judging each cell here would take the server longer than all the rest.
 
 local tag, at, from, to = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, backward = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == 'backward'
@@ -23,48 +25,76 @@ for i = 7, #ARGV do
   fields[#fields + 1] = 'l' .. ARGV[i]
 end
 
--- All columns of a row: {column -> {newest, lock}}; internal columns start with a byte no text starts with.
-local function whole_row(row)
-  local hash, cells, order = redis.call('HGETALL', tag .. 'r:' .. row), {}, {}
-  for i = 1, #hash, 2 do
-    local mark, column = string.sub(hash[i], 1, 1), string.sub(hash[i], 2)
-    if (mark == 'c' or mark == 'l') and string.byte(column) ~= 255 then
-      if not cells[column] then
-        cells[column] = {false, false}
-        order[#order + 1] = column
+-- What a field weighs beside its value: looking at it takes as long as so many bytes.
+local FIELD = 32
+local size = 0
+
+-- The cells of the named columns; whether the row has any.
+local function named_cells(row)
+  local cells, any = {}, false
+  -- In steps: Lua cannot unpack any number of fields at once.
+  for first = 1, #fields, 2000 do
+    local found = redis.call('HMGET', tag .. 'r:' .. row, unpack(fields, first, math.min(first + 1999, #fields)))
+    for i = 1, #found, 2 do
+      local newest, lock = found[i], found[i + 1]
+      if lock or newest then
+        any = true
+        size = size + #(newest or '')
+        if lock or version_times(newest) > at then
+          found[i] = read_cell(tag, row, string.sub(fields[first + i - 1], 2), newest, lock, at)
+          found[i + 1] = false
+          size = size + #(found[i][1] or '')
+        end
       end
-      cells[column][mark == 'c' and 1 or 2] = hash[i + 1]
+    end
+    size = size + FIELD * #found
+    if first == 1 then cells = found else
+      for i = 1, #found do cells[first + i - 1] = found[i] end
     end
   end
-  return cells, order
+  return cells, any
 end
 
-local reply, size, last = {'rows', ''}, 0, nil
+-- All columns of a row, judged one by one. Internal columns start with a byte that no text starts with.
+local function judged_row(row, hash)
+  local versions, locks, order, cells = {}, {}, {}, {'judged'}
+  for i = 1, #hash, 2 do
+    local mark, internal = string.byte(hash[i], 1, 2)
+    if (mark == 99 or mark == 108) and internal ~= 255 then
+      local column = string.sub(hash[i], 2)
+      if not versions[column] and not locks[column] then order[#order + 1] = column end
+      if mark == 99 then versions[column] = hash[i + 1] else locks[column] = hash[i + 1] end
+    end
+  end
+  for _, column in ipairs(order) do
+    local cell = read_cell(tag, row, column, versions[column], locks[column], at)
+    cells[#cells + 1] = column
+    cells[#cells + 1] = cell
+    size = size + #(cell[1] or '')
+  end
+  return cells
+end
+
+local function whole_row(row)
+  local hash = redis.call('HGETALL', tag .. 'r:' .. row)
+  local settled = true
+  for i = 1, #hash, 2 do
+    local mark, value = string.byte(hash[i]), hash[i + 1]
+    size = size + 2 * FIELD + #value
+    settled = settled and mark ~= 108 and (mark ~= 99 or version_times(value) <= at)
+  end
+  return settled and hash or judged_row(row, hash), #hash > 0
+end
+
+local reply, last = {'rows', ''}, nil
 for _, row in ipairs(rows) do
   if size > budget then
     reply[2] = '(' .. last
     return reply
   end
-  local cells = {}
-  local function add(column, newest, lock)
-    local cell = read_cell(tag, row, column, newest, lock, at)
-    if cell[1] or cell[2] then
-      cells[#cells + 1] = column
-      cells[#cells + 1] = cell
-      size = size + #(cell[1] or '')
-    end
-  end
-  if #fields > 0 then
-    -- In steps: Lua cannot unpack any number of fields at once.
-    for first = 1, #fields, 2000 do
-      local found = redis.call('HMGET', tag .. 'r:' .. row, unpack(fields, first, math.min(first + 1999, #fields)))
-      for i = 1, #found, 2 do add(string.sub(fields[first + i - 1], 2), found[i], found[i + 1]) end
-    end
-  else
-    local by_column, order = whole_row(row)
-    for _, column in ipairs(order) do add(column, by_column[column][1], by_column[column][2]) end
-  end
-  if #cells > 0 then
+  local cells, any
+  if #fields > 0 then cells, any = named_cells(row) else cells, any = whole_row(row) end
+  if any then
     reply[#reply + 1] = row
     reply[#reply + 1] = cells
     size = size + #row

@@ -27,7 +27,7 @@ from percolator_core.spark.loading import LoadTask, TaskResult, remove
 from percolator_core.spark.session import spark_context
 from percolator_core.spark.sources import Source
 from percolator_core.spark.splits import Split
-from percolator_core.store.url import parse
+from percolator_core.store.url import absolute
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
@@ -151,8 +151,7 @@ def load(
         TooManyBadRecords: see ``max_bad``.
     """
     started = time.monotonic()
-    address = parse(url)
-    place = f"embedded:{address.folder}" if address.folder is not None else url
+    place = absolute(url)
     with connect(place, namespace) as db:  # holds an embedded server open for the executors
         if chain is not None:
             chain.create_tables(db)

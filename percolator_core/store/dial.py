@@ -19,10 +19,11 @@ from percolator_core.keys import Keyspace
 from percolator_core.scripts import Script
 from percolator_core.store import tls
 from percolator_core.store.embedded import CONF_AFTER_ORDER
-from percolator_core.store.exchange import Command
+from percolator_core.store.packing import Command, pack
+from percolator_core.store.refusals import LOST, is_read_only
+from percolator_core.store.stream import Stream
 from percolator_core.store.topology import Endpoint
 from percolator_core.store.url import Address
-from percolator_core.store.wire import LOST, is_read_only
 
 CONNECT_PATIENCE: Final = 3.0
 """Seconds, at most, to reach a server at first: a wrong address should be told soon."""
@@ -64,8 +65,12 @@ class Dialer:
             tls.context(self._tls_options)
         self._began = time.monotonic()
         self._reached = False
+        self.newest: Callable[[], int] = lambda: 0
+        """The newest timestamp that this client has seen."""
+        self.assure: Callable[[AbstractConnection], None] | None = None
+        """What has to hold of a server, asked over each new connection; raises if it does not."""
 
-    def dial(self, endpoint: Endpoint) -> AbstractConnection:
+    def dial(self, endpoint: Endpoint) -> Stream:
         """A connection that is open and has been greeted.
 
         Raises:
@@ -82,11 +87,14 @@ class Dialer:
             if told is None:
                 raise
             raise told from lost
+        except BaseException:
+            connection.disconnect()  # Ctrl-C: redis-py would leave it open
+            raise
         self._reached = True
         # Only a greeting has to be quick: a hub that dials serves nobody meanwhile.
         connection.socket_timeout = self.timeout
         connection.update_current_socket_timeout(self.timeout)
-        return connection
+        return Stream(connection)
 
     def ask(self, endpoint: Endpoint, command: Command) -> Any:
         """The reply of a server, or a sentinel, to one command."""
@@ -95,7 +103,7 @@ class Dialer:
         )
         try:
             connection.connect()
-            connection.send_command(*command)
+            connection.send_packed_command([pack(command)])
             return connection.read_response(disable_decoding=True)
         except LOST as lost:
             if (refusal := tls.refusal(lost)) is not None:
@@ -136,7 +144,8 @@ class Dialer:
         # Nobody makes a replica of an embedded server, whose process tells all.
         reign = history.group(1) if history is not None and self._address.kind != "embedded" else b""
         who = b"%b %b" % (run_id.group(1), reign)
-        connection.send_command("EVAL", recover.source, 1, self._oracle, who.strip(), state)
+        newest = b"%d" % self.newest()
+        connection.send_command("EVAL", recover.source, "1", self._oracle, who.strip(), state, newest)
         try:
             connection.read_response(disable_decoding=True)
         except MovedError:
@@ -178,6 +187,8 @@ class Dialer:
         """Runs on every new connection, before any other command."""
         connection.on_connect()
         self.greet(connection)
+        if self.assure is not None:
+            self.assure(connection)
 
     def _connection(self, endpoint: Endpoint, *, sentinel: bool = False, **more: Any) -> AbstractConnection:
         kind, settings = self._settings(endpoint)
@@ -195,7 +206,8 @@ class Dialer:
             "retry": Retry(NoBackoff(), 0),
             "username": address.username,
             "password": address.password,
-            "db": address.database,
+            # As text, for the reason that `pack` gives; 0 needs no command at all.
+            "db": str(address.database) if address.database else 0,
             **self._options,
         }
         if not endpoint.port:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from percolator_core import process
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
 from percolator_core.store.binary import OLDEST_SERVER, find_binary
 from percolator_core.store.folder import (
@@ -121,7 +122,7 @@ class EmbeddedServer:
         if self._users is None:
             raise StoreUnavailable(f"the embedded store in {self.folder} was closed: connect again")
         with explained(self.folder):
-            if self._process != os.getpid():
+            if self._process != process.pid:
                 self._enter()
                 return
             with self._mutex():
@@ -129,7 +130,7 @@ class EmbeddedServer:
 
     def leave(self) -> None:
         """Stop the server if this was its last user; its state stays. Idempotent; raises nothing."""
-        if self._users is None or self._process != os.getpid():
+        if self._users is None or self._process != process.pid:
             return
         try:
             with self._mutex():
@@ -176,7 +177,7 @@ class EmbeddedServer:
             if not users.take(fcntl.LOCK_SH):
                 users.close()
                 raise StoreUnavailable(f"{self.folder}/redis.users is locked by another program: end that")
-            self._users, self._process = users, os.getpid()
+            self._users, self._process = users, process.pid
             try:
                 self._serve()
             except BaseException:

@@ -3,104 +3,108 @@
 Every command that this library sends may be sent twice without harm, so an exchange that breaks off is simply
 continued from the first command whose reply is missing. Order matters inside an exchange (a read must not run
 before the timestamp in front of it), so continuing means repeating everything behind that command too.
+
+=============  ==================================================================================
+`begin`        an attempt is sent over a connection
+`refuse`       a reply is an error; those before it are in ``replies``, those behind it are of no use
+`conclude`     the replies of this attempt are in. If one means "not executed", it broke off
+`break_off`    the connection was lost: what was not answered may have been executed
+`fail`         no other attempt would do better
+`give_up`      the time for attempts is over
+=============  ==================================================================================
+
+An attempt ends with `conclude`, `break_off` or `fail`, each of which tells the caller. Then the exchange is
+`done`, or has ``trouble`` to be mended, after which another attempt may begin.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, Protocol
 
-from hiredis import pack_command
-from redis.exceptions import AskError, MovedError
+from redis.exceptions import AskError, MovedError, NoScriptError, RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
-from percolator_core.errors import StoreUnavailable
-
-if TYPE_CHECKING:
-    from percolator_core.store.wire import Wire
-
-Command: TypeAlias = Sequence[bytes | str | int]
+from percolator_core.errors import PercolatorError, StoreUnavailable
+from percolator_core.store.packing import Command, first_key, pack
+from percolator_core.store.refusals import judge
 
 NONE: Final = 0
 BEFORE: Final = 1
 AFTER: Final = 2
+SPARE: Final = 3
+"""As `AFTER`, but whoever asks can do without: nothing is repeated, or waited for, to get one."""
 
 _REDIRECTIONS: Final = 3
 """Redirections that are followed without a pause: servers that disagree would send us to and fro."""
+
+
+class Carrier(Protocol):
+    """The connection that an exchange went over."""
+
+    def run(self, exchange: Exchange) -> None:
+        """Send one exchange and wait until this attempt is over."""
+
+    def break_off(self, reason: str) -> None:
+        """Hang up; what is in flight has to be sent again."""
 
 
 class Exchange:
     """Commands sent together by one caller to one slot, and their replies so far.
 
     ``stamp`` asks for a timestamp too: `BEFORE` the commands (the snapshot of what they read) or `AFTER`
-    them (the commit timestamp of what they prewrote). The exchanges of one batch share one request to the
-    oracle. ``durable`` asks how many replicas, and whether the disk, have what the commands wrote.
+    them (the commit timestamp of what they prewrote), or `SPARE`. The exchanges of one batch share one
+    request to the oracle. ``durable`` asks how many replicas, and whether the disk, have what the commands
+    wrote.
     """
 
-    __slots__ = (
-        "acknowledged",
-        "awaits",
-        "caller",
-        "collected",
-        "deadline",
-        "durable",
-        "executed_maybe",
-        "failure",
-        "key",
-        "missing_script",
-        "on_done",
-        "packed",
-        "redirections",
-        "replies",
-        "slot",
-        "stamp",
-        "timestamp",
-        "trouble",
-        "under_way",
-        "wire",
-    )
+    # What few exchanges ever set has its default here, and costs the others nothing.
+    key = b""
+    """A key of the tablet that a durable one writes to: whose server is asked what is safe."""
+    timestamp = 0
+    acknowledged: tuple[int, int] | None = None
+    """Whether the server's disk (0 or 1), and how many replicas, have it; None while not known."""
+    collected = False
+    """Whether the replies of this attempt are in."""
+    missing_script = False
+    redirections = 0
+    """How often another server was named."""
+    executed_maybe = False
+    """Whether they may have been executed by an attempt whose reply we do not have."""
+    troubled_since = 0.0
+    """When an attempt broke off first (`time.monotonic`), 0 if none has."""
 
     def __init__(
         self,
         commands: Sequence[Command],
         stamp: int = NONE,
-        on_done: Callable[[Exchange], None] | None = None,
-        *,
         slot: int = 0,
         durable: bool = False,
     ) -> None:
         # Packed here, so that what cannot be packed fails its caller and not a batch of many callers.
-        self.packed = [pack_command(command) for command in commands]  # type: ignore[arg-type]
+        self.packed = [command if type(command) is bytes else pack(command) for command in commands]
         self.stamp = stamp
-        self.durable = durable
-        self.key = _first_key(commands) if durable else b""
-        """Where what a durable exchange wrote is to be safe."""
         self.slot = slot
         """Where on a cluster the commands go."""
-        self.on_done = on_done
+        self.durable = durable
+        if durable:
+            key = first_key(commands[0]) if commands else None
+            self.key = key if isinstance(key, bytes) else b""
+        self.on_done: Callable[[Exchange], None] | None = None
+        """Told that an attempt is over; None where the caller waits for the connection itself."""
         self.caller: Any = None
         """Whom ``on_done`` is to tell."""
         self.replies: list[Any] = []
-        self.timestamp = 0
-        self.acknowledged: tuple[int, int] | None = None
-        """Whether the server's disk (0 or 1), and how many replicas, have it; None while not known."""
-        self.awaits: list[Trailer] = []
+        self.awaits: list[Trailer] | None = None
         """What of this attempt is still to come beside the replies."""
-        self.collected = False
-        """Whether the replies of this attempt are in."""
-        self.failure: Exception | None = None
-        """A reply that no repetition mends."""
+        self.failure: PercolatorError | None = None
+        """What ended it without all replies, to be raised; no repetition mends it."""
         self.trouble: Exception | None = None
         """Why the exchange broke off before its end; None while there is nothing to repeat."""
-        self.missing_script = False
-        self.redirections = 0
-        """How often another server was named."""
-        self.executed_maybe = False
-        """Whether the connection broke after the commands had been sent."""
         self.under_way = False
         """Whether an attempt has been sent that is not over."""
-        self.deadline = 0.0
-        self.wire: Wire | None = None
+        self.wire: Carrier | None = None
         """The connection of the last attempt."""
 
     @property
@@ -110,24 +114,44 @@ class Exchange:
             return True
         return (
             len(self.replies) == len(self.packed)
-            and (self.timestamp > 0 or self.stamp == NONE)
+            and (self.timestamp > 0 or self.stamp == NONE or (self.stamp == SPARE and not self.under_way))
             and (self.acknowledged is not None or not self.durable)
         )
 
-    def remaining(self) -> Sequence[bytes]:
-        """The commands that still have to be sent."""
-        return self.packed[len(self.replies) :] if self.replies else self.packed
-
-    def begin(self, wire: Wire) -> None:
-        """An attempt begins, over this connection."""
-        if self.wire is not wire:
-            if self.wire is not None:
-                # What another server answered, and had, may never come to this one.
-                self.executed_maybe = self.executed_maybe or bool(self.replies)
-                self.replies.clear()
-                self.timestamp, self.acknowledged = 0, None
+    def begin(self, wire: Carrier) -> list[bytes]:
+        """An attempt begins, over this connection. Returns the commands that still have to be sent."""
+        self.under_way = True
+        if self.wire is None:
             self.wire = wire
-        self.trouble, self.collected, self.under_way = None, False, True
+            self.trouble = None  # no connection could be had before
+            return self.packed
+        if self.wire is not wire:
+            # What another server answered, and had, may never come to this one.
+            self.executed_maybe = self.executed_maybe or bool(self.replies)
+            self.replies.clear()
+            self.timestamp, self.acknowledged = 0, None
+            self.wire = wire
+        self.trouble, self.collected = None, False
+        return self.packed[len(self.replies) :]
+
+    def refuse(self, error: RedisError, *, executed: bool = False) -> None:
+        """A reply is an error. ``executed`` says whether the commands were, all the same."""
+        verdict = judge(error)
+        if verdict.failure is not None:
+            self.failure = verdict.failure
+        else:
+            self.trouble = error
+        self.executed_maybe = self.executed_maybe or verdict.executed_maybe or executed
+
+    def take_in(self, part: Exchange) -> None:
+        """Account for an exchange, now over, that carried out a part of this one; its replies aside."""
+        self.executed_maybe = self.executed_maybe or part.executed_maybe
+        self.failure = self.failure or part.failure
+        mine, other = self.acknowledged, part.acknowledged
+        if mine is None or other is None:
+            self.acknowledged = mine or other
+        else:
+            self.acknowledged = min(mine[0], other[0]), min(mine[1], other[1])
 
     def conclude(self) -> None:
         """All replies of this attempt are in, such as they are."""
@@ -137,27 +161,36 @@ class Exchange:
             self._finish()
 
     def break_off(self, trouble: Exception, *, sent: bool) -> None:
-        """This attempt failed; what was not answered has to be sent again."""
+        """This attempt ends; what was not answered has to be sent again, and may have been ``sent`` now."""
         self.trouble = trouble
+        self.missing_script = isinstance(trouble, NoScriptError)
+        self.troubled_since = self.troubled_since or time.monotonic()
+        if isinstance(trouble, MovedError):
+            self.redirections += 1
         self.executed_maybe = self.executed_maybe or sent
         if self.durable and self.acknowledged is None:
             # An acknowledgement speaks for what its own connection sent before, so all of that goes again.
             self.replies.clear()
-        if self.stamp == AFTER:
+        if self.stamp >= AFTER:
             self.timestamp = 0  # a command is yet to be executed, and the timestamp must come behind it
         elif self.stamp == BEFORE and not self.timestamp:
             self.replies.clear()  # they were read at no known time
         self._finish()
 
-    def fail(self, failure: Exception) -> None:
+    def interrupt(self) -> None:
+        """The conversation was broken off on this side, and the caller needs not be told: it goes on."""
+        tell, self.on_done = self.on_done, None
+        self.break_off(interrupted(), sent=self.wire is not None)
+        self.on_done = tell
+
+    def fail(self, failure: PercolatorError) -> None:
         """This attempt failed, and another one would too."""
         self.failure = failure
         self._finish()
 
     def _finish(self) -> None:
         """Tell the caller that this attempt is over."""
-        if self.awaits:
-            self.awaits = []
+        self.awaits = None
         self.under_way = False
         if self.on_done is not None:
             self.on_done(self)
@@ -170,36 +203,29 @@ class Exchange:
             raise self.failure
         return self.replies
 
-    def may_go_on_at_once(self) -> bool:
-        """Whether the trouble is over as soon as it is mended; else a pause gives it time to pass."""
+    @property
+    def needs_pause(self) -> bool:
+        """Whether the trouble takes time to pass, rather than only to be mended."""
         if isinstance(self.trouble, MovedError):
-            self.redirections += 1
-            return self.redirections <= _REDIRECTIONS
-        return self.missing_script
+            return self.redirections > _REDIRECTIONS
+        return not self.missing_script
 
-    def must_give_up(self, patience: float, since: float = 0.0) -> bool:
-        """Whether trouble has lasted longer than ``patience`` seconds; if so the exchange has failed.
+    def expired(self, patience: float, since: float = 0.0) -> bool:
+        """Whether there has been trouble for ``patience`` seconds: from the first time, or ``since`` then."""
+        return time.monotonic() - (since or self.troubled_since) >= patience
 
-        The seconds count from ``since`` where it is given, else from the first time.
-        """
-        now = time.monotonic()
-        if not self.deadline:
-            self.deadline = (since or now) + patience
-        if now < self.deadline:
-            return False
+    def give_up(self, patience: float) -> None:
+        """No attempt is made any more. Tells no caller: there is none under way."""
         why, mend = str(self.trouble), "check that it runs and can be reached"
         if isinstance(self.trouble, AskError):
             why = f"slot {self.trouble.slot_id} is on its way to {self.trouble.host}:{self.trouble.port}"
             mend = "redis-cli --cluster fix ends a move that was broken off"
         self.failure = StoreUnavailable(f"the store did not answer for {patience:g} s ({why}): {mend}")
-        return True
 
 
-def _first_key(commands: Sequence[Command]) -> bytes:
-    """The first key of scripts: nothing else is sent durably."""
-    key = commands[0][3] if commands else b""
-    assert isinstance(key, bytes)
-    return key
+def interrupted() -> Exception:
+    """Why an exchange breaks off when this side gave the conversation up."""
+    return RedisConnectionError("the conversation was interrupted")
 
 
 class Trailer:
@@ -210,19 +236,27 @@ class Trailer:
     def __init__(self, exchanges: list[Exchange]) -> None:
         self.exchanges = exchanges
         for exchange in exchanges:
-            exchange.awaits.append(self)
+            if exchange.awaits is None:
+                exchange.awaits = [self]
+            else:
+                exchange.awaits.append(self)
 
     def answered(self) -> None:
         """The reply is in; tell the callers that waited for nothing else."""
         for exchange in self.exchanges:
-            if self in exchange.awaits:
+            if self.is_awaited_by(exchange):
+                assert exchange.awaits is not None
                 exchange.awaits.remove(self)
                 if exchange.collected and not exchange.awaits:
                     exchange.conclude()
 
+    def is_awaited_by(self, exchange: Exchange) -> bool:
+        """Whether the exchange still waits: one that broke off may be under way again, and await another."""
+        return exchange.awaits is not None and self in exchange.awaits
+
     def current(self) -> list[Exchange]:
-        """The exchanges that still wait: one that broke off may be under way again, and await another."""
-        return [exchange for exchange in self.exchanges if self in exchange.awaits]
+        """The exchanges that still wait."""
+        return [exchange for exchange in self.exchanges if self.is_awaited_by(exchange)]
 
 
 class Stamps(Trailer):

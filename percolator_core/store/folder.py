@@ -10,7 +10,7 @@ import stat
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from percolator_core.errors import ConfigurationError, StoreUnavailable
 
@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 _SOCKET_PATH_LIMIT = 103
 """Bytes. Linux takes 107 and macOS 103."""
 
-# Redis 7 and Valkey know the ziplist settings of 6.2 as other names of their listpack settings.
+COMPACT: Final = {
+    "hash-max-ziplist-entries": 512,
+    "hash-max-ziplist-value": 1024,
+    "zset-max-ziplist-value": 512,
+}
+"""Settings of the server under which rows, and older versions, stay compact in memory.
+
+Redis 7 and Valkey know these names of 6.2 too, as other names of their listpack settings.
+"""
+
 _SETTINGS = """\
 # Written anew at each start. The server was started by percolator for embedded:{folder}
 port 0
@@ -35,8 +44,6 @@ appendfsync everysec
 aof-load-truncated yes
 save ""
 maxmemory-policy noeviction
-hash-max-ziplist-entries 512
-hash-max-ziplist-value 1024
 lua-time-limit 5000
 """
 _OURS = ("redis.", "appendonly", "temp-", "dump.rdb")
@@ -113,6 +120,7 @@ def settings(folder: Path, socket_path: str) -> bytes:
             value = value.replace(b"{folder}", quoted(os.fsencode(folder)))
             value = b'"' + value.replace(b"{socket}", quoted(os.fsencode(socket_path))) + b'"'
         lines.append(name + space + value + b"\n")
+    lines += [b"%s %d\n" % (name.encode(), value) for name, value in COMPACT.items()]
     return b"".join(lines)
 
 

@@ -1,9 +1,10 @@
 """Cooperative concurrency: many straight-line functions share the round trips of one connection.
 
 A `Task` is a greenlet that runs a function. When the function needs the store, the task parks its exchange
-at the hub and another task runs; when none can, the hub sends everything parked in one batch and resumes each
-task with its replies. The paper got the same effect from thousands of threads and a small delay (section
-3.1's batching); in Python greenlets are what is cheap enough.
+at the hub and another task runs. The hub sends what is parked as one batch when that is large enough, when
+half of all tasks wait, or when nothing else is under way, and resumes each task with its replies. The paper
+got the same effect from thousands of threads and a small delay (section 2.5); in Python greenlets are what is
+cheap enough.
 
 A hub belongs to the thread that made it.
 """
@@ -12,117 +13,44 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import os
 import select
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 import greenlet
 
-from percolator_core.errors import PercolatorError
-from percolator_core.store import collector
+from percolator_core import process
+from percolator_core.store import python_gc
 from percolator_core.store.exchange import Exchange
 from percolator_core.store.lines import Lines
+from percolator_core.store.mending import Mending
+from percolator_core.store.task import Future, Job, Task, cancel
 from percolator_core.store.wire import IDLE
 
 T = TypeVar("T")
 
-BURST: Final = 32
-"""Exchanges that make a batch worth sending while the server still works on others."""
+BURST: Final = 3000
+"""Bytes that make a batch worth sending while the server still works on others: eight commits of one cell, or
+thirty reads. With smaller batches the system takes too much of the time; with larger ones the server has
+nothing to do until the next one comes."""
 
-
-class Future(Generic[T]):
-    """The outcome of a submitted function, as in `concurrent.futures`."""
-
-    __slots__ = ("_done", "_error", "_hub", "_value", "_waiters")
-
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
-        self._done = False
-        self._value: T | None = None
-        self._error: BaseException | None = None
-        self._waiters: list[Task] = []
-
-    def done(self) -> bool:
-        """Whether the function has returned or raised."""
-        return self._done
-
-    def result(self) -> T:
-        """What the function returned; waits for it, running the hub; raises what the function raised."""
-        self._hub.wait_for(self)
-        if self._error is not None:
-            raise self._error
-        return self._value  # type: ignore[return-value]
-
-    def exception(self) -> BaseException | None:
-        """What the function raised, or None; waits for it."""
-        self._hub.wait_for(self)
-        return self._error
-
-    def settle(self, value: T | None, error: BaseException | None) -> None:
-        """Store the outcome and wake whoever waits for it. The first outcome counts."""
-        if self._done:
-            return
-        self._value, self._error, self._done = value, error, True
-        for waiter in self._waiters:
-            self._hub.make_ready(waiter, self)
-        self._waiters.clear()
-
-
-class Task(greenlet.greenlet):
-    """A function running under a hub."""
-
-    hub: Hub
-    awaiting: object = None
-    """What the task is parked for. Nothing else wakes it: no answer to what it gave up when interrupted."""
-    repeats: Exchange | None = None
-    """The exchange that this task sends again; None for a task that somebody submitted."""
-    deadline: Any = None
-    """When the task must be over, as the watchdog has it: ``at``, in monotonic seconds, and ``error()``."""
-
-    def __init__(self, hub: Hub, fn: Callable[..., Any], args: tuple[Any, ...], future: Future[Any]) -> None:
-        super().__init__(self._run_function, hub.loop)
-        self.hub = hub
-        self._call = (fn, args, future)
-
-    def _run_function(self, *_: Any) -> None:
-        fn, args, future = self._call
-        try:
-            value = fn(*args)
-        except greenlet.GreenletExit:
-            self.cancel()
-        except (KeyboardInterrupt, SystemExit) as stop:
-            future.settle(None, stop)
-            self.hub.interruption = stop
-        except BaseException as error:  # noqa: BLE001 - the future carries it to whoever asks
-            future.settle(None, error)
-        else:
-            future.settle(value, None)
-        finally:
-            self.hub.ended(self)
-
-    def is_behind(self, future: Future[Any]) -> bool:
-        """Whether the future is this task's."""
-        return self._call[2] is future
-
-    def cancel(self) -> None:
-        """Tell who waits for the function that it will not return."""
-        self._call[2].settle(None, RuntimeError("the executor was closed before the function ended"))
+_OVERHEAD: Final = 40
+"""What an exchange adds to a batch beside its commands, in bytes: such as its share of a timestamp."""
 
 
 class _Gathering:
     """What a task is parked for that has exchanges under way to several slots."""
 
-    __slots__ = ("left", "task")
+    __slots__ = ("exchanges", "left", "task")
 
-    def __init__(self, task: Task, left: int) -> None:
+    def __init__(self, task: Task, exchanges: Sequence[Exchange]) -> None:
         self.task = task
-        self.left = left
+        self.exchanges = exchanges
+        self.left = len(exchanges)
 
 
 class Hub:
@@ -142,18 +70,21 @@ class Hub:
         self.width = width
         self.loop = greenlet.getcurrent()
         self.thread = threading.get_ident()
-        self.process = os.getpid()
+        self.process = process.pid
         self.running: Task | None = None
         """The task that runs right now; None while the hub itself does."""
         self.interruption: BaseException | None = None
-        self._patience = patience
-        self._repair = repair
+        self._mending = Mending(self, patience, repair)
         self._ready: deque[tuple[Task, object]] = deque()
-        self._waiting: deque[Task] = deque()
+        self._waiting: deque[Job] = deque()
+        self._starting: Job | None = None
+        """Taken out of those that wait, and of no task yet."""
         self._active: set[Task] = set()
+        self._resting: list[Task] = []
         self._blocked = 0
         self._parked: list[Exchange] = []
-        self._forgotten: list[Exchange] = []
+        self._load = 0
+        """About how many bytes tasks have parked since the last batch; not what is deferred or sent again."""
         self._asleep: list[tuple[float, int, Task]] = []
         self._order = itertools.count()
         self._calls: deque[Callable[[], None]] = deque()
@@ -161,7 +92,11 @@ class Hub:
         self._bell_out.setblocking(False)
         self._bell_in.setblocking(False)
         self._closed = False
-        collector.expect(width)
+        self._told: BaseException | None = None
+        """The interruption of a task that was raised last: the hub itself was at rest then."""
+        self._on_answer = self._answered
+        self._on_loss = self._mending.repeat_if_lost
+        python_gc.allow_for_tasks(width)
 
     # What tasks call.
 
@@ -171,17 +106,19 @@ class Hub:
         ticket: object = exchanges[0]
         caller: object = task
         if len(exchanges) > 1:
-            ticket = caller = _Gathering(task, len(exchanges))
+            ticket = caller = _Gathering(task, exchanges)
         for exchange in exchanges:
-            exchange.on_done = self._answered
+            exchange.on_done = self._on_answer
             exchange.caller = caller
         self._parked += exchanges
+        for exchange in exchanges:
+            self._load += _OVERHEAD + sum(map(len, exchange.packed))
         self._park(task, ticket)
 
     def defer(self, exchanges: Sequence[Exchange]) -> None:
         """Send the exchanges with the next batch, and again if they get lost; nobody waits for them."""
         for exchange in exchanges:
-            exchange.on_done = self._repeat_if_lost
+            exchange.on_done = self._on_loss
         self._parked += exchanges
 
     def sleep(self, seconds: float) -> None:
@@ -217,7 +154,7 @@ class Hub:
         """Have ``fn(*args)`` run as a task; at most ``width`` tasks run at a time."""
         self._check_thread()
         future: Future[T] = Future(self)
-        self._waiting.append(Task(self, fn, args, future))
+        self._waiting.append((fn, args, future))
         self._fill()
         return future
 
@@ -236,19 +173,28 @@ class Hub:
             raise RuntimeError(
                 "only the code that made an executor, or a function running in it, may wait for it"
             )
-        while not until():
-            self._run_ready()
-            if until():
-                return
-            if not self._converse():
-                if not self._asleep and not self._active:
+        try:
+            while not until():
+                self._run_ready()
+                if until():
                     return
-                self.idle(None)
+                if not self._converse():
+                    if not self._asleep and not self._active:
+                        return
+                    self._check_progress()
+                    self.idle(None)
+        except BaseException as stop:
+            self._take_stock(stop)
+            raise
 
     def turn(self) -> bool:
         """Run what can run and take one step of the conversation; False when there was nothing to do."""
-        ran = self._run_ready()
-        return self._converse() or ran
+        try:
+            ran = self._run_ready()
+            return self._converse() or ran
+        except BaseException as stop:
+            self._take_stock(stop)
+            raise
 
     def idle(self, seconds: float | None, *sockets: Any) -> None:
         """Wait until a sleeper is due, another thread calls, a socket is readable or the time is over."""
@@ -296,33 +242,67 @@ class Hub:
         """End tasks that are still there (their transactions are discarded) and collect what is owed."""
         if not self._closed:
             self._closed = True
-            collector.expect(-self.width)
-        if self.process == os.getpid():
-            self._end_tasks()
-            while self._parked or self.lines.in_flight:
-                self._converse()
-        self.lines.close()
-        self._bell_out.close()
-        self._bell_in.close()
+            python_gc.allow_for_tasks(-self.width)
+        try:
+            if self.process == process.pid:
+                self._end_tasks()
+                while self._parked or self.lines.in_flight:
+                    self._converse()
+                while self._resting:
+                    self._resting.pop().throw(greenlet.GreenletExit)
+        finally:
+            self.lines.close()
+            self._bell_out.close()
+            self._bell_in.close()
 
-    # Inside.
+    # What mending calls.
+
+    def park(self, exchanges: Sequence[Exchange]) -> None:
+        """Send them with the next batch."""
+        self._parked += exchanges
+
+    def withdraw(self, exchanges: Sequence[Exchange]) -> None:
+        """Do not send them: they are parked."""
+        for exchange in exchanges:
+            self._parked.remove(exchange)
+
+    def do_next(self, call: Callable[[], None]) -> None:
+        """Run ``call`` outside all tasks, before anything else."""
+        self._calls.append(call)
+
+    def begin(self, call: Callable[[Exchange], None], repeats: Exchange) -> None:
+        """Run ``call`` as a task which sees to it that the exchange is repeated."""
+        self._start((call, (repeats,), Future(self))).repeats = repeats
+
+    # What tasks call at their ends.
 
     def make_ready(self, task: Task, ticket: object = None) -> None:
         """Let a task begin, or go on if it is parked for ``ticket``."""
         self._ready.append((task, ticket))
 
-    def ended(self, task: Task) -> None:
-        """A task is over; the next one takes its place."""
+    def ended(self, task: Task, *, rests: bool) -> None:
+        """A task's function is over; the next one takes its place."""
         self._active.discard(task)
+        if rests:
+            self._resting.append(task)
+        elif task in self._resting:
+            self._resting.remove(task)
         self._fill()
+
+    # Inside.
 
     def _fill(self) -> None:
         while self._waiting and len(self._active) - self._blocked < self.width:
+            self._starting = self._waiting[0]
             self._start(self._waiting.popleft())
+            self._starting = None
 
-    def _start(self, task: Task) -> None:
+    def _start(self, job: Job) -> Task:
+        task = self._resting.pop() if self._resting else Task(self)
+        task.take(job)
         self._active.add(task)
         self._ready.append((task, None))
+        return task
 
     def _current(self) -> Task:
         """The running task, about to be parked; the place where one that is past its deadline ends."""
@@ -342,37 +322,48 @@ class Hub:
     def _switch(self, task: Task, ticket: object) -> None:
         if task.dead or task.awaiting is not ticket:
             return
-        before, self.running = self.running, task
+        self.running = task
         try:
             task.switch()
         finally:
-            self.running = before
+            self.running = None
 
     def _check_thread(self) -> None:
-        if threading.get_ident() != self.thread or _process != self.process:
+        if threading.get_ident() != self.thread or process.pid != self.process:
             raise RuntimeError("a hub belongs to the thread that made it; use call_soon from another thread")
 
     def _end_tasks(self) -> None:
-        """End all tasks. What they do on their way out may be sent, but not be waited for."""
-        while self._waiting:
-            self._waiting.popleft().cancel()
+        """End all tasks. What they do on their way out may be sent, but not be waited for.
+
+        What they had parked and nobody has sent yet, such as their commits, is not sent any more.
+        """
+        self._cancel_waiting()
+        ended = set()
         while self._active:
             task = self._active.pop()
+            ended.add(task)
             task.cancel()  # one that has not begun would not tell its future
             task.throw(greenlet.GreenletExit)
-            while self._waiting:
-                self._waiting.popleft().cancel()
+            self._cancel_waiting()
+        self._parked = [one for one in self._parked if one.wire is not None or _task_of(one) not in ended]
+
+    def _cancel_waiting(self) -> None:
+        while self._waiting:
+            cancel(self._waiting.popleft())
 
     def _run_ready(self) -> bool:
         ran = bool(self._ready or self._calls)
         while self._calls:
-            self._calls.popleft()()
+            try:
+                self._calls[0]()
+            finally:
+                self._calls.popleft()
         if self._asleep:
             now = time.monotonic()
             while self._asleep and self._asleep[0][0] <= now:
                 _, ticket, task = heapq.heappop(self._asleep)
                 self._ready.append((task, ticket))
-        while self._ready:
+        while self._ready and not self._is_worth_sending():
             self._switch(*self._ready.popleft())
             if self.interruption is not None:
                 break
@@ -382,15 +373,29 @@ class Hub:
     def _converse(self) -> bool:
         """One step: send what is parked, or take in one answer and resume its task.
 
-        A batch goes out when enough is parked or nothing else is under way, so that the server works on one
+        A batch goes out when it is worth it or nothing else is under way, so that the server works on one
         batch while the tasks of the one before run.
         """
-        if self._parked and (len(self._parked) >= BURST or not self.lines.in_flight):
+        if self._parked and (self._is_worth_sending() or not self.lines.in_flight):
             self._send(self.lines.send)
         elif not self.lines.in_flight or not self._take_in():
             return False
+        self.lines.receive_buffered(self._has_time)
         self._raise_interruption()
         return True
+
+    def _is_worth_sending(self) -> bool:
+        """Whether what is parked makes a batch, also if the server still works on others.
+
+        By its size, or because half of all tasks wait: a few tasks would else all wait at the same time. An
+        exchange counts as a task here. Only the moment of sending depends on it.
+        """
+        parked = len(self._parked)
+        return parked > 0 and (self._load >= BURST or 2 * parked >= len(self._active) > 0)
+
+    def _has_time(self) -> bool:
+        """Whether taking in answers is the most urgent thing to do."""
+        return not (self._ready or self._calls or self._is_worth_sending() or self.interruption)
 
     def _take_in(self) -> bool:
         """Take in an answer. A server that is slow, or was stopped, must not hold up those who use others."""
@@ -411,7 +416,7 @@ class Hub:
         for exchange in batch:
             exchange.under_way = True
         try:
-            self._parked = []
+            self._parked, self._load = [], 0
             self._parked += send(batch)
         except BaseException:
             parked = set(map(id, self._parked))
@@ -425,8 +430,54 @@ class Hub:
     def _raise_interruption(self) -> None:
         """Let Ctrl-C out of the hub, once every caller of the batch at hand has been told its outcome."""
         if self.interruption is not None:
-            stop, self.interruption = self.interruption, None
+            stop = self._told = self.interruption
+            self.interruption = None
             raise stop
+
+    def _take_stock(self, stop: BaseException) -> None:
+        """See that nobody is forgotten after an exception that struck the hub itself.
+
+        Ctrl-C comes between any two steps, when something has just been taken out of one queue and is in no
+        other yet. So the connections are hung up; what was under way, or a task waits for, is sent again; and
+        whoever waits for what has happened meanwhile goes on.
+        """
+        if stop is self._told:
+            return
+        starting, self._starting = self._starting, None
+        if starting is not None and not any(task.is_behind(starting[2]) for task in self._active):
+            self._waiting.appendleft(starting)
+        lost = [*self._mending.forget(), *self.lines.abandon()]
+        asleep = {ticket for _, ticket, _ in self._asleep}
+        for task in self._active:
+            ticket = task.awaiting
+            if isinstance(ticket, Exchange | _Gathering):
+                exchanges = ticket.exchanges if isinstance(ticket, _Gathering) else (ticket,)
+                left = [exchange for exchange in exchanges if not exchange.done]
+                lost += left
+                if isinstance(ticket, _Gathering):
+                    ticket.left = len(left)
+                happened = not left
+            elif isinstance(ticket, Future):
+                happened = ticket.done()
+            else:
+                happened = ticket not in asleep  # None as well: it has not begun
+            if happened:
+                self._ready.append((task, ticket))  # one entry too many is ignored
+        parked = set(map(id, self._parked))
+        for exchange in lost:
+            if id(exchange) not in parked and not exchange.done:
+                parked.add(id(exchange))
+                exchange.interrupt()
+                self._parked.append(exchange)
+        self._fill()
+
+    def _check_progress(self) -> None:
+        """Raise if every task waits for another one: none of them would ever go on.
+
+        Another thread may settle nothing here, but it may call: what it has the hub do can be anything.
+        """
+        if not self.busy and not self._asleep and self._blocked and self._blocked == len(self._active):
+            raise RuntimeError("every function waits for another one of this executor")
 
     def _answered(self, exchange: Exchange) -> None:
         caller: Any = exchange.caller
@@ -434,54 +485,17 @@ class Hub:
         # A task that was interrupted on its way to the hub does not wait for this any more.
         if task.awaiting is not ticket:
             return
-        if exchange.trouble is not None and not exchange.done and not exchange.must_give_up(self._patience):
-            self._repeat(exchange)
+        if exchange.trouble is not None and self._mending.repeats(exchange):
             return
         if type(caller) is _Gathering:
             caller.left -= 1
             if caller.left:
                 return
-        self._switch(task, ticket)
-
-    def _repeat_if_lost(self, exchange: Exchange) -> None:
-        if exchange.trouble is not None and not exchange.done and not exchange.must_give_up(self._patience):
-            self._repeat(exchange)
-
-    def _repeat(self, exchange: Exchange) -> None:
-        if exchange.missing_script:
-            # Loading the scripts once serves all that missed one.
-            if not self._forgotten:
-                self._calls.append(self._repair_forgotten)
-            self._forgotten.append(exchange)
-        elif exchange.may_go_on_at_once():
-            self._calls.append(partial(self._mend, exchange))
-        else:
-            task = Task(self, self._repeat_later, (exchange,), Future(self))
-            task.repeats = exchange
-            self._start(task)
-
-    def _repair_forgotten(self) -> None:
-        # Parked first, here and below: Ctrl-C may end the repair.
-        exchanges, self._forgotten = self._forgotten, []
-        self._parked += exchanges
-        # Once for each server.
-        for exchange in {id(exchange.wire): exchange for exchange in exchanges}.values():
-            self._repair(exchange)
-
-    def _repeat_later(self, exchange: Exchange) -> None:
+        self.running = task
         try:
-            self.sleep(0.05)
+            task.switch()
         finally:
-            # Not from here: only the hub itself may resume tasks, and mending may end the wait of many.
-            self._calls.append(partial(self._mend, exchange))
-
-    def _mend(self, exchange: Exchange) -> None:
-        self._parked.append(exchange)
-        try:
-            self._repair(exchange)
-        except PercolatorError as error:
-            self._parked.remove(exchange)
-            exchange.fail(error)
+            self.running = None
 
 
 def _task_of(exchange: Exchange) -> Any:
@@ -490,26 +504,15 @@ def _task_of(exchange: Exchange) -> Any:
     return caller.task if type(caller) is _Gathering else caller
 
 
-_process = os.getpid()
-
-
-def _note_fork() -> None:
-    global _process  # noqa: PLW0603 - asking the system every time would be dear
-    _process = os.getpid()
-
-
-os.register_at_fork(after_in_child=_note_fork)
+def is_being_ended() -> bool:
+    """Whether the running code is a task's that its hub is ending: it may send, but not wait."""
+    hub = current_hub()
+    return hub is not None and hub.running is not greenlet.getcurrent()
 
 
 def current_hub() -> Hub | None:
     """The hub that the running code is a task of, or None."""
     hub: Hub | None = getattr(greenlet.getcurrent(), "hub", None)
-    if hub is not None and (hub.thread != threading.get_ident() or hub.process != _process):
+    if hub is not None and hub.process != process.pid:
         return None
     return hub
-
-
-def current_task() -> Task | None:
-    """The task that the running code belongs to, or None."""
-    task = greenlet.getcurrent()
-    return task if isinstance(task, Task) else None

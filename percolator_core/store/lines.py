@@ -120,10 +120,25 @@ class Lines:
             wire.receive()
         return wire is not None
 
+    def receive_buffered(self, has_time: Callable[[], bool]) -> None:
+        """Take in what more has come, where there is one server, as long as the caller has time."""
+        if self._only is not None:
+            self._only.receive_buffered(has_time)
+
+    def abandon(self) -> list[Exchange]:
+        """Hang up on all servers without telling anybody; returns the exchanges that were not over."""
+        return [exchange for wire in self._wires.values() for exchange in wire.abandon()]
+
     def drain(self) -> None:
         """Take in everything in flight."""
         while self.in_flight:
             self.receive()
+
+    def __del__(self) -> None:
+        # They go with the thread that used them. What was sent unawaited would keep them open until Python
+        # looks for cycles.
+        for wire in self._wires.values():
+            wire.close()
 
     def close(self) -> None:
         """Drop all connections; others come with the next batch."""

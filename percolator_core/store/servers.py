@@ -10,8 +10,10 @@ import redis
 from percolator_core import scripts
 from percolator_core.keys import Keyspace
 from percolator_core.store.dial import Dialer
-from percolator_core.store.topology import Endpoint, discover
-from percolator_core.store.url import parse, redacted
+from percolator_core.store.discovery import discover
+from percolator_core.store.redaction import redacted
+from percolator_core.store.topology import Endpoint
+from percolator_core.store.url import parse
 
 
 @contextmanager

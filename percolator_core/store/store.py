@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -12,25 +11,27 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import BusyLoadingError
 
-from percolator_core import scripts
+from percolator_core import process, scripts
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
 from percolator_core.keys import Keyspace
 from percolator_core.scripts import Script
+from percolator_core.store.admission import assure_disk, demand_log, examine
+from percolator_core.store.assembly import Send, assemble, place_of
 from percolator_core.store.dial import CONNECT_PATIENCE, WITH_SHEBANG, Dialer
+from percolator_core.store.discovery import discover
 from percolator_core.store.durability import Durability
 from percolator_core.store.embedded import EmbeddedServer
-from percolator_core.store.exchange import AFTER, BEFORE, NONE, Command, Exchange
-from percolator_core.store.facts import ServerFacts, read_facts, refuse_unsuitable
+from percolator_core.store.exchange import AFTER, BEFORE, NONE, SPARE, Exchange
+from percolator_core.store.facts import ServerFacts, read_facts
 from percolator_core.store.hub import Hub, current_hub
 from percolator_core.store.lines import Lines
+from percolator_core.store.packing import Command
+from percolator_core.store.redaction import redacted
+from percolator_core.store.refusals import LOST
 from percolator_core.store.subscription import Subscription
-from percolator_core.store.topology import (
-    Endpoint,
-    discover,
-    slot_of,
-)
-from percolator_core.store.url import parse, redacted
-from percolator_core.store.wire import LOST, Wire
+from percolator_core.store.topology import Endpoint, slot_of
+from percolator_core.store.url import parse
+from percolator_core.store.wire import Wire
 
 FORMAT: Final = "1"
 """The layout of the data. A store that holds another one is refused, not guessed at."""
@@ -70,19 +71,19 @@ class Store:
         *,
         patience: float = 10.0,
         timeout: float = 10.0,
-        durability: Durability | None = None,
+        durability: Durability | str | None = None,
         load_scripts: Callable[[bool], Mapping[str, Script]] = scripts.load,
     ) -> None:
         """``durability`` overrides the URL's. ``load_scripts`` is another one where time is tested."""
         self.url = redacted(url)
         self.keyspace = keyspace
-        self.patience = self._patience = patience
+        self.patience = patience
         address = parse(url)
-        self.durability = durability if durability is not None else Durability.parse(address.durability)
+        self.durability = Durability.of(durability, address.durability)
         self._local = threading.local()
         self._open: weakref.WeakSet[Lines] = weakref.WeakSet()  # one goes with the thread that used it
         self._open_lock = threading.Lock()
-        self._pid = os.getpid()
+        self._pid = process.pid
         self._connecting_since = time.monotonic()
         self._closed = False
         self.embedded: EmbeddedServer | None = None
@@ -91,15 +92,17 @@ class Store:
             self.embedded = EmbeddedServer.join(address.folder)
         try:
             self._dialer = Dialer(address, keyspace, load_scripts, timeout)
+            self.durability.check_against(self._dialer.timeout)
             self._topology = discover(address, self._dialer, self.url, self.embedded)
             self._oracle_slot = slot_of(keyspace.oracle)
             self._counts_disk = False
             self._scripts = load_scripts(False)
-            self.patience = min(patience, CONNECT_PATIENCE)
-            facts = self._examine()
-            self.patience, self._connecting_since = patience, 0.0
-            self._scripts = load_scripts(facts.version_pair[0] >= WITH_SHEBANG)
-            self._counts_disk = facts.version_pair >= _COUNTS_DISK
+            patience = min(self.patience, CONNECT_PATIENCE)
+            facts = examine(self.all_facts, self._topology, self.url, self._connecting_since + patience)
+            self._connecting_since = 0.0
+            oldest = min(one.version_pair for one in facts)
+            self._scripts = load_scripts(oldest[0] >= WITH_SHEBANG)
+            self._counts_disk = oldest >= _COUNTS_DISK
             self._demand_durability(facts)
             self.check_format(self.one((b"GET", keyspace.format)))
         except BaseException:
@@ -131,10 +134,8 @@ class Store:
         Raises:
             StoreUnavailable: no answer, or the commands are not as safe as the durability asks.
         """
-        exchange = self.exchange(commands, AFTER, durable=self.durability.required)
-        replies = exchange.result()
-        self._demand_acknowledged(exchange)
-        return replies, exchange.timestamp
+        exchange = self._durable_exchange(commands, AFTER)
+        return exchange.replies, exchange.timestamp
 
     def decide(self, command: Command, *, then_timestamp: bool = False) -> Decision:
         """Send a command on which an outcome hangs.
@@ -142,7 +143,7 @@ class Store:
         Raises:
             OutcomeOpenError: it failed, and whether it was executed before that is not known.
         """
-        stamp = AFTER if then_timestamp else NONE
+        stamp = SPARE if then_timestamp else NONE
         exchange = self.exchange((command,), stamp, durable=self.durability.required)
         try:
             if not exchange.replies:
@@ -161,17 +162,14 @@ class Store:
         Raises:
             StoreUnavailable: they are not, or not in time. They were executed, and may be sent again.
         """
-        exchange = self.exchange(commands, durable=self.durability.required)
-        replies = exchange.result()
-        self._demand_acknowledged(exchange)
-        return replies
+        return self._durable_exchange(commands).replies
 
     def call_apart(self, *commands: Command) -> list[Any]:
         """As `call`, but on the thread's own connection also under a hub, where it holds up all tasks.
 
         For what must not be interleaved with other tasks of the thread.
         """
-        return self._assembled(commands, NONE, durable=False, send=self._converse).result()
+        return self._issue(commands, self._converse).result()
 
     def exchange(self, commands: Sequence[Command], stamp: int = NONE, *, durable: bool = False) -> Exchange:
         """The one way to issue an operation: send the commands and wait until they are answered, or given up.
@@ -181,73 +179,32 @@ class Store:
         """
         hub = current_hub()
         send = hub.exchange if hub is not None and hub.owner is self else self._converse
+        return self._issue(commands, send, stamp, durable=durable)
+
+    def _issue(
+        self, commands: Sequence[Command], send: Send, stamp: int = NONE, *, durable: bool = False
+    ) -> Exchange:
         if self._topology.clustered:
-            return self._assembled(commands, stamp, durable=durable, send=send)
+            return assemble(commands, stamp, durable=durable, oracle_slot=self._oracle_slot, send=send)
         exchange = Exchange(commands, stamp, durable=durable)
         send((exchange,))
         return exchange
 
-    def _assembled(
-        self,
-        commands: Sequence[Command],
-        stamp: int,
-        *,
-        durable: bool,
-        send: Callable[[Sequence[Exchange]], None],
-    ) -> Exchange:
-        """An exchange put together from one for each slot, and one with the oracle."""
-        whole = Exchange((), stamp, durable=durable)
-        if stamp == BEFORE and not self._stamp(whole, send):
-            return whole
-        places: dict[int, list[int]] = {}
-        for position, command in enumerate(commands):
-            places.setdefault(self._slot(command), []).append(position)
-        parts = [
-            Exchange([commands[position] for position in positions], slot=slot, durable=durable)
-            for slot, positions in places.items()
-        ]
-        if parts:
-            send(parts)
-        replies: list[Any] = [None] * len(commands)
-        for part, positions in zip(parts, places.values(), strict=True):
-            whole.executed_maybe = whole.executed_maybe or part.executed_maybe
-            whole.failure = whole.failure or part.failure
-            whole.acknowledged = _lesser(whole.acknowledged, part.acknowledged)
-            for position, reply in zip(positions, part.replies, strict=False):
-                replies[position] = reply
-        if whole.failure is None:
-            whole.replies = replies
-            if stamp == AFTER:
-                self._stamp(whole, send)
-        return whole
-
-    def _stamp(self, whole: Exchange, send: Callable[[Sequence[Exchange]], None]) -> bool:
-        """Have the oracle stamp an exchange; whether it did."""
-        stamp = Exchange((), BEFORE, slot=self._oracle_slot)
-        send((stamp,))
-        whole.timestamp, whole.failure = stamp.timestamp, stamp.failure
-        return stamp.failure is None
-
-    def _slot(self, command: Command) -> int:
-        """The slot of a command's first key; one without a key goes where the oracle is."""
-        position = 3 if command[0] == b"EVALSHA" else 1
-        if len(command) <= position or not self._topology.clustered:
-            return self._oracle_slot
-        key = command[position]
-        return slot_of(key) if isinstance(key, bytes) and key.startswith(b"{") else self._oracle_slot
+    def _durable_exchange(self, commands: Sequence[Command], stamp: int = NONE) -> Exchange:
+        """An exchange that was answered without an error, and is as safe as the durability asks."""
+        exchange = self.exchange(commands, stamp, durable=self.durability.required)
+        exchange.result()
+        self._demand_acknowledged(exchange)
+        return exchange
 
     def _converse(self, exchanges: Sequence[Exchange]) -> None:
         lines = self._lines()
         while True:
             lines.run(exchanges)
-            exchanges = [
-                one
-                for one in exchanges
-                if not one.done and not one.must_give_up(self._patience_with(one), self._connecting_since)
-            ]
+            exchanges = [one for one in exchanges if not one.done and not self._gives_up(one)]
             if not exchanges:
                 return
-            if any(not one.may_go_on_at_once() for one in exchanges):
+            if any(one.needs_pause for one in exchanges):
                 time.sleep(0.02)
             for one in exchanges:
                 try:
@@ -258,13 +215,15 @@ class Store:
 
     def one(self, command: Command) -> Any:
         """Send one command and return its reply."""
-        return self.call(command)[0]
+        return self.exchange((command,)).result()[0]
 
     def defer(self, *commands: Command) -> None:
         """Send the commands without waiting. If they get lost, whoever meets the locks makes up for it."""
         hub = current_hub()
         if self._topology.clustered:
-            exchanges = [Exchange((command,), slot=self._slot(command)) for command in commands]
+            exchanges = [
+                Exchange((command,), slot=place_of(command, self._oracle_slot)) for command in commands
+            ]
         else:
             exchanges = [Exchange(commands)]
         if hub is not None and hub.owner is self:
@@ -285,9 +244,9 @@ class Store:
         """The command that runs a script."""
         return (b"EVALSHA", self._scripts[name].sha, len(keys), *keys, *args)
 
-    def sha(self, name: str) -> bytes:
-        """The name by which a server knows a script."""
-        return self._scripts[name].sha
+    def tell_newest(self, newest: Callable[[], int]) -> None:
+        """``newest`` gives the newest timestamp that was seen: a server that has lost it jumps beyond."""
+        self._dialer.newest = newest
 
     def hub(self, width: int) -> Hub:
         """A new hub with connections of its own, for the calling thread."""
@@ -305,13 +264,22 @@ class Store:
         """
         if not self._topology.clustered:
             return [self.facts()]
-        found = []
-        for endpoint in self._topology.endpoints():
-            try:
-                found.append(read_facts(self._dialer.ask(endpoint, (b"INFO",))))
-            except LOST as lost:
-                raise StoreUnavailable(f"{endpoint} does not answer ({lost}): check that it runs") from lost
-        return found
+        return [read_facts(self.ask(endpoint, (b"INFO",))) for endpoint in self.endpoints()]
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """The servers that hold data, as far as is known."""
+        return self._topology.endpoints()
+
+    def ask(self, endpoint: Endpoint, command: Command) -> Any:
+        """The reply of one server, over a connection of its own; for what is not about a key.
+
+        Raises:
+            StoreUnavailable: it does not answer.
+        """
+        try:
+            return self._dialer.ask(endpoint, command)
+        except LOST as lost:
+            raise StoreUnavailable(f"{endpoint} does not answer ({lost}): check that it runs") from lost
 
     def check_format(self, found: bytes | None) -> None:
         """Refuse a namespace whose data has another format; None is one that has no tables yet.
@@ -338,7 +306,7 @@ class Store:
         if self._closed:
             return
         self._closed = True
-        if os.getpid() == self._pid:
+        if self._pid == process.pid:
             with self._open_lock:
                 opened = list(self._open)
             for lines in opened:
@@ -349,25 +317,7 @@ class Store:
 
     # Connections.
 
-    def _examine(self) -> ServerFacts:
-        """Refuse servers that cannot be trusted with data; returns what the first one says."""
-        facts = [self.facts(), *(self._facts_of_all_in_time() if self.clustered else [])]
-        for one in facts:
-            refuse_unsuitable(one, self.url, clustered=self.clustered)
-        return facts[0]
-
-    def _facts_of_all_in_time(self) -> list[ServerFacts]:
-        """As `all_facts`, with some patience: one that has died may be about to be replaced."""
-        while True:
-            try:
-                return self.all_facts()
-            except StoreUnavailable:
-                if time.monotonic() - self._connecting_since > self.patience:
-                    raise
-            time.sleep(0.1)
-            self._topology.look_around()
-
-    def _demand_durability(self, facts: ServerFacts) -> None:
+    def _demand_durability(self, facts: Sequence[ServerFacts]) -> None:
         """Make sure that the durability asked for can be had at all.
 
         Raises:
@@ -380,23 +330,15 @@ class Store:
             )
         if not self.durability.fsync:
             return
-        if facts.raw.get("aof_enabled") != "1":
-            raise ConfigurationError(
-                f"durability fsync: {self.url} keeps no log on disk: set appendonly yes, or leave fsync out"
-            )
-        if self._counts_disk:
-            return
-        if self.embedded is not None:
-            # The server is ours. Others who share it write no less safely for it.
-            self.one((b"CONFIG", b"SET", b"appendfsync", b"always"))
-        elif self.one((b"CONFIG", b"GET", b"appendfsync"))[1] != b"always":
-            raise ConfigurationError(
-                f"durability fsync: {self.url} is Redis {facts.version}, which cannot say what is on disk "
-                "(7.2 can): set appendfsync always, or leave fsync out"
-            )
+        demand_log(facts, self.url)
+        if not self._counts_disk:
+            # Of every server, also of one that takes the place of another, or starts again.
+            self._dialer.assure = partial(assure_disk, self.embedded, self.url)
+            for endpoint in self.endpoints():
+                self._dialer.dial(endpoint).close()
 
     def _acknowledge(self, key: bytes) -> Sequence[Command]:
-        return self.durability.requests(key, counts_disk=self._counts_disk)
+        return self.durability.requests(self.script("sync", (key,)), counts_disk=self._counts_disk)
 
     def _is_durable(self, exchange: Exchange) -> bool:
         return self.durability.met_by(exchange.acknowledged, counts_disk=self._counts_disk)
@@ -404,13 +346,7 @@ class Store:
     def _demand_acknowledged(self, exchange: Exchange) -> None:
         """Raises StoreUnavailable unless disk and replicas have what a durable exchange wrote."""
         if exchange.durable and not self._is_durable(exchange):
-            disk, replicas = exchange.acknowledged or (0, 0)
-            shortfall = StoreUnavailable(
-                f"only {replicas} of {self.durability.replicas} replicas"
-                + (f" and {disk} of 1 disks" if self.durability.fsync and self._counts_disk else "")
-                + f" had the write after {self.durability.timeout:g} s: "
-                "mend the replicas or the disk, or ask for less durability"
-            )
+            shortfall = self.durability.shortfall(exchange.acknowledged, counts_disk=self._counts_disk)
             shortfall.executed_maybe = True
             raise shortfall
 
@@ -445,32 +381,35 @@ class Store:
 
     def _notice_fork(self) -> None:
         """In a forked child: leave the connections to the parent, and join an embedded server anew."""
-        if self._pid == os.getpid():
+        if self._pid == process.pid:
             return
         self._open_lock = threading.Lock()
         self._local = threading.local()
         self._open = weakref.WeakSet()
-        self._pid = os.getpid()
+        self._pid = process.pid
         self._topology.after_fork()
 
-    def _patience_with(self, exchange: Exchange) -> float:
-        """A server that loads its data is there, and may take its time also when we connect."""
-        return self._patience if isinstance(exchange.trouble, BusyLoadingError) else self.patience
+    def _gives_up(self, exchange: Exchange) -> bool:
+        """Whether there has been trouble for too long."""
+        patience = self.patience
+        # A wrong address should be told soon; but a server that loads its data is there, and takes its time.
+        if self._connecting_since and not isinstance(exchange.trouble, BusyLoadingError):
+            patience = min(patience, CONNECT_PATIENCE)
+        if not exchange.expired(patience, self._connecting_since):
+            return False
+        exchange.give_up(patience)
+        return True
 
     def _repair(self, exchange: Exchange) -> None:
-        """Mend what an exchange failed for, as far as a client can."""
+        """Mend what an exchange failed for, as far as a client can.
+
+        Raises:
+            PercolatorError: another attempt would not do better.
+        """
         if exchange.missing_script and exchange.wire is not None:
             exchange.missing_script = False
-            sources = [(b"SCRIPT", b"LOAD", script.source) for script in self._scripts.values()]
-            loading = Exchange(sources)
+            loading = Exchange([(b"SCRIPT", b"LOAD", script.source) for script in self._scripts.values()])
             exchange.wire.run(loading)
-            exchange.failure = loading.failure
+            loading.result()
         else:
             self._topology.heal(exchange)
-
-
-def _lesser(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
-    """What two servers both have acknowledged."""
-    if one is None or other is None:
-        return one or other
-    return min(one[0], other[0]), min(one[1], other[1])

@@ -2,18 +2,20 @@
 
 ::
 
-    embedded:FOLDER                                     a private server kept in the folder
+    embedded:FOLDER[?durability=…]                      a private server kept in the folder
     redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]    rediss:// for TLS
     unix://[USER[:PASSWORD]@]/PATH/TO/SOCKET[?db=N]
     redis+sentinel://H1[:PORT],H2[:PORT]/SERVICE[/DATABASE]
     redis+cluster://H1[:PORT],H2[:PORT]                 rediss+sentinel, rediss+cluster for TLS
 
-A folder is taken as it stands, without percent decoding; ``~`` is expanded and a relative folder is resolved
-against the current directory. In the other forms user, password, path and options are percent decoded.
+A folder is taken as it stands, but ``%3F`` is a question mark (and ``%253F`` is ``%3F``); ``~`` is expanded
+and a relative folder is resolved against the current directory. In the other forms user, password, path and
+options are percent decoded.
 ``?durability=replicas=1,fsync`` asks for what `Durability` describes, and ``sentinel_password`` is the one of
 the sentinels themselves. ``socket_timeout`` and ``socket_connect_timeout``, in seconds, count more than what
 `connect` is called with. The options in ``ssl_`` need a scheme with TLS: see docs/security.md. Reading a URL
-touches neither network nor disk. No message and no ``repr`` made here holds a password.
+touches neither network nor disk. No message and no ``repr`` made here holds a password, nor what may be part
+of one where a URL is broken because its password was not encoded.
 """
 
 from __future__ import annotations
@@ -21,71 +23,17 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, NoReturn, SupportsIndex
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from typing import Literal, NoReturn, SupportsIndex
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from percolator_core.errors import ConfigurationError
+from percolator_core.store.durability import Durability
+from percolator_core.store.options import CONTROL, KNOWN, NUMBER, PASSWORDS, READERS, Value, can_be, pairs
+from percolator_core.store.redaction import QUERY, SECRET, USER_IN_PATH, redacted
 
 Kind = Literal["embedded", "redis", "unix", "sentinel", "cluster"]
-
-Value = str | float | bool
-
-_LONGEST: Final = 86_400.0
-_YES: Final = frozenset({"1", "T", "TRUE", "Y", "YES"})
-_NO: Final = frozenset({"0", "F", "FALSE", "N", "NO"})
-"""The words that redis-py takes for false; it takes all others for true."""
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 < number <= _LONGEST:
-        raise ValueError
-    return number
-
-
-def _truth(text: str) -> bool:
-    if text.upper() not in _YES | _NO:
-        raise ValueError
-    return text.upper() in _YES
-
-
-def _requirement(text: str) -> str:
-    if text not in ("none", "optional", "required"):
-        raise ValueError
-    return text
-
-
-def _client_name(text: str) -> str:
-    if not re.fullmatch("[!-~]+", text):
-        raise ValueError
-    return text
-
-
-def _path(text: str) -> str:
-    if not text or _CONTROL.search(text):
-        raise ValueError
-    return text
-
-
-_READERS: Final[dict[str, tuple[Callable[[str], Value], str]]] = {
-    "client_name": (_client_name, "plain letters, digits and signs, without a space"),
-    "socket_connect_timeout": (_seconds, "a number of seconds, above 0 and at most 86400"),
-    "socket_timeout": (_seconds, "a number of seconds, above 0 and at most 86400"),
-    "ssl_ca_certs": (_path, "the path of a file"),
-    "ssl_ca_path": (_path, "the path of a folder"),
-    "ssl_cert_reqs": (_requirement, "none, optional or required"),
-    "ssl_certfile": (_path, "the path of a file"),
-    "ssl_check_hostname": (_truth, "true or false"),
-    "ssl_keyfile": (_path, "the path of a file"),
-}
-
-OPTIONS = frozenset(_READERS)
-"""Options that may follow ``?``; they mean what they mean to redis-py. So may those of `_OF_OURS`."""
-
-_OF_OURS = ("db", "durability", "password", "sentinel_password", "username")
 
 _SCHEMES: dict[str, tuple[Kind, bool]] = {
     "redis": ("redis", False),
@@ -97,9 +45,8 @@ _SCHEMES: dict[str, tuple[Kind, bool]] = {
     "rediss+cluster": ("cluster", True),
 }
 _DEFAULT_PORTS: dict[Kind, int] = {"redis": 6379, "sentinel": 26379, "cluster": 6379}
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_OPTION = re.compile(r"([?&][^=&]*=)[^&]*")
-_SECRET_WORDS = ("pass", "secret", "token", "auth")
+_NOT_IN_HOSTS = re.compile(r"[\x00-$&-,/;-@\[-^`{-\x7f]")
+_QUESTION_MARK = re.compile(r"%((?:25)*3F)", re.IGNORECASE)
 
 
 class Secret(str):
@@ -149,7 +96,8 @@ class Address:
     options: tuple[tuple[str, Value], ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("password", "sentinel_password"):
+        # Who writes redis://WORD@host most likely means a password, and has forgotten its colon.
+        for name in PASSWORDS if self.password else (*PASSWORDS, "username"):
             secret = getattr(self, name)
             if secret is not None:
                 object.__setattr__(self, name, Secret(secret))
@@ -173,16 +121,20 @@ def parse(url: str) -> Address:
 def _parse(url: str) -> Address:
     scheme, colon, rest = url.partition(":")
     if scheme == "embedded" and colon:
-        return Address("embedded", folder=_folder(rest))
+        return _embedded(url, rest)
     if scheme not in _SCHEMES or not colon:
         raise ConfigurationError(_unknown_scheme(url))
-    if " " in url or _CONTROL.search(url):
+    if " " in url or CONTROL.search(url):
         raise _wrong(url, "holds a space or a control character", "percent-encode it")
     if not rest.startswith("//"):
         raise _wrong(
             url,
             f"lacks the // after {scheme}:",
             "write unix:///PATH" if scheme == "unix" else f"write {scheme}://HOST",
+        )
+    if scheme == "unix" and USER_IN_PATH.match(rest):
+        raise _wrong(
+            url, "has a user behind unix:///", "write unix://USER:PASSWORD@/PATH, and in a path %40 for @"
         )
     try:
         parts = urlsplit(url)
@@ -198,40 +150,33 @@ def _parse(url: str) -> Address:
     return _network_address(url, parts)
 
 
-def redacted(url: str) -> str:
-    """The URL with its password, and each option that looks like a secret, replaced by ``***``.
-
-    It works on broken URLs too, and then hides too much rather than too little.
-    """
-    scheme, colon, rest = url.partition(":")
-    if scheme == "embedded":
+def absolute(url: str) -> str:
+    """The URL for a process with another current directory: the folder of ``embedded:`` stands in full."""
+    folder = parse(url).folder
+    if folder is None:
         return url
-    if "@" in scheme:
-        scheme, colon, rest = "", "", url
-    slashes = "//" if rest.startswith("//") else ""
-    body = rest.removeprefix("//")
-    # A password that was not encoded may hold / ? # or @: everything before the last @ may belong to it.
-    user, at, after = body.rpartition("@")
-    if at and not (scheme == "unix" and slashes and body.startswith("/")):
-        if any(_is_secret(option) for option in _OPTION.finditer(user)):
-            after = "***"  # the password stands in an option, and this is the rest of it
-        name, between, _ = user.partition(":")
-        body = (f"{name}:***@" if between else "***@") + after
-    return _OPTION.sub(_without_secret, scheme + colon + slashes + body)
+    name = _QUESTION_MARK.sub(r"%25\1", str(folder)).replace("?", "%3F")
+    _, mark, query = url.partition("?")
+    return f"embedded:{name}{mark}{query}"
 
 
-def _without_secret(option: re.Match[str]) -> str:
-    return f"{option[1]}***" if _is_secret(option) else option[0]
-
-
-def _is_secret(option: re.Match[str]) -> bool:
-    name = unquote(option[1]).lower()
-    return any(word in name for word in _SECRET_WORDS)
+def _embedded(url: str, rest: str) -> Address:
+    text, mark, query = rest.partition("?")
+    options = [(name, value) for _, name, value in pairs(query)]
+    durability = options[0][1] if [name for name, _ in options] == ["durability"] else None
+    if mark and durability is None:
+        raise _wrong(
+            url,
+            "has something else than ?durability=… behind its folder",
+            "leave that out, and write %3F for a ? in the folder's name",
+        )
+    Durability.parse(durability or "")
+    return Address("embedded", folder=_folder(text), durability=durability or "")
 
 
 def _folder(text: str) -> Path:
     # Two slashes are how a URL starts, not part of the folder: embedded://state would else be /state.
-    name = text.removeprefix("//")
+    name = _QUESTION_MARK.sub(_without_25, text.removeprefix("//"))
     if not name.strip():
         raise ConfigurationError("the URL embedded: names no folder: write embedded:./state")
     if "\0" in name:
@@ -244,11 +189,14 @@ def _folder(text: str) -> Path:
         ) from None
 
 
+def _without_25(found: re.Match[str]) -> str:
+    return "%" + found[1][2:] if len(found[1]) > 2 else "?"
+
+
 def _unknown_scheme(url: str) -> str:
     scheme, colon, rest = url.partition(":")
     known = ["embedded", *_SCHEMES]
-    # With an @ no part of the URL is sure not to be a password, so then none is repeated.
-    repeatable = "@" not in url and "?" not in url
+    repeatable = "?" not in url and redacted(url) == url
     if not url.strip():
         return "the store's URL is empty: write embedded:./state or redis://127.0.0.1:6379/0"
     if repeatable and re.fullmatch(r"\d+(/\d+)?", rest):
@@ -264,8 +212,12 @@ def _unknown_scheme(url: str) -> str:
 
 def _network_address(url: str, parts: SplitResult) -> Address:
     kind, tls = _SCHEMES[parts.scheme]
-    options = _options(url, parts.query)
     userinfo, _, hosts = parts.netloc.rpartition("@")
+    if any(sign.search(hosts + parts.path) for sign in (QUERY, SECRET)):
+        raise _wrong(
+            url, "has an option in front of its ?", "write ? before the first option, & before the others"
+        )
+    options = _options(url, parts.query)
     name, _, secret = userinfo.partition(":")
     options.setdefault("username", unquote(name))
     options.setdefault("password", unquote(secret))
@@ -280,7 +232,7 @@ def _network_address(url: str, parts: SplitResult) -> Address:
     typed = _typed(url, options)
     _demand_tls(url, kind, tls=tls, options=options)
     if kind == "unix":
-        if hosts or not path.startswith("/") or path.endswith("/") or _CONTROL.search(path):
+        if hosts or not path.startswith("/") or path.endswith("/") or CONTROL.search(path):
             raise _wrong(url, "names no socket by its full path", "write unix:///run/redis.sock")
         socket_path, path = path, ""
     elif kind == "sentinel":
@@ -304,15 +256,23 @@ def _network_address(url: str, parts: SplitResult) -> Address:
 
 def _options(url: str, query: str) -> dict[str, str]:
     options: dict[str, str] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in OPTIONS and name not in _OF_OURS:
-            known = sorted([*OPTIONS, *_OF_OURS])
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+    for _, name, value in pairs(query):
+        if value is None:
+            raise _wrong(url, "has an option without =", "write NAME=VALUE, and %26 for an & in a password")
+        if not PASSWORDS.isdisjoint(options) and not can_be(name, value):
+            raise _wrong(
+                url,
+                "has an option behind a password that is not known or cannot be",
+                "write %26 for an & in the password, or put the option in front of it",
+            )
+        if name not in KNOWN:
+            close = difflib.get_close_matches(name, sorted(KNOWN), n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(KNOWN))}"
             raise _wrong(url, "has an option that is not known", hint)
         if name in options:
             raise _wrong(url, f"has the option {name} twice", "leave one out")
         options[name] = value
+    Durability.parse(options.get("durability", ""))
     return options
 
 
@@ -320,7 +280,7 @@ def _typed(url: str, options: dict[str, str]) -> tuple[tuple[str, Value], ...]:
     """What options mean that are no more than text in the URL."""
     found = []
     for name, text in options.items():
-        read, form = _READERS[name]
+        read, form = READERS[name]
         try:
             found.append((name, read(text)))
         except ValueError:
@@ -356,7 +316,7 @@ def _hosts(url: str, kind: Kind, text: str) -> tuple[tuple[str, int], ...]:
 def _host(url: str, name: str) -> str:
     try:
         name.encode("idna")
-        if " " not in name and not _CONTROL.search(name):
+        if not _NOT_IN_HOSTS.search(name):
             return name
     except UnicodeError:
         pass
@@ -367,7 +327,7 @@ def _database(url: str, kind: Kind, path: str, option: str | None) -> int:
     if path and option is not None and path != option:
         raise _wrong(url, "names two databases", "leave out the path or the option db")
     text = path or option or "0"
-    if not re.fullmatch(r"[0-9]{1,9}", text):
+    if not NUMBER.fullmatch(text):
         raise _wrong(url, "has a database that is not a number", "write 0, or leave it out")
     if kind == "cluster" and int(text):
         raise _wrong(url, "names a database, of which a cluster has only 0", "leave it out")

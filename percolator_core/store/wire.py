@@ -11,63 +11,23 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from hiredis import pack_command
 from redis.connection import AbstractConnection
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    BusyLoadingError,
-    ClusterDownError,
-    InvalidResponse,
-    MaxConnectionsError,
-    NoPermissionError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from percolator_core.errors import PercolatorError, StoreUnavailable
+from percolator_core.errors import PercolatorError
 from percolator_core.store.exchange import (
     AFTER,
-    BEFORE,
     Acknowledgement,
-    Command,
     Exchange,
     Stamps,
     Trailer,
+    interrupted,
 )
-
-LOST: Final = (RedisConnectionError, RedisTimeoutError, InvalidResponse, OSError)
-"""The connection broke: whatever was not answered may or may not have been executed."""
-
-_NOT_EXECUTED: Final = (
-    AskError,
-    BusyLoadingError,
-    ClusterDownError,
-    MaxConnectionsError,
-    NoScriptError,
-    ReadOnlyError,
-    TryAgainError,
-)
-"""A cluster's MOVED is an `AskError` too, and MASTERDOWN a `ClusterDownError`."""
-
-_FORBIDDEN: Final = ("NOPERM", "permissions", "The user executing the script can't")
-
-_NOT_EXECUTED_WORDS: Final = (
-    *("BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS"),
-)
-
-_DEMOTED_WORDS: Final = (
-    "UNBLOCKED",
-    "WAIT cannot be used with replica",
-    "WAITAOF cannot be used with replica",
-)
-"""What a master says that became a replica while it waited for its own."""
+from percolator_core.store.packing import Command, pack
+from percolator_core.store.refusals import LOST
+from percolator_core.store.stream import Stream
 
 IDLE: Final = 1.0
 """Seconds of silence after which a server may have lost its place: nothing fails over faster.
@@ -78,12 +38,16 @@ it has been replaced: what it says after a silence counts only when others say t
 """
 
 
+_ANSWERS: Final = (AuthenticationError, BusyLoadingError)
+"""Refusals that redis-py counts among broken connections, though more replies may follow."""
+
+
 class Wire:
     """A connection over which exchanges flow: batches out, replies in, in the same order."""
 
     def __init__(
         self,
-        connect: Callable[[], AbstractConnection],
+        connect: Callable[[], Stream],
         timestamps: Callable[[int], Command],
         greet: Callable[[AbstractConnection], None] | None = None,
         acknowledge: Callable[[bytes], Sequence[Command]] | None = None,
@@ -102,7 +66,7 @@ class Wire:
         self._acknowledge = acknowledge
         self._has_its_place = has_its_place
         self._in_flight: deque[Exchange | Trailer] = deque()
-        self._connection: AbstractConnection | None = None
+        self._stream: Stream | None = None
         self._used_at = 0.0
         self._heard_at = 0.0
         self._confirmed_at = 0.0
@@ -120,21 +84,17 @@ class Wire:
     @property
     def socket(self) -> Any:
         """What to poll while replies are in flight."""
-        # redis-py has no public way to wait on several connections at once.
-        assert self._connection is not None
-        return self._connection._sock  # noqa: SLF001
+        assert self._stream is not None
+        return self._stream.socket
 
     @property
     def buffered(self) -> bool:
-        """Whether `receive` would not wait: it has the bytes, or needs none, or the connection has ended."""
-        assert self._connection is not None
+        """Whether `receive` would hardly wait: it has bytes of the reply, or needs none."""
         entry = self._in_flight[0]
-        if isinstance(entry, Exchange) and len(entry.replies) == len(entry.packed):
+        if type(entry) is Exchange and len(entry.replies) == len(entry.packed):
             return True
-        try:
-            return self._connection.can_read(0)
-        except LOST:
-            return True
+        assert self._stream is not None
+        return self._stream.ready()
 
     @property
     def silent_for(self) -> float:
@@ -150,32 +110,34 @@ class Wire:
         """Send a batch. Replies are taken in by `receive`."""
         sent = False
         try:
-            connection = self._open()
+            stream = self._open()
             sent = True
-            self._write(connection, batch)
+            self._write(stream, batch)
         except LOST as lost:
             if isinstance(lost, AuthenticationError):
+                self._lose(interrupted())
                 _refuse(batch, lost)
             else:
                 self._lose(lost, batch, sent=sent)
         except PercolatorError as refused:  # such as a certificate that one side does not trust
-            self._lose(_interrupted())
+            self._lose(interrupted())
             for exchange in batch:
                 exchange.fail(refused)
-        except RedisError as refused:  # in answer to the greeting
+        except RedisError as refused:  # in answer to the greeting, of which more answers may be to come
+            self._lose(interrupted())
             _refuse(batch, refused)
         except BaseException:
-            self._lose(_interrupted(), batch, sent=sent)
+            self._lose(interrupted(), batch, sent=sent)
             raise
 
     def receive(self) -> None:
         """Take in the replies to the oldest exchange in flight, and tell its caller."""
         entry = self._in_flight[0]
         try:
-            if isinstance(entry, Exchange):
+            if type(entry) is Exchange:
                 self._collect(entry)
             else:
-                self._collect_trailer(entry)
+                self._collect_trailer(entry)  # type: ignore[arg-type]
             self._in_flight.popleft()
             if not self._in_flight or self._has_its_place is not None:
                 self._used_at = self._heard_at = time.monotonic()
@@ -185,19 +147,34 @@ class Wire:
         except BaseException:
             if not self._in_flight or self._in_flight[0] is not entry:
                 self._in_flight.appendleft(entry)
-            self._lose(_interrupted())
+            self._lose(interrupted())
             raise
-        if isinstance(entry, Exchange):
-            entry.collected = True
-            if not entry.awaits or entry.trouble is not None or entry.failure is not None:
-                entry.conclude()
+        if type(entry) is not Exchange:
+            entry.answered()  # type: ignore[union-attr]
+        elif not entry.awaits or entry.trouble is not None or entry.failure is not None:
+            entry.conclude()
         else:
-            entry.answered()
+            entry.collected = True
+
+    def receive_buffered(self, has_time: Callable[[], bool]) -> None:
+        """Take in what more has come, as long as the caller has time."""
+        while self._in_flight and has_time() and self.buffered:
+            self.receive()
 
     def send_unawaited(self, exchange: Exchange) -> None:
         """Send now; its replies are taken in before those of the next exchange. It may get lost."""
-        if self._connection is not None:  # a new one is no place to start with work that nobody waits for
+        if self._stream is not None:  # a new one is no place to start with work that nobody waits for
             self.send([exchange])
+
+    def abandon(self) -> list[Exchange]:
+        """Hang up without telling anybody; returns the exchanges whose attempt was not over."""
+        entries, self._in_flight = self._in_flight, deque()
+        self.close()
+        found = [entry for entry in entries if isinstance(entry, Exchange)]
+        for entry in entries:
+            if isinstance(entry, Trailer):
+                found += entry.current()
+        return found
 
     def drain(self) -> None:
         """Take in everything in flight."""
@@ -206,45 +183,45 @@ class Wire:
 
     def close(self) -> None:
         """Drop the connection; another one comes with the next batch."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.disconnect()
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
 
     def break_off(self, reason: str) -> None:
         """Hang up on a server that is no longer the right one; what is in flight is sent again elsewhere."""
         self._lose(RedisConnectionError(reason))
 
-    def _open(self) -> AbstractConnection:
+    def _open(self) -> Stream:
         now = time.monotonic()
-        if self._connection is not None and (self._greet is None or now - self._used_at <= IDLE):
+        if self._stream is not None and (self._greet is None or now - self._used_at <= IDLE):
             self._used_at = now
-            return self._connection
-        if self._connection is not None:
+            return self._stream
+        if self._stream is not None:
             self.drain()  # answers that nobody waited for may lie there since the last use
-        if self._connection is None:
-            self._connection = self._dial(now)
+        if self._stream is None:
+            self._stream = self._dial(now)
         elif self._greet is not None:
-            self._greet(self._connection)
+            self._greet(self._stream.connection)
         self._used_at = self._heard_at = time.monotonic()
         if self._has_its_place is not None:
             self._confirm(self._heard_at)
-        return self._connection
+        return self._stream
 
-    def _dial(self, now: float) -> AbstractConnection:
+    def _dial(self, now: float) -> Stream:
         """A new connection, unless the last try has only just run into its time limit.
 
         A hub serves many servers, and all of its tasks wait while it dials.
         """
         if self._out_of_reach is not None and now < self._out_of_reach[0]:
-            raise self._out_of_reach[1]
+            raise RedisTimeoutError(str(self._out_of_reach[1]))
         try:
-            connection = self._connect()
+            stream = self._connect()
         except RedisTimeoutError as silent:
             over = time.monotonic()
             self._out_of_reach = (over + (over - now), silent)
             raise
         self._out_of_reach = None
-        return connection
+        return stream
 
     def _confirm(self, since: float) -> None:
         """Raises unless others said after ``since`` that the server has its place."""
@@ -253,18 +230,18 @@ class Wire:
             raise RedisConnectionError("another server has taken its place")
         self._confirmed_at = since
 
-    def _write(self, connection: AbstractConnection, batch: Sequence[Exchange]) -> None:
+    def _write(self, stream: Stream, batch: Sequence[Exchange]) -> None:
         before: list[Exchange] = []
         after: list[Exchange] = []
         durable: list[Exchange] = []
         packed: list[bytes] = []
         for exchange in batch:
-            exchange.begin(self)
-            packed += exchange.remaining()
-            if exchange.stamp == AFTER:
-                after.append(exchange)
-            elif exchange.stamp == BEFORE and not exchange.timestamp:
-                before.append(exchange)
+            packed += exchange.begin(self)
+            if exchange.stamp:
+                if exchange.stamp >= AFTER:
+                    after.append(exchange)
+                elif not exchange.timestamp:
+                    before.append(exchange)
             if exchange.durable and exchange.acknowledged is None:
                 durable.append(exchange)
         if before:
@@ -273,30 +250,35 @@ class Wire:
         if durable:
             assert self._acknowledge is not None
             requests = self._acknowledge(durable[0].key)
-            packed += [pack_command(request) for request in requests]  # type: ignore[arg-type]
+            packed += [pack(request) for request in requests]
             trailers.append(Acknowledgement(durable, len(requests)))
         if after:
             packed.append(self._packed_request(after))
-        connection.send_packed_command([b"".join(packed)], check_health=False)
+        stream.send(b"".join(packed))
         # In the order of the replies.
         stamps = [Stamps(before)] if before else []
         trailers += [Stamps(after)] if after else []
         self._in_flight += [*stamps, *batch, *trailers]
 
     def _packed_request(self, exchanges: Sequence[Exchange]) -> bytes:
-        packed: bytes = pack_command(self._timestamps(len(exchanges)))  # type: ignore[arg-type]
-        return packed
+        return pack(self._timestamps(len(exchanges)))
 
     def _collect(self, exchange: Exchange) -> None:
-        missing = len(exchange.packed) - len(exchange.replies)
-        for _ in range(missing):
-            reply = self._reply()
-            if exchange.trouble is not None or exchange.failure is not None:
-                continue
+        replies = exchange.replies
+        left = len(exchange.packed) - len(replies)
+        # Refused already: the timestamp that goes in front was.
+        refused = exchange.trouble is not None or exchange.failure is not None
+        assert self._stream is not None
+        read = self._stream.read if self._has_its_place is None else self._reply
+        while left and not refused:
+            reply = read()
+            left -= 1
             if isinstance(reply, RedisError):
-                _judge(exchange, reply)
-            else:
-                exchange.replies.append(reply)
+                exchange.refuse(_answer(reply))
+                break
+            replies.append(reply)
+        for _ in range(left):
+            read()
 
     def _collect_trailer(self, trailer: Trailer) -> None:
         reply = self._reply()
@@ -305,11 +287,10 @@ class Wire:
                 last = self._reply()
                 reply = reply if isinstance(reply, RedisError) else last
         if isinstance(reply, RedisError):
+            _answer(reply)
             for exchange in trailer.current():
-                _judge(exchange, reply)
-                if isinstance(trailer, Acknowledgement):
-                    # What it was to speak for has been executed. A master that becomes a replica answers so.
-                    exchange.executed_maybe = True
+                # What an acknowledgement speaks for was executed. A master that becomes a replica says so.
+                exchange.refuse(reply, executed=isinstance(trailer, Acknowledgement))
         elif isinstance(trailer, Acknowledgement):
             # WAIT counts replicas, WAITAOF the disk and replicas.
             for exchange in trailer.current():
@@ -318,16 +299,13 @@ class Wire:
             timestamp = reply - len(trailer.exchanges)
             for exchange in trailer.exchanges:
                 timestamp += 1
-                if trailer in exchange.awaits:
+                if trailer.is_awaited_by(exchange):
                     exchange.timestamp = timestamp
 
     def _reply(self) -> Any:
-        assert self._connection is not None
-        reply: Any
-        try:
-            reply = self._connection.read_response(disable_decoding=True, disconnect_on_error=False)
-        except (ResponseError, AuthenticationError, BusyLoadingError) as error:
-            reply = error
+        """The next reply, or error, from a server that still has its place."""
+        assert self._stream is not None
+        reply = self._stream.read()
         if self._has_its_place is not None:
             now = time.monotonic()
             if now - self._heard_at > IDLE:
@@ -351,49 +329,21 @@ class Wire:
             if isinstance(entry, Trailer):
                 for exchange in entry.current():
                     exchange.break_off(lost, sent=True)
+        # What of the batch was in flight has been told.
+        told = {id(entry) for entry in entries}
         for exchange in unsent:
-            if exchange.trouble is not lost:
+            if id(exchange) not in told:
                 exchange.break_off(lost, sent=sent)
 
 
-def _interrupted() -> Exception:
-    return RedisConnectionError("the conversation was interrupted")
+def _answer(error: RedisError) -> RedisError:
+    """The error, if it is an answer to a command; raises one that means the end of the connection."""
+    if isinstance(error, RedisConnectionError) and not isinstance(error, _ANSWERS):
+        raise error  # such as that there are too many connections
+    return error
 
 
 def _refuse(batch: Sequence[Exchange], error: RedisError) -> None:
     for exchange in batch:
-        _judge(exchange, error)
+        exchange.refuse(error)
         exchange.conclude()
-
-
-def is_read_only(error: RedisError) -> bool:
-    """Whether a replica refused to write; Redis 6.2 wraps the refusal in words of its own."""
-    return isinstance(error, ReadOnlyError) or "-READONLY" in str(error)
-
-
-def _judge(exchange: Exchange, error: RedisError) -> None:
-    """Decide what an error reply means for its exchange."""
-    text = str(error)
-    if (
-        isinstance(error, _NOT_EXECUTED)
-        or text.startswith((*_NOT_EXECUTED_WORDS, *_DEMOTED_WORDS))
-        or is_read_only(error)
-    ):
-        exchange.trouble = error
-        exchange.missing_script = isinstance(error, NoScriptError)
-    elif isinstance(error, OutOfMemoryError) or "OOM command not allowed" in text:
-        exchange.failure = StoreUnavailable(
-            "the store is out of memory and refuses writes: "
-            "raise maxmemory, or collect garbage and drop tables"
-        )
-    elif text.startswith("MISCONF"):
-        exchange.failure = StoreUnavailable(f"the store refuses writes ({text}): mend its disk")
-    elif isinstance(error, AuthenticationError):
-        exchange.failure = StoreUnavailable(f"the store refuses the login ({text}): check user and password")
-    elif isinstance(error, NoPermissionError) or any(words in text for words in _FORBIDDEN):
-        exchange.failure = PercolatorError(
-            f"the store's user may not do this ({text}): allow it in the server's access rules (ACL); "
-            "ACL LOG names the command"
-        )
-    else:
-        exchange.failure = PercolatorError(f"the store answered: {text}")

@@ -165,19 +165,6 @@ class Project:
         return self.end_of(process, 60)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def interruptible() -> Iterator[None]:
-    """SIGINT interrupts this process, and so those started from here.
-
-    Shells have what they start in the background ignore it, and that is inherited.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     url = f"embedded:{tmp_path_factory.mktemp('store')}"

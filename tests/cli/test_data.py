@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from percolator_core import connect
+from percolator_core.cli import namespaces
 from percolator_core.cli.bytestext import json_bytes, parse_bytes, show_bytes
 
 if TYPE_CHECKING:
@@ -147,6 +148,16 @@ def test_an_unknown_namespace_is_refused_and_not_made(filled: Project, command: 
     assert filled.namespace in ended.error
     with filled.connect() as db:
         assert db.store.one((b"KEYS", b"*typo*")) == []
+
+
+def test_a_namespace_made_between_the_two_looks_is_not_refused(
+    filled: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([False])
+    holds = namespaces._holds
+    monkeypatch.setattr(namespaces, "_holds", lambda client, key: next(looks, True) and holds(client, key))
+    assert filled("tables").code == 0
+    assert next(looks, None) is None
 
 
 def test_an_unknown_namespace_of_an_empty_store(tmp_path: Path, project: Project) -> None:

@@ -8,7 +8,7 @@ import json
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,6 +175,20 @@ class TestChanges:
             assert change.query in parse(change.url, change.contents, content_type).content.text
             assert change.query not in parse(change.url, old, content_type).content.text
 
+    def test_a_heading_inside_of_a_link_is_not_edited(self, indexed: Indexed) -> None:
+        for path, _ in list(indexed.crawl.source().files):
+            if path.endswith(".html"):
+                text = Path(path).read_text()
+                linked = text.replace("<h1>", '<a href="opal.html"><h1>').replace("</h1>", "</h1></a>")
+                Path(path).write_text(linked)
+        edits = [change for change in indexed.plan() if change.kind in {"heading", "paragraph"}]
+        assert edits
+        for change in edits:
+            assert change.contents is not None
+            page = parse(change.url, change.contents, "text/html")
+            assert change.query in page.content.text
+            assert not any(change.query in text for texts in page.outlinks.root.values() for text in texts)
+
     def test_a_run_is_repeatable_and_the_next_one_is_another(self, indexed: Indexed) -> None:
         assert indexed.plan(1) == indexed.plan(1)
         words = {change.query for run in (1, 2, 3) for change in indexed.plan(run)[:10]}
@@ -205,6 +219,23 @@ class TestChanges:
         indexed.update(changes)
         assert all(proof.holds for proof in prove(changes, indexed.index))
         assert check(indexed.db.snapshot(), indexed.index) == []
+
+    def test_a_copy_is_noticed_though_the_rank_falls(self, indexed: Indexed) -> None:
+        change = indexed.plan()[-1]
+        assert change.kind == "duplicated"
+        # What an earlier change has done to the rank is about to be exported.
+        ((key, version),) = indexed.index.query(
+            "SELECT key, version FROM postings WHERE url = ?", (change.other,)
+        )
+        old = next(posting for posting in indexed.index.postings() if posting.key == key)
+        assert indexed.index.refresh(replace(old, rank=old.rank + 100), version + 1)
+        with BackgroundWorker(indexed.db, indexed.chain, indexed.url, indexed.index.path) as worker:
+            Update(indexed.db, indexed.crawl, indexed.index, worker).apply(change)
+        [found] = [
+            result for result in search(change.query, index=indexed.index) if result.url == change.other
+        ]
+        assert found.size == 2
+        assert found.rank < old.rank + 100
 
     def test_a_proof_can_fail(self, indexed: Indexed) -> None:
         # Planned and not done.
@@ -267,6 +298,7 @@ def test_nothing_is_wider_than_the_terminal(width: int) -> None:
     assert "1234.5 ms" in shown
     assert "✗ 9 cells or postings are wrong" in shown
     assert "✗ 2 cells are in quarantine" in shown
+    assert "copy and original are one result: that does not hold" in shown
 
 
 class TestFolder:
@@ -311,6 +343,7 @@ class TestFolder:
         assert indexed.db.snapshot().get(TABLE, indexed.crawl.base_url + "opal.html", "contents")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 class TestWhole:
     def test_two_runs_on_the_installed_distributions(self, project: Project) -> None:

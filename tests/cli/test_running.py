@@ -27,8 +27,10 @@ def test_drain_works_everything_off(project: Project) -> None:
     project.put(a="one two", b="three")
     ended = project.ok("drain", "chain")
     rows = {line.split()[0]: line.split()[1:] for line in ended.out.splitlines()}
-    assert rows["observer"] == ["ran", "collapsed", "conflicts", "failed", "quarantined"]
+    assert rows["observer"] == ["ran", "collapsed", "conflicts", "failed", "quarantined", "reads", "sent"]
     assert rows["split"][0] == "2"
+    reads, sent = map(int, rows["split"][-2:])
+    assert reads > sent > 0
     assert project.ok("get", "words", "sum", "total").out == "3\n"
     again = project.ok("drain", "chain", "--json").json
     assert again["total"]["ran"] == 0
@@ -164,6 +166,7 @@ def test_ctrl_c_loses_nothing(project: Project, command: str) -> None:
 
 
 def test_another_chain_is_refused_while_a_worker_runs(project: Project) -> None:
+    project.put()
     process = project.start("worker", "chain")
     try:
         read_line(process, "worker started")

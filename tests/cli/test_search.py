@@ -28,7 +28,7 @@ def index(tmp_path: Path) -> Path:
     path = tmp_path / "index" / "serving.db"
     made = ServingIndex(path)
     for url, (title, text, rank) in PAGES.items():
-        made.put(Posting(f"url:{url}", url, title, "", text, "f", rank), version=1)
+        made.put(Posting(f"url:{url}", url, title, "", text, "f", rank, 1), version=1)
     made.close()
     return path
 
@@ -106,14 +106,20 @@ def test_a_package_that_an_application_lacks_is_named(
 
 
 def test_a_result_fits_its_width() -> None:
-    long = Result("doc://a/" + "u" * 200, "t" * 200, "s" * 100 + " **found** " + "s" * 100, 1.0, 1.0)
+    long = Result("doc://a/" + "u" * 200, "t" * 200, "s" * 100 + " **found** " + "s" * 100, 1.0, 1.0, 12_345)
     lines = result_text(12, long, 80).plain.splitlines()
     assert len(lines) == 3
     assert all(len(line) <= 80 for line in lines)
 
 
+def test_duplicates_are_counted() -> None:
+    alone, copied = (Result("doc://a/", "T", "", 1.0, 1.0, size) for size in (1, 3))
+    assert result_text(1, alone).plain.splitlines()[1] == "    doc://a/"
+    assert result_text(1, copied).plain.splitlines()[1] == "    doc://a/  and 2 more like it"
+
+
 def test_a_found_word_is_not_cut_off() -> None:
-    text = result_text(1, Result("doc://a/", "T", "…" + "before " * 30 + "**found** after", 1.0, 1.0), 80)
+    text = result_text(1, Result("doc://a/", "T", "…" + "before " * 30 + "**found** after", 1.0, 1.0, 1), 80)
     assert "found after" in text.plain.splitlines()[2]
     assert "found" in [
         text.plain[span.start : span.end] for span in text.spans if "yellow" in str(span.style)
@@ -121,7 +127,7 @@ def test_a_found_word_is_not_cut_off() -> None:
 
 
 def test_found_words_stand_out() -> None:
-    text = result_text(1, Result("doc://a/", "T", "one **two** three", 1.0, 1.0))
+    text = result_text(1, Result("doc://a/", "T", "one **two** three", 1.0, 1.0, 1))
     assert text.plain.endswith("one two three")
     marked = [text.plain[span.start : span.end] for span in text.spans if "yellow" in str(span.style)]
     assert marked == ["two"]

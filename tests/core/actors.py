@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from percolator_core import TransactionConflict, Version
-from percolator_core.torture.faults import FaultyDatabase
-from percolator_core.torture.history import CellKey, Outcome, Read, TransactionRecord, Write
-from percolator_core.torture.marks import Mark, tag_value, untag_value
-from percolator_core.torture.stepper import Operation, Stepper
+from percolator_core.torture.faults.plan import Operation
+from percolator_core.torture.faults.stepper import Stepper
+from percolator_core.torture.faults.store import FaultyDatabase
+from percolator_core.torture.histories.history import CellKey, Outcome, Read, TransactionRecord, Write
+from percolator_core.torture.histories.marks import Mark, tag_value, untag_value
 from tests.core.schedules import Footprint, footprint
 
 Program = Callable[["Actor"], None]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import percolator_core as percolator
+from tests.core.phases import X, Y, Z
 from tests.core.servers import Server, binaries, some_namespace
 from tests.servers.cluster import Cluster
 from tests.servers.sentinel import Sentinels
@@ -83,6 +84,23 @@ def db(connect: Connect) -> percolator.Database:
     db = connect()
     db.create_table("t", notify_only=["ping"])
     return db
+
+
+@pytest.fixture
+def writer(connect: Connect, db: percolator.Database) -> percolator.Database:
+    """A client whose commits have two phases, and whose locks live for 10 s. X, Y and Z have old values."""
+    writer = connect()
+    writer.client.one_call_a_tablet = True
+    with db.transaction() as t:
+        for row in (X, Y, Z):
+            t.set("t", row, "v", b"old")
+    return writer
+
+
+@pytest.fixture
+def reader(connect: Connect, db: percolator.Database) -> percolator.Database:
+    """A client that waits for nobody."""
+    return connect(lock_wait=0.1)
 
 
 @pytest.fixture(params=[False, True], ids=["one-call", "two-phase"])

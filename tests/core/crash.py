@@ -24,8 +24,8 @@ from percolator_core import (
 )
 from percolator_core.commit import _cells
 from percolator_core.dirty import DirtyIndex
+from tests.chains import chain_of, watch
 from tests.core.servers import Faults, commit_of, die, rows_apart, until
-from tests.worker.conftest import chain_of, watch
 
 ROWS: Final = rows_apart(3)
 X, Y, Z = ROWS
@@ -65,6 +65,8 @@ class Scene:
 
     def __init__(self, connect: Connect, owner: Owner) -> None:
         self.owner = owner
+        self.holds_up = False
+        """Whether nobody can get through, which is to be seen soon."""
         self.ttl = TTL[owner]
         self.other = connect(lock_wait=0.05 if owner == "live" else 20.0, lock_ttl=5.0)
         self.other.client.one_call_a_tablet = True
@@ -313,7 +315,7 @@ def _sweep(scene: Scene) -> bool:
 
 def _observe(scene: Scene) -> bool:
     try:
-        scene.work(0.15 if scene.owner == "live" else 60)
+        scene.work(0.15 if scene.holds_up else 60)
     except TimeoutError:
         return False
     return True

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
-from percolator_core.torture.stepper import Operation
+from percolator_core.store.packing import parts
+from percolator_core.torture.faults.plan import Operation
 
 Move = tuple[str, str]
 """What is done and who does it: ``("step", "A")``."""
@@ -49,7 +50,7 @@ def footprint(operation: Operation) -> Footprint:
     """
     if not operation.commands:
         return frozenset({(_ORACLE, True)})
-    (command,), (name,) = operation.commands, operation.names
+    (command,), (name,) = map(parts, operation.commands), operation.names
     if command[0] == b"EVALSHA":
         keys = [bytes_of(key) for key in command[3 : 3 + int(command[2])]]
     else:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 import percolator_core as percolator
 from percolator_core.commit import Commit
 from percolator_core.keys import tablet_of
+from percolator_core.store import Store
+from percolator_core.store.stream import Stream
 from percolator_core.store.topology import Endpoint
 from percolator_core.transaction import Transaction
 
@@ -44,10 +50,32 @@ def binaries() -> dict[str, str]:
     return found
 
 
+_PORTS_EACH = 1_000
+"""For each process that tests run in. All lie below those that the system gives to clients."""
+
+
+def _ports() -> Iterator[int]:
+    # Not whatever the system offers: until the server listens, it could offer the same to somebody else.
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    start = random.randrange(_PORTS_EACH)
+    for offset in itertools.count(start):
+        yield 11_000 + _PORTS_EACH * (process % 10) + offset % _PORTS_EACH
+
+
+_next_ports = _ports()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port on which nobody listens, nor on the one that a cluster's server opens beside it."""
+    for port in _next_ports:
+        try:
+            for one in (port, port + 10_000):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", one))
+        except OSError:
+            continue
+        return port
+    raise AssertionError("unreachable")
 
 
 class Server:
@@ -100,7 +128,40 @@ class Server:
             return False
 
 
-def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+class Busy:
+    """A server that runs a script without end, and answers BUSY, from `begin` to `end`."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._thread = threading.Thread(target=self._hog, daemon=True)
+
+    def begin(self) -> None:
+        """Returns when it answers so."""
+        with self._server.client() as client:
+            client.config_set("lua-time-limit", 20)
+        self._thread.start()
+        until(self._is_busy)
+
+    def end(self) -> None:
+        with self._server.client() as client:
+            client.script_kill()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def _hog(self) -> None:
+        with self._server.client() as client, suppress(redis.exceptions.ResponseError):
+            client.eval("while true do end", 0)
+
+    def _is_busy(self) -> bool:
+        try:
+            with self._server.client() as client:
+                client.ping()
+        except redis.exceptions.ResponseError as error:
+            return "BUSY" in str(error)
+        return False
+
+
+def until(condition: Callable[[], object], seconds: float = 20) -> None:
     """Wait for the condition."""
     end = time.monotonic() + seconds
     while not condition():
@@ -121,6 +182,13 @@ def rows_apart(count: int, tablets: int = 16) -> list[bytes]:
         rows.setdefault(tablet_of(row, tablets), row)
         number += 1
     return list(rows.values())
+
+
+def sha_of(store: Store, name: str) -> bytes:
+    """The name by which a server knows a script."""
+    _, sha, *_ = store.script(name, ())
+    assert isinstance(sha, bytes)
+    return sha
 
 
 def commit_of(transaction: Transaction) -> Commit:
@@ -163,14 +231,14 @@ class Faults:
             if self.plan and self.plan[0][0] == b"connect":
                 self.plan.pop(0)
                 raise RedisConnectionError("no connection")
-            return FaultyConnection(dial(endpoint), self)
+            return FaultyStream(dial(endpoint), self)
 
         db.store._dialer.dial = faulty_dial  # type: ignore[method-assign]
         hang_up(db)
 
     def script(self, name: str, what: str | Callable[[], object], times: int = 1) -> None:
         """Plan a fault for the next calls of a script."""
-        self.plan += [(self.store.sha(name), what)] * times
+        self.plan += [(sha_of(self.store, name), what)] * times
 
     def take(self, data: bytes) -> str | Callable[[], object] | None:
         if self.plan and self.plan[0][0] in data:
@@ -180,7 +248,7 @@ class Faults:
     def deliver(self) -> None:
         """Send what was held, on a connection of its own."""
         raw = socket.socket(socket.AF_UNIX)
-        raw.connect(self.store._topology.endpoint(0).host)
+        raw.connect(self.store.endpoints()[0].host)
         for data in self.held:
             raw.sendall(data + b"*1\r\n$4\r\nECHO\r\n".replace(b"*1", b"*2") + b"$4\r\nover\r\n")
             received = b""
@@ -190,16 +258,17 @@ class Faults:
         raw.close()
 
 
-class FaultyConnection:
+class FaultyStream:
     """A connection that breaks as planned."""
 
-    def __init__(self, real: Any, faults: Faults) -> None:
+    def __init__(self, real: Stream, faults: Faults) -> None:
         self._real = real
         self._faults = faults
         self._broken = False
+        self.connection = real.connection
+        self.socket = real.socket
 
-    def send_packed_command(self, chunks: list[bytes], check_health: bool = True) -> None:
-        data = b"".join(chunks)
+    def send(self, data: bytes) -> None:
         what: object = self._faults.take(data)
         if what == "lose request":
             raise RedisConnectionError("lost on its way")
@@ -208,37 +277,26 @@ class FaultyConnection:
             raise RedisConnectionError("lost on its way, or late")
         if callable(what):
             what = what()
-        self._real.send_packed_command([data], check_health=False)
+        self._real.send(data)
         if what == "lose reply":
             self._drain()
             self._broken = True
         elif what == "twice":
             self._drain()
-            self._real.send_packed_command([data], check_health=False)
+            self._real.send(data)
 
     def _drain(self) -> None:
-        self._real.send_command("ECHO", "over", check_health=False)
-        while True:
-            try:
-                if self._real.read_response(disable_decoding=True) == b"over":
-                    return
-            except redis.exceptions.ResponseError:
-                continue
+        self._real.send(b"*2\r\n$4\r\nECHO\r\n$4\r\nover\r\n")
+        while self._real.read() != b"over":
+            pass
 
-    def read_response(self, **options: Any) -> Any:
+    def read(self) -> Any:
         if self._broken:
             raise RedisConnectionError("the reply was lost")
-        return self._real.read_response(**options)
+        return self._real.read()
 
-    def can_read(self, timeout: float = 0) -> bool:
-        return self._broken or bool(self._real.can_read(timeout))
+    def ready(self) -> bool:
+        return self._broken or self._real.ready()
 
-    @property
-    def _sock(self) -> Any:
-        return self._real._sock
-
-    def send_command(self, *command: Any, **options: Any) -> None:
-        self._real.send_command(*command, **options)
-
-    def disconnect(self) -> None:
-        self._real.disconnect()
+    def close(self) -> None:
+        self._real.close()

@@ -253,6 +253,7 @@ def test_a_prewrite_that_is_refused_has_written_nothing(
     writer.client.one_call_a_tablet = True
     [call] = commit._calls
     why = refused(db, writer, commit)
+    writer.client.owner()  # coming alive moves the oracle along
     before = everything(db)
     assert db.store.one(commit._prewrite_call(call, role))[0] == why
     assert everything(db) == before

@@ -10,7 +10,10 @@ from datetime import timedelta
 import pytest
 
 from percolator_core import Database, SnapshotTooOld, TransactionConflict
-from percolator_core.janitor import Janitor
+from percolator_core.janitor import TOMBSTONE_GRACE, Janitor
+from percolator_core.snapshot import FRESH
+from percolator_core.store.packing import Command
+from tests.clock import FakeClock, connect_with_clock
 from tests.core.crash import Connect, Interrupted
 from tests.core.servers import commit_of, die, rows_apart
 from tests.core.test_growth import put, size_of
@@ -97,7 +100,7 @@ class Crew:
                 self.errors.append(error)
                 self.done.set()
 
-        thread = threading.Thread(target=run)
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         self._threads.append(thread)
         return thread
@@ -105,8 +108,9 @@ class Crew:
     def dismiss(self) -> None:
         self.done.set()
         for thread in self._threads:
-            thread.join()
+            thread.join(60)
         assert self.errors == []
+        assert not any(thread.is_alive() for thread in self._threads)
 
 
 def test_nothing_is_lost_while_two_collect_and_others_read_and_write(
@@ -142,7 +146,7 @@ def test_nothing_is_lost_while_two_collect_and_others_read_and_write(
     for work in (collect, collect, read):
         crew.hire(connected(), work)
     for writer in [crew.hire(connected(), transfers) for _ in range(2)]:
-        writer.join()
+        writer.join(120)
     crew.dismiss()
     db.resolve_locks(NOTHING)
     db.collect_garbage(NOTHING)
@@ -169,3 +173,74 @@ def transfers(db: Database, chance: random.Random) -> None:
         except (TransactionConflict, SnapshotTooOld):
             continue
         left -= 1
+
+
+def test_a_clock_that_jumps_ahead_forgets_no_deletion_unnoticed(connect: Connect, db: Database) -> None:
+    """A snapshot that is young by the client's clocks is old by the server's, which tells what to forget."""
+    clock = FakeClock(db.store.keyspace)
+    with connect_with_clock(db.store.url, db.store.keyspace, clock) as timed:
+        put(timed, HOT, b"here")
+        past, knowing = timed.begin(), timed.begin()
+        assert past.start_timestamp
+        assert knowing.get("t", HOT, "v") == b"here"
+        with timed.transaction() as t:
+            t.delete("t", HOT, "v")
+        clock.set_forward(timed.store, TOMBSTONE_GRACE + FRESH)
+        put(timed, COOL, b"tells the client what time it is")
+        timed.collect_garbage(NOTHING)
+        assert timed.snapshot().get("t", HOT, "v") is None
+        with pytest.raises(SnapshotTooOld):
+            past.get("t", HOT, "v")
+        assert knowing.get("t", HOT, "v") == b"here"  # what was read once is kept, and true
+
+
+def test_no_lock_is_missed_while_others_come_and_go(connect: Connect, db: Database) -> None:
+    """Locks that vanish while the collector goes through them must not hide one that stays."""
+    db.create_table("one", tablets=1)
+    put(db, HOT, b"0")
+    with db.transaction() as t:
+        t.set("one", b"zz", "v", b"0")
+    writer, bulk = connect(), connect()
+    for other in (writer, bulk):
+        other.client.one_call_a_tablet = True
+    stranded = writer.begin()
+    stranded.set("t", HOT, "v", b"whole")
+    stranded.set("one", b"zz", "v", b"whole")
+    commit = commit_of(stranded)
+    commit.commit_primary(commit.prewrite())
+    die(writer)
+    put(db, HOT, b"next")
+    safe = db.timestamp()
+    many = bulk.begin()
+    for number in range(900):
+        many.set("one", b"r%d" % number, "v", b"1")
+    many.start_timestamp  # noqa: B018 - fixes the snapshot
+    others = commit_of(many)
+    commit_ts = others.prewrite()
+    tag = db.catalog.table("one").tags[0]
+    # The others' locks come first, as after a clock was set back.
+    locks = db.store.one((b"ZRANGE", tag + b"locks", b"0", b"-1"))
+    stays = max(locks, key=lambda mark: mark.endswith(b"zz"))
+    db.store.one((b"ZADD", tag + b"locks", b"%d" % db.timestamp(), stays))
+    janitor = Janitor(db.client)
+    pages: list[object] = []
+
+    class BetweenPages:
+        """The store, in which the others' locks go before the second page of the lock index is read."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(db.store, name)
+
+        def one(self, command: Command) -> object:
+            if command[0] in (b"ZSCAN", b"ZRANGEBYSCORE") and command[1] == tag + b"locks":
+                pages.append(command)
+                if len(pages) == 2:
+                    others.commit_secondaries(others.commit_primary(commit_ts))
+                    bulk.store.one((b"PING",))  # what was sent before has been executed
+            return db.store.one(command)
+
+    janitor._store = BetweenPages()  # type: ignore[assignment]
+    janitor._resolve_up_to(safe)
+    assert len(pages) >= 2
+    assert not list(db.locks())
+    assert db.snapshot().get("one", b"zz", "v") == b"whole"

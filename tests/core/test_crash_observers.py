@@ -11,9 +11,9 @@ import pytest
 from percolator_core import Cell, Chain, Database, LockTimeout, Transaction, TransactionConflict, Worker
 from percolator_core.dirty import LEASE, DirtyIndex, Lease, acknowledge
 from percolator_core.worker import Counts
+from tests.chains import chain_of, watch
 from tests.core.crash import TABLES
 from tests.core.servers import commit_of, die, rows_apart
-from tests.worker.conftest import chain_of, watch
 
 CELL, TOTAL = rows_apart(2)
 Connect = Callable[..., Database]

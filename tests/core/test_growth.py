@@ -15,12 +15,18 @@ from percolator_core import Database, SnapshotTooOld, Transaction, TransactionCo
 from percolator_core.dirty import DirtyIndex, acknowledge
 from percolator_core.janitor import Janitor
 from percolator_core.snapshot import Snapshot
+from tests.chains import chain_of, watch
 from tests.core.crash import TABLES, Connect
 from tests.core.servers import commit_of, die, rows_apart
-from tests.worker.conftest import chain_of, watch
 
 HOT, COOL, OTHER = rows_apart(3)
 NOTHING = timedelta(0)
+
+ALLOCATIONS = 3
+"""Of a row without older versions: its key, the object, and the hash in one block."""
+
+ALLOCATOR_SLACK = 16
+"""Bytes by which glibc may hand out more than was asked: a remainder too small to be a block of its own."""
 
 
 class Size(NamedTuple):
@@ -29,6 +35,10 @@ class Size(NamedTuple):
     memory: int
     fields: int
     versions: int
+
+    def is_that_of(self, other: Size) -> bool:
+        """Whether both hold as much, whatever blocks the allocator had left for them."""
+        return self[1:] == other[1:] and abs(self.memory - other.memory) <= ALLOCATIONS * ALLOCATOR_SLACK
 
 
 def size_of(db: Database, row: bytes) -> Size:
@@ -87,7 +97,7 @@ def test_a_row_written_100_000_times_occupies_what_one_written_10_times_does(db:
     assert size_of(db, HOT).versions == 99_990
     collected = db.collect_garbage(NOTHING)
     assert collected.versions == 99_990
-    assert size_of(db, HOT) == size_of(db, COOL)
+    assert size_of(db, HOT).is_that_of(size_of(db, COOL))
     # Its row and the safe points of the other tablets are new.
     new = keys_of(db) - before
     assert {key.rpartition(b"}")[2] for key in new} == {b"r:" + HOT, b"rows", b"meta"}
@@ -111,7 +121,7 @@ def test_acknowledgements_do_not_pile_up(watched: tuple[Database, DirtyIndex]) -
     assert size_of(db, HOT).versions == 2 * 999
     before = keys_of(db)
     db.collect_garbage(NOTHING)
-    assert size_of(db, HOT) == size_of(db, COOL)
+    assert size_of(db, HOT).is_that_of(size_of(db, COOL))
     assert size_of(db, HOT).versions == 0
     assert keys_of(db) <= before
     # The acknowledgement goes with its cell.

@@ -19,14 +19,14 @@ import pytest
 from percolator_core import Version
 from percolator_core.keys import Keyspace, tablet_of
 from percolator_core.model import unpack_version
-from percolator_core.store.exchange import Command
-from percolator_core.torture.checker import check
-from percolator_core.torture.clock import FakeClock
-from percolator_core.torture.faults import ExactPlan, FaultyDatabase, Kind, connect
-from percolator_core.torture.history import CellKey, History, TransactionRecord, Write
-from percolator_core.torture.marks import Mark, tag_value
-from percolator_core.torture.stepper import Operation
-from percolator_core.torture.survey import read_final
+from percolator_core.store.packing import Command
+from percolator_core.torture.checker.check import check
+from percolator_core.torture.faults.plan import ExactPlan, Kind, Operation
+from percolator_core.torture.faults.store import FaultyDatabase, connect
+from percolator_core.torture.histories.history import CellKey, History, TransactionRecord, Write
+from percolator_core.torture.histories.marks import Mark, tag_value
+from percolator_core.torture.histories.survey import read_final
+from tests.clock import FakeClock
 from tests.core.actors import (
     Actor,
     Janitor,
@@ -378,6 +378,7 @@ def world(plain_server: Server) -> Iterator[World]:
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "trouble"), TRIED)
 def test_all_schedules(world: World, mode: str, trouble: str) -> None:
     shapes, least = TRIED[mode, trouble]

@@ -10,11 +10,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import redis
 
 import percolator_core as percolator
 from percolator_core import Database, StoreUnavailable
 from percolator_core.model import MAX_TIMESTAMP
-from tests.core.servers import Server, binaries, hang_up
+from tests.core.servers import Server, binaries, hang_up, until
 
 SECOND = 1_000_000
 
@@ -92,12 +93,7 @@ def test_a_restart_that_lost_the_newest_timestamps(binary: str) -> None:
             early = db.timestamp()
             with server.client() as client:
                 client.bgrewriteaof()
-                deadline = time.monotonic() + 20
-                while any(
-                    client.info("persistence")[f"aof_rewrite_{how}"] for how in ("in_progress", "scheduled")
-                ):
-                    assert time.monotonic() < deadline
-                    time.sleep(0.01)
+                until(lambda: not is_rewriting(client))
                 state = client.hgetall(db.store.keyspace.oracle)
             sizes = {path: path.stat().st_size for path in logs(server)}
             later = [db.timestamp() for _ in range(100)]
@@ -111,6 +107,11 @@ def test_a_restart_that_lost_the_newest_timestamps(binary: str) -> None:
             assert int(state[b"limit"]) > int(state[b"last"])
     finally:
         server.close()
+
+
+def is_rewriting(client: redis.Redis) -> bool:
+    state = client.info("persistence")
+    return bool(state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"])
 
 
 def logs(server: Server) -> list[Path]:
@@ -150,3 +151,29 @@ def test_a_forked_child_has_no_spare_timestamps_of_its_parent(tmp_path: Path) ->
         versions = db.history("t", "row", "v")
         assert [version.value for version in versions] == [b"parent", b"child"]
         assert len({version.start_ts for version in versions}) == 2
+
+
+def test_the_mark_lies_ahead_before_a_timestamp_is_asked_for(db: Database) -> None:
+    """After a pause the first timestamp and the mark must not be lost together."""
+    key = db.store.keyspace.oracle
+    db.store.one((b"HSET", key, b"limit", b"1000"))
+    hang_up(db)
+    db.store.one((b"PING",))
+    assert int(db.store.one((b"HGET", key, b"limit"))) > time.time() * SECOND
+    assert db.timestamp() < int(db.store.one((b"HGET", key, b"limit")))
+
+
+def test_whoever_lives_keeps_the_mark_ahead(db: Database) -> None:
+    key = db.store.keyspace.oracle
+    db.client.owner()
+    db.store.one((b"HSET", key, b"limit", b"1000"))
+    db.client._renew()
+    assert int(db.store.one((b"HGET", key, b"limit"))) > time.time() * SECOND
+
+
+def test_a_server_that_lost_what_we_saw_jumps_beyond(db: Database) -> None:
+    key = db.store.keyspace.oracle
+    seen = db.client.oracle.seen = int(time.time() * SECOND) + 3600 * SECOND
+    db.store.one((b"HSET", key, b"server", b"another"))
+    hang_up(db)
+    assert db.timestamp() > seen

@@ -27,8 +27,8 @@ from hypothesis.stateful import (
 
 from percolator_core import Snapshot, SnapshotTooOld, Transaction, TransactionConflict
 from percolator_core.keys import decode_mark
-from percolator_core.torture.faults import FaultyDatabase, connect
-from percolator_core.torture.stepper import Stepper
+from percolator_core.torture.faults.stepper import Stepper
+from percolator_core.torture.faults.store import FaultyDatabase, connect
 from tests.core.servers import Server, die
 
 settings.register_profile(
@@ -531,6 +531,7 @@ def left_by_collection(versions: list[Stored], safe: int) -> list[Stored]:
     return above
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # when it fails, to find the shortest example takes minutes
 def test_against_the_model(server: Server) -> None:
     class Bound(Machine):

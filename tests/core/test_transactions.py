@@ -69,8 +69,8 @@ def test_names_of_every_kind(url_of_every_kind: str, db: Database, name: str) ->
         other.drop_table(name)
         assert other.tables() == []
         left = other.store.keyspace.prefix.replace(b"}", b":") + b"*"
-        for endpoint in other.store._topology.endpoints():
-            assert other.store._dialer.ask(endpoint, (b"KEYS", left)) == []
+        for endpoint in other.store.endpoints():
+            assert other.store.ask(endpoint, (b"KEYS", left)) == []
     assert db.tables()[0].name == "t"
 
 
@@ -151,8 +151,8 @@ def test_scans_against_a_model(  # noqa: C901
 
 
 def test_scans_longer_than_a_page(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("percolator_core.snapshot.PAGE_ROWS", 7)
-    monkeypatch.setattr("percolator_core.snapshot.PAGE_BYTES", 100)
+    monkeypatch.setattr("percolator_core.tabletscan.PAGE_ROWS", 7)
+    monkeypatch.setattr("percolator_core.tabletscan.PAGE_BYTES", 100)
     with db.transaction() as t:
         for number in range(500):
             t.set("t", b"%03d" % number, "v", b"x" * (number % 90))

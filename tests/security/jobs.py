@@ -21,8 +21,8 @@ from percolator_core.model import TableDefinition
 from percolator_core.observers import Chain, Observer, Retry
 from percolator_core.status import locks, status
 from percolator_core.worker import Counts
+from tests.chains import chain_of, watch
 from tests.core.servers import Server, commit_of, die, rows_apart, until
-from tests.worker.conftest import chain_of, watch
 
 TABLES: Final = (TableDefinition("docs", 2), TableDefinition("sums", 2, ("dirty",)))
 FIRST, SECOND = rows_apart(2, 2)

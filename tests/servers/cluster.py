@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import signal
-import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
@@ -16,24 +18,8 @@ from redis.exceptions import ResponseError
 from tests.core.servers import Server, free_port, until
 
 SLOTS: Final = 16384
-_BUS: Final = 10_000
-"""How far above its port a node's cluster bus listens; the one place that all versions know."""
 
 _PATIENCE: Final = 30.0
-
-
-def port_with_bus() -> int:
-    """A free port whose cluster bus is free too."""
-    while True:
-        port = free_port()
-        if port + _BUS > 65535:
-            continue
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port + _BUS))
-            except OSError:
-                continue
-        return port
 
 
 @dataclass(frozen=True)
@@ -68,7 +54,7 @@ class Node(Server):
 
     def start(self) -> None:
         if self.process is None:
-            self.port = port_with_bus()
+            self.port = free_port()
         super().start()
 
     @property
@@ -225,6 +211,25 @@ class Cluster:
         """Make a replica the primary, without asking the others: what its primary had not sent it is lost."""
         replica.ask("CLUSTER", "FAILOVER", "TAKEOVER")
         until(lambda: "master" in replica.me.flags and bool(replica.me.slots), _PATIENCE)
+        self.await_ready()
+
+    def change_roles(self, replica: Node) -> None:
+        """A planned failover: the primary takes no writes until its replica has everything and takes over."""
+        asked_at = -math.inf
+
+        def is_over() -> bool:
+            nonlocal asked_at
+            me = replica.me
+            if "master" in me.flags and me.slots:
+                return True
+            # The replica gives up after five seconds, as happens soon after another failover.
+            if time.monotonic() - asked_at > 6:
+                asked_at = time.monotonic()
+                with suppress(ResponseError):  # it may be over by now
+                    replica.ask("CLUSTER", "FAILOVER")
+            return False
+
+        until(is_over, 60)
         self.await_ready()
 
     # Moving slots.

@@ -4,16 +4,41 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Self
 
 import redis
 from redis.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from tests.core.servers import Server, until
 
-_PATIENCE: Final = 40.0
+_INFO_PERIOD: Final = 10.0
+"""Seconds between a sentinel's questions about a server's role; it acts on the answers only."""
+
+_TILT_PERIOD: Final = 30.0
+"""Seconds for which a sentinel does nothing after its timer was more than two seconds late, or the clock was
+set back. From Redis 7.0 on `Sentinels` makes this short."""
+
+_PATIENCE: Final = _TILT_PERIOD + 4 * _INFO_PERIOD
+"""A sentinel demotes a server that calls itself a master at the second answer, since it first waits eight
+seconds for news, and otherwise at a later one. This is room for two answers, for one TILT, for the answer
+after it, and for one more at which a server seemed to be down."""
+
+_LINES_TOLD: Final = 25
+_WIDTH_TOLD: Final = 160
+_FIELDS_TOLD: Final = (
+    b"port",
+    b"flags",
+    b"config-epoch",
+    b"role-reported",
+    b"role-reported-time",
+    b"info-refresh",
+    b"master-port",
+    b"master-link-status",
+)
 
 
 class DataServer(Server):
@@ -39,6 +64,15 @@ class DataServer(Server):
 
     def client(self) -> redis.Redis:
         return redis.Redis(unix_socket_path=str(self.socket), password=self.password)
+
+    def start_as_replica(self, master: DataServer) -> None:
+        """Start it again; it is at no moment a master."""
+        own = self.settings
+        self.settings = (*own, "--replicaof", "127.0.0.1", str(master.port))
+        try:
+            self.start()
+        finally:
+            self.settings = own
 
     def ask(self, *command: str | bytes | int) -> Any:
         """The plain reply to one command; raises `redis.exceptions.ResponseError` for an error reply."""
@@ -76,7 +110,7 @@ class SentinelServer(DataServer):
 class Sentinels:
     """One master, its replicas and the sentinels. A context manager that ends them all.
 
-    ``settings`` go to every data server. A killed master is failed over within about three seconds.
+    ``settings`` go to every data server. A killed master is failed over within about four seconds.
     """
 
     service = "the-service"
@@ -155,33 +189,64 @@ class Sentinels:
 
     def await_failover(self, old: DataServer) -> DataServer:
         """Wait until all living sentinels name another, writable master than ``old``; returns it."""
-
-        def over() -> bool:
-            ports = {self._named_by(sentinel) for sentinel in self.sentinels if sentinel.alive}
-            if len(ports) != 1 or old.port in ports:
-                return False
-            found = self._at(ports.pop())
-            return found.alive and _role(found) == b"master"
-
-        until(over, _PATIENCE)
+        self._await(lambda: self._failed_over(old))
         return self.master
 
     def switch(self) -> DataServer:
         """Have the sentinels make another server the master while the old one runs; returns the new one."""
-        old = self.master
-        # It is refused for a moment after another failover, or until a replica is known to be fit.
-        until(self._failover_begins, _PATIENCE)
-        return self.await_failover(old)
+        old, asked = self.master, self.sentinels[0]
+
+        def over() -> bool:
+            # It is refused for a moment after another failover, until a replica is known to be fit, and while
+            # it is under way. If the sentinel pauses for longer than ``failover-timeout``, it gives up.
+            if self._named_by(asked) == old.port:
+                with suppress(ResponseError):
+                    asked.ask("SENTINEL", "FAILOVER", self.service)
+            return self._failed_over(old)
+
+        self._await(over)
+        return self.master
 
     def restart(self, server: DataServer) -> None:
-        """Start a killed server again and wait until it follows the master, ten seconds or so."""
-        server.start()
-        if self.master is not server:
-            until(lambda: self._follows(server), _PATIENCE)
+        """Start a killed server again, as a replica if there is another master, and wait until it follows."""
+        master = self.master
+        if master is server:
+            server.start()
+            return
+        # Started plainly it would be a master without data until the sentinels demote it, ten seconds later
+        # or, after a pause of the machine, forty. If they hold the new master to be down meanwhile, they
+        # promote this empty one and have the other copy it: then what was acknowledged is lost indeed.
+        server.start_as_replica(master)
+        self.await_replica(server)
+
+    def await_replica(self, server: DataServer) -> None:
+        """Wait until a living server follows the master: some ten seconds if the sentinels must demote it."""
+        self._await(lambda: self._follows(server))
 
     def await_ready(self) -> None:
         """Wait until the sentinels know everybody, and the replicas are in step."""
-        until(self._ready, _PATIENCE)
+        self._await(self._ready)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """A failure inside tells what the servers and the sentinels thought at that moment."""
+        try:
+            yield
+        except Exception as error:
+            if not hasattr(error, "__notes__"):
+                error.add_note(self.account())
+            raise
+
+    def account(self) -> str:
+        """The role of each server, what each sentinel makes of them, and the ends of all logs."""
+        told: list[str] = []
+        for server in self.servers:
+            told += [_name(server), _answer(server, "ROLE"), *_end_of_log(server)]
+        for sentinel in self.sentinels:
+            told.append(_name(sentinel))
+            told += [_answer(sentinel, "SENTINEL", what, self.service) for what in ("MASTER", "REPLICAS")]
+            told += _end_of_log(sentinel)
+        return "\n".join(told)
 
     def close(self) -> None:
         for server in [*self.sentinels, *self.servers]:
@@ -192,7 +257,10 @@ class Sentinels:
     def _watch(self, sentinel: SentinelServer, quorum: int) -> None:
         sentinel.ask("SENTINEL", "MONITOR", self.service, "127.0.0.1", self.servers[0].port, quorum)
         settings: dict[str, str | int] = {
-            "down-after-milliseconds": 1000,
+            # A sentinel counts from when it names a new master, but connects once a second only, and may have
+            # tried to reach the old one just before. With 1000 it then takes the new one to be down too and,
+            # as what the others said of the old one still counts, fails it over at once.
+            "down-after-milliseconds": 2000,
             "failover-timeout": 3000,
             "parallel-syncs": 2,
         }
@@ -200,6 +268,10 @@ class Sentinels:
             settings["auth-pass"] = self.password
         for name, value in settings.items():
             sentinel.ask("SENTINEL", "SET", self.service, name, value)
+        # A master that dies while they are in TILT would never be failed over: the replica has then been
+        # without it for longer than ten times ``down-after-milliseconds``, and is not promoted any more.
+        with suppress(ResponseError):  # Redis 6.2 knows no such setting
+            sentinel.ask("SENTINEL", "DEBUG", "tilt-period", 2000)
 
     def _ready(self) -> bool:
         living = [sentinel for sentinel in self.sentinels if sentinel.alive]
@@ -215,6 +287,10 @@ class Sentinels:
             if sum(_pairs(one)[b"flags"] == b"slave" for one in known) < len(followers):
                 return False
         return all(self._follows(server) for server in followers)
+
+    def _await(self, condition: Callable[[], object]) -> None:
+        with self.explained():
+            until(condition, _PATIENCE)
 
     def _seen_by(self, sentinel: SentinelServer) -> dict[bytes, bytes]:
         return _pairs(sentinel.ask("SENTINEL", "MASTER", self.service))
@@ -232,11 +308,12 @@ class Sentinels:
     def _at(self, port: int) -> DataServer:
         return next(server for server in self.servers if server.port == port)
 
-    def _failover_begins(self) -> bool:
-        try:
-            return bool(self.sentinels[0].ask("SENTINEL", "FAILOVER", self.service) == b"OK")
-        except ResponseError:
+    def _failed_over(self, old: DataServer) -> bool:
+        ports = {self._named_by(sentinel) for sentinel in self.sentinels if sentinel.alive}
+        if len(ports) != 1 or old.port in ports:
             return False
+        found = self._at(ports.pop())
+        return found.alive and _role(found) == b"master"
 
 
 def _role(server: DataServer) -> bytes:
@@ -249,3 +326,24 @@ def _role(server: DataServer) -> bytes:
 
 def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _name(server: DataServer) -> str:
+    return f"{server} {'runs' if server.alive else 'has ended or is stopped'}"
+
+
+def _answer(server: DataServer, *command: str) -> str:
+    try:
+        found = server.ask(*command) if server.alive else None
+    except (RedisError, OSError) as error:
+        found = repr(error)
+    if command[0] == "SENTINEL" and isinstance(found, list):
+        known = [found] if command[1] == "MASTER" else found
+        found = [{name: _pairs(one).get(name) for name in _FIELDS_TOLD} for one in known]
+    return f"  {' '.join(command)}: {found}"
+
+
+def _end_of_log(server: DataServer) -> list[str]:
+    log = server.folder / "log"
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return [f"    {line[:_WIDTH_TOLD]}" for line in lines if "saved on disk" not in line][-_LINES_TOLD:]

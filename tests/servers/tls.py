@@ -104,6 +104,40 @@ def speaks_tls(binary: str) -> bool:
     return "Bad directive" not in done.stdout + done.stderr
 
 
+@dataclass(frozen=True)
+class Papers:
+    """Everything that openssl has to make, once."""
+
+    authority: Authority
+    stranger: Authority
+    server: Certificate
+    elsewhere: Certificate
+    expired: Certificate
+    client: Certificate
+    foreign: Certificate
+
+    @classmethod
+    def issue(cls, folder: Path) -> Papers:
+        """Two authorities, and certificates that are right, and wrong in each way."""
+        authority, stranger = Authority(folder / "ours"), Authority(folder / "theirs", "a stranger")
+        return cls(
+            authority,
+            stranger,
+            server=authority.issue("server"),
+            elsewhere=authority.issue("elsewhere", "DNS:elsewhere.invalid"),
+            expired=authority.issue("expired", days=-1),
+            client=authority.issue("client"),
+            foreign=stranger.issue("foreign"),
+        )
+
+    def options(self, client: Certificate | None, **others: object) -> str:
+        """The options of a URL that trusts the authority and shows a certificate, or none."""
+        found: dict[str, object] = {"ssl_ca_certs": self.authority.root.certificate}
+        if client is not None:
+            found |= {"ssl_certfile": client.certificate, "ssl_keyfile": client.key}
+        return "?" + "&".join(f"{name}={value}" for name, value in {**found, **others}.items())
+
+
 class TlsServer(Server):
     """A server whose TCP port speaks TLS only; tests look inside over its Unix socket.
 

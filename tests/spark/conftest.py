@@ -12,7 +12,6 @@ import pytest
 
 from percolator_core import Database, connect
 from percolator_core.spark import LoadReport, Source, load, spark_context
-from tests.cli.conftest import interruptible  # noqa: F401 - a fixture for all tests here
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

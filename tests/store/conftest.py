@@ -1,5 +1,40 @@
-"""The servers of the core's tests."""
+"""The servers of the core's tests, and folders for embedded ones."""
 
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from percolator_core.store.binary import OVERRIDE, Binary
 from tests.core.conftest import connect, db, server, two_phase
+from tests.store.embedding import BINARIES, lives, needed
 
-__all__ = ["connect", "db", "server", "two_phase"]
+__all__ = ["binary", "connect", "db", "here", "server", "state", "two_phase"]
+
+
+@pytest.fixture(params=list(BINARIES))
+def binary(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Binary:
+    found = needed(request.param)
+    monkeypatch.setenv(OVERRIDE, str(found.path))
+    return found
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Path]:
+    """A place for states; fails the test that leaves a server behind."""
+    yield tmp_path
+    left = []
+    for lock in tmp_path.rglob("redis.server"):
+        if lives(lock.parent):
+            left.append(lock.parent)
+            os.kill(int((lock.parent / "redis.pid").read_text()), signal.SIGKILL)
+    assert not left
+
+
+@pytest.fixture
+def state(here: Path) -> Path:
+    return here / "state"

@@ -14,19 +14,21 @@ from typing import Any
 
 import pytest
 from redis.crc import key_slot
-from redis.exceptions import ResponseError
 
 import percolator_core as percolator
 from percolator_core import CommitUndetermined, Database, StoreUnavailable
+from percolator_core.store.dial import Dialer
+from percolator_core.store.packing import Command
 from percolator_core.store.store import Decision, Store
-from tests.core.servers import Faults, binaries, rows_apart, some_namespace, until
+from percolator_core.store.topology import Endpoint
+from tests.core.conftest import Connect, connecting
+from tests.core.servers import Busy, Faults, binaries, rows_apart
 from tests.servers.cluster import Cluster, Move, Node
 from tests.store.bank import Bank, bump, read, write
 
 SYSTEM = binaries().get("system", "")
 pytestmark = pytest.mark.skipif(not SYSTEM, reason="NOT TESTED: no redis-server on PATH")
 
-Connect = Callable[..., Database]
 ROWS = rows_apart(8)
 
 
@@ -48,16 +50,7 @@ def cluster() -> Iterator[Cluster]:
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     """Connects to the cluster of the test, always in the same fresh namespace."""
     name = "steady" if "steady" in request.fixturenames else "cluster"
-    url, namespace = request.getfixturevalue(name).url, some_namespace()
-    made: list[Database] = []
-
-    def make(**settings: Any) -> Database:
-        made.append(percolator.connect(url, namespace, **settings))
-        return made[-1]
-
-    yield make
-    for db in made:
-        db.close()
+    yield from connecting(request.getfixturevalue(name).url)
 
 
 @pytest.fixture
@@ -94,6 +87,27 @@ def versions(db: Database, row: bytes) -> int:
 
 
 # Slots that move.
+
+
+def test_connecting_in_the_middle_of_a_planned_failover(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that was named a moment ago says that it is a replica: so another one has its slots by now."""
+    asking = Dialer.ask
+    struck: list[Endpoint] = []
+
+    def ask(self: Dialer, endpoint: Endpoint, command: Command) -> Any:
+        if command == (b"INFO",) and not struck:
+            struck.append(endpoint)
+            primary = next(node for node in cluster.nodes if node.port == endpoint.port)
+            cluster.change_roles(cluster.replica_of(primary))
+        return asking(self, endpoint, command)
+
+    monkeypatch.setattr(Dialer, "ask", ask)
+    with percolator.connect(cluster.url, "ns") as db:
+        assert struck
+        assert db.timestamp() > 0
+        assert struck[0] not in db.store.endpoints()
 
 
 def test_a_slot_moves_while_transactions_run(steady: Cluster, connect: Connect) -> None:
@@ -217,30 +231,9 @@ def noscript_on_all(steady: Cluster, db: Database, row: bytes) -> threading.Thre
 
 
 def busy(steady: Cluster, db: Database, row: bytes) -> threading.Thread | None:
-    node = steady.owner(slot(db, row))
-    node.ask("CONFIG", "SET", "lua-time-limit", 20)
-
-    def hog() -> None:
-        with pytest.raises(ResponseError):
-            node.ask("EVAL", "while true do end", 0)
-
-    hogging = threading.Thread(target=hog)
-    hogging.start()
-
-    def is_busy() -> bool:
-        try:
-            node.ask("PING")
-        except ResponseError as error:
-            return "BUSY" in str(error)
-        return False
-
-    until(is_busy)
-
-    def kill() -> None:
-        node.ask("SCRIPT", "KILL")
-        hogging.join()
-
-    return threading.Timer(0.3, kill)
+    hogged = Busy(steady.owner(slot(db, row)))
+    hogged.begin()
+    return threading.Timer(0.3, hogged.end)
 
 
 NOT_EXECUTED = [moved, ask, clusterdown, noscript_on_one, noscript_on_all, busy]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -133,6 +134,80 @@ def test_the_text(recwarn: pytest.WarningsRecorder) -> None:
             percolator.connect(f"redis://127.0.0.1:1?durability={text}")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("replicas=1,replicas=0", "says replicas twice: leave one out"),
+        ("replicas=1,replicas=1", "replicas twice"),
+        ("fsync,fsync", "fsync twice"),
+        ("timeout=1,fsync,timeout=2", "timeout twice"),
+        ("replicas=", "write replicas=1"),
+        ("replicas=1.5", "write replicas=1"),
+        ("replicas=\uff11", "write replicas=1"),
+        ("replicas=" + "9" * 5000, "write replicas=1"),
+        ("timeout=" + "9" * 5000, "write replicas=1"),
+        ("timeout=0.0001", "timeout is 0.001 to 3600 seconds"),
+        ("timeout=nan", "write replicas=1"),
+        ("timeout=inf", "write replicas=1"),
+        ("replicas=1;fsync", "write replicas=1"),
+    ],
+)
+def test_text_that_cannot_be(text: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as error:
+        Durability.parse(text)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ConfigurationError, match=words):
+        percolator.connect("redis://127.0.0.1:1", durability=text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "words"),
+    [
+        ({"replicas": 0.5}, TypeError, "replicas is an int, not float: write replicas=1"),
+        ({"replicas": float("nan")}, TypeError, "not float"),
+        ({"replicas": "1"}, TypeError, "not str"),
+        ({"replicas": None}, TypeError, "not NoneType"),
+        ({"replicas": True}, TypeError, "not bool"),
+        ({"replicas": -1}, ConfigurationError, "replicas is 0 to 100, not -1"),
+        ({"replicas": 101}, ConfigurationError, "not 101"),
+        ({"replicas": 10**5000}, ConfigurationError, "replicas is 0 to 100, not one of hundreds of digits"),
+        ({"fsync": "no"}, TypeError, "fsync is a bool, not str: write fsync=True"),
+        ({"fsync": 1}, TypeError, "not int"),
+        ({"fsync": None}, TypeError, "not NoneType"),
+        ({"timeout": "1"}, TypeError, "timeout is a number, not str: write timeout=2.5"),
+        ({"timeout": True}, TypeError, "not bool"),
+        ({"timeout": None}, TypeError, "not NoneType"),
+        ({"timeout": timedelta(1)}, TypeError, "not timedelta"),
+        ({"timeout": 0}, ConfigurationError, "timeout is 0.001 to 3600 seconds, not 0"),
+        ({"timeout": -1.0}, ConfigurationError, "not -1"),
+        ({"timeout": 1e-9}, ConfigurationError, "not 1e-09"),
+        ({"timeout": float("nan")}, ConfigurationError, "not nan"),
+        ({"timeout": float("inf")}, ConfigurationError, "not inf"),
+        ({"timeout": 3601}, ConfigurationError, "not 3601"),
+        ({"timeout": 10**400}, ConfigurationError, "one of hundreds of digits"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, Any], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        Durability(**settings)
+
+
+def test_what_a_setting_asks_for() -> None:
+    asked = Durability(1, fsync=True, timeout=1)
+    assert Durability.of(asked, "replicas=2") is asked
+    assert Durability.of("fsync", "replicas=2") == Durability(fsync=True)
+    assert Durability.of("", "replicas=2") == Durability()
+    assert Durability.of(None, "replicas=2") == Durability(2)
+    assert Durability.of(None) == Durability()
+    for value in (1, b"fsync", True, 2.5, ["fsync"], Durability):
+        with pytest.raises(
+            TypeError, match=r"Durability or text, not .*: write durability='replicas=1,fsync'"
+        ):
+            Durability.of(value)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="Durability or text"):
+            percolator.connect("redis://127.0.0.1:1", durability=value)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("text", "plain"), [("replicas=1", "WAIT"), ("fsync", "WAITAOF")])
 def test_what_meets_it(text: str, plain: str) -> None:
     wanted = Durability.parse(text)
@@ -146,7 +221,7 @@ def test_what_meets_it(text: str, plain: str) -> None:
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_commit_that_is_safe_enough(connect: Connect, run: Any, replicas: int, two_phase: bool) -> None:
-    db = connect(f"replicas={replicas},timeout=10")
+    db = connect(f"replicas={replicas},timeout=9")
     db.client.one_call_a_tablet = two_phase
     db.create_table("t")
     run(db, lambda: write_all(db, b"new"))
@@ -179,6 +254,36 @@ def test_a_shortfall(  # noqa: PLR0917
     if stopped:
         run(db, lambda: write_all(db, b"newest"))
         assert values(plain) == {b"newest"}
+
+
+def test_garbage_is_collected_when_replicas_have_what_it_is_judged_by(group: Group, connect: Connect) -> None:
+    """Else a failover could bring a lock back whose transaction nobody knows any more."""
+    db = connect("replicas=1,timeout=0.3")
+    db.create_table("t")
+    for value in (b"old", b"new"):
+        write_all(db, value)
+    with group.stopped(2):
+        with pytest.raises(StoreUnavailable, match="only 0 of 1 replicas"):
+            db.collect_garbage(timedelta(0))
+        assert {len(db.history("t", row, "v")) for row in (X, Y, Z)} == {2}
+    db.collect_garbage(timedelta(0))
+    assert {len(db.history("t", row, "v")) for row in (X, Y, Z)} == {1}
+
+
+def test_an_embedded_server_that_starts_again_still_writes_before_it_answers(tmp_path: Any) -> None:
+    with percolator.connect(f"embedded:{tmp_path}", durability="fsync") as db:
+        server = db.store.embedded
+        assert server is not None
+        before = server.pid
+        os.kill(before, signal.SIGKILL)
+        db.create_table("t")
+        assert server.pid != before
+        assert db.store._counts_disk or db.store.one((b"CONFIG", b"GET", b"appendfsync"))[1] == b"always"
+
+
+def test_a_wait_that_is_longer_than_a_reply_may_take(connect: Connect) -> None:
+    with pytest.raises(ConfigurationError, match="give connect a longer timeout"):
+        connect("replicas=1,timeout=10")
 
 
 def test_a_shortfall_at_the_primary(group: Group, connect: Connect, run: Any) -> None:
@@ -288,7 +393,7 @@ def test_fsync_where_the_server_cannot_say_what_is_on_disk(name: str, two_phase:
     with with_log(name) as (server, counts_disk), server.client() as client:
         if counts_disk:
             pytest.skip("this server can say it")
-        with pytest.raises(ConfigurationError, match=r"cannot say what is on disk .*appendfsync always"):
+        with pytest.raises(ConfigurationError, match=r"cannot say what is on disk: .*appendfsync always"):
             percolator.connect(server.unix, durability="fsync")
         client.config_set("appendfsync", "always")
         with percolator.connect(server.unix, "ns", durability="fsync") as db:
@@ -297,6 +402,9 @@ def test_fsync_where_the_server_cannot_say_what_is_on_disk(name: str, two_phase:
             write_all(db, b"new")
             server.kill()
             server.start()
+            with pytest.raises(ConfigurationError, match="set appendonly yes and appendfsync always"):
+                values(db)  # what was set by hand is forgotten
+            client.config_set("appendfsync", "always")
             assert values(db) == {b"new"}
 
 
@@ -316,7 +424,7 @@ def check_waitaof(server: Server, run: Any, *, two_phase: bool, lags: bool) -> N
     with (
         server.client() as client,
         percolator.connect(
-            server.unix, "ns", durability="fsync,timeout=0.3" if lags else "fsync,timeout=10"
+            server.unix, "ns", durability="fsync,timeout=0.3" if lags else "fsync,timeout=9"
         ) as db,
         percolator.connect(server.unix, "ns") as plain,
     ):
@@ -337,8 +445,11 @@ def check_waitaof(server: Server, run: Any, *, two_phase: bool, lags: bool) -> N
         assert values(plain) == ({None} if two_phase else {b"new"})
 
 
-def test_fsync_of_an_embedded_store(tmp_path: Any) -> None:
-    with percolator.connect(f"embedded:{tmp_path}", durability="fsync") as db:
+@pytest.mark.parametrize("where", ["setting", "url"])
+def test_fsync_of_an_embedded_store(tmp_path: Any, where: str) -> None:
+    url, durability = f"embedded:{tmp_path}/a%3Fb", "fsync" if where == "setting" else None
+    with percolator.connect(url if durability else f"{url}?durability=fsync", durability=durability) as db:
+        assert [path.name for path in tmp_path.iterdir()] == ["a?b"]
         db.create_table("t")
         write_all(db, b"new")
         assert db.store.embedded is not None

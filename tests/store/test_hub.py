@@ -3,20 +3,31 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import os
 import random
 import signal
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import timedelta
+from types import FrameType
+from typing import Any
 
+import greenlet
 import pytest
 
 import percolator_core as percolator
 from percolator_core import Database
-from percolator_core.store import current_hub
+from percolator_core.store import Hub, current_hub
+from percolator_core.store.task import Future
+from percolator_core.transaction import Transaction
+from tests.core.servers import until
 
 Connect = Callable[..., Database]
 
@@ -108,10 +119,18 @@ def test_tasks_may_submit_and_wait_for_tasks(db: Database, width: int) -> None:
 
 
 def test_sleeping_tasks_overlap(db: Database) -> None:
-    before = time.monotonic()
+    begun: list[int] = []
+
+    def work(number: int) -> None:
+        begun.append(number)
+        for _ in range(3000):
+            if len(begun) == 50:
+                return
+            db.store.sleep(0.01)
+        raise AssertionError(f"{len(begun)} began while the first slept")
+
     with db.concurrency(50) as executor:
-        list(executor.map(lambda _: db.store.sleep(0.1), range(50)))
-    assert 0.1 <= time.monotonic() - before < 1.5
+        list(executor.map(work, range(50)))
 
 
 def test_another_thread_may_not_use_an_executor(db: Database) -> None:
@@ -218,6 +237,200 @@ def test_interruptions_at_any_moment(db: Database, two_phase: bool) -> None:
     db.resolve_locks(timedelta(0))
     with db.transaction() as t:
         assert sum(int(cells["v"]) for _, cells in t.scan("t")) == 2000
+
+
+def test_an_interruption_between_two_functions_keeps_their_place(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle, armed = Future.settle, [True]
+
+    def interrupted(future: Future[Any], value: Any, error: BaseException | None) -> None:
+        if armed:
+            armed.clear()
+            raise KeyboardInterrupt
+        settle(future, value, error)
+
+    monkeypatch.setattr(Future, "settle", interrupted)
+    with db.concurrency(1) as executor:
+        first = executor.submit(db.timestamp)
+        with pytest.raises(KeyboardInterrupt):
+            first.result()
+        assert executor._running().active == 0
+        assert executor.submit(db.timestamp).result() > 0
+
+
+CONVERSATION = tuple(
+    f"percolator_core/store/{name}.py" for name in ("hub", "wire", "lines", "exchange", "mending", "stream")
+)
+
+
+class Stuck(Exception):
+    """Nothing went on for seconds."""
+
+
+@contextmanager
+def interrupted_at(line: int) -> Iterator[list[int]]:
+    """Ctrl-C before that line of what the hub itself executes; yields how many there were."""
+    count = [0]
+    loop = greenlet.getcurrent()
+
+    def enter(frame: FrameType, _event: str, _argument: object) -> Any:
+        if greenlet.getcurrent() is not loop or not frame.f_code.co_filename.endswith(CONVERSATION):
+            return None
+        # What Python destroys just now has nothing to do with it, and no exception gets out of there.
+        callers = itertools.takewhile(bool, (frame, frame.f_back, frame.f_back and frame.f_back.f_back))
+        return None if any(one and one.f_code.co_name == "__del__" for one in callers) else step
+
+    def step(_frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "line":
+            count[0] += 1
+            if count[0] == line:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        yield count
+    finally:
+        sys.settrace(before)
+
+
+@contextmanager
+def at_most(seconds: int) -> Iterator[None]:
+    def give_up(_signal: int, _frame: object) -> None:
+        raise Stuck
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("flushed", [False, True], ids=["smoothly", "scripts missing"])
+def test_an_interruption_between_any_two_lines_forgets_nobody(db: Database, flushed: bool) -> None:
+    numbers = itertools.count()
+
+    def work(number: int) -> int:
+        with db.transaction() as t:
+            assert t.get("t", b"nothing", "v") is None
+            t.set("t", b"row %d" % number, "v", b"%d" % number)
+        db.store.sleep(0.0001)
+        return number
+
+    def lines(stop_at: int) -> int:
+        if flushed:
+            db.store.one((b"SCRIPT", b"FLUSH"))
+        with db.concurrency(2) as executor:
+            mine = list(itertools.islice(numbers, 3))
+            futures = [executor.submit(work, number) for number in mine]
+            with at_most(20):
+                with interrupted_at(stop_at) as count, suppress(KeyboardInterrupt):
+                    for future in futures:
+                        future.result()
+                assert [future.result() for future in futures] == mine
+        return count[0]
+
+    total = lines(0)
+    assert total > 200
+    # Every second line, and where scripts are missing, which is as long again and mostly the same, fewer.
+    for line in range(1, total + 1, 5 if flushed else 2):
+        try:
+            lines(line)
+        except Stuck:
+            raise AssertionError(f"it hangs when interrupted before line {line} of {total}") from None
+    written = next(numbers)
+    with db.transaction() as t:
+        assert len(list(t.scan("t", prefix="row "))) == written
+
+
+def test_what_was_not_sent_when_an_executor_is_left_is_not_sent_any_more(db: Database) -> None:
+    key = db.store.keyspace.prefix + b"written"
+
+    def work(number: int) -> None:
+        db.store.one((b"SADD", key, number))
+
+    with pytest.raises(ZeroDivisionError), db.concurrency(8) as executor:
+        hub = current_hub_of(executor)
+        futures = [executor.submit(work, number) for number in range(8)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(hub, "_is_worth_sending", lambda: False)
+            hub._run_ready()
+        assert len(hub._parked) == 8
+        raise ZeroDivisionError
+    for future in futures:
+        with pytest.raises(RuntimeError, match="closed before"):
+            future.result()
+    assert db.store.one((b"SCARD", key)) == 0
+
+
+def current_hub_of(executor: Any) -> Hub:
+    hub: Hub = executor._running()
+    return hub
+
+
+def test_functions_that_wait_for_each_other_are_told(db: Database) -> None:
+    futures: list[Future[Any]] = []
+
+    def wait_for(number: int) -> None:
+        futures[number].result()
+
+    told = pytest.raises(RuntimeError, match="every function waits for another one")
+    with at_most(20), told, db.concurrency(4) as executor:
+        futures += [executor.submit(wait_for, 1), executor.submit(wait_for, 0)]
+        futures[0].result()
+
+
+def test_an_executor_is_entered_once(db: Database) -> None:
+    executor = db.concurrency(2)
+    with executor:
+        with pytest.raises(RuntimeError, match="open already"), executor:
+            pass
+        assert executor.submit(lambda: 1).result() == 1
+    with executor:
+        assert executor.submit(lambda: 2).result() == 2
+
+
+def test_a_task_that_is_ended_lets_go_of_its_pin(db: Database) -> None:
+    def work() -> None:
+        with db.snapshot():
+            db.store.sleep(60)
+
+    with pytest.raises(ZeroDivisionError), db.concurrency(2) as executor:
+        executor.submit(work)
+        current_hub_of(executor).turn()
+        while not db.store.call_apart((b"ZCARD", db.store.keyspace.pins))[0]:
+            current_hub_of(executor).turn()
+        raise ZeroDivisionError
+    until(lambda: not db.store.one((b"ZCARD", db.store.keyspace.pins)))
+
+
+def test_context_variables_are_a_function_s_own(db: Database) -> None:
+    name: ContextVar[str] = ContextVar("name", default="nobody")
+
+    def function(number: int) -> str:
+        before = name.get()
+        db.timestamp()
+        name.set(f"function {number}")
+        return before
+
+    with db.concurrency(2) as executor:
+        assert set(executor.map(function, range(20))) == {"nobody"}
+
+
+def test_what_a_function_returned_is_not_kept(db: Database) -> None:
+    class Result:
+        pass
+
+    with db.concurrency(4) as executor:
+        kept = weakref.ref(executor.submit(Result).result())
+        assert executor.submit(db.timestamp).result() > 0
+        gc.collect()
+        assert kept() is None
 
 
 # An interruption may land in a finalizer, or between the making of a socket and its use.
@@ -338,13 +551,17 @@ def test_an_embedded_server_is_killed_and_comes_back(tmp_path_factory: pytest.Te
         db.create_table("t")
         stamps: list[int] = []
 
+        def touch(t: Transaction, number: int) -> Transaction:
+            t.get("t", b"%d" % number, "v")
+            t.set("t", b"%d" % number, "v", b"x")
+            return t
+
         def write(number: int) -> None:
             if number in (100, 200):
                 assert db.store.embedded is not None
                 os.kill(db.store.embedded.pid, signal.SIGKILL)
-            with db.transaction() as t:
-                t.get("t", b"%d" % number, "v")
-                t.set("t", b"%d" % number, "v", b"x")
+            # Again, where the server was replaced between the read and the commit.
+            t = db.run(lambda t: touch(t, number))
             stamps.append(t.commit_timestamp or 0)
 
         with db.concurrency(32) as executor:

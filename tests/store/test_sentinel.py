@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 import percolator_core as percolator
 from percolator_core import CommitUndetermined, Database, StoreUnavailable, TransactionAborted
+from percolator_core.store.wire import IDLE
 from tests.core.servers import Faults, binaries, rows_apart, some_namespace, until
 from tests.servers.sentinel import DataServer, Sentinels, SentinelServer
 from tests.store.bank import Bank, await_replicas, bump, read, write
@@ -51,20 +51,13 @@ def two_phase(request: pytest.FixtureRequest) -> bool:
     return found
 
 
-def follows(server: DataServer) -> bool:
-    try:
-        role = server.ask("ROLE")
-    except (RedisConnectionError, OSError):
-        return False  # whose role changes loses its connections
-    return bool(role[0] == b"slave" and role[3] == b"connected")
-
-
 def end(sentinel: SentinelServer) -> None:
     assert sentinel.process is not None
     sentinel.process.send_signal(signal.SIGKILL)
     sentinel.process.wait()
 
 
+@pytest.mark.slow
 def test_a_killed_master_loses_nothing_that_its_replica_acknowledged(
     group: Sentinels, connect: Connect, two_phase: bool
 ) -> None:
@@ -73,11 +66,13 @@ def test_a_killed_master_loses_nothing_that_its_replica_acknowledged(
     for client in (db, other):
         client.client.one_call_a_tablet = two_phase
     bank = Bank(db)
-    with bank.busy(db, other):
+    with bank.busy(db, other), group.explained():
         bank.goes_on()
         old = group.kill_master()
         group.await_failover(old)
         # Nothing can be acknowledged until the old one is a replica.
+        failed = len(bank.open) + len(bank.refused)
+        until(lambda: len(bank.open) + len(bank.refused) > failed + 50, 60)
         group.restart(old)
         bank.goes_on()
     bank.check(connect())
@@ -94,7 +89,7 @@ def test_a_stopped_master_neither_takes_nor_tells_anything_when_it_is_back(
         write(client, X, b"old")
     old = group.stop_master()
     # One waits for its answer all the while; the other has nothing to do.
-    waiting = threading.Thread(target=write, args=(busy, Y, b"from before"))
+    waiting = threading.Thread(target=write, args=(busy, Y, b"from before"), daemon=True)
     waiting.start()
     new = group.await_failover(old)
     newest = write(connect(), X, b"new")
@@ -106,7 +101,7 @@ def test_a_stopped_master_neither_takes_nor_tells_anything_when_it_is_back(
             assert t.get("t", X, "v") == b"new"
             assert t.start_timestamp > newest
         write(client, Z, b"mine")
-    waiting.join()
+    waiting.join(60)
     assert not waiting.is_alive()
     assert read(connect(), Y) == b"from before"
     after = [line for line in old.ask("INFO", "commandstats").splitlines() if b"evalsha" in line]
@@ -117,45 +112,46 @@ def test_a_stopped_master_neither_takes_nor_tells_anything_when_it_is_back(
 def test_a_planned_switch_under_load(group: Sentinels, connect: Connect) -> None:
     db = connect(lock_ttl=1.0, durability="replicas=1,timeout=0.3")
     bank = Bank(db)
-    with bank.busy(db):
+    with bank.busy(db), group.explained():
         bank.goes_on()
         old = group.master
         group.switch()
-        until(lambda: follows(old), 30)
+        group.await_replica(old)
         bank.goes_on()
     bank.check(connect())
 
 
 def test_a_planned_switch_is_noticed_soon(group: Sentinels, connect: Connect) -> None:
-    """The sentinels demote the old master only seconds later, and it takes writes until then."""
+    """The sentinels demote the old master only later, and it takes writes until then."""
+    for sentinel in group.sentinels:
+        # They leave it alone for four times as long as that.
+        sentinel.ask("SENTINEL", "DEBUG", "publish-period", 60_000)
     db = connect()
     db.create_table("t")
     over = threading.Event()
-    seen: list[float] = []
+    written: list[int] = []
 
     def work() -> None:
         while not over.is_set():
-            write(db, X, b"x")
-            seen.append(time.monotonic())
+            written.append(write(db, X, b"x"))
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    until(lambda: len(seen) > 20)
-    old = group.master
-    new = group.switch()
-    switched = time.monotonic()
     try:
-        until(lambda: db.store._topology.endpoint(0).port == new.port)
-        assert time.monotonic() - switched < 3
-        count = len(seen)
-        until(lambda: len(seen) > count + 20)
+        until(lambda: len(written) > 20)
+        old = group.master
+        new = group.switch()
+        until(lambda: db.store.endpoints()[0].port == new.port, 30)
+        assert old.ask("ROLE")[0] == b"master"
+        count = len(written)
+        until(lambda: len(written) > count + 20)
     finally:
         over.set()
-        thread.join()
+        thread.join(60)
     assert read(connect(), X) == b"x"
-    until(lambda: follows(old), 30)
 
 
+@pytest.mark.slow
 def test_an_idle_client_across_a_switch_and_back(group: Sentinels, connect: Connect) -> None:
     """Meanwhile another server gave out timestamps, which the first one never learned of."""
     idle, other = connect(), connect()
@@ -165,13 +161,13 @@ def test_an_idle_client_across_a_switch_and_back(group: Sentinels, connect: Conn
     oracle = idle.store.keyspace.oracle
     before = first.ask("HGETALL", oracle)
     second = group.switch()
-    until(lambda: follows(first), 30)
+    group.await_replica(first)
     newest = write(other, X, b"2")
     await_replicas(second)
     # The first server's copy of the oracle is the one that it had when it was the master: a replica that is
     # promoted before it has got anything knows nothing of what happened meanwhile.
     until(lambda: group.switch() is first)
-    until(lambda: follows(second), 30)
+    group.await_replica(second)
     first.ask("DEL", oracle)
     first.ask("HSET", oracle, *before)
     # It is the same process as before, but another reign: it goes past all that may have been given out,
@@ -194,7 +190,7 @@ def test_an_answer_that_nobody_waited_for_does_not_pass_for_use(group: Sentinels
     assert lines.in_flight > 0  # the secondaries' commits
     newest = db.client.oracle.seen
     group.master.ask("HSET", db.store.keyspace.oracle, "server", "another", "limit", newest + 10**9)
-    until(lambda: all(wire.silent_for > 1.0 for wire in lines._wires.values()))
+    until(lambda: all(wire.silent_for > IDLE for wire in lines._wires.values()))
     assert db.timestamp() > newest + 10**9
 
 
@@ -212,16 +208,17 @@ def test_sentinels_that_die_are_passed_over(group: Sentinels, connect: Connect) 
 
 
 def test_a_master_goes_on_without_any_sentinel(group: Sentinels, connect: Connect) -> None:
-    db = connect()
+    db = connect(patience=60.0)
     db.create_table("t")
     for sentinel in group.sentinels:
         end(sentinel)
     with db.concurrency(8) as executor:
         list(executor.map(lambda n: write(db, b"%d" % n, b"x"), range(200)))
-    time.sleep(1.1)  # the time after which the sentinels would be asked
+    # Now the sentinels would be asked.
+    until(lambda: all(wire.silent_for > IDLE for wire in db.store._lines()._wires.values()))
     before = time.monotonic()
     write(db, X, b"2")
-    assert time.monotonic() - before < 2
+    assert time.monotonic() - before < 30
     assert read(db, X) == b"2"
 
 
@@ -238,12 +235,12 @@ def test_passwords_of_servers_and_sentinels() -> None:
             assert read(db, X) == b"2"
         before = time.monotonic()
         with pytest.raises(StoreUnavailable, match=r"sentinels .* refuse the login.*sentinel_password"):
-            percolator.connect(group.url, "ns")
+            percolator.connect(group.url, "ns", patience=60.0)
         for wrong in ("data-pass", "watch-pass"):
             with pytest.raises(StoreUnavailable, match=r"refuse.* the login") as error:
-                percolator.connect(url.replace(wrong, "hunter2-canary"), "ns")
+                percolator.connect(url.replace(wrong, "hunter2-canary"), "ns", patience=60.0)
             assert "hunter2" not in str(error.value)
-        assert time.monotonic() - before < 4
+        assert time.monotonic() - before < 30
 
 
 def test_a_master_dies_when_the_primary_is_about_to_be_committed(
@@ -279,6 +276,7 @@ def die(group: Sentinels) -> DataServer:
     return group.kill_master()
 
 
+@pytest.mark.slow
 def test_a_replica_that_was_the_master_is_left(group: Sentinels, connect: Connect) -> None:
     """READONLY: refused, hence not executed, and done once at the new master."""
     db = connect()
@@ -290,7 +288,7 @@ def test_a_replica_that_was_the_master_is_left(group: Sentinels, connect: Connec
         old = group.master
         await_replicas(old)
         group.switch()
-        until(lambda: follows(old), 30)
+        group.await_replica(old)
 
     faults.script("prewrite", switch)
     db.run(lambda t: bump(t, X))

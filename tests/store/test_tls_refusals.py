@@ -11,48 +11,29 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from redis.connection import AbstractConnection
 
 import percolator_core as percolator
 from percolator_core import ConfigurationError, StoreUnavailable, scripts
 from percolator_core.keys import Keyspace
 from percolator_core.store import tls
 from percolator_core.store.dial import CONNECT_PATIENCE, Dialer
+from percolator_core.store.refusals import LOST
+from percolator_core.store.stream import Stream
 from percolator_core.store.topology import Endpoint
 from percolator_core.store.url import parse
-from percolator_core.store.wire import LOST
 from tests.core.servers import Server, binaries, free_port, hang_up, some_namespace
-from tests.servers.tls import Authority, Certificate, TlsServer
+from tests.servers.tls import Certificate, Papers, TlsServer
 
 PASSWORD = "canary-1d07"
 
 
-@dataclass(frozen=True)
-class Papers:
-    authority: Authority
-    stranger: Authority
-    server: Certificate
-    client: Certificate
-    expired: Certificate
-    foreign: Certificate
-
-
 @pytest.fixture(scope="module")
 def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    folder = tmp_path_factory.mktemp("papers")
-    authority, stranger = Authority(folder / "ours"), Authority(folder / "theirs", "a stranger")
-    return Papers(
-        authority,
-        stranger,
-        server=authority.issue("server"),
-        client=authority.issue("client"),
-        expired=authority.issue("expired", days=-1),
-        foreign=stranger.issue("foreign"),
-    )
+    return Papers.issue(tmp_path_factory.mktemp("papers"))
 
 
 @pytest.fixture
@@ -64,14 +45,7 @@ def own(papers: Papers, tmp_path: Path) -> Papers:
             *(Path(shutil.copy(file, tmp_path / file.name)) for file in (one.certificate, one.key))
         )
 
-    return Papers(
-        papers.authority,
-        papers.stranger,
-        server=copy(papers.server),
-        client=copy(papers.client),
-        expired=papers.expired,
-        foreign=papers.foreign,
-    )
+    return replace(papers, server=copy(papers.server), client=copy(papers.client))
 
 
 def binary() -> str:
@@ -111,7 +85,7 @@ def options(papers: Papers, client: Certificate | None, **others: object) -> str
     return "?" + "&".join(f"{name}={value}" for name, value in (found | others).items() if value is not None)
 
 
-def dialer(url: str) -> Callable[[], AbstractConnection]:
+def dialer(url: str) -> Callable[[], Stream]:
     address = parse(url)
     found = Dialer(address, Keyspace("tls"), scripts.load, 10.0)
     return lambda: found.dial(Endpoint(*address.hosts[0]))
@@ -407,9 +381,9 @@ def test_time_limits_of_the_url_count() -> None:
             url = f"{place}?socket_timeout=7.5&client_name=somebody"
             with percolator.connect(url, "n", timeout=500) as db, server.client() as client:
                 assert db.store.one((b"PING",)) == b"PONG"
-                connection = db.store._dialer.dial(db.store._topology.endpoint(0))
-                assert connection.socket_timeout == 7.5
-                connection.disconnect()
+                stream = db.store._dialer.dial(db.store._topology.endpoint(0))
+                assert stream.socket.gettimeout() == 7.5
+                stream.close()
                 assert "somebody" in [one["name"] for one in client.client_list()]
     finally:
         server.close()

@@ -59,6 +59,12 @@ class Server:
         return done
 
 
+def dial(server: Server) -> Any:
+    if server.happens():
+        raise RedisConnectionError("while dialling")
+    return Connection(server)
+
+
 class Connection:
     def __init__(self, server: Server) -> None:
         server.connections += 1
@@ -67,10 +73,10 @@ class Connection:
         self.replies: deque[Any] = deque()
         self.open = True
 
-    def send_packed_command(self, chunks: list[bytes], check_health: bool = True) -> None:
+    def send(self, data: bytes) -> None:
         assert self.open
         reader = hiredis.Reader()
-        reader.feed(b"".join(chunks))
+        reader.feed(data)
         while (command := reader.gets()) is not False:
             if self.server.happens():
                 raise RedisConnectionError("while sending")
@@ -79,19 +85,16 @@ class Connection:
             else:
                 self.replies.append(self.server.execute(self.number, tuple(command)))
 
-    def read_response(self, **_: Any) -> Any:
+    def read(self) -> Any:
         assert self.open
         if self.server.happens():
             raise RedisConnectionError("while reading")
-        reply = self.replies.popleft()
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
+        return self.replies.popleft()
 
-    def can_read(self, _: float) -> bool:
+    def ready(self) -> bool:
         return True
 
-    def disconnect(self) -> None:
+    def close(self) -> None:
         self.open = False
 
 
@@ -132,7 +135,7 @@ def test_a_finished_exchange_holds_what_it_promises(
 
     def wire() -> Wire:
         return Wire(
-            lambda: Connection(server),  # type: ignore[arg-type, return-value]
+            lambda: dial(server),
             lambda count: (b"STAMPS", count),
             acknowledge=lambda key: [(b"SET", key), (b"WAIT", 1)],
         )
@@ -169,7 +172,7 @@ def test_what_another_server_answered_is_forgotten(data: st.DataObject) -> None:
     server = Server(data.draw, calm=True)
     first, second = (
         Wire(
-            lambda: Connection(server),  # type: ignore[arg-type, return-value]
+            lambda: dial(server),
             lambda count: (b"STAMPS", count),
             acknowledge=lambda key: [(b"SET", key), (b"WAIT", 1)],
         )
@@ -178,18 +181,18 @@ def test_what_another_server_answered_is_forgotten(data: st.DataObject) -> None:
     stamp, durable = data.draw(st.sampled_from([NONE, BEFORE, AFTER])), data.draw(st.booleans())
     exchange = Exchange([(b"DO", 0, place, b"key") for place in range(3)], stamp, durable=durable)
     first.send([exchange])
-    connection: Any = first._connection
+    connection: Any = first._stream
     replies = data.draw(st.integers(0, len(connection.replies) - 1))
-    read, answered = connection.read_response, 0
+    read, answered = connection.read, 0
 
-    def break_off(**options: Any) -> Any:
+    def break_off() -> Any:
         nonlocal answered
         answered += 1
         if answered > replies:
             raise RedisConnectionError("gone")
-        return read(**options)
+        return read()
 
-    connection.read_response = break_off
+    connection.read = break_off
     first.drain()
     assert not exchange.done
     assert exchange.executed_maybe
@@ -204,13 +207,10 @@ def test_what_another_server_answered_is_forgotten(data: st.DataObject) -> None:
 def test_a_reply_that_is_forgotten_was_executed_all_the_same() -> None:
     """The commit was answered, the timestamp behind it was not, and another server is asked next."""
     server = Server(None, calm=True)
-    first, second = (
-        Wire(lambda: Connection(server), lambda count: (b"STAMPS", count))  # type: ignore[arg-type, return-value]
-        for _ in range(2)
-    )
+    first, second = (Wire(lambda: dial(server), lambda count: (b"STAMPS", count)) for _ in range(2))
     exchange = Exchange([(b"DO", 0, 0)], AFTER)
     first.send([exchange])
-    connection: Any = first._connection
+    connection: Any = first._stream
     connection.replies[1] = NoScriptError("NOSCRIPT")
     first.drain()
     assert not exchange.executed_maybe

@@ -11,7 +11,7 @@ from percolator_core.commit import Commit
 from percolator_core.errors import CommitUndetermined, StoreUnavailable
 from percolator_core.resolver import Fate, Resolver
 from percolator_core.scripts import Script
-from percolator_core.torture import client_process
+from percolator_core.torture.clients import client_process
 
 
 def change_script(changed_one: str, before: str, after: str) -> None:

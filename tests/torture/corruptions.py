@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from percolator_core.torture.final import Final, FinalVersion, Leftover
-from percolator_core.torture.history import CellKey, History, OwnRead, Read, TransactionRecord
-from percolator_core.torture.marks import UNMARKED, Mark
-from percolator_core.torture.report import Anomaly
+from percolator_core.torture.checker.report import Anomaly
+from percolator_core.torture.histories.final_state import FinalState, FinalVersion, Leftover
+from percolator_core.torture.histories.history import CellKey, History, OwnRead, Read, TransactionRecord
+from percolator_core.torture.histories.marks import UNMARKED, Mark
 
 FAR = 10**12
 """A timestamp far above those of any simulated history."""
@@ -24,11 +24,11 @@ class Parts:
     leftovers: list[Leftover] = field(default_factory=list)
 
     @classmethod
-    def of(cls, history: History, final: Final) -> Parts:
+    def of(cls, history: History, final: FinalState) -> Parts:
         return cls(list(history), {cell: final.versions(cell) for cell in final.cells})
 
-    def whole(self) -> tuple[History, Final]:
-        return History(self.records), Final(dict(self.versions), leftovers=self.leftovers)
+    def whole(self) -> tuple[History, FinalState]:
+        return History(self.records), FinalState(dict(self.versions), leftovers=self.leftovers)
 
     def choose(self, rng: random.Random, wanted: Callable[[TransactionRecord], object]) -> int:
         return rng.choice([at for at, record in enumerate(self.records) if wanted(record)])

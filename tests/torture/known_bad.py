@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from percolator_core.torture.final import Final, FinalVersion, Leftover
-from percolator_core.torture.history import (
+from percolator_core.torture.checker.report import Anomaly
+from percolator_core.torture.histories.final_state import FinalState, FinalVersion, Leftover
+from percolator_core.torture.histories.history import (
     CellKey,
     History,
     Outcome,
@@ -20,11 +21,10 @@ from percolator_core.torture.history import (
     TransactionRecord,
     Write,
 )
-from percolator_core.torture.marks import UNMARKED, Mark
-from percolator_core.torture.report import Anomaly
+from percolator_core.torture.histories.marks import UNMARKED, Mark
 
 X, Y, Z = (CellKey("t", name, "v") for name in (b"x", b"y", b"z"))
-Example = tuple[History, Final]
+Example = tuple[History, FinalState]
 Seen = Mapping[CellKey, str | None]
 
 
@@ -105,7 +105,7 @@ def example(
         versions.setdefault(cell, []).extend(
             FinalVersion(commit, start, mark(name)) for commit, start, name in those
         )
-    return History(everybody), Final(dict(versions), safe_point=safe_point, leftovers=leftovers)
+    return History(everybody), FinalState(dict(versions), safe_point=safe_point, leftovers=leftovers)
 
 
 @dataclass(frozen=True)
@@ -521,6 +521,34 @@ CASES = [
         Anomaly.MISSING,
         example(txn("T1", 3, 4, w=[X]), txn("T2", 5, 6, w=[X]), without=[("T1", X)], safe_point=3),
         example(txn("T1", 3, 4, w=[X]), txn("T2", 5, 6, w=[X]), without=[("T1", X)], safe_point=7),
+    ),
+    Case(
+        "collected: a deletion is gone, and what it deleted is not",
+        Anomaly.MISSING,
+        example(txn("T1", 3, 4, w=[Write(X, 0)]), without=[("T1", X)], safe_point=8),
+        example(txn("T1", 3, 4, w=[Write(X, 0)]), without=[("T0", X), ("T1", X)], safe_point=8),
+    ),
+    Case(
+        "collected: the newest version is gone, and the unknown deletion began before it",
+        Anomaly.MISSING,
+        example(
+            txn("T2", 3, w=[Write(X, 0)], outcome="unknown"),
+            txn("T1", 4, 5, w=[X]),
+            without=[("T0", X), ("T1", X)],
+            safe_point=8,
+        ),
+        example(
+            txn("T2", 6, w=[Write(X, 0)], outcome="unknown"),
+            txn("T1", 4, 5, w=[X]),
+            without=[("T0", X), ("T1", X)],
+            safe_point=8,
+        ),
+    ),
+    Case(
+        "collected: the newest version is gone, and what came behind it is no deletion",
+        Anomaly.MISSING,
+        example(txn("T1", 3, w=[X], outcome="unknown"), without=[("T0", X)], safe_point=8),
+        example(txn("T1", 3, w=[Write(X, 0)], outcome="unknown"), without=[("T0", X)], safe_point=8),
     ),
 ]
 

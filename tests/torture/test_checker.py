@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from percolator_core.torture.checker import check
-from percolator_core.torture.final import Final
-from percolator_core.torture.history import History
-from percolator_core.torture.report import KEPT, Anomaly
-from percolator_core.torture.simulator import simulate
-from tests.torture.known_bad import ALLOWED, CASES, Case, Example, X, Y, example, txn
+from percolator_core.torture.checker.check import check
+from percolator_core.torture.checker.report import KEPT, Anomaly
+from percolator_core.torture.histories.final_state import FinalState
+from percolator_core.torture.histories.history import History
+from tests.torture.known_bad import ALLOWED, CASES, Case, Example, X, Y, Z, example, txn
+from tests.torture.simulator import simulate
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -56,8 +56,16 @@ def test_a_flood_of_violations_is_counted_not_kept() -> None:
     assert len(report.violations) == KEPT
 
 
+def test_transactions_that_are_lost_or_torn_are_counted_once() -> None:
+    lost, torn = txn("T1", 3, 4, w=[X, Y]), txn("T2", 5, w=[X, Y, Z], outcome="unknown")
+    without = [(name, cell) for name in ("T1", "T2") for cell in (X, Y)]
+    report = check(*example(lost, torn, committed={"T2": (5, 6)}, without=without))
+    assert (report.lost, report.torn) == ({"T1:1"}, {"T2:1"})
+    assert report.counts == {Anomaly.MISSING: 2, Anomaly.PARTIAL: 2}
+
+
 def test_nothing_at_all() -> None:
-    assert check(History(), Final()).ok
+    assert check(History(), FinalState()).ok
 
 
 def test_order_of_the_records_does_not_matter() -> None:

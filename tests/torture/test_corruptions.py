@@ -7,19 +7,19 @@ from functools import cache
 
 import pytest
 
-from percolator_core.torture.checker import check
-from percolator_core.torture.final import Final
-from percolator_core.torture.history import History
-from percolator_core.torture.report import Anomaly
-from percolator_core.torture.simulator import Mix, simulate
+from percolator_core.torture.checker.check import check
+from percolator_core.torture.checker.report import Anomaly
+from percolator_core.torture.histories.final_state import FinalState
+from percolator_core.torture.histories.history import History
 from tests.torture.corruptions import ALONE, WITH_OTHERS, Corruption, Parts
+from tests.torture.simulator import Mix, simulate
 
 SEEDS = range(15)
 MIX = Mix(scans=0.15, own_reads=0.2, unknown=0.12, given_up=0.05)
 
 
 @cache
-def sound(seed: int) -> tuple[History, Final]:
+def sound(seed: int) -> tuple[History, FinalState]:
     return simulate(seed, 400, cells=25, mix=MIX)
 
 

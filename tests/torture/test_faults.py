@@ -11,19 +11,19 @@ import pytest
 from percolator_core import CommitUndetermined, LockTimeout, StoreUnavailable, TransactionConflict
 from percolator_core.keys import Keyspace
 from percolator_core.store import OutcomeOpenError
-from percolator_core.torture.clock import FakeClock
-from percolator_core.torture.faults import (
+from percolator_core.torture.faults.clock import FakeClock
+from percolator_core.torture.faults.plan import (
     GIVES_UP,
     HELD,
     ExactPlan,
     Fault,
-    FaultyDatabase,
     Kind,
+    Operation,
     RandomPlan,
-    connect,
     named,
 )
-from percolator_core.torture.stepper import Operation, Point, Stepper
+from percolator_core.torture.faults.stepper import Point, Stepper
+from percolator_core.torture.faults.store import FaultyDatabase, connect
 from tests.core.servers import Server, rows_apart, some_namespace, until
 
 X, Y = rows_apart(2, 2)
@@ -297,11 +297,11 @@ def test_an_abandoned_transaction_sends_nothing_more(db: FaultyDatabase) -> None
     stepper = Stepper(write, db)
     names: list[str] = []
     while (point := stepper.step()) is not None and point.operation is not None:
-        names.append(*point.operation.names)
+        names.extend(point.operation.names)
         if names.count("prewrite") == 2:
             break
     stepper.abandon()
-    assert names == ["timestamp", "HMGET", "SET", "prewrite", "prewrite"]
+    assert names == ["timestamp", "HMGET", "SET", "timestamp", "prewrite", "prewrite"]
     assert [lock.row for lock in db.locks()] == [X]
 
 

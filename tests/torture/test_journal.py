@@ -8,10 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from percolator_core.torture.history import CellKey, OwnRead, Read, ScanRead, TransactionRecord, Write
-from percolator_core.torture.journal import Journal, read_history, read_records
-from percolator_core.torture.marks import UNMARKED, Mark, tag_value, untag_value
-from percolator_core.torture.simulator import Mix, simulate
+from percolator_core.torture.histories.history import (
+    CellKey,
+    OwnRead,
+    Read,
+    ScanRead,
+    TransactionRecord,
+    Write,
+)
+from percolator_core.torture.histories.journal import Journal, read_history, read_records
+from percolator_core.torture.histories.marks import UNMARKED, Mark, tag_value, untag_value
+from tests.torture.simulator import Mix, simulate
 
 STRANGE = CellKey("tä\n", b'\x00\xff{}\n"', "c:|*")
 RICH = TransactionRecord(

@@ -1,7 +1,7 @@
 """A server that comes back twice, and the second time without the log of how it recovered the first time.
 
-These fail: the oracle jumps to the high-water mark of the log, and hands out what lies above it before the
-jump is on disk or on a replica. Whoever comes next without the jump jumps to the same place.
+The oracle goes past the clock as well as past the mark: whoever recovers after a lost recovery comes later,
+and goes further.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core.errors import TransactionAborted
-from percolator_core.torture.replication import follow, listening, promote
-from percolator_core.torture.victim import VictimServer
+from percolator_core.private_server import PrivateServer
+from percolator_core.torture.servers.replication import follow, promote
 
 NAMESPACE = "recovery"
 
 
 @pytest.fixture
-def server() -> Iterator[VictimServer]:
-    with VictimServer(appendonly="yes", appendfsync="everysec") as server:
+def server() -> Iterator[PrivateServer]:
+    with PrivateServer(appendonly="yes", appendfsync="everysec") as server:
         yield server
 
 
-def some_timestamps(server: VictimServer) -> list[int]:
+def some_timestamps(server: PrivateServer) -> list[int]:
     with percolator.connect(server.url, NAMESPACE) as db:
         return [db.timestamp() for _ in range(5)]
 
 
-def synced(server: VictimServer) -> int:
+def synced(server: PrivateServer) -> int:
     """The size of the log, with all that was written before."""
     with server.client() as client:
         client.config_set("appendfsync", "always")
@@ -39,7 +39,7 @@ def synced(server: VictimServer) -> int:
     return server.log_size()
 
 
-def lose_since(server: VictimServer, size: int) -> None:
+def lose_since(server: PrivateServer, size: int) -> None:
     server.kill()
     log = server.newest_log()
     assert log is not None
@@ -47,7 +47,7 @@ def lose_since(server: VictimServer, size: int) -> None:
     server.start()
 
 
-def test_timestamps_of_a_recovery_that_is_lost_are_not_handed_out_again(server: VictimServer) -> None:
+def test_timestamps_of_a_recovery_that_is_lost_are_not_handed_out_again(server: PrivateServer) -> None:
     some_timestamps(server)
     lose_since(server, synced(server))
     size = synced(server)
@@ -57,11 +57,10 @@ def test_timestamps_of_a_recovery_that_is_lost_are_not_handed_out_again(server: 
 
 
 def test_timestamps_of_a_promoted_server_that_dies_are_not_handed_out_again() -> None:
-    settings = [listening() for _ in range(3)]
     with (
-        VictimServer(**settings[0]) as primary,
-        VictimServer(**settings[1]) as one,
-        VictimServer(**settings[2]) as other,
+        PrivateServer(listens=True) as primary,
+        PrivateServer(listens=True) as one,
+        PrivateServer(listens=True) as other,
     ):
         some_timestamps(primary)
         follow(one, primary)
@@ -74,7 +73,7 @@ def test_timestamps_of_a_promoted_server_that_dies_are_not_handed_out_again() ->
         assert min(some_timestamps(other)) > max(before)
 
 
-def test_what_read_a_write_that_is_lost_is_refused_after_a_second_recovery(server: VictimServer) -> None:
+def test_what_read_a_write_that_is_lost_is_refused_after_a_second_recovery(server: PrivateServer) -> None:
     with percolator.connect(server.url, NAMESPACE) as db:
         db.create_table("t")
     lose_since(server, synced(server))

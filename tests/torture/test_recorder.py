@@ -18,12 +18,13 @@ from percolator_core import Database, TransactionConflict
 from percolator_core.commit import Commit
 from percolator_core.keys import encode_mark
 from percolator_core.model import row_bytes, unpack_version
-from percolator_core.torture.checker import check
-from percolator_core.torture.history import CellKey
-from percolator_core.torture.journal import read_history
-from percolator_core.torture.recorder import RecordedTransaction, Recorder
-from percolator_core.torture.report import Anomaly, Report
-from percolator_core.torture.survey import read_final
+from percolator_core.torture.checker.check import check
+from percolator_core.torture.checker.report import Anomaly, Report
+from percolator_core.torture.histories.history import CellKey
+from percolator_core.torture.histories.journal import read_history
+from percolator_core.torture.histories.recorder import RecordedTransaction, Recorder
+from percolator_core.torture.histories.settling import end_locks
+from percolator_core.torture.histories.survey import read_final
 from percolator_core.transaction import Transaction
 from tests.core.servers import Server, rows_apart, some_namespace, until
 from tests.servers.cluster import Cluster
@@ -33,13 +34,8 @@ X, Y, Z = rows_apart(3)
 ROWS = [b"row %02d" % number for number in range(12)]
 
 
-def settle(db: Database) -> None:
-    """Wait until the locks of the dead are resolved."""
-    until(lambda: db.resolve_locks(timedelta(0)).live == 0 and not list(db.locks()))
-
-
 def verdict(db: Database, folder: Path) -> Report:
-    settle(db)
+    assert end_locks(db)
     return check(read_history(folder), read_final(db, ["t"]))
 
 
@@ -364,25 +360,28 @@ def test_processes_are_killed(server: Server, db: Database, tmp_path: Path, two_
     context = multiprocessing.get_context("fork")
     for generation in range(3):
         names = [f"w{generation}.{number}" for number in range(2)]
-        workers = [
+        clients = [
             context.Process(
-                target=work_until_killed, args=(server.unix, db.namespace, tmp_path, name, two_phase)
+                target=work_until_killed,
+                args=(server.unix, db.namespace, tmp_path, name, two_phase),
+                daemon=True,
             )
             for name in names
         ]
-        for worker in workers:
-            worker.start()
+        for client in clients:
+            client.start()
 
         def lines(name: str) -> int:
             path = tmp_path / f"{name}.history"
             return path.read_bytes().count(b"\n") if path.exists() else 0
 
-        until(lambda names=names: all(lines(name) > 60 for name in names), 60)  # type: ignore[misc]
-        for worker in workers:
-            assert worker.pid
-            os.kill(worker.pid, signal.SIGKILL)
-            worker.join()
-            worker.close()
+        try:
+            until(lambda names=names: all(lines(name) > 60 for name in names), 60)  # type: ignore[misc]
+        finally:
+            for client in clients:
+                client.kill()
+                client.join()
+                client.close()
     report = verdict(db, tmp_path)
     assert report.ok, str(report)
     assert report.transactions > 6 * 20

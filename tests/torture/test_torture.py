@@ -17,13 +17,14 @@ from typer.testing import CliRunner
 
 from percolator_core.cli.app import app
 from percolator_core.errors import ConfigurationError
-from percolator_core.torture import runner
-from percolator_core.torture.failover import SETTINGS
-from percolator_core.torture.loss_suites import run_failover
-from percolator_core.torture.markdown import write_report
-from percolator_core.torture.result import Result, Table
-from percolator_core.torture.runner import chosen, run
-from percolator_core.torture.settings import Settings
+from percolator_core.torture.clients.schedule import HARMLESS
+from percolator_core.torture.losses.failover import SETTINGS
+from percolator_core.torture.suites import runner
+from percolator_core.torture.suites.loss_suites import run_failover
+from percolator_core.torture.suites.markdown import write_report
+from percolator_core.torture.suites.result import Result, Table
+from percolator_core.torture.suites.runner import chosen, run
+from percolator_core.torture.suites.settings import Settings
 from tests.core.servers import Server, until
 
 SEED = 4
@@ -60,7 +61,8 @@ def test_bank_and_append_with_clients_killed() -> None:
 def test_power_cuts_lose_nothing_acknowledged() -> None:
     (result,) = results_of("aof", rounds=10)
     always = result.figures["always"]
-    assert (always["rounds"], always["lost"], always["torn"], always["doubled"]) == (10, 0, 0, 0)
+    found = always["found"]
+    assert (always["rounds"], found["lost"], found["torn"], found["doubled"]) == (10, 0, 0, 0)
 
 
 @pytest.mark.slow
@@ -83,12 +85,13 @@ def test_failovers_are_measured() -> None:
 
 def test_it_prints_json() -> None:
     code, out, _ = invoke(
-        "counter", "--transactions", "200", "--kills", "0", "--workers", "1", "--nemesis", "none", "--seed",
+        "counter", "--transactions", "200", "--kills", "0", "--clients", "1", "--nemesis", "none", "--seed",
         "3", "--json",
     )  # fmt: skip
     assert code == 0
     told = json.loads(out)
     assert told["ok"]
+    assert not told["interrupted"]
     assert told["seed"] == 3
     (suite,) = told["suites"]
     assert (suite["suite"], suite["wrong_count"], suite["folder"]) == ("counter", 0, None)
@@ -101,7 +104,7 @@ def test_it_leaves_nothing_on_a_server_of_the_users(server: Server, tmp_path: Pa
     with server.client() as client:
         before = set(client.keys())
         code, out, err = invoke(
-            "bank", "--transactions", "300", "--kills", "1", "--workers", "2", "--url", server.unix,
+            "bank", "--transactions", "300", "--kills", "1", "--clients", "2", "--url", server.unix,
             "--report", str(page),
         )  # fmt: skip
         assert code == 0, out + err
@@ -111,6 +114,10 @@ def test_it_leaves_nothing_on_a_server_of_the_users(server: Server, tmp_path: Pa
     assert "bank: ok" in out
     assert "300 transactions, 1 x kill, 1 x stop" in out
     assert page.read_text().startswith("<!-- torture: figures -->")
+    assert (
+        "`percolator torture bank --transactions 300 --kills 1 --clients 2 --url URL --seed"
+        in page.read_text()
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,8 +130,8 @@ def test_it_leaves_nothing_on_a_server_of_the_users(server: Server, tmp_path: Pa
             "server-kill cannot be",
         ),
         (["ring", "--url", "redis+cluster://127.0.0.1:1", "--nemesis", "clock-back"], "clock-back cannot be"),
-        (["bank", "--nemesis", "kill,collect"], "name collect with none but"),
         (["bank", "--nemesis", "flood"], "there is no nemesis 'flood'"),
+        (["bank", "--nemesis", ""], "no nemesis is named"),
         (["bank", "--transactions", "0"], "--transactions"),
     ],
 )
@@ -136,7 +143,13 @@ def test_it_refuses_what_cannot_be(arguments: list[str], message: str) -> None:
 
 def test_all_on_a_server_of_the_users_is_all_workloads() -> None:
     assert chosen(["all"], Settings()) == list(runner.SUITES)
-    assert chosen([], Settings(url="redis://127.0.0.1:1/0"))[-1] == "ring"
+    assert chosen([], Settings(url="redis://127.0.0.1:1/0", nemeses=HARMLESS)) == [
+        "bank",
+        "append",
+        "counter",
+        "long-fork",
+        "ring",
+    ]
     with pytest.raises(ConfigurationError, match="transactions is 1 or more"):
         Settings(transactions=0)
 
@@ -148,7 +161,11 @@ def test_something_wrong_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert code == 1
     assert "wrong: the bank is broke" in out
     assert "the histories are in somewhere" in out
-    assert "1 suite found something wrong (bank): --seed 1 repeats the plan" in err
+    told = "1 suite found something wrong (bank): --seed 1 repeats the plan, the histories are in somewhere"
+    assert told in err
+    wrong.folder = None
+    _, _, err = invoke("bank", "--seed", "1")
+    assert "repeats the plan\n" in err
 
 
 @pytest.fixture
@@ -161,7 +178,7 @@ def scratch() -> Iterator[Path]:
 def test_ctrl_c_ends_it_early_and_tells_what_was_found(scratch: Path) -> None:
     command = [
         sys.executable, "-m", "percolator_core", "torture", "counter", "ring", "--transactions", "10000000",
-        "--kills", "0", "--workers", "2", "--seed", "1", "--json",
+        "--kills", "0", "--clients", "2", "--seed", "1", "--json",
     ]  # fmt: skip
     with subprocess.Popen(
         command,
@@ -176,7 +193,9 @@ def test_ctrl_c_ends_it_early_and_tells_what_was_found(scratch: Path) -> None:
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         out, err = process.communicate(timeout=120)
     assert process.returncode == 130, out + err
-    (suite,) = json.loads(out)["suites"]
+    told = json.loads(out)
+    (suite,) = told["suites"]
+    assert told["interrupted"]
     assert suite["interrupted"]
     assert suite["wrong"] == []
     assert suite["figures"]["transactions"] > 0
@@ -203,12 +222,14 @@ def test_a_report_replaces_its_section_and_nothing_else(tmp_path: Path) -> None:
     table = Table("Losses", ("setting", "lost"), [("none", "3")])
     figures = {"faults": {"twice": 2}}
     result = Result("oracle", 7, "20 restarts", "0 repeated", tables=[table], figures=figures, seconds=60)
-    write_report(page, "one", "2 cores", [result])
+    write_report(page, "one", "2 cores", "percolator torture oracle", [result])
+    assert "2 cores: `percolator torture oracle`\n" in page.read_text()
     assert "| oracle | 20 restarts | 0 repeated | 1.0 |" in page.read_text()
     assert "**Losses**\n\n| setting | lost |\n| --- | --- |\n| none | 3 |" in page.read_text()
     page.write_text("# Before\n\n" + page.read_text() + "\nAfter.\n")
-    write_report(page, "two", "2 cores", [Result("oracle", 7, "1 restart", "0 repeated")])
-    write_report(page, "one", "2 cores", [Result("oracle", 7, "30 restarts", "0 repeated", wrong=["a lock"])])
+    write_report(page, "two", "2 cores", "again", [Result("oracle", 7, "1 restart", "0 repeated")])
+    later = Result("oracle", 7, "30 restarts", "0 repeated", wrong=["a lock"])
+    write_report(page, "one", "2 cores", "again", [later])
     text = page.read_text()
     assert "20 restarts" not in text
     assert "- oracle: a lock" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +10,7 @@ from pathlib import Path
 import pytest
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.torture.final import Final, FinalVersion
-from percolator_core.torture.history import CellKey, History, Outcome, Read, TransactionRecord, Write
-from percolator_core.torture.marks import Mark
-from percolator_core.torture.result import Result
-from percolator_core.torture.schedule import (
+from percolator_core.torture.clients.schedule import (
     DEFAULT,
     FAULTS,
     Event,
@@ -21,8 +18,19 @@ from percolator_core.torture.schedule import (
     make_schedule,
     parse_nemeses,
 )
-from percolator_core.torture.settings import Settings
-from percolator_core.torture.workload_suite import run_workload
+from percolator_core.torture.histories.final_state import FinalState, FinalVersion
+from percolator_core.torture.histories.history import (
+    CellKey,
+    History,
+    Outcome,
+    Read,
+    TransactionRecord,
+    Write,
+)
+from percolator_core.torture.histories.marks import Mark
+from percolator_core.torture.suites.result import Result
+from percolator_core.torture.suites.settings import Settings
+from percolator_core.torture.suites.workload_suite import run_workload
 from percolator_core.torture.workloads import TABLE, WORKLOADS, State
 from percolator_core.torture.workloads.bank import ACCOUNTS, OPENING
 from percolator_core.torture.workloads.long_fork import MEMBERS
@@ -53,7 +61,7 @@ def test_a_workload_under_all_nemeses(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bank", "ring"])
 def test_a_workload_beside_garbage_collection(name: str) -> None:
-    nemeses = (Nemesis.STOP, Nemesis.SCRIPT_FLUSH, Nemesis.CLOCK_BACK, Nemesis.COLLECT)
+    nemeses = (*DEFAULT, Nemesis.COLLECT)
     result = run_workload(name, Settings(seed=SEED, transactions=2000, kills=4, clients=2, nemeses=nemeses))
     assert_ok(result)
     assert result.figures["struck"]["collect"] == 2
@@ -71,12 +79,20 @@ def test_a_workload_beside_garbage_collection(name: str) -> None:
 )
 def test_a_broken_client_is_found_out(workload: str, bug: str, nemeses: Sequence[Nemesis]) -> None:
     program = (sys.executable, str(BROKEN), bug)
-    settings = Settings(seed=SEED, transactions=4000, kills=4, clients=2, nemeses=nemeses, program=program)
-    result = run_workload(workload, settings)
-    assert not result.ok, f"seed {SEED}: {result.figures}"
+    # A bug that takes a fault at the right moment need not strike in each run.
+    results = (
+        run_workload(
+            workload,
+            Settings(seed=seed, transactions=4000, kills=4, clients=2, nemeses=nemeses, program=program),
+        )
+        for seed in range(SEED, SEED + 4)
+    )
+    result = next((result for result in results if not result.ok), None)
+    assert result is not None, f"not in four runs, seeds from {SEED} on"
     assert not any(" ended with " in sentence for sentence in result.wrong), result.wrong
     assert result.folder is not None  # to look into
     assert list(Path(result.folder).glob("*.history"))
+    shutil.rmtree(result.folder)
 
 
 def test_a_client_that_crashes_is_told() -> None:
@@ -86,6 +102,8 @@ def test_a_client_that_crashes_is_told() -> None:
     )
     assert "no such luck" in result.wrong[0]
     assert "0 transactions of 100 were made" in result.wrong
+    assert result.folder is not None
+    shutil.rmtree(result.folder)
 
 
 # Schedules.
@@ -108,7 +126,7 @@ def test_leaving_out_a_nemesis_does_not_move_the_others() -> None:
 def test_events_are_in_the_run_and_in_order() -> None:
     events = schedule()
     assert events == sorted(events)
-    assert all(0 < event.at <= 950 and event.slot in range(4) for event in events)
+    assert all(0 < event.at <= 950 and event.seat in range(4) for event in events)
     counts = {nemesis: sum(event.nemesis == nemesis for event in events) for nemesis in DEFAULT}
     assert counts[Nemesis.STOP] == counts[Nemesis.SCRIPT_FLUSH] == 10
     assert counts[Nemesis.SERVER_KILL] == counts[Nemesis.CLOCK_BACK] == counts[Nemesis.OUT_OF_MEMORY] == 4
@@ -121,6 +139,11 @@ def test_nemeses_are_named() -> None:
     assert Nemesis.COLLECT not in DEFAULT
     with pytest.raises(ConfigurationError, match="there is no nemesis 'flood': choose from kill, stop"):
         parse_nemeses("kill,flood")
+    with pytest.raises(ConfigurationError, match="no nemesis is named"):
+        parse_nemeses(" ,")
+    for alone in ("all", "none"):
+        with pytest.raises(ConfigurationError, match=f"{alone} stands alone"):
+            parse_nemeses(f"{alone},kill")
 
 
 # What each workload must find in a state.
@@ -148,8 +171,8 @@ def record(
     )
 
 
-def verify(name: str, state: State, history: History, final: Final | None = None) -> list[str]:
-    return list(WORKLOADS[name](1).verify(state, history, final or Final()))
+def verify(name: str, state: State, history: History, final: FinalState | None = None) -> list[str]:
+    return list(WORKLOADS[name](1).verify(state, history, final or FinalState()))
 
 
 def accounts() -> State:
@@ -169,7 +192,7 @@ def lists(*entries: int, outcome: Outcome = "ok", versions: Sequence[int] = (10,
     """What append finds in a list, after the transactions begun at 10 (ok) and 20."""
     cell = CellKey(TABLE, b"list", "entries")
     history = History([record(1, [cell]), record(2, [cell], outcome=outcome)])
-    final = Final({cell: [FinalVersion(at + 5, at, Mark("w", at // 10)) for at in versions]})
+    final = FinalState({cell: [FinalVersion(at + 5, at, Mark("w", at // 10)) for at in versions]})
     payload = ",".join(map(str, entries)).encode()
     return verify("append", {b"list": {"entries": payload}} if entries else {}, history, final)
 
@@ -186,7 +209,7 @@ def test_append_finds_lost_doubled_and_unordered_entries() -> None:
 def test_append_finds_a_torn_transaction() -> None:
     cells = [CellKey(TABLE, row, "entries") for row in (b"one", b"two")]
     history = History([record(1, cells, outcome="unknown")])
-    final = Final({cells[0]: [FinalVersion(15, 10, Mark("w", 1))]})
+    final = FinalState({cells[0]: [FinalVersion(15, 10, Mark("w", 1))]})
     assert verify("append", {b"one": {"entries": b"10"}}, history, final) == [
         "torn: of w:1 some lists have the entry, and others do not"
     ]
@@ -207,7 +230,7 @@ def test_counter_compares_value_and_increments(value: bytes, versions: int, foun
     history = History(
         [record(1, [cell]), record(2, [cell], outcome="unknown"), record(3, [cell], outcome="fail")]
     )
-    final = Final({cell: [FinalVersion(15 + at, 10 + at, Mark("w", 1)) for at in range(versions)]})
+    final = FinalState({cell: [FinalVersion(15 + at, 10 + at, Mark("w", 1)) for at in range(versions)]})
     told = verify("counter", {b"counter001": {"count": value}}, history, final)
     assert told == [] if found is None else any(found in sentence for sentence in told)
 
@@ -223,7 +246,7 @@ def test_long_fork_compares_readers(second: tuple[int, int], forked: bool) -> No
         return record(number, [], reads=[Read(cell, one) for cell, one in zip(cells, found, strict=True)])
 
     history = History([*writers, reader(3, 1, 0), reader(4, *second)])
-    final = Final({cells[at]: [FinalVersion(15, 10, marks[at])] for at in range(2)})
+    final = FinalState({cells[at]: [FinalVersion(15, 10, marks[at])] for at in range(2)})
     told = verify("long-fork", {}, history, final)
     assert bool(told) == forked
     assert all("long fork in group 0" in sentence for sentence in told)

@@ -162,6 +162,7 @@ def test_damaged_tables(sound: WebIndex, damage: Callable[[Transaction], None], 
         ("UPDATE words SET text = 'other' WHERE rowid = 1", "posting"),
         ("UPDATE words SET anchors = 'click here' WHERE rowid = 1", "posting"),
         ("INSERT INTO postings (key, version, url, fingerprint) VALUES ('url:x', 1, 'x', '')", "orphan"),
+        ("UPDATE postings SET size = size + 1", "posting"),
         ("UPDATE words_content SET c3 = 'behind its back'", "posting"),
     ],
 )

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from observers.webindex.index import KEEP_REMOVED, Posting, ServingIndex, close_indexes, open_index
 from observers.webindex.search import search
+from percolator_core import ConfigurationError
 
 
 @pytest.fixture
@@ -18,7 +21,9 @@ def index(tmp_path: Path) -> Iterator[ServingIndex]:
     index.close()
 
 
-def posting(name: str, text: str = "", *, title: str = "", anchors: str = "", rank: float = 1.0) -> Posting:
+def posting(
+    name: str, text: str = "", *, title: str = "", anchors: str = "", rank: float = 1.0, size: int = 1
+) -> Posting:
     return Posting(
         f"content:{name}",
         f"http://example.com/{name}.html",
@@ -27,6 +32,7 @@ def posting(name: str, text: str = "", *, title: str = "", anchors: str = "", ra
         text,
         f"{name}{hash(text)}",
         rank,
+        size,
     )
 
 
@@ -148,13 +154,21 @@ def test_only_newer_versions_count(index: ServingIndex) -> None:
 def test_a_new_rank_leaves_the_words_alone(index: ServingIndex) -> None:
     index.put(posting("a", "words", rank=1.0), 1)
     before = index.query("SELECT rowid, * FROM words", ())
-    assert index.refresh(posting("a", "words", rank=2.0), 2)
+    assert index.refresh(posting("a", "words", rank=2.0, size=5), 2)
     assert index.query("SELECT rowid, * FROM words", ()) == before
-    assert [p.rank for p in index.postings()] == [2.0]
+    assert [(p.rank, p.size) for p in index.postings()] == [(2.0, 5)]
     assert index.refresh(posting("a", "words", rank=1.5), 1)
-    assert [p.rank for p in index.postings()] == [2.0]
+    assert [(p.rank, p.size) for p in index.postings()] == [(2.0, 5)]
     assert not index.refresh(posting("a", "words", title="new"), 3)
     assert not index.refresh(posting("b"), 3)
+
+
+def test_an_index_of_an_older_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "serving.db"
+    with closing(sqlite3.connect(path)) as old:
+        old.execute("CREATE TABLE postings (id INTEGER PRIMARY KEY, key TEXT, version INTEGER, url TEXT)")
+    with pytest.raises(ConfigurationError, match="older version of the web index: remove it"):
+        ServingIndex(path)
 
 
 def test_versions_of_removed_postings_are_forgotten_in_time(index: ServingIndex) -> None:

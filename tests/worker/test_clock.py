@@ -8,12 +8,10 @@ from datetime import timedelta
 import pytest
 
 from percolator_core import Cell, Database, Transaction, Worker
-from percolator_core.client import Client, Timeouts
 from percolator_core.dirty import DirtyIndex
 from percolator_core.keys import Keyspace
-from percolator_core.store import Store
-from percolator_core.torture.clock import FakeClock
-from tests.worker.conftest import chain_of, put, watch
+from tests.chains import chain_of, put, watch
+from tests.clock import FakeClock, connect_with_clock
 
 HOUR = 3600.0
 
@@ -32,8 +30,7 @@ def clock(namespace: str) -> FakeClock:
 
 @pytest.fixture
 def db(store_url: str, namespace: str, clock: FakeClock) -> Iterator[Database]:
-    store = Store(store_url, Keyspace(namespace), load_scripts=clock.load_scripts)
-    with Database(Client(store, Timeouts(lock_ttl=1.0))) as database:
+    with connect_with_clock(store_url, Keyspace(namespace), clock, lock_ttl=1.0) as database:
         CHAIN.create_tables(database)
         Worker(database, CHAIN).run_until_idle(timeout=20)  # registers the observer
         yield database

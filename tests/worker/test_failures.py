@@ -14,7 +14,7 @@ import pytest
 from percolator_core import Cell, Worker
 from percolator_core.errors import TransactionConflict
 from percolator_core.observers import Retry
-from tests.worker.conftest import chain_of, dirty_of, put, watch
+from tests.chains import chain_of, dirty_of, put, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

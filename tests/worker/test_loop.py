@@ -12,8 +12,9 @@ import pytest
 from percolator_core import Cell, Worker
 from percolator_core.dirty import DirtyIndex, live_workers
 from percolator_core.observers import Retry
-from percolator_core.store.wire import Wire
-from tests.worker.conftest import chain_of, dirty_of, put, until, watch
+from percolator_core.store.stream import Stream
+from tests.chains import chain_of, dirty_of, put, watch
+from tests.core.servers import until
 
 if TYPE_CHECKING:
     from percolator_core import Database, Transaction
@@ -127,22 +128,22 @@ def test_ctrl_c_while_the_answer_to_a_look_is_awaited(db: Database, monkeypatch:
     chain = chain_of(watch("look", lambda t, cell: None, "docs.text"))
     chain.create_tables(db)
     put(db, "a", b"1")
-    claim, reply = DirtyIndex.claim, Wire._reply
+    claim, read = DirtyIndex.claim, Stream.read
     looking: list[bool] = []
 
     def look(index: DirtyIndex, *arguments: Any) -> Any:
         looking.append(True)
         return claim(index, *arguments)
 
-    def interrupted(wire: Wire) -> Any:
+    def interrupted(stream: Stream) -> Any:
         if looking and threading.current_thread() is thread:
             looking.clear()
             monkeypatch.undo()
             raise KeyboardInterrupt
-        return reply(wire)
+        return read(stream)
 
     monkeypatch.setattr(DirtyIndex, "claim", look)
-    monkeypatch.setattr(Wire, "_reply", interrupted)
+    monkeypatch.setattr(Stream, "read", interrupted)
     ended: list[BaseException] = []
 
     def run() -> None:

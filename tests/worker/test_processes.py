@@ -17,7 +17,8 @@ from percolator_core import Chain, Worker
 from percolator_core.dirty import live_workers
 from percolator_core.errors import ConfigurationError
 from percolator_core.worker import IDLE_LOOK
-from tests.worker.conftest import chain_of, dirty_of, put, until, watch
+from tests.chains import chain_of, dirty_of, put, watch
+from tests.core.servers import until
 
 if TYPE_CHECKING:
     import subprocess

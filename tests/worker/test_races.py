@@ -15,7 +15,7 @@ from percolator_core.commit import Commit
 from percolator_core.dirty import DirtyIndex, Lease, acknowledge
 from percolator_core.errors import TransactionConflict
 from percolator_core.transaction import Transaction
-from tests.worker.conftest import chain_of, dirty_of, put, watch
+from tests.chains import chain_of, dirty_of, put, watch
 
 if TYPE_CHECKING:
     from percolator_core import Chain, Database

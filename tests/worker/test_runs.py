@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from percolator_core import Cell, TableDefinition, Worker
-from tests.worker.conftest import TABLES, chain_of, dirty_of, put, watch
+from tests.chains import TABLES, chain_of, dirty_of, put, watch
 
 if TYPE_CHECKING:
     from percolator_core import Chain, Database, Transaction

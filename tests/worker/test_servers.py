@@ -17,11 +17,11 @@ from percolator_core import Chain, Database, StoreUnavailable, Worker
 from percolator_core.cli.app import app
 from percolator_core.cli.output import ExitCode
 from percolator_core.worker import IDLE_LOOK
-from tests.core.servers import Server, binaries, some_namespace
+from tests.chains import chain_of, dirty_of, put, watch
+from tests.core.servers import Server, binaries, some_namespace, until
 from tests.servers.cluster import Cluster
 from tests.servers.sentinel import Sentinels
 from tests.store.bank import await_replicas
-from tests.worker.conftest import chain_of, dirty_of, put, until, watch
 
 SYSTEM = binaries().get("system", "")
 pytestmark = pytest.mark.skipif(not SYSTEM, reason="NOT TESTED: no redis-server on PATH")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from observers.webindex.demo.crawl import Crawl
     from observers.webindex.index import Posting, ServingIndex
+    from observers.webindex.page import Page
 
 EDITED: Final = 10
 """Documents that a run edits."""
@@ -128,7 +129,7 @@ class _Planner:
         suffix = Path(self._pages[url]).suffix.lower()
         content_type = CONTENT_TYPES[suffix]
         for done, new in _edited(old, kind, word, target, html=suffix in {".html", ".htm", ".xhtml"}):
-            if word in parse(url, new, content_type).content.text:
+            if _is_found_there_alone(word, parse(url, new, content_type), target if done == "link" else ""):
                 return Change(done, self._pages[url], url, word, new, target if done == "link" else "")
         return None
 
@@ -146,6 +147,15 @@ def _editable(crawl: Crawl, postings: dict[str, Posting]) -> Iterator[tuple[str,
         # A page that names another one as its canonical form shows that one's text, whatever its own says.
         if b"\0" not in start and b"canonical" not in start.lower():
             yield url, name
+
+
+def _is_found_there_alone(word: str, page: Page, target: str) -> bool:
+    """Whether the page shows the word, and leads nobody but ``target`` to be found by it.
+
+    A heading may stand inside of a link: then what is added to it is also said of the page behind the link.
+    """
+    named = (anchors for url, anchors in page.outlinks.root.items() if url != target)
+    return word in page.content.text and not any(word in anchor for anchors in named for anchor in anchors)
 
 
 def _edited(old: bytes, kind: Kind, word: str, target: str, *, html: bool) -> Iterator[tuple[Kind, bytes]]:

@@ -97,9 +97,23 @@ class Report:
         return median(one.milliseconds for one in self.changes) if self.changes else 0.0
 
     @property
+    def faults(self) -> list[str]:
+        """What was not as it should be."""
+        found = [
+            f"{proof.claim}: that does not hold for {proof.query!r}"
+            for proof in self.proofs
+            if not proof.holds
+        ]
+        if self.violations:
+            found.append(f"{len(self.violations):,} cells or postings are wrong, first: {self.violations[0]}")
+        if self.quarantined:
+            found.append(f"{self.quarantined:,} cells are in quarantine: `percolator failed` lists them")
+        return found
+
+    @property
     def good(self) -> bool:
         """Whether everything was as it should be."""
-        return not self.violations and all(proof.holds for proof in self.proofs) and not self.quarantined
+        return not self.faults
 
     @property
     def quarantined(self) -> int:
@@ -133,6 +147,7 @@ class Report:
             "proofs": [asdict(proof) for proof in self.proofs],
             "violations": self.violations,
             "good": self.good,
+            "faults": self.faults,
             "scenes": {name: round(seconds, 3) for name, seconds in self.scenes.items()},
             "seconds": round(sum(self.scenes.values()), 3),
         }

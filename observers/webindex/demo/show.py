@@ -149,6 +149,8 @@ class Show:
         grid.add_row(f"{report.median:.0f} ms", "from the write of a document until it is found (median)")
         verdict = "nothing" if not report.violations else f"{len(report.violations)} things"
         grid.add_row(verdict, "wrong in the index, after a full recomputation")
+        for fault in report.faults:
+            grid.add_row("✗", fault, style="red")
         grid.add_row(f"{seconds:.0f} s", "in all")
         next_steps = Text.assemble(
             "Again, with other changes: ",

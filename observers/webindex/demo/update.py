@@ -78,14 +78,19 @@ class Update:
             return lambda: all(result.url != url for result in search(query, MANY, index=index))
         if change.kind != "duplicated":
             return lambda: any(result.url == url for result in search(query, MANY, index=index))
-        # The rank of a cluster is the sum over its members: it grows when the copy has joined.
-        before = {result.url: result.rank for result in search(query, MANY, index=index)}
+        # The original's result stands for one page more. Not its rank, though that grows as well: it may fall
+        # again meanwhile, by what an earlier change does to the pages that link to it.
+        before = self._sizes(query).get(change.other, 0)
 
         def collapsed() -> bool:
-            ranks = {result.url: result.rank for result in search(query, MANY, index=index)}
-            return url not in ranks and ranks.get(change.other, 0.0) > before.get(change.other, 0.0)
+            sizes = self._sizes(query)
+            return url not in sizes and sizes.get(change.other, 0) > before
 
         return collapsed
+
+    def _sizes(self, query: str) -> dict[str, int]:
+        """The number of pages that each result stands for."""
+        return {result.url: result.size for result in search(query, MANY, index=self._index)}
 
     def _wait(self, condition: Callable[[], bool], seconds: float, otherwise: str) -> None:
         until = time.monotonic() + seconds

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar
 
-from percolator_core.torture.final import Final
-from percolator_core.torture.history import FAIL, OK, CellKey, History
-from percolator_core.torture.recorder import RecordedTransaction, Recorder
+from percolator_core.torture.histories.final_state import FinalState
+from percolator_core.torture.histories.history import FAIL, OK, CellKey, History
+from percolator_core.torture.histories.recorder import RecordedTransaction, Recorder
 from percolator_core.torture.workloads.workload import TABLE, State, Workload
 
 _COLUMN = "entries"
@@ -25,7 +25,6 @@ class Append(Workload):
     """An entry is the start timestamp of the transaction that appended it."""
 
     name: ClassVar[str] = "append"
-    promise: ClassVar[str] = "each list has the entries of the committed, once, in order"
 
     def prepare(self, recorder: Recorder) -> None:
         """Lists begin empty, which is how they are not there."""
@@ -53,7 +52,7 @@ class Append(Workload):
             if len(set(entries)) < len(entries):
                 yield f"the list {row.decode()} was read with an entry twice: {seen!r}"
 
-    def verify(self, state: State, history: History, final: Final) -> Iterator[str]:
+    def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:
         """Each list is what its versions say, and says what its writers were told."""
         lists = {row: _entries(cells.get(_COLUMN)) for row, cells in state.items()}
         for row, entries in lists.items():

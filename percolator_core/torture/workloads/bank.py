@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterator
 from typing import ClassVar
 
-from percolator_core.torture.final import Final
-from percolator_core.torture.history import History
-from percolator_core.torture.recorder import RecordedTransaction, Recorder
+from percolator_core.torture.histories.final_state import FinalState
+from percolator_core.torture.histories.history import History
+from percolator_core.torture.histories.recorder import RecordedTransaction, Recorder
 from percolator_core.torture.workloads.workload import TABLE, State, Workload
 
 ACCOUNTS = 256
@@ -26,7 +26,6 @@ class Bank(Workload):
     """Money is moved and counted."""
 
     name: ClassVar[str] = "bank"
-    promise: ClassVar[str] = "the sum of all balances stays"
 
     def prepare(self, recorder: Recorder) -> None:
         """Open the accounts."""
@@ -48,7 +47,7 @@ class Bank(Workload):
             giver, taker = dice.sample(range(ACCOUNTS), 2)
             self._transfer(recorder, giver, taker, dice.randint(1, _LARGEST))
 
-    def verify(self, state: State, history: History, final: Final) -> Iterator[str]:  # noqa: ARG002
+    def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:  # noqa: ARG002
         """The sum is the first one, and no balance is missing."""
         yield from _judge([cells.get(_COLUMN) for cells in state.values()], "the state that is left")
 

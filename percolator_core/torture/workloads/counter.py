@@ -7,9 +7,9 @@ from collections import Counter as Tally
 from collections.abc import Iterator
 from typing import ClassVar
 
-from percolator_core.torture.final import Final
-from percolator_core.torture.history import FAIL, OK, CellKey, History
-from percolator_core.torture.recorder import RecordedTransaction, Recorder
+from percolator_core.torture.histories.final_state import FinalState
+from percolator_core.torture.histories.history import FAIL, OK, CellKey, History
+from percolator_core.torture.histories.recorder import RecordedTransaction, Recorder
 from percolator_core.torture.workloads.workload import TABLE, State, Workload
 
 COUNTERS = 128
@@ -26,7 +26,6 @@ class Counter(Workload):
     """Increments of one counter, or of two at once."""
 
     name: ClassVar[str] = "counter"
-    promise: ClassVar[str] = "a counter is worth its committed increments"
 
     def prepare(self, recorder: Recorder) -> None:
         """Counters begin at 0, which is how they are not there."""
@@ -47,7 +46,7 @@ class Counter(Workload):
 
         recorder.run(increment)
 
-    def verify(self, state: State, history: History, final: Final) -> Iterator[str]:
+    def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:
         """Each counter's value is between what was acknowledged and what was tried, and has its versions."""
         sure: Tally[bytes] = Tally()
         tried: Tally[bytes] = Tally()

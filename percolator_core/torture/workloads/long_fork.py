@@ -9,10 +9,10 @@ from itertools import pairwise
 from operator import le
 from typing import ClassVar
 
-from percolator_core.torture.final import Final
-from percolator_core.torture.history import CellKey, History
-from percolator_core.torture.marks import ABSENT
-from percolator_core.torture.recorder import RecordedTransaction, Recorder
+from percolator_core.torture.histories.final_state import FinalState
+from percolator_core.torture.histories.history import CellKey, History
+from percolator_core.torture.histories.marks import ABSENT
+from percolator_core.torture.histories.recorder import RecordedTransaction, Recorder
 from percolator_core.torture.workloads.workload import TABLE, State, Workload
 
 GROUPS = 24
@@ -29,7 +29,6 @@ class LongFork(Workload):
     """Two writes that do not know of each other must not be seen in two orders."""
 
     name: ClassVar[str] = "long-fork"
-    promise: ClassVar[str] = "all readers see writes in one order"
 
     def prepare(self, recorder: Recorder) -> None:
         """The cells begin absent."""
@@ -48,7 +47,7 @@ class LongFork(Workload):
         recorder.run(write)
         yield from ()
 
-    def verify(self, state: State, history: History, final: Final) -> Iterator[str]:  # noqa: ARG002
+    def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:  # noqa: ARG002
         """What readers saw of a group is a chain: of any two, one saw at least all that the other saw.
 
         No timestamp is compared between cells; only the order of each cell's own versions counts.
@@ -67,7 +66,7 @@ class LongFork(Workload):
                     )
 
     @staticmethod
-    def _readings(history: History, final: Final) -> dict[int, list[tuple[tuple[int, ...], int]]]:
+    def _readings(history: History, final: FinalState) -> dict[int, list[tuple[tuple[int, ...], int]]]:
         """Of each group, which version of each cell a reader saw, counted from 1, and the reader."""
         places: dict[tuple[int, int], int] = {}
         group_of: dict[int, int] = {}

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar
 
-from percolator_core.torture.final import Final
-from percolator_core.torture.history import FAIL, OK, History
-from percolator_core.torture.recorder import RecordedTransaction, Recorder
+from percolator_core.torture.histories.final_state import FinalState
+from percolator_core.torture.histories.history import FAIL, OK, History
+from percolator_core.torture.histories.recorder import RecordedTransaction, Recorder
 from percolator_core.torture.workloads.workload import TABLE, State, Workload
 
 RINGS = 96
@@ -30,7 +30,6 @@ class Ring(Workload):
     """A step deletes the token where it is and sets it some places further, with its moves counted."""
 
     name: ClassVar[str] = "ring"
-    promise: ClassVar[str] = "each ring has one token, which counts its moves"
 
     def prepare(self, recorder: Recorder) -> None:
         """Put the tokens on their first places."""
@@ -58,7 +57,7 @@ class Ring(Workload):
         if tokens != 1:
             yield f"the snapshot at {at} has {tokens} tokens in ring {ring}"
 
-    def verify(self, state: State, history: History, final: Final) -> Iterator[str]:  # noqa: ARG002
+    def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:  # noqa: ARG002
         """One token each, which has moved as often as transactions committed."""
         sure: Counter[bytes] = Counter()
         tried: Counter[bytes] = Counter()

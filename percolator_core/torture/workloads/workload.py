@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar
 
-from percolator_core.torture.final import Final
-from percolator_core.torture.history import History
-from percolator_core.torture.recorder import RecordedTransaction, Recorder
+from percolator_core.torture.histories.final_state import FinalState
+from percolator_core.torture.histories.history import History
+from percolator_core.torture.histories.recorder import RecordedTransaction, Recorder
 
 TABLE = "torture"
 """The table of every workload."""
@@ -25,8 +25,6 @@ class Workload(ABC):
     """
 
     name: ClassVar[str]
-    promise: ClassVar[str]
-    """The property, in a few words."""
 
     def __init__(self, clients: int) -> None:
         """``clients`` is how many processes take part."""
@@ -40,11 +38,11 @@ class Workload(ABC):
     def step(self, recorder: Recorder, dice: random.Random, number: int) -> Iterator[str]:
         """Run a transaction, or a few that belong together; yields a sentence for each thing that is wrong.
 
-        ``number`` counts the steps of a process's place in the crew from 0.
+        ``number`` counts the steps of a seat in the crew from 0.
         """
 
     @abstractmethod
-    def verify(self, state: State, history: History, final: Final) -> Iterator[str]:
+    def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:
         """Look at the state that is left; yields a sentence for each thing that is wrong."""
 
     @staticmethod

@@ -1,0 +1,56 @@
+"""CPU time of a server, with all the processes it has started."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+_PROC: Final = Path("/proc")
+_LOOKS: Final = 5
+"""How often the tree is looked at again, at most, while its processes change."""
+
+
+def tree_cpu_seconds(pid: int) -> float:
+    """User and system time, in seconds, that process ``pid`` and its descendants have used.
+
+    Those that have ended count if their parent has waited for them. The resolution is that of the kernel's
+    clock tick, mostly 10 ms. Linux only.
+
+    Raises:
+        ProcessLookupError: there is no such process.
+    """
+    # A child that ends between the readings of it and of its parent would count twice: look again.
+    found = _tree(pid)
+    for _ in range(_LOOKS):
+        before, found = found, _tree(pid)
+        if before.keys() == found.keys():
+            break
+    return sum(found.values()) / os.sysconf("SC_CLK_TCK")
+
+
+def _tree(root: int) -> dict[int, int]:
+    """Clock ticks of each process of the tree, with those of its children that have ended."""
+    ticks: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for entry in _PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "stat").read_bytes()
+        except OSError:
+            continue  # it has ended since
+        # The second field, a name in parentheses, may hold anything.
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        pid, parent = int(entry.name), int(fields[1])
+        ticks[pid] = sum(map(int, fields[11:15]))
+        children.setdefault(parent, []).append(pid)
+    if root not in ticks:
+        raise ProcessLookupError(f"there is no process {root}")
+    found: dict[int, int] = {}
+    left = [root]
+    while left:
+        pid = left.pop()
+        found[pid] = ticks[pid]
+        left.extend(children.get(pid, ()))
+    return found

@@ -1,0 +1,181 @@
+"""What the brokerage holds at the start, and what its customers do: the same for every store.
+
+All is drawn from seeds, so that each store is loaded with the same data and given the same transactions.
+Prices come from the market, that is from the stream of items: cash and holdings at the end then depend on no
+order, and must be the same in every store. Money is whole cents.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+ACCOUNTS: Final = 5
+"""Of a customer."""
+HOLDINGS: Final = 10
+"""Securities that an account holds at the start."""
+WATCHED: Final = 100
+"""Securities on a customer's watch list, or all there are."""
+HISTORY: Final = 20
+"""Executed trades of an account at the start."""
+STATUS_TRADES: Final = 50
+"""The newest trades of an account that a trade status shows."""
+POSITION_TRADES: Final = 10
+"""And those that a customer position shows."""
+TICKERS: Final = 20
+"""Securities in a message of the market feed."""
+CASH: Final = 10_000_000
+"""Of an account at the start."""
+RATE_UNIT: Final = 10_000
+"""A customer's rate is in parts of this."""
+
+SECURITIES_PER_THOUSAND: Final = 685
+_FEWEST_SECURITIES: Final = 2 * TICKERS
+
+# Transactions of each kind in 71; every trade is an order and a result.
+_TRADES: Final = 10
+_WATCHES: Final = 18
+_POSITIONS: Final = 13
+_STATUSES: Final = 19
+_FEEDS: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Trade:
+    """A trade order, and then, as the market executes it, its trade result: two transactions.
+
+    ``quantity`` is below zero in a sale. ``bid`` is the price at the order, ``price`` that of the execution.
+    """
+
+    trade: int
+    account: int
+    security: int
+    quantity: int
+    bid: int
+    price: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarketWatch:
+    """How the securities on a customer's watch list have done since the last close."""
+
+    customer: int
+
+
+@dataclass(frozen=True, slots=True)
+class CustomerPosition:
+    """Cash and worth of all the customer's accounts; for ``account``, if not None, its newest trades too."""
+
+    customer: int
+    account: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TradeStatus:
+    """The newest trades of an account."""
+
+    account: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarketFeed:
+    """New prices and volumes, ``(security, price, quantity)`` in the order of the securities."""
+
+    tickers: tuple[tuple[int, int, int], ...]
+
+
+Item: TypeAlias = Trade | MarketWatch | CustomerPosition | TradeStatus | MarketFeed
+
+
+@dataclass(frozen=True, slots=True)
+class Brokerage:
+    """The data at the start, for a number of customers."""
+
+    customers: int
+
+    @property
+    def securities(self) -> int:
+        """How many are traded."""
+        return max(_FEWEST_SECURITIES, self.customers * SECURITIES_PER_THOUSAND // 1000)
+
+    @property
+    def first_trade(self) -> int:
+        """The least number of a trade that is not part of the data at the start."""
+        return self.customers * ACCOUNTS * HISTORY
+
+    def accounts(self) -> range:
+        """All of them; a customer's are `accounts_of`."""
+        return range(self.customers * ACCOUNTS)
+
+    def terms(self, customer: int) -> tuple[int, int]:
+        """The charge for each trade, and the commission rate."""
+        return 100 * (1 + customer % 3), 10 + 5 * (customer % 3)
+
+    def quote(self, security: int) -> tuple[int, int, int]:
+        """Price, closing price and number of shares outstanding."""
+        return 2000 + security % 1000, 2000 + security * 7 % 1000, 1_000_000 + security
+
+    def watched(self, customer: int) -> list[int]:
+        """The customer's watch list."""
+        chosen = random.Random(f"watch {customer}")
+        return sorted(chosen.sample(range(self.securities), min(WATCHED, self.securities)))
+
+    def holdings(self, account: int) -> list[tuple[int, int]]:
+        """``(security, quantity)`` at the start."""
+        chosen = random.Random(f"holdings {account}")
+        return [(one, chosen.randint(1, 8) * 100) for one in chosen.sample(range(self.securities), HOLDINGS)]
+
+    def history(self, account: int) -> Iterator[Trade]:
+        """The executed trades of an account at the start; cash and holdings do not tell of them any more."""
+        chosen = random.Random(f"history {account}")
+        for number in range(account * HISTORY, (account + 1) * HISTORY):
+            yield self._trade(chosen, number, account)
+
+    def items(self, seed: str, first_trade: int) -> Iterator[Item]:
+        """What the customers and the market do, without end; trades are numbered from ``first_trade``."""
+        chosen = random.Random(seed)
+        numbers = itertools.count(first_trade)
+        kinds = (Trade, MarketWatch, CustomerPosition, TradeStatus, MarketFeed)
+        weights = (_TRADES, _WATCHES, _POSITIONS, _STATUSES, _FEEDS)
+        while True:
+            kind = chosen.choices(kinds, weights)[0]
+            customer = chosen.randrange(self.customers)
+            account = customer * ACCOUNTS + chosen.randrange(ACCOUNTS)
+            if kind is Trade:
+                yield self._trade(chosen, next(numbers), account)
+            elif kind is MarketWatch:
+                yield MarketWatch(customer)
+            elif kind is CustomerPosition:
+                yield CustomerPosition(customer, chosen.choice((account, None)))
+            elif kind is TradeStatus:
+                yield TradeStatus(account)
+            else:
+                securities = sorted(chosen.sample(range(self.securities), TICKERS))
+                yield MarketFeed(tuple((one, _price(chosen), _quantity(chosen)) for one in securities))
+
+    def _trade(self, chosen: random.Random, number: int, account: int) -> Trade:
+        security = chosen.randrange(self.securities)
+        quantity = _quantity(chosen) * chosen.choice((1, -1))
+        return Trade(number, account, security, quantity, _price(chosen), _price(chosen))
+
+
+def charge_of(terms: tuple[int, int], quantity: int, bid: int) -> int:
+    """What the customer pays for a trade beside the price."""
+    charge, rate = terms
+    return charge + rate * abs(quantity) * bid // RATE_UNIT
+
+
+def transactions_of(item: Item) -> int:
+    """How many transactions an item is."""
+    return 2 if isinstance(item, Trade) else 1
+
+
+def _price(chosen: random.Random) -> int:
+    return chosen.randint(2000, 3000)
+
+
+def _quantity(chosen: random.Random) -> int:
+    return chosen.randint(1, 8) * 100

@@ -1,0 +1,150 @@
+"""What a parent and its worker processes tell each other: lines over pipes that nobody else reads.
+
+The parent writes the `Orders` as one line of JSON, then words. A process writes reports, each a JSON object
+of one member::
+
+    {"up": true}                             its chain is loaded and its store is there
+    {"log": {"event": …, "level": …, …}}     a line for the parent's log
+    {"counts": {"seconds": …, "observers": {NAME: {FIELD: NUMBER}}}}
+    {"error": {"kind": …, "message": …, "traceback": …}}     what it ends with
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+from percolator_core.attempt import ObserverCounts
+from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
+from percolator_core.worker import Counts
+
+STOP: Final = b"stop"
+"""Finish the runs under way and end."""
+
+BREAK_OFF: Final = b"break off"
+"""End at once; what is leased is still given back."""
+
+FAILED: Final = 1
+INTERRUPTED: Final = 130
+"""Exit codes of a process that reported an error, and of one that was told to break off."""
+
+HELD_BACK: Final = (signal.SIGINT, signal.SIGTERM)
+"""Signals that a process is started with blocked, until it has a handler for them."""
+
+_LONGEST_LINE: Final = 1 << 20
+"""Bytes of a line without an end that are kept waiting for it."""
+
+_BYTES: Final = "base64 of bytes"
+
+_COUNTED: Final = tuple(field.name for field in fields(ObserverCounts))
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a worker process does; ``parent`` is the process that it works for.
+
+    The URL may hold a password, so the orders go through a pipe and never stand on a command line.
+    """
+
+    chain: str
+    url: str
+    namespace: str
+    threads: int
+    width: int
+    parent: int
+
+    def to_line(self) -> bytes:
+        """In one line, with its end."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Orders:
+        """The inverse of `to_line`."""
+        return cls(**json.loads(line))
+
+
+class LineCutter:
+    """Cuts what comes out of a pipe into lines."""
+
+    __slots__ = ("_begun",)
+
+    def __init__(self) -> None:
+        self._begun = b""
+
+    def feed(self, received: bytes) -> list[bytes]:
+        """The lines that are whole now, without their ends."""
+        *whole, self._begun = (self._begun + received).split(b"\n")
+        if len(self._begun) > _LONGEST_LINE:
+            whole.append(self.rest())
+        return whole
+
+    def rest(self) -> bytes:
+        """What has no end yet; forgotten here."""
+        begun, self._begun = self._begun, b""
+        return begun
+
+
+def report(kind: str, content: Any) -> bytes:
+    """One report in one line, with its end. Anything that JSON lacks becomes its `repr`, but bytes stay."""
+    return json.dumps({kind: content}, default=_encoded, skipkeys=True).encode() + b"\n"
+
+
+def read_report(line: bytes) -> tuple[str, Any] | None:
+    """The inverse of `report`: the kind and the content; None for a line that is no report."""
+    try:
+        ((kind, content),) = json.loads(line, object_hook=_decoded).items()
+    except (ValueError, AttributeError):
+        return None
+    return kind, content
+
+
+def counts_content(counts: Counts, seconds: float) -> dict[str, Any]:
+    """The content of a report of counts."""
+    return {
+        "seconds": seconds,
+        "observers": {name: asdict(one) for name, one in counts.observers.items()},
+    }
+
+
+def read_counts(content: Mapping[str, Any]) -> Counts:
+    """The inverse of `counts_content`.
+
+    A process that follows another may run newer code than its parent: what is counted only there is left out.
+    """
+    observers = {
+        name: ObserverCounts(**{field: one[field] for field in _COUNTED if field in one})
+        for name, one in content["observers"].items()
+    }
+    return Counts(observers, content["seconds"])
+
+
+def error_content(error: BaseException, trace: str) -> dict[str, str]:
+    """The content of a report of an error."""
+    for kind in (ConfigurationError, StoreUnavailable, PercolatorError):
+        if isinstance(error, kind):
+            return {"kind": kind.__name__, "message": str(error), "traceback": trace}
+    return {"kind": "", "message": f"{type(error).__name__}: {error}", "traceback": trace}
+
+
+def read_error(content: Mapping[str, str]) -> PercolatorError:
+    """The error that a process ended with, as one of this process; its traceback there is a note."""
+    kinds: dict[str, type[PercolatorError]] = {
+        kind.__name__: kind for kind in (ConfigurationError, StoreUnavailable)
+    }
+    error = kinds.get(content["kind"], PercolatorError)(content["message"])
+    error.add_note(f"in a worker process:\n{content['traceback']}")
+    return error
+
+
+def _encoded(value: object) -> object:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {_BYTES: base64.b64encode(value).decode()}
+    return repr(value)
+
+
+def _decoded(found: dict[str, Any]) -> Any:
+    return base64.b64decode(found[_BYTES]) if found.keys() == {_BYTES} else found

@@ -1,0 +1,5 @@
+-- Write something that is gone at once: WAIT and WAITAOF speak for the last write of their connection.
+--   KEYS    tag
+--   reply   "OK"
+
+return redis.call('SET', KEYS[1] .. 'sync', '', 'PX', 1)

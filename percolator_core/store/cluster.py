@@ -1,0 +1,143 @@
+"""The primaries of a Redis Cluster."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Final
+
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterDownError,
+    MovedError,
+    NoPermissionError,
+    RedisError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from percolator_core.errors import ConfigurationError, StoreUnavailable
+from percolator_core.store.exchange import Exchange
+from percolator_core.store.topology import SLOTS, Ask, Endpoint
+from percolator_core.store.watched import Watched
+
+_NO_NAME: Final = (None, b"", b"?")
+"""How a server says in CLUSTER SLOTS that it does not know the address of one, or its own."""
+
+
+class Cluster(Watched):
+    """The primaries of a Redis Cluster, by slot.
+
+    While a slot moves from server to server, its keys move one by one, and a script would find half a tablet.
+    So ASK, which names the server they move to, is never followed: it means that the slot is closed until the
+    move is over. A script is refused by both servers meanwhile, because the tag that it declares as its key
+    is itself no key; a plain read of a key that is still at the old place is answered there.
+    """
+
+    clustered = True
+
+    def __init__(self, seeds: Sequence[Endpoint], ask: Ask, url: str) -> None:
+        """``seeds`` are servers to ask at first.
+
+        Raises:
+            ConfigurationError: no cluster is there, or one that does not serve all slots.
+            StoreUnavailable: none of them answers.
+        """
+        super().__init__(ask, url)
+        self._seeds = list(seeds)
+        self._ranges: Sequence[Any] = ()
+        self._places: dict[int, Endpoint] = {}
+        self._servers: list[Endpoint] = []
+        """All that the last answer named, replicas too: any of them can be asked next time."""
+        self._silent: set[Endpoint] = set()
+        self._primaries: frozenset[Endpoint] = frozenset()
+        refused = self._look()
+        if refused is not None:
+            raise self._unusable(refused)
+        if len(self._places) < SLOTS:
+            raise ConfigurationError(
+                f"the cluster {self._url} serves {len(self._places)} of {SLOTS} slots: "
+                "assign the others (redis-cli --cluster fix) before it is used"
+            )
+
+    def endpoint(self, slot: int) -> Endpoint:
+        """The primary that has the slot."""
+        found = self._places.get(slot)
+        if found is None:
+            raise ClusterDownError(f"CLUSTERDOWN no server has slot {slot}")
+        return found
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """All primaries that have slots."""
+        return sorted(self._primaries)
+
+    def heal(self, exchange: Exchange) -> None:
+        """Follow a slot that has moved; look around after any other trouble."""
+        trouble = exchange.trouble
+        if isinstance(trouble, MovedError):
+            with self._lock:
+                before = self._places.get(trouble.slot_id)
+                host = trouble.host or (before.host if before is not None else self._seeds[0].host)
+                self._places[trouble.slot_id] = Endpoint(host, trouble.port)
+                self._ranges = ()
+                self._primaries = frozenset(self._places.values())
+                self.generation += 1
+        super().heal(exchange)
+
+    def _has_its_place(self, endpoint: Endpoint) -> bool:
+        return endpoint in self._primaries
+
+    def _ask_around(self, doubtful: Endpoint | None) -> Exception | None:
+        # Last are those in doubt, and those that did not answer the last time.
+        candidates = [*self._servers, *(seed for seed in self._seeds if seed not in self._servers)]
+        random.shuffle(candidates)
+        candidates.sort(key=lambda server: (server == doubtful, server in self._silent))
+        refused: Exception | None = None
+        for server in candidates:
+            try:
+                ranges = self._ask(server, (b"CLUSTER", b"SLOTS"))
+            except (RedisError, OSError) as error:
+                refused = refused if isinstance(refused, AuthenticationError) else error
+                self._silent.add(server)
+                continue
+            self._silent.discard(server)
+            self._take_over(server, ranges)
+            return None
+        return refused
+
+    def _take_over(self, server: Endpoint, ranges: Sequence[Any]) -> None:
+        if ranges == self._ranges:
+            return
+        places: dict[int, Endpoint] = {}
+        servers: list[Endpoint] = []
+        for first, last, *nodes in ranges:
+            # A server that does not know its own address leaves it empty.
+            named = [
+                Endpoint(server.host if node[0] in _NO_NAME else node[0].decode(), int(node[1]))
+                for node in nodes
+            ]
+            servers += [one for one in named if one not in servers]
+            places.update(dict.fromkeys(range(first, last + 1), named[0]))
+        self._servers = servers
+        if places != self._places:
+            self._places = places
+            self._primaries = frozenset(places.values())
+            self.generation += 1
+        self._ranges = ranges  # last: Ctrl-C may come in between
+
+    def _unusable(self, refused: Exception) -> Exception:
+        if isinstance(refused, AuthenticationError):
+            return StoreUnavailable(
+                f"the cluster {self._url} refuses the login ({refused}): check user and password"
+            )
+        if isinstance(refused, NoPermissionError):
+            return ConfigurationError(
+                f"the user of {self._url} may not ask for the slots ({refused}): "
+                "allow CLUSTER SLOTS in the servers' access rules (ACL)"
+            )
+        if "cluster support disabled" in str(refused) or "unknown command" in str(refused):
+            return ConfigurationError(f"{self._url} is no cluster: use a redis:// or redis+sentinel:// URL")
+        if isinstance(refused, RedisConnectionError | OSError):
+            return StoreUnavailable(
+                f"no server of {self._url} answers ({refused}): check that they run, and the ports"
+            )
+        return StoreUnavailable(f"the cluster {self._url} does not say where its slots are: {refused}")

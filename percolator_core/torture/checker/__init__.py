@@ -1,0 +1,1 @@
+"""Checks histories against snapshot isolation."""

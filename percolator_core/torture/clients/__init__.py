@@ -1,0 +1,1 @@
+"""The client processes of a run, and what strikes them."""

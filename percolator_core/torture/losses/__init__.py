@@ -1,0 +1,1 @@
+"""What is lost when a server is taken away."""

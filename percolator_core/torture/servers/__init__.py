@@ -1,0 +1,1 @@
+"""Servers that are there to be killed."""

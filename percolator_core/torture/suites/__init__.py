@@ -1,0 +1,1 @@
+"""The suites, and what they report."""

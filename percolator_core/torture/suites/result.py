@@ -1,0 +1,77 @@
+"""What a suite reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+TOLD: Final = 20
+"""Sentences that are told of each suite; more are counted."""
+
+
+@dataclass(slots=True)
+class Table:
+    """A table of figures: a title, headings, and rows of as many texts."""
+
+    title: str
+    headings: Sequence[str]
+    rows: list[Sequence[str]] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it stands in JSON."""
+        return {
+            "title": self.title,
+            "rows": [dict(zip(self.headings, row, strict=True)) for row in self.rows],
+        }
+
+
+@dataclass(slots=True)
+class Result:
+    """How a suite ended.
+
+    ``run`` says what was done and ``found`` what came out, each in a few words; ``wrong`` has a sentence for
+    each thing that is wrong, ``figures`` the numbers, ``tables`` what is measured without being judged.
+    ``seconds`` is how long it took. Where
+    something is wrong, ``folder`` has the histories, and ``namespace`` the data on a server that is not ours.
+    """
+
+    suite: str
+    seed: int
+    run: str = ""
+    found: str = ""
+    wrong: list[str] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    tables: list[Table] = field(default_factory=list)
+    seconds: float = 0.0
+    interrupted: bool = False
+    folder: str | None = None
+    namespace: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.wrong
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it stands in JSON."""
+        return {
+            "suite": self.suite,
+            "ok": self.ok,
+            "seed": self.seed,
+            "run": self.run,
+            "found": self.found,
+            "wrong": self.wrong[:TOLD],
+            "wrong_count": len(self.wrong),
+            "figures": self.figures,
+            "tables": [table.as_dict() for table in self.tables],
+            "seconds": round(self.seconds, 1),
+            "interrupted": self.interrupted,
+            "folder": self.folder,
+            "namespace": self.namespace,
+        }
+
+
+def count_of(number: int, thing: str) -> str:
+    """``1 kill``, ``1,000 kills``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"

@@ -1,0 +1,320 @@
+"""``worker --processes``: several workers behind one command, which answers for them all."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer
+
+from percolator_core.cli.worker import parse_processes, usable_cores
+from tests.cli.conftest import ROOT, Ended, Project
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PATIENT = 60.0
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + PATIENT
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+
+
+class Command:
+    """A ``worker --json`` in a process group of its own, as a terminal makes one, with its log at hand."""
+
+    def __init__(self, project: Project, *arguments: str) -> None:
+        self.project = project
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "percolator_core", "worker", "chain", "--json", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **project.environment(), "PYTHONPATH": str(ROOT)},
+            cwd=project.folder,
+            process_group=0,
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """The log lines of that event. Every line but the error and the note is JSON."""
+        parsed = [json.loads(line) for line in list(self.lines) if not line.startswith("error: ")]
+        return [line for line in parsed if event in line["event"]]
+
+    def await_line(self, event: str, count: int = 1) -> list[dict[str, Any]]:
+        until(
+            lambda: len(self.logged(event)) >= count or self.process.poll() is not None,
+            f"no {count} lines with {event!r}",
+        )
+        found = self.logged(event)
+        assert len(found) >= count, self.lines
+        return found
+
+    def await_workers(self, count: int = 2) -> list[int]:
+        return [line["process"] for line in self.await_line("worker started", count)]
+
+    def interrupt(self) -> None:
+        """Ctrl-C, as a terminal sends it."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def end(self) -> Ended:
+        assert self.process.stdout is not None
+        out = self.process.stdout.read()
+        code = self.process.wait(PATIENT)
+        self._reader.join(PATIENT)
+        return Ended(code, out, "".join(self.lines))
+
+    def close(self) -> None:
+        self.process.kill()
+        self.end()
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+@pytest.fixture
+def start(project: Project) -> Iterator[Callable[..., Command]]:
+    made: list[Command] = []
+
+    def begin(*arguments: str, where: Project = project) -> Command:
+        made.append(Command(where, "--processes", "2", *arguments))
+        return made[-1]
+
+    yield begin
+    for command in made:
+        command.close()
+
+
+def lives(pid: int) -> bool:
+    """Whether the process runs. One that has ended and that nobody has asked for is no process any more."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def await_file(project: Project, name: str) -> None:
+    until((project.folder / name).exists, f"{name} was not made")
+
+
+def test_workers_of_one_command(project: Project, start: Callable[..., Command], tmp_path: Path) -> None:
+    own = replace(project, url=f"embedded:{tmp_path}/own")
+    own.put(a="one two", b="three", c="boom")
+    command = start(where=own)
+    pids = command.await_workers()
+    command.await_line("quarantine")
+    own.ok("wait", "chain", "--timeout", "60")
+
+    def shown() -> set[int]:
+        return {int(one["where"].split()[1]) for one in own.ok("status", "--json").json["workers"]}
+
+    until(lambda: shown() == set(pids), "status does not show both")
+    for pid in pids:
+        arguments = Path(f"/proc/{pid}/cmdline").read_text()
+        assert "percolator_core.crew" in arguments
+        assert str(tmp_path) not in arguments  # nor a password in it
+    server = int((tmp_path / "own" / "redis.pid").read_text())
+    assert lives(server)
+    command.process.send_signal(signal.SIGTERM)
+    ended = command.end()
+    assert ended.code == 0, ended.err
+    assert not lives(server)
+
+    found = ended.json
+    assert set(found) == {"seconds", "observers", "total", "processes"}
+    assert found["observers"]["split"]["ran"] == 2
+    assert found["total"]["quarantined"] == 1
+    assert {one["process"] for one in found["processes"]} == set(pids)
+    assert {one["ending"] for one in found["processes"]} == {"exit code 0"}
+    for name in ("ran", "failed", "collapsed", "conflicts", "quarantined"):
+        assert found["total"][name] == sum(one["total"][name] for one in found["processes"])
+    (failed,) = command.logged("quarantine")
+    assert (failed["level"], failed["row"], failed["observer"]) == ("error", "c", "split")
+    assert failed["process"] in pids
+    assert own.ok("get", "words", "sum", "total").out == "3\n"
+
+
+def test_runs_under_way_are_finished(project: Project, start: Callable[..., Command]) -> None:
+    project.put(a="held")
+    command = start()
+    await_file(project, "begun")
+    command.process.send_signal(signal.SIGTERM)
+    command.await_line("worker stopped")  # the one that held nothing
+    assert command.process.poll() is None
+    (project.folder / "go").touch()
+    ended = command.end()
+    assert ended.code == 0, ended.err
+    assert ended.json["observers"]["split"]["ran"] == 1
+    assert project.ok("status", "--json").json["workers"] == []
+
+
+def test_ctrl_c_finishes_the_runs_too(project: Project, start: Callable[..., Command]) -> None:
+    project.put(a="held")
+    command = start()
+    command.await_workers()
+    await_file(project, "begun")
+    command.interrupt()
+    command.await_line("worker stopped")
+    (project.folder / "go").touch()
+    ended = command.end()
+    assert ended.code == 130, ended.err
+    assert ended.error == "interrupted; nothing is lost: `percolator worker chain` carries on"
+    assert "Traceback" not in ended.err
+    assert "KeyboardInterrupt" not in ended.err
+    assert len(command.logged("worker stopped")) == 2
+    assert project.ok("drain", "chain", "--json").json["observers"]["split"]["ran"] == 0
+
+
+def test_a_second_ctrl_c_does_not_wait(project: Project, start: Callable[..., Command]) -> None:
+    project.put(a="held")
+    command = start()
+    await_file(project, "begun")
+    command.interrupt()
+    command.await_line("worker stopped")
+    command.interrupt()
+    ended = command.end()
+    assert ended.code == 130, ended.err
+    assert "Traceback" not in ended.err
+    assert "killed" not in ended.err
+    (project.folder / "go").touch()
+    # Given back: nobody has to wait for a lease to end.
+    assert project.ok("drain", "chain", "--timeout", "8", "--json").json["observers"]["split"]["ran"] == 1
+
+
+def test_ctrl_c_while_the_processes_start(project: Project, start: Callable[..., Command]) -> None:
+    command = start()
+    command.await_line("workers started")
+    command.interrupt()
+    ended = command.end()
+    assert ended.code == 130, ended.err
+    assert "Traceback" not in ended.err
+    assert "died" not in ended.err
+
+
+def test_who_is_killed_is_replaced(project: Project, start: Callable[..., Command]) -> None:
+    command = start()
+    victim, other = command.await_workers()
+    os.kill(victim, signal.SIGKILL)
+    (line,) = command.await_line("replaced")
+    assert (line["level"], line["process"], line["ending"]) == ("warning", victim, "SIGKILL")
+    *_, newcomer = command.await_workers(3)
+    project.put(a="one two")
+    project.ok("wait", "chain", "--timeout", "60")
+    command.process.send_signal(signal.SIGTERM)
+    ended = command.end()
+    assert ended.code == 0, ended.err
+    endings = {one["process"]: one["ending"] for one in ended.json["processes"]}
+    assert endings == {victim: "SIGKILL", other: "exit code 0", newcomer: "exit code 0"}
+    assert ended.json["observers"]["split"]["ran"] == 1
+
+
+def test_without_its_parent_a_worker_finishes_and_ends(
+    project: Project, start: Callable[..., Command], tmp_path: Path
+) -> None:
+    own = replace(project, url=f"embedded:{tmp_path}/own")
+    own.put(a="held")
+    command = start(where=own)
+    pids = command.await_workers()
+    await_file(project, "begun")
+    server = int((tmp_path / "own" / "redis.pid").read_text())
+    command.process.kill()
+    until(lambda: sum(map(lives, pids)) == 1, "the worker that held nothing lives on")
+    (project.folder / "go").touch()
+    until(lambda: not any(map(lives, pids)), "a worker lives on")
+    until(lambda: not lives(server), "the server lives on")
+    assert own.ok("history", "words", "a", "count", "--json").json["versions"]
+
+
+def test_a_mistake_in_the_chain_is_told_once(project: Project, start: Callable[..., Command]) -> None:
+    split = project.folder / "chain" / "split.yaml"
+    right = split.read_text()
+    split.write_text(right.replace("cli_steps:split", "cli_steps:splt"))
+    ended = start().end()
+    assert ended.code == 2
+    assert "splt" in ended.error
+    assert ended.json["error"]["kind"] == "ConfigurationError"
+    split.write_text(right.replace("docs.text", "dogs.text"))
+    declared = project("worker", "chain", "--processes", "2")
+    assert declared.code == 2
+    assert "'dogs' is not declared" in declared.error
+
+
+def test_the_line_on_a_terminal_sums_up(project: Project) -> None:
+    project.put(**{f"row{number}": "one" for number in range(12)})
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "percolator_core", "worker", "chain", "--processes", "2"],
+        stdout=subprocess.PIPE,
+        stderr=follower,
+        text=True,
+        env={
+            **os.environ,
+            **project.environment(),
+            "PYTHONPATH": str(ROOT),
+            "TERM": "xterm",
+            "COLUMNS": "120",
+        },
+        cwd=project.folder,
+    )
+    os.close(follower)
+    shown = b""
+    try:
+        # 12 runs of split, and 1 to 12 of total.
+        while not re.search(rb"words: (1[3-9]|2\d) ran \(", shown):
+            shown += os.read(leader, 4096)
+        process.send_signal(signal.SIGTERM)
+        threading.Thread(target=_read_on, args=(leader,), daemon=True).start()
+        out, _ = process.communicate(timeout=PATIENT)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
+    assert rows["split"][0] == "12"
+    assert re.search(rb"worker started.*process", shown)
+
+
+def _read_on(terminal: int) -> None:
+    try:
+        while os.read(terminal, 4096):
+            pass
+    except OSError:
+        pass  # the other end is closed
+    os.close(terminal)
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "two", "1.5", ""])
+def test_what_is_no_number_of_processes(project: Project, number: str) -> None:
+    ended = project("worker", "chain", f"--processes={number}")
+    assert ended.code == 2
+    assert "is no number of processes: write 1 or more, or auto" in ended.error
+
+
+def test_auto_is_one_a_core() -> None:
+    assert parse_processes("auto") == usable_cores() >= 1
+    assert parse_processes("3") == 3
+    with pytest.raises(typer.BadParameter):
+        parse_processes("many")
