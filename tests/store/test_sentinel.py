@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -89,8 +90,9 @@ def test_a_stopped_master_neither_takes_nor_tells_anything_when_it_is_back(
         write(client, X, b"old")
     old = group.stop_master()
     # One waits for its answer all the while; the other has nothing to do.
-    waiting = threading.Thread(target=write, args=(busy, Y, b"from before"), daemon=True)
-    waiting.start()
+    pool = ThreadPoolExecutor(1)
+    waiting = pool.submit(write, busy, Y, b"from before")
+    pool.shutdown(wait=False)
     new = group.await_failover(old)
     newest = write(connect(), X, b"new")
     group.resume(old)
@@ -101,8 +103,7 @@ def test_a_stopped_master_neither_takes_nor_tells_anything_when_it_is_back(
             assert t.get("t", X, "v") == b"new"
             assert t.start_timestamp > newest
         write(client, Z, b"mine")
-    waiting.join(60)
-    assert not waiting.is_alive()
+    waiting.result(60)
     assert read(connect(), Y) == b"from before"
     after = [line for line in old.ask("INFO", "commandstats").splitlines() if b"evalsha" in line]
     assert after in (before, [])
