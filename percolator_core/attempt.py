@@ -16,8 +16,10 @@ from typing import Final
 
 import greenlet
 
+from percolator_core.ack import Ack, acknowledge, trace
+from percolator_core.activation import active
 from percolator_core.client import Client
-from percolator_core.dirty import DirtyIndex, Lease, acknowledge
+from percolator_core.dirty import DirtyIndex, Lease
 from percolator_core.errors import (
     CommitUndetermined,
     LockTimeout,
@@ -41,6 +43,7 @@ CONFLICT_ROUNDS: Final = 5
 
 _FIRST_PAUSE: Final = 0.001
 _GIVEN_BACK: Final = 0.05
+_TURNED_AWAY: Final = 0.5
 _LONGEST_TRACEBACK: Final = 16_000
 _LONGEST_ERROR: Final = 2_000
 
@@ -87,37 +90,46 @@ class Attempts:
         guards: Mapping[str, Guard],
         counts: Mapping[str, ObserverCounts],
         habits: Mapping[str, Habits] | None = None,
+        *,
+        traced: bool = False,
     ) -> None:
-        """``habits`` is what is known of how each observer reads, by name; None is to prefetch nothing."""
+        """``habits`` is what is known of how each observer reads, by name; None is to prefetch nothing.
+
+        ``traced`` runs record in their acknowledgements what they have written.
+        """
         self._client = client
         self._dirty = dirty
         self._guards = guards
         self._counts = counts
         self._habits = habits
+        self._traced = traced
+        self._acks = {name: Ack(guard.observer.revision).pack() for name, guard in guards.items()}
         self._observed = {
             name: {(table, encode_column(column)) for table, column in guard.observer.observe}
             for name, guard in guards.items()
         }
         self._counting = threading.Lock()
 
-    def attempt(self, lease: Lease, watchdog: Watchdog) -> None:
+    def attempt(self, lease: Lease, watchdog: Watchdog) -> int:
         """Run the cell's observer and commit; clear its mark, give the cell back, or put it aside.
 
-        Raises StoreUnavailable when the store is away: the lease then ends by itself.
+        Returns how often it lost against another transaction. Raises StoreUnavailable when the store is away:
+        the lease then ends by itself.
         """
         guard = self._guards[lease.observer]
         observer = guard.observer
         if (lease.table, lease.column) not in self._observed[lease.observer]:
-            # Left over from a chain in which the observer of this name watched another column.
-            self._client.store.one(self._dirty.drop(lease))
-            return
+            self._turn_away(lease)
+            return 0
         pause = _FIRST_PAUSE
-        for _ in range(CONFLICT_ROUNDS):
+        for lost in range(CONFLICT_ROUNDS):
             transaction = self._begin(observer)
             try:
-                cell = acknowledge(transaction, lease, observer.mode)
+                cell = acknowledge(transaction, lease, observer.mode, self._acks[observer.name])
                 if cell is not None:
                     self._observe(guard, transaction, cell, watchdog)
+                    if self._traced:
+                        trace(transaction, lease, observer.revision)
                     transaction.commit()
             except (TransactionConflict, SnapshotTooOld):
                 self._count(observer, "conflicts")
@@ -129,17 +141,26 @@ class Attempts:
             except StoreUnavailable:
                 raise
             except _Failed as failed:
-                self._failed(lease, observer, transaction.start_timestamp, failed.cause)
-                return
+                self.failed(lease, transaction.start_timestamp, failed.cause)
+                return lost
             except Exception as error:  # noqa: BLE001 - such as a write set that the store refuses
-                self._failed(lease, observer, transaction.start_timestamp, error)
-                return
+                self.failed(lease, transaction.start_timestamp, error)
+                return lost
             finally:
                 self._end(observer, transaction)
             self._count(observer, "collapsed" if cell is None else "ran")
             self._clear(self._dirty.clear(lease, observer.mode, transaction.start_timestamp))
-            return
+            return lost
         self._client.store.one(self._dirty.postpone(lease, _GIVEN_BACK, failed=False))
+        return CONFLICT_ROUNDS
+
+    def _turn_away(self, lease: Lease) -> None:
+        """A mark of a column that the observer of this name does not watch in this chain."""
+        if active(self._client).beside:
+            # It may watch it in the other chain that runs: that one's workers take it.
+            self._client.store.one(self._dirty.postpone(lease, _TURNED_AWAY, failed=False))
+        else:
+            self._client.store.one(self._dirty.drop(lease))
 
     def _begin(self, observer: Observer) -> Transaction:
         if self._habits is None:
@@ -179,12 +200,24 @@ class Attempts:
         else:
             self._client.store.one(command)
 
+    def add(self, observer: str, counts: ObserverCounts) -> None:
+        """Add what a run of that observer in another process has counted."""
+        with self._counting:
+            so_far = self._counts[observer]
+            for field in fields(counts):
+                setattr(so_far, field.name, getattr(so_far, field.name) + getattr(counts, field.name))
+
     def _count(self, observer: Observer, what: str) -> None:
         counts = self._counts[observer.name]
         with self._counting:
             setattr(counts, what, getattr(counts, what) + 1)
 
-    def _failed(self, lease: Lease, observer: Observer, start_ts: int, error: BaseException) -> None:
+    def failed(self, lease: Lease, start_ts: int, error: BaseException) -> None:
+        """A run that began at ``start_ts`` failed: put its cell off or, after the last attempt, aside.
+
+        Raises StoreUnavailable.
+        """
+        observer = self._guards[lease.observer].observer
         self._count(observer, "failed")
         tries = lease.tries + 1
         where = {

@@ -2,9 +2,8 @@
 
 A write to an observed column leaves a *dirty mark* for each observer of that column, in an index apart from
 the data. A worker *leases* marks in batches, runs the observers, and clears each mark afterwards, on the
-condition that nothing has happened to the cell that the run did not see. The *acknowledgement* is a cell
-beside the observed one, written by the observer's own transaction: two runs for one change collide in it, and
-at most one commits.
+condition that nothing has happened to the cell that the run did not see. That at most one run for a change
+commits is the acknowledgement's affair (`percolator_core.ack`).
 """
 
 from __future__ import annotations
@@ -13,19 +12,17 @@ import itertools
 import json
 import random
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from percolator_core.client import Client
-from percolator_core.errors import ConfigurationError, UnknownTable
+from percolator_core.errors import UnknownTable
 from percolator_core.janitor import Janitor
-from percolator_core.keys import acknowledgement, decode_column, decode_mark, encode_column, encode_mark
-from percolator_core.model import PUT, Cell, Write
+from percolator_core.keys import decode_column, decode_mark, encode_column, encode_mark, tablet_number
 from percolator_core.store.packing import Command
-from percolator_core.transaction import Transaction
 
 if TYPE_CHECKING:
     from percolator_core.database import Database
@@ -36,8 +33,8 @@ LEASE: Final = 5.0
 """Seconds of a lease; a worker renews those of observers that run longer."""
 
 
-SHARES: Final = 8
-"""Into how many parts the room of a claim is cut: a tablet and observer gets one at most."""
+_LOOKED_AT: Final = 1024
+"""Pairs of a tablet and an observer that one call looks at, about: it holds up the server meanwhile."""
 
 _REQUEUED_AT_ONCE: Final = 500
 
@@ -100,6 +97,10 @@ _Place: TypeAlias = tuple[str, bytes, tuple[str, ...]]
 """A tablet where observers watch: table, tag, observers."""
 
 
+def _number(place: _Place) -> int:
+    return tablet_number(place[1])
+
+
 class DirtyIndex:
     """Leases, clears and puts aside the dirty cells of some observers."""
 
@@ -122,52 +123,74 @@ class DirtyIndex:
         for table, names in sorted(by_table.items()):
             handle = client.catalog.table(table)
             self._places.extend((table, tag, tuple(sorted(names))) for tag in handle.tags)
+        self._observers = {name for names in by_table.values() for name in names}
 
-    def claim(self, room: int, lease: float = LEASE) -> tuple[list[Lease], float | None]:
+    @property
+    def tablets(self) -> int:
+        """The tablets that its tables have at most: their numbers are below that."""
+        return max((_number(place) + 1 for place in self._places), default=0)
+
+    def claim(
+        self,
+        room: int,
+        lease: float = LEASE,
+        *,
+        limits: Mapping[str, int] | None = None,
+        own: Collection[int] = (),
+    ) -> tuple[list[Lease], float | None]:
         """Lease up to ``room`` cells, and say in how many seconds the next one is due, None if none is.
 
-        The tablets and observers whose marks are oldest come first. An observer has no more than a share of
-        the room from each tablet, so that a long backlog in one tablet does not starve the others; one that
-        spreads over many tablets and is older than the rest goes first.
+        Each observer with due cells gets an equal share of the room, and each tablet an equal share of that;
+        what one does not need goes to the others, the oldest marks first. ``limits`` says how many cells of
+        an observer at most, by name; an observer that is not named gets none. Tablets whose numbers are in
+        ``own`` come first; the others are looked at only when those have nothing that is due.
         """
         leases: list[Lease] = []
         next_due: float | None = None
-        share = max(4, room // SHARES)
         now = time.monotonic()
-        for places in self._rounds():
-            reply = self._client.store.one(self._claim_call(places, room - len(leases), share, lease))
+        most = defaultdict(int, dict.fromkeys(self._observers, room) if limits is None else limits)
+        for places, are_own in self._rounds(own):
+            if leases and own and not are_own:
+                break
+            reply = self._client.store.one(self._claim_call(places, room - len(leases), most, lease))
             deadline, wait = reply[0], reply[1]
             for position in range(2, len(reply), 5):
                 place, observer, mark, due, tries = reply[position : position + 5]
                 column, row = decode_mark(mark)
                 table, tag, observers = places[place]
-                leases.append(
-                    Lease(observers[observer], table, tag, row, column, due, tries, deadline, deadline, now)
-                )
+                name = observers[observer]
+                most[name] -= 1
+                leases.append(Lease(name, table, tag, row, column, due, tries, deadline, deadline, now))
             if wait >= 0:
                 next_due = wait / 1e6 if next_due is None else min(next_due, wait / 1e6)
             if len(leases) >= room:
                 break
         return leases, next_due
 
-    def _claim_call(self, places: Sequence[_Place], room: int, share: int, lease: float) -> Command:
+    def _claim_call(
+        self, places: Sequence[_Place], room: int, most: Mapping[str, int], lease: float
+    ) -> Command:
         groups: list[str | int] = []
         for names, group in itertools.groupby(places, key=itemgetter(2)):
-            groups += (sum(1 for _ in group), len(names), *names)
+            limits = itertools.chain.from_iterable((name, max(0, most[name])) for name in names)
+            groups += (sum(1 for _ in group), len(names), *limits)
         tags = [tag for _, tag, _ in places]
-        return self._client.store.script(
-            "claim", tags, room, share, int(lease * 1000), self._horizon, *groups
-        )
+        return self._client.store.script("claim", tags, room, int(lease * 1000), self._horizon, *groups)
 
-    def _rounds(self) -> Iterator[list[_Place]]:
-        if not self._places:
-            return
-        start = random.randrange(len(self._places))
-        rotated = self._places[start:] + self._places[:start]
-        if self._client.one_call_a_tablet:
-            yield from ([place] for place in rotated)
-        else:
-            yield rotated
+    def _rounds(self, own: Collection[int]) -> Iterator[tuple[list[_Place], bool]]:
+        """The places, own ones first, in parts, each from a random one on (paper, section 2.4).
+
+        So of many workers no two look at the same places at the same time.
+        """
+        mine = [place for place in self._places if _number(place) in own] if own else []
+        others = [place for place in self._places if _number(place) not in own] if own else self._places
+        many = max(1, _LOOKED_AT // max(1, len(self._observers)))
+        at_once = 1 if self._client.one_call_a_tablet else many
+        for places, are_own in ((mine, True), (others, False)):
+            start = random.randrange(len(places)) if places else 0
+            rotated = places[start:] + places[:start]
+            for first in range(0, len(rotated), at_once):
+                yield rotated[first : first + at_once], are_own
 
     def renew(self, leases: Sequence[Lease]) -> None:
         """Prolong leases; one that was lost meanwhile stays lost, and the acknowledgement sorts it out."""
@@ -275,53 +298,6 @@ def _settling(lease: Lease, mode: Mode, start_ts: int) -> tuple[bytes | str | in
     return lease.observer, mode, lease.row, lease.column, lease.deadline, lease.before, start_ts
 
 
-def acknowledge(transaction: Transaction, lease: Lease, mode: Mode) -> Cell | None:
-    """Begin a run: fix the snapshot, and write the acknowledgement, the transaction's first cell and primary.
-
-    Returns the cell to observe, or None when the change was acknowledged by an earlier run (or never
-    committed): then only the mark has to go.
-    """
-    acked = acknowledgement(lease.observer, lease.column)
-    if mode == "weak":
-        transaction.versions(lease.table, lease.row, [acked])
-        timestamp = lease.due
-    else:
-        observed, done = transaction.versions(lease.table, lease.row, [lease.column, acked])
-        if observed is None or (done is not None and observed.commit_ts <= done.start_ts):
-            return None
-        timestamp = observed.commit_ts
-    transaction.write(lease.table, lease.row, acked, Write(PUT, b""))
-    return Cell(lease.table, lease.row, lease.column.decode(), timestamp)
-
-
-def activate(db: Database, observed: Mapping[tuple[str, str], Sequence[str]], digest: str) -> None:
-    """Register a chain's observers in every tablet, so that writers leave marks for them.
-
-    Raises:
-        ConfigurationError: workers of another chain version are alive; an observer's name cannot be.
-    """
-    store = db.store
-    for worker in live_workers(db):
-        if worker.digest != digest:
-            raise ConfigurationError(
-                f"a worker with another set of observers is running ({worker.where}): stop it first, "
-                "or use another namespace"
-            )
-    names = sorted({name for observers in observed.values() for name in observers})
-    retired = sorted(db.active_observers() - set(names))
-    commands: list[Command] = []
-    for definition in db.tables():
-        handle = db.catalog.table(definition.name)
-        pairs: list[bytes | str] = []
-        for (table, column), observers in sorted(observed.items()):
-            if table == definition.name:
-                pairs += (encode_column(column), ",".join(observers))
-        commands.extend(store.script("observe", [tag], len(retired), *retired, *pairs) for tag in handle.tags)
-    # The chain's record goes last: an activation that breaks off is repeated by the next worker.
-    store.call(*commands)
-    store.one((b"HSET", store.keyspace.chain, b"digest", digest, b"observers", ",".join(names)))
-
-
 class Stranded:
     """Weak notifications of transactions that committed, but whose client died before it passed them on.
 
@@ -345,61 +321,3 @@ class Stranded:
             return Janitor(self._client).resolve(older_than).committed
         except UnknownTable:
             return 0  # it was dropped meanwhile, with its locks
-
-
-def active_digest(db: Database) -> str:
-    """The digest of the chain that was activated last, or nothing."""
-    found = db.store.one((b"HGET", db.store.keyspace.chain, b"digest"))
-    return "" if found is None else str(found, "ascii")
-
-
-@dataclass(frozen=True, slots=True)
-class LiveWorker:
-    """A worker that is registered and whose liveness token stands. ``since`` is in microseconds."""
-
-    owner: str
-    digest: str
-    where: str
-    since: int
-
-
-def live_workers(db: Database) -> list[LiveWorker]:
-    """The workers of this namespace that are alive; forgets the others."""
-    store = db.store
-    key = _workers_key(db)
-    flat = store.one((b"HGETALL", key))
-    names = flat[0::2]
-    alive = store.call(*[(b"EXISTS", db.client.token_of(_owner_of(name))) for name in names]) if names else []
-    dead = [name for name, lives in zip(names, alive, strict=True) if not lives]
-    if dead:
-        store.one((b"HDEL", key, *dead))
-    found = zip(names, flat[1::2], alive, strict=True)
-    return [
-        LiveWorker(_owner_of(name).decode(), **json.loads(record)) for name, record, lives in found if lives
-    ]
-
-
-class Registration:
-    """The announcement of one worker: its own for each, also where several share a database connection."""
-
-    def __init__(self, db: Database, digest: str, where: str) -> None:
-        self._db = db
-        self._name = db.client.owner() + b":" + uuid.uuid4().hex[:8].encode()
-        self._record = json.dumps({"digest": digest, "where": where, "since": db.timestamp()})
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Announce it again: a worker that was suspended for long may have been taken for dead."""
-        self._db.store.one((b"HSET", _workers_key(self._db), self._name, self._record))
-
-    def withdraw(self) -> None:
-        """Take the announcement back."""
-        self._db.store.one((b"HDEL", _workers_key(self._db), self._name))
-
-
-def _workers_key(db: Database) -> bytes:
-    return db.store.keyspace.prefix + b"workers"
-
-
-def _owner_of(name: bytes) -> bytes:
-    return name.partition(b":")[0]

@@ -21,7 +21,8 @@ a row key follows as it is, at the end of its key, where it cannot be mistaken f
     {ns}oracle               hash   last -> newest timestamp; limit -> high-water mark; server -> its run id
                                     and replication id; floor -> where the last failover was
     {ns}catalog              hash   table -> its definition, as JSON
-    {ns}chain                hash   digest, observers: of the chain that was activated last
+    {ns}chain                hash   digest, observers: of the chain that was activated last; beside -> digests
+                                    of those whose workers still run
     {ns}workers              hash   worker -> its chain's digest, where and since when, as JSON
     {ns}pins                 zset   pinned snapshots, by timestamp
     {ns}client:<id>          string a client's liveness token; it expires
@@ -121,6 +122,11 @@ def decode_mark(mark: bytes) -> tuple[bytes, bytes]:
 def tablet_of(row: bytes, tablets: int) -> int:
     """The number of the tablet that holds the row, in ``range(tablets)``."""
     return crc32(row) % tablets
+
+
+def tablet_number(tag: bytes) -> int:
+    """The number in a tablet's tag."""
+    return int(tag[tag.rindex(b":") + 1 : -1])
 
 
 class Keyspace:

@@ -1,4 +1,4 @@
-"""Which process this is.
+"""Which process this is, and on how many cores.
 
 Kept here, since a look is needed with each exchange, and to ask the system takes a call of its own each time.
 """
@@ -17,3 +17,10 @@ def _note_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_note_fork)
+
+
+def usable_cores() -> int:
+    """The cores that this process may use; 1 or more."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

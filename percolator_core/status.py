@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from percolator_core.database import Database
-from percolator_core.dirty import LiveWorker, live_workers
+from percolator_core.activation import LiveWorker, live_workers
 from percolator_core.janitor import FoundLock
 from percolator_core.keys import CellAddress, decode_column, decode_primary
 from percolator_core.model import Lock, TableDefinition, unpack_lock
@@ -44,7 +44,8 @@ class ObserverStatus:
     ``waiting`` of them may not be claimed yet: they are leased or wait for a retry. ``oldest`` is how many
     seconds ago the oldest of the others could have been claimed, None when there is none. ``failed`` cells
     are in quarantine. ``active`` tells whether writers leave marks for it: else no worker of
-    the chain has run here yet.
+    the chain has run here yet. ``revision`` is that of its code, as the chain declares it, None without a
+    chain.
     """
 
     name: str
@@ -54,6 +55,7 @@ class ObserverStatus:
     oldest: float | None
     failed: int
     active: bool
+    revision: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,7 @@ def status(db: Database, chain: Chain | None = None) -> Status:
             definitions,
             observed,
             {name for names in registered.values() for name in names},
+            revisions=_revisions(chain),
             order=order,
             now=now,
         ),
@@ -208,6 +211,10 @@ def merge_observed(*parts: Observed) -> dict[tuple[str, str], tuple[str, ...]]:
     return {column: tuple(sorted(names)) for column, names in sorted(merged.items())}
 
 
+def _revisions(chain: Chain | None) -> dict[str, int]:
+    return {} if chain is None else {name: one.revision for name, one in chain.observers.items()}
+
+
 def _registered(
     db: Database, definitions: Sequence[TableDefinition]
 ) -> dict[tuple[str, str], tuple[str, ...]]:
@@ -238,6 +245,7 @@ def _observers(
     observed: Observed,
     registered: set[str],
     *,
+    revisions: Mapping[str, int],
     order: Sequence[str],
     now: int,
 ) -> tuple[ObserverStatus, ...]:
@@ -264,12 +272,26 @@ def _observers(
     for position, name in enumerate(asked):
         found[name].append(replies[4 * position : 4 * position + 4])
     return tuple(
-        _observer(name, columns[name], found[name], now, active=name in registered) for name in columns
+        _observer(
+            name,
+            columns[name],
+            found[name],
+            now,
+            active=name in registered,
+            revision=revisions.get(name),
+        )
+        for name in columns
     )
 
 
 def _observer(
-    name: str, columns: Sequence[tuple[str, str]], tablets: Sequence[Sequence[Any]], now: int, *, active: bool
+    name: str,
+    columns: Sequence[tuple[str, str]],
+    tablets: Sequence[Sequence[Any]],
+    now: int,
+    *,
+    active: bool,
+    revision: int | None,
 ) -> ObserverStatus:
     first = [float(oldest[1]) for _, _, oldest, _ in tablets if oldest]
     due = [score for score in first if score <= now]
@@ -281,6 +303,7 @@ def _observer(
         oldest=(now - min(due)) / 1e6 if due else None,
         failed=sum(tablet[3] for tablet in tablets),
         active=active,
+        revision=revision,
     )
 
 

@@ -425,7 +425,8 @@ class Transaction(Snapshot):
         else:
             columns[column] = write
 
-    def _mutations(self) -> list[Mutation]:
+    def mutations(self) -> list[Mutation]:
+        """What a commit would write now; the first one is the primary."""
         mutations: list[Mutation] = []
         for table, rows in self._writes.items():
             handle = self._handles[table]
@@ -436,7 +437,7 @@ class Transaction(Snapshot):
         return primary_first(mutations)
 
     def _commit_writes(self, start_ts: int, *, restock: bool = False) -> int:
-        mutations = self._mutations()
+        mutations = self.mutations()
         self._round_trips += 1
         if mutations[0].kind == NOTIFY:
             return notify(self._client, mutations)

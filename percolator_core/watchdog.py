@@ -60,14 +60,17 @@ class Deadline:
 
 
 class Watchdog:
-    """Watches the hub of one worker, and its threads. A context manager; enter it in the hub's thread."""
+    """Watches the hub of one worker, and its threads. A context manager; enter it in the hub's thread.
 
-    def __init__(self, hub: Hub) -> None:
+    Without a hub it watches runs in threads alone, of which one may be the main thread.
+    """
+
+    def __init__(self, hub: Hub | None) -> None:
         self._hub = hub
         self._stop = threading.Event()
         self._threads: set[Deadline] = set()
         self._thread = threading.Thread(target=self._watch, name="percolator-watchdog", daemon=True)
-        self._in_main = threading.current_thread() is threading.main_thread()
+        self._in_main = hub is not None and threading.current_thread() is threading.main_thread()
         self._before: Any = None
 
     def __enter__(self) -> Self:
@@ -95,7 +98,7 @@ class Watchdog:
         while not self._stop.wait(_TICK):
             now = time.monotonic()
             overdue = self._overdue(now)
-            if overdue is not None:
+            if overdue is not None and self._hub is not None:
                 if self._in_main:
                     signal.pthread_kill(self._hub.thread, signal.SIGURG)
                 else:
@@ -105,7 +108,7 @@ class Watchdog:
                     _raise_in(deadline.thread, deadline)
 
     def _overdue(self, now: float) -> Deadline | None:
-        task = self._hub.running
+        task = None if self._hub is None else self._hub.running
         deadline: Deadline | None = task.deadline if task is not None else None
         return deadline if deadline is not None and now > deadline.at else None
 
@@ -113,7 +116,8 @@ class Watchdog:
         # Runs in the hub's thread between two bytecodes of whatever runs there: of the overdue task, or not
         # any more.
         deadline = self._overdue(time.monotonic())
-        if deadline is not None and current_task() is self._hub.running and _may_be_interrupted(frame):
+        mine = self._hub is not None and current_task() is self._hub.running
+        if deadline is not None and mine and _may_be_interrupted(frame):
             raise deadline.error()
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from percolator_core.dirty import activate
+from percolator_core.activation import activate
 from percolator_core.observers.graph import build_graph, generations, observed_columns
 from percolator_core.observers.loading import load_declarations
 
@@ -35,6 +35,7 @@ class Chain:
     column)``, and ``digest`` stands for which observers are active, on which columns and in which mode:
     workers with another digest refuse to start. What an observer does, how often it is tried again and where
     it may write is not part of it, so that code and settings can be rolled out one worker after the other.
+    ``trace`` says whether runs record what they write.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Chain:
     graph: Graph = field(repr=False)
     observed: dict[Column, tuple[str, ...]] = field(repr=False)
     digest: str
+    trace: bool = False
 
     @classmethod
     def load(cls, path: str | PathLike[str], import_functions: bool = True) -> Chain:
@@ -57,16 +59,21 @@ class Chain:
         wrong is that observers would wake each other for ever.
         """
         folder = Path(path)
-        name, tables, observers = load_declarations(folder, import_functions)
-        graph = build_graph(name, tables, observers)
+        declared, tables, observers = load_declarations(folder, import_functions)
+        graph = build_graph(declared.chain, tables, observers)
         observed = observed_columns(observers.values())
-        return cls(name, folder, tables, observers, graph, observed, digest_of(observers))
+        digest = digest_of(observers)
+        return cls(declared.chain, folder, tables, observers, graph, observed, digest, declared.trace)
 
-    def create_tables(self, db: Database) -> None:
-        """Make the chain's missing tables in ``db`` and activate its observers. May be repeated."""
+    def create_tables(self, db: Database, *, rolling: bool = False) -> None:
+        """Make the chain's missing tables in ``db`` and activate its observers. May be repeated.
+
+        Raises ConfigurationError while workers of another chain are alive; ``rolling`` lets them go on beside
+        this one (`percolator_core.activation`).
+        """
         for table in self.tables:
             db.create_table(table.name, tablets=table.tablets, notify_only=table.notify_only)
-        activate(db, self.observed, self.digest)
+        activate(db, self.observed, self.digest, rolling=rolling)
 
     def order(self) -> tuple[tuple[Observer, ...], ...]:
         """The observers in generations: each stands after those that wake it, declared loops aside."""

@@ -212,6 +212,9 @@ class ChainDeclaration(Declaration):
     tables: dict[TableName, TableDeclaration] = Field(
         min_length=1, description="The raw tables that the chain's observers watch, read and write."
     )
+    trace: StrictBool = Field(
+        False, description="Runs record what they wrote, for 'percolator trace': some bytes a written cell."
+    )
 
 
 class RetryDeclaration(Declaration):
@@ -258,6 +261,15 @@ class ObserverDeclaration(Declaration):
         description="The longest run, after which it counts as failed.",
     )
     feedback: StrictBool = Field(False, description="It closes a loop of the chain on purpose.")
-    executor: Literal["hub", "threads"] = Field(
-        "hub", description="threads: it blocks on something else than the store, such as HTTP or a model."
+    executor: Literal["hub", "threads", "processes"] = Field(
+        "hub",
+        description="threads: it blocks on something else than the store, such as HTTP or a model; "
+        "processes: it computes for long.",
+    )
+    revision: StrictInt = Field(
+        1,
+        ge=1,
+        le=2**32 - 1,
+        description="Of its code. Raise it with a change that earlier results should have seen; "
+        "'percolator rerun' then finds the cells that an earlier one dealt with.",
     )

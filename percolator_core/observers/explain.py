@@ -96,7 +96,7 @@ def _explain(model: type[Declaration], file: YamlFile, location: Location, detai
         reason = _PATTERNS.get(field) or _PATTERNS.get(str(location[0]), "has the wrong form")
         return f"{quoted(str(value))} {reason}"
     if kind in ("greater_than_equal", "less_than_equal"):
-        bounds = {"tablets": f"1 to {MAX_TABLETS}", "attempts": "1 to 100"}
+        bounds = {"tablets": f"1 to {MAX_TABLETS}", "attempts": "1 to 100", "revision": "1 to 4294967295"}
         return f"{value} is out of range; write a number from {bounds[field]}"
     if kind == "too_short":
         return f"is empty; declare at least one, such as '{_EXAMPLES[field]}'"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CHAIN_FILE: Final = "chain.yaml"
 
-Loaded = tuple[str, tuple[TableDefinition, ...], dict[str, Observer]]
+Loaded = tuple[ChainDeclaration, tuple[TableDefinition, ...], dict[str, Observer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class _Declared:
 
 
 def load_declarations(folder: Path, import_functions: bool) -> Loaded:
-    """The chain's name, its tables and its observers, sorted by name.
+    """The chain's own declaration, its tables and its observers, sorted by name.
 
     Raises ConfigurationError with one line for each thing that is wrong; CyclicChain if only cycles are.
     """
@@ -63,7 +63,7 @@ def load_declarations(folder: Path, import_functions: bool) -> Loaded:
     _refuse_cycles(tables, observers, {found.observer.observer: found.file for found in declared}, problems)
     problems.raise_if_any()
     assert chain is not None, "a chain that could not be read is a problem, raised above"
-    return chain.chain, tables, observers
+    return chain, tables, observers
 
 
 def _observer_files(folder: Path, problems: Problems) -> list[Path]:

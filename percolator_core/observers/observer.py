@@ -33,7 +33,8 @@ class Retry:
 class Observer:
     """A function, the columns that wake it, and what it may touch.
 
-    ``writes`` may hold ``(table, "*")`` for all columns of a table. ``timeout`` is in seconds. ``file`` is
+    ``writes`` may hold ``(table, "*")`` for all columns of a table. ``timeout`` is in seconds.
+    ``revision`` is that of its code, 1 or more: acknowledgements tell by which one a run was made. ``file`` is
     where it was declared, and ``function_name`` is the ``module:function`` written there.
     """
 
@@ -48,7 +49,8 @@ class Observer:
     retry: Retry = Retry()
     timeout: float = 60.0
     feedback: bool = False
-    executor: Literal["hub", "threads"] = "hub"
+    executor: Literal["hub", "threads", "processes"] = "hub"
+    revision: int = 1
     description: str = ""
 
     @classmethod
@@ -70,6 +72,7 @@ class Observer:
             timeout=declaration.timeout,
             feedback=declaration.feedback,
             executor=declaration.executor,
+            revision=declaration.revision,
             description=declaration.description,
         )
 

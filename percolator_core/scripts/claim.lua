@@ -2,44 +2,51 @@
 -- worker come back by themselves. The lease is advisory; the acknowledgement decides.
 --   uses    clock, layout, dirty
 --   KEYS    tags …
---   ARGV    cells at most, cells of one tablet and observer at most, lease in ms, ms for which a mark may be put
---           off at most, then groups: number of tags, number of observers, observers …
+--   ARGV    cells at most, lease in ms, ms for which a mark may be put off at most, then groups: number of tags,
+--           number of observers, then per observer its name and how many of its cells at most
 --   reply   {lease deadline in µs, µs until the next cell is due or -1,
 --            tag's position, observer's position in its group, mark, time it was due in µs, failed attempts, …}
 
-local room, share = tonumber(ARGV[1]), tonumber(ARGV[2])
-local time = now()
+local room, time = tonumber(ARGV[1]), now()
 -- A mark further ahead than this was set before the clock was set back, and is due.
-local horizon = string.format('(%.0f', time + tonumber(ARGV[4]) * 1000)
-local time_text, deadline = string.format('%.0f', time), even(time) + tonumber(ARGV[3]) * 1000 + 1
+local horizon = string.format('(%.0f', time + tonumber(ARGV[3]) * 1000)
+local time_text, deadline = string.format('%.0f', time), even(time) + tonumber(ARGV[2]) * 1000 + 1
 local deadline_text = string.format('%.0f', deadline)
 local reply, next_due = {deadline, -1}, math.huge
 
--- The oldest mark of every tablet and observer tells the order in which they are served: what became dirty
--- first runs first, so that what it wakes can be collapsed into one run.
-local due = {}
+-- By observer: how many of its cells may still be leased, and the places where it has some that are due.
+local waiting, order = {}, {}
 
-local function look(position, place, observer)
+local function found(observer, most, first, from, to, position, place, key)
+  local one = waiting[observer]
+  if not one then
+    one = {most = most, first = first, places = {}}
+    waiting[observer], order[#order + 1] = one, one
+  end
+  one.first = math.min(one.first, first)
+  one.places[#one.places + 1] = {
+    first = first, from = from, to = to, position = position, place = place, key = key,
+    tries = KEYS[position] .. 'tries:' .. observer}
+end
+
+local function look(position, place, observer, most)
   local key = KEYS[position] .. 'dirty:' .. observer
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   if not first then return end
   first = tonumber(first)
   if first <= time then
-    due[#due + 1] = {
-      first = first, from = '-inf', to = time_text, position = position, place = place, observer = observer, key = key}
+    found(observer, most, first, '-inf', time_text, position, place, key)
   else
     next_due = math.min(next_due, first)
   end
   if redis.call('ZCOUNT', key, horizon, '+inf') > 0 then
-    due[#due + 1] = {
-      first = 0, from = horizon, to = '+inf', position = position, place = place, observer = observer, key = key}
+    found(observer, most, 0, horizon, '+inf', position, place, key)
   end
 end
 
-local function lease(found)
-  local most = math.min(room, share)
-  local marks = redis.call('ZRANGEBYSCORE', found.key, found.from, found.to, 'WITHSCORES', 'LIMIT', 0, most)
-  local tries_key = KEYS[found.position] .. 'tries:' .. found.observer
+-- Lease up to `most` cells of one place; returns how many there were.
+local function lease(place, most)
+  local marks = redis.call('ZRANGEBYSCORE', place.key, place.from, place.to, 'WITHSCORES', 'LIMIT', 0, most)
   -- In steps: Lua cannot unpack any number of marks at once.
   for first = 1, #marks, 2000 do
     local taken, scored, final = {}, {}, math.min(first + 1998, #marks - 1)
@@ -47,30 +54,66 @@ local function lease(found)
       taken[#taken + 1] = marks[i]
       scored[i - first + 1], scored[i - first + 2] = deadline_text, marks[i]
     end
-    redis.call('ZADD', found.key, unpack(scored))
-    local tries = redis.call('HMGET', tries_key, unpack(taken))
+    redis.call('ZADD', place.key, unpack(scored))
+    local tries = redis.call('HMGET', place.tries, unpack(taken))
     for i, mark in ipairs(taken) do
-      reply[#reply + 1] = found.position - 1
-      reply[#reply + 1] = found.place
+      reply[#reply + 1] = place.position - 1
+      reply[#reply + 1] = place.place
       reply[#reply + 1] = mark
       reply[#reply + 1] = tonumber(marks[first + 2 * i - 1])
       reply[#reply + 1] = tonumber(tries[i] or '0')
     end
-    room = room - #taken
   end
+  return #marks / 2
 end
 
-local position, group = 1, 5
+-- Lease up to `most` cells of one observer, about as many from each of its places; returns how many there were.
+-- A place that gave less than it was asked for has no more.
+local function serve(one, most)
+  local rest, left = most, {}
+  for i, place in ipairs(one.places) do
+    if rest <= 0 then
+      left[#left + 1] = place
+    else
+      local asked = math.ceil(rest / (#one.places - i + 1))
+      local got = lease(place, asked)
+      rest = rest - got
+      if got == asked then left[#left + 1] = place end
+    end
+  end
+  one.places = left
+  return most - rest
+end
+
+local position, group = 1, 4
 while group < #ARGV do
   local tags, observers = tonumber(ARGV[group]), tonumber(ARGV[group + 1])
   for i = position, position + tags - 1 do
-    for place = 0, observers - 1 do look(i, place, ARGV[group + 2 + place]) end
+    for place = 0, observers - 1 do
+      local name = group + 2 + 2 * place
+      local most = tonumber(ARGV[name + 1])
+      if most > 0 then look(i, place, ARGV[name], most) end
+    end
   end
-  position, group = position + tags, group + 2 + observers
+  position, group = position + tags, group + 2 + 2 * observers
 end
-table.sort(due, function(one, other) return one.first < other.first end)
-for _, found in ipairs(due) do
-  if room > 0 then lease(found) end
+
+-- What became dirty first is served first, so that what it wakes can be collapsed into one run; but each observer
+-- gets its share, and each of its tablets a share of that: neither waits for the backlog of another.
+local function older(one, other) return one.first < other.first end
+for _, one in ipairs(order) do table.sort(one.places, older) end
+table.sort(order, older)
+while room > 0 and #order > 0 do
+  local left = {}
+  for i, one in ipairs(order) do
+    local share = math.min(one.most, math.ceil(room / (#order - i + 1)))
+    if share > 0 then
+      local got = serve(one, share)
+      room, one.most = room - got, one.most - got
+      if #one.places > 0 and one.most > 0 then left[#left + 1] = one end
+    end
+  end
+  order = left
 end
 if next_due < math.huge then reply[2] = math.max(0, next_due - time) end
 return reply

@@ -1,30 +1,42 @@
--- Register, in one tablet, which observers watch which columns; replaces what was registered before, and
--- drops the marks of observers that no longer watch this tablet's table.
+-- Register, in one tablet, which observers watch which columns. "replace" forgets what was registered before, and
+-- drops the marks of observers that no longer watch this tablet's table; "add" keeps it, for the workers that still
+-- run another chain.
 --   KEYS    tag
---   ARGV    number of retired observers, retired observers …, then pairs: column, observers joined by commas
+--   ARGV    "replace" or "add", number of retired observers, retired observers …, then pairs: column, observers joined
+--           by commas
 --   reply   number of columns observed
 
-local tag, retired = KEYS[1], tonumber(ARGV[1])
-local watching, gone = {}, {}
-for i = retired + 3, #ARGV, 2 do
+local tag, replace, retired = KEYS[1], ARGV[1] == 'replace', tonumber(ARGV[2])
+local watching, gone, before = {}, {}, {}
+for i = retired + 4, #ARGV, 2 do
   for observer in string.gmatch(ARGV[i], '[^,]+') do watching[observer] = true end
 end
-for i = 2, retired + 1 do gone[ARGV[i]] = true end
+for i = 3, retired + 2 do gone[ARGV[i]] = true end
 local fields = redis.call('HGETALL', tag .. 'meta')
 for i = 1, #fields, 2 do
   if string.sub(fields[i], 1, 1) == 'o' then
-    for observer in string.gmatch(fields[i + 1], '[^,]+') do
-      if not watching[observer] then gone[observer] = true end
+    if replace then
+      for observer in string.gmatch(fields[i + 1], '[^,]+') do
+        if not watching[observer] then gone[observer] = true end
+      end
+      redis.call('HDEL', tag .. 'meta', fields[i])
+    else
+      before[fields[i]] = fields[i + 1]
     end
-    redis.call('HDEL', tag .. 'meta', fields[i])
   end
 end
 for observer in pairs(gone) do
   redis.call('DEL', tag .. 'dirty:' .. observer, tag .. 'tries:' .. observer, tag .. 'failed:' .. observer)
 end
 local columns = 0
-for i = retired + 2, #ARGV, 2 do
-  redis.call('HSET', tag .. 'meta', 'o' .. ARGV[i], ARGV[i + 1])
+for i = retired + 3, #ARGV, 2 do
+  local field, observers = 'o' .. ARGV[i], ARGV[i + 1]
+  for observer in string.gmatch(before[field] or '', '[^,]+') do
+    if not string.find(',' .. observers .. ',', ',' .. observer .. ',', 1, true) then
+      observers = observers .. ',' .. observer
+    end
+  end
+  redis.call('HSET', tag .. 'meta', field, observers)
   columns = columns + 1
 end
 return columns

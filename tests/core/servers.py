@@ -193,7 +193,7 @@ def sha_of(store: Store, name: str) -> bytes:
 
 def commit_of(transaction: Transaction) -> Commit:
     """The commit of a transaction's writes, to be stopped between its phases."""
-    return Commit(transaction._client, transaction.start_timestamp, transaction._mutations())
+    return Commit(transaction._client, transaction.start_timestamp, transaction.mutations())
 
 
 def die(db: percolator.Database) -> None:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from percolator_core import Database, SnapshotTooOld, Transaction, TransactionConflict
-from percolator_core.dirty import DirtyIndex, acknowledge
+from percolator_core.ack import acknowledge
+from percolator_core.dirty import DirtyIndex
 from percolator_core.janitor import Janitor
 from percolator_core.snapshot import Snapshot
 from tests.chains import chain_of, watch

@@ -10,8 +10,9 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import Database, Transaction, TransactionConflict
+from percolator_core.ack import acknowledge
 from percolator_core.commit import CELLS_PER_CALL
-from percolator_core.dirty import DirtyIndex, acknowledge
+from percolator_core.dirty import DirtyIndex
 from percolator_core.keys import encode_mark
 from percolator_core.model import TableDefinition
 from percolator_core.transaction import MAX_ROW, MAX_VALUE
@@ -331,7 +332,7 @@ def test_a_claim_of_more_marks_than_lua_can_unpack(db: Database) -> None:
         marks += (2, encode_mark(b"v", b"%05d" % number))
     db.store.one((b"ZADD", tag + b"dirty:look", *marks))
     db.store.one((b"HSET", tag + b"tries:look", encode_mark(b"v", b"08999"), 7))
-    reply = db.store.one(db.store.script("claim", [tag], 10_000, 10_000, 5_000, 60_000, 1, 1, "look"))
+    reply = db.store.one(db.store.script("claim", [tag], 10_000, 5_000, 60_000, 1, 1, "look", 10_000))
     assert [reply[position] for position in range(4, len(reply), 5)] == marks[1::2]
     tries = [reply[position] for position in range(6, len(reply), 5)]
     assert tries == [0] * 8_999 + [7]

@@ -66,7 +66,7 @@ OBSERVERS = {
         (
             "parse.yaml:4: obsrve: is not a known key; the known keys are version, observer, "
             "description, observe, "
-            "mode, function, reads, writes, retry, timeout, feedback, executor"
+            "mode, function, reads, writes, retry, timeout, feedback, executor, revision"
         ),
     ),
     "misspelt nested key": (
@@ -110,7 +110,7 @@ OBSERVERS = {
     ),
     "unlike any executor": (
         GOOD + "executor: 7\n",
-        "parse.yaml:5: executor: a number (7) is not known; write hub or threads",
+        "parse.yaml:5: executor: a number (7) is not known; write hub, threads or processes",
     ),
     "wrong type": (
         GOOD + "retry: {attempts: many}\n",
@@ -131,6 +131,14 @@ OBSERVERS = {
     "attempts out of range": (
         GOOD + "retry: {attempts: 101}\n",
         "parse.yaml:5: retry.attempts: 101 is out of range; write a number from 1 to 100",
+    ),
+    "revision below the first": (
+        GOOD + "revision: 0\n",
+        "parse.yaml:5: revision: 0 is out of range; write a number from 1 to 4294967295",
+    ),
+    "revision text": (
+        GOOD + "revision: '2'\n",
+        "parse.yaml:5: revision: expected a whole number, not the text '2'; remove the quotes",
     ),
     "duration without a unit": (
         GOOD + "timeout: 60\n",
@@ -280,7 +288,7 @@ CHAINS = {
     "misspelt key": (
         "version: 1\nchain: web\ntabels: {}\ntables: {documents: {tablet: 3}}\n",
         (
-            "chain.yaml:3: tabels: is not a known key; the known keys are version, chain, tables\n"
+            "chain.yaml:3: tabels: is not a known key; the known keys are version, chain, tables, trace\n"
             "chain.yaml:4: tables.documents.tablet: is not a known key; did you mean 'tablets'?"
         ),
     ),

@@ -14,7 +14,7 @@ import redis
 from redis.exceptions import NoPermissionError, ResponseError
 
 from percolator_core import CommitUndetermined, Database, PercolatorError, connect
-from percolator_core.dirty import activate
+from percolator_core.activation import activate
 from percolator_core.keys import Keyspace
 from tests.core.servers import Server, binaries, some_namespace
 from tests.security.jobs import FIRST, JOBS, TABLES, Scene, refusals

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +34,20 @@ def namespace(request: pytest.FixtureRequest) -> str:
 def db(store_url: str, namespace: str) -> Iterator[Database]:
     with percolator_core.connect(store_url, namespace, lock_ttl=1.0) as database:
         yield database
+
+
+@pytest.fixture
+def connect(store_url: str, namespace: str) -> Iterator[Callable[[], Database]]:
+    """Connects once more to the database of the test."""
+    made: list[Database] = []
+
+    def make() -> Database:
+        made.append(percolator_core.connect(store_url, namespace, lock_ttl=1.0))
+        return made[-1]
+
+    yield make
+    for database in made:
+        database.close()
 
 
 @dataclass

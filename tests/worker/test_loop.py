@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from percolator_core import Cell, Worker
-from percolator_core.dirty import DirtyIndex, live_workers
+from percolator_core.activation import live_workers
+from percolator_core.dirty import DirtyIndex
 from percolator_core.observers import Retry
 from percolator_core.store.stream import Stream
 from tests.chains import chain_of, dirty_of, put, watch
@@ -131,9 +132,9 @@ def test_ctrl_c_while_the_answer_to_a_look_is_awaited(db: Database, monkeypatch:
     claim, read = DirtyIndex.claim, Stream.read
     looking: list[bool] = []
 
-    def look(index: DirtyIndex, *arguments: Any) -> Any:
+    def look(index: DirtyIndex, *arguments: Any, **more: Any) -> Any:
         looking.append(True)
-        return claim(index, *arguments)
+        return claim(index, *arguments, **more)
 
     def interrupted(stream: Stream) -> Any:
         if looking and threading.current_thread() is thread:

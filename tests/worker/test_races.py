@@ -10,9 +10,10 @@ import pytest
 
 import percolator_core
 from percolator_core import Cell, Worker
-from percolator_core import worker as worker_module
+from percolator_core import shift as shift_module
+from percolator_core.ack import acknowledge
 from percolator_core.commit import Commit
-from percolator_core.dirty import DirtyIndex, Lease, acknowledge
+from percolator_core.dirty import DirtyIndex, Lease
 from percolator_core.errors import TransactionConflict
 from percolator_core.transaction import Transaction
 from tests.chains import chain_of, dirty_of, put, watch
@@ -68,7 +69,7 @@ def two_phases(db: Database, row: str, value: bytes, *notified: str) -> Commit:
     t.set("docs", row, "text", value)
     for name in notified:
         t.notify("sums", name, "dirty")
-    return Commit(db.client, t.start_timestamp, t._mutations())
+    return Commit(db.client, t.start_timestamp, t.mutations())
 
 
 def notify(db: Database, row: str) -> None:
@@ -131,7 +132,7 @@ def test_a_writer_that_died_after_its_primary_is_rolled_forward(db: Database) ->
     for number in range(8):
         t.set("docs", f"{number}", "text", b"%d" % number)
     t.notify("sums", "all", "dirty")
-    writer = Commit(db.client, t.start_timestamp, t._mutations())
+    writer = Commit(db.client, t.start_timestamp, t.mutations())
     writer.commit_primary(writer.prewrite())
     # Its secondaries are stranded: the strong marks stand, the weak one waits in its lock.
     counts = drain(db, chain).counts
@@ -143,7 +144,7 @@ def test_a_writer_that_died_after_its_primary_is_rolled_forward(db: Database) ->
 def test_a_running_worker_fires_stranded_notifications(
     db: Database, weak: Chain, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "LEASE", 0.1)
+    monkeypatch.setattr(shift_module, "LEASE", 0.1)
     db.client.one_call_a_tablet = True
     writer = two_phases(db, "a", b"1", "all")
     worker = Worker(db, weak)
@@ -219,7 +220,7 @@ def test_duplicates_collide_in_the_acknowledgement(
     for number, run in enumerate(runs):
         for table in ("docs", "sums"):
             run.set(table, f"out{number}", "n", b"1")
-    primary = runs[0]._mutations()[0]
+    primary = runs[0].mutations()[0]
     assert primary.row == b"a"
     assert primary.column.startswith(b"\xfflook\xff")
     runs[0].commit()

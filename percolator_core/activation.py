@@ -1,0 +1,148 @@
+"""The active set: for which observers writers leave marks, and the workers that run them (section 2.4).
+
+The tablets know the observers of their columns, and the namespace knows the digest of the chain that was
+activated last. A worker *registers*; one with another chain refuses to start while it lives, so that no mark
+waits for an observer that nobody runs. A *rolling* start is let in beside the others: until the last of those
+has gone, marks are left for the observers of both chains.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from percolator_core.errors import ConfigurationError
+from percolator_core.keys import encode_column
+
+if TYPE_CHECKING:
+    from percolator_core.client import Client
+    from percolator_core.database import Database
+    from percolator_core.store.packing import Command
+
+
+class Active(NamedTuple):
+    """The chain that was activated last, by its digest, and those that still run beside it."""
+
+    digest: str
+    beside: frozenset[str]
+
+    def allows(self, digest: str) -> bool:
+        """Whether workers with that chain may go on."""
+        return digest == self.digest or digest in self.beside
+
+
+def active(client: Client) -> Active:
+    """The active chain; its digest is empty where none ever was."""
+    store = client.store
+    digest, beside = store.one((b"HMGET", store.keyspace.chain, b"digest", b"beside"))
+    others = (beside or b"").decode().split(",")
+    return Active((digest or b"").decode(), frozenset(others) - {""})
+
+
+def activate(
+    db: Database,
+    observed: Mapping[tuple[str, str], Sequence[str]],
+    digest: str,
+    *,
+    rolling: bool = False,
+) -> None:
+    """Register a chain's observers in every tablet, so that writers leave marks for them.
+
+    ``rolling`` lets workers of other chains go on meanwhile, and keeps what they observe registered; the
+    first activation after the last of them has gone takes that back (`Worker` sees to it).
+
+    Raises:
+        ConfigurationError: workers of another chain are alive, and this is no rolling start.
+    """
+    others = sorted({worker.digest for worker in live_workers(db)} - {digest})
+    if others and not rolling:
+        where = next(worker.where for worker in live_workers(db) if worker.digest in others)
+        raise ConfigurationError(
+            f"a worker with another set of observers is running ({where}): stop it first, start this one as "
+            "a rolling one, which runs beside it, or use another namespace"
+        )
+    names = {name for observers in observed.values() for name in observers}
+    known = db.active_observers()
+    retired = [] if others else sorted(known - names)
+    store = db.store
+    commands: list[Command] = []
+    for definition in db.tables():
+        handle = db.catalog.table(definition.name)
+        pairs: list[bytes | str] = []
+        for (table, column), observers in sorted(observed.items()):
+            if table == definition.name:
+                pairs += (encode_column(column), ",".join(observers))
+        how = "add" if others else "replace"
+        commands.extend(
+            store.script("observe", [tag], how, len(retired), *retired, *pairs) for tag in handle.tags
+        )
+    # The chain's record goes last: an activation that breaks off is repeated by the next worker.
+    store.call(*commands)
+    record = {
+        "digest": digest,
+        "observers": ",".join(sorted(names | known if others else names)),
+        "beside": ",".join(others),
+    }
+    fields = [text for pair in record.items() for text in pair]
+    store.one((b"HSET", store.keyspace.chain, *fields))
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorker:
+    """A worker that is registered and whose liveness token stands. ``since`` is in microseconds."""
+
+    owner: str
+    digest: str
+    where: str
+    since: int
+    name: str
+
+
+def live_workers(db: Database) -> list[LiveWorker]:
+    """The workers of this namespace that are alive, by name; forgets the others."""
+    store = db.store
+    key = _workers_key(db)
+    flat = store.one((b"HGETALL", key))
+    names = flat[0::2]
+    alive = store.call(*[(b"EXISTS", db.client.token_of(_owner_of(name))) for name in names]) if names else []
+    dead = [name for name, lives in zip(names, alive, strict=True) if not lives]
+    if dead:
+        store.one((b"HDEL", key, *dead))
+    found = zip(names, flat[1::2], alive, strict=True)
+    return sorted(
+        (
+            LiveWorker(_owner_of(name).decode(), **json.loads(record), name=name.decode())
+            for name, record, lives in found
+            if lives
+        ),
+        key=lambda worker: worker.name,
+    )
+
+
+class Registration:
+    """The announcement of one worker: its own for each, also where several share a database connection."""
+
+    def __init__(self, db: Database, digest: str, where: str) -> None:
+        self._db = db
+        self.name = db.client.owner().decode() + ":" + uuid.uuid4().hex[:8]
+        self._record = json.dumps({"digest": digest, "where": where, "since": db.timestamp()})
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Announce it again: a worker that was suspended for long may have been taken for dead."""
+        self._db.store.one((b"HSET", _workers_key(self._db), self.name, self._record))
+
+    def withdraw(self) -> None:
+        """Take the announcement back."""
+        self._db.store.one((b"HDEL", _workers_key(self._db), self.name))
+
+
+def _workers_key(db: Database) -> bytes:
+    return db.store.keyspace.prefix + b"workers"
+
+
+def _owner_of(name: bytes) -> bytes:
+    return name.partition(b":")[0]

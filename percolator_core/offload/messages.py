@@ -1,0 +1,50 @@
+"""What a worker and its child processes tell each other, pickled, over a pipe that nobody else reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from percolator_core.attempt import ObserverCounts
+from percolator_core.database import Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The first message to a child: what it needs to run observers. ``path`` is the parent's `sys.path`."""
+
+    origin: Origin
+    chain: str
+    prefetch: bool
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """The child is ready: a `Lease` at a time is sent to it from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """A line for the worker's log."""
+
+    level: str
+    event: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A run is over: how often it lost against others, and what is to be counted."""
+
+    conflicts: int
+    counts: ObserverCounts
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The run, or the start, could not be brought to its end. ``away``: since the store does not answer."""
+
+    message: str
+    traceback: str
+    away: bool

@@ -1,0 +1,51 @@
+"""How a worker works, and when it is to end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a worker works: how many runs of each executor, and which tablets first.
+
+    ``own`` is None for a ``partitioned`` worker whose tablets depend on how many workers there are.
+    """
+
+    places: Mapping[str, int]
+    partitioned: bool
+    own: frozenset[int] | None
+
+
+class Stop:
+    """Whether and until when a worker is to end; set by any thread, or by a signal handler."""
+
+    def __init__(self) -> None:
+        self._told = threading.Event()
+        self._until = float("inf")
+
+    def set(self, grace: float) -> None:
+        """End, within so many seconds; if that was said before, the earlier end counts."""
+        self._until = min(self._until, time.monotonic() + grace)
+        self._told.set()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._told.clear()
+        self._until = float("inf")
+
+    def is_set(self) -> bool:
+        """Whether it is to end."""
+        return self._told.is_set()
+
+    @property
+    def until(self) -> float:
+        """When its grace ends, in monotonic seconds; infinity while it is not to end."""
+        return self._until
+
+    def left(self, usual: float) -> float:
+        """Seconds of grace that are left: ``usual`` where nobody has told it to end."""
+        return max(0.0, self._until - time.monotonic()) if self.is_set() else usual

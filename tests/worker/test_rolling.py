@@ -1,0 +1,133 @@
+"""Workers of two chains beside each other, while one takes the place of the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from percolator_core import Cell, Chain, ConfigurationError, Worker
+from percolator_core.activation import active, live_workers
+from tests.chains import chain_of, dirty_of, put, watch
+from tests.core.servers import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from percolator_core import Database, Transaction
+
+    Connect = Callable[..., Database]
+
+
+class Seen:
+    """An observer that notes its rows."""
+
+    def __init__(self) -> None:
+        self.rows: list[bytes] = []
+
+    def __call__(self, t: Transaction, cell: Cell) -> None:
+        self.rows.append(cell.row)
+
+
+@contextmanager
+def running(db: Database, chain: Chain, **settings: bool) -> Iterator[Worker]:
+    worker = Worker(db, chain, **settings)  # type: ignore[arg-type]
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            worker.run()
+        except ConfigurationError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    before = len(live_workers(db))
+    thread.start()
+    until(lambda: len(live_workers(db)) > before and active(db.client).allows(chain.digest))
+    yield worker
+    worker.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert failures == []
+
+
+def test_another_chain_is_refused_unless_it_is_a_rolling_start(connect: Connect) -> None:
+    db = connect()
+    old, new = Seen(), Seen()
+    before, after = chain_of(watch("old", old, "docs.text")), chain_of(watch("new", new, "docs.text"))
+    with running(db, before):
+        with pytest.raises(ConfigurationError, match="rolling"):
+            Worker(connect(), after).run_until_idle(10)
+        with running(connect(), after, rolling=True):
+            put(db, "a", b"1")
+            until(lambda: old.rows == [b"a"] and new.rows == [b"a"])
+
+
+def test_the_old_workers_go_on_until_they_are_stopped(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("percolator_core.shift.LEASE", 0.2)
+    db = connect()
+    old, new, both = Seen(), Seen(), Seen()
+    before = chain_of(watch("old", old, "docs.text"), watch("both", both, "docs.title"))
+    after = chain_of(watch("new", new, "docs.text"), watch("both", both, "docs.title"))
+    with running(connect(), before):
+        with running(connect(), after, rolling=True):
+            for number in range(5):
+                put(db, f"{number}", b"1")
+                put(db, f"{number}", b"1", column="title")
+                # Both look several times in between whether they may go on.
+                until(lambda count=number + 1: len(new.rows) == len(old.rows) == len(both.rows) == count)  # type: ignore[misc]
+            assert active(db.client).beside == {before.digest}
+    # The worker of the new chain was stopped first: the old one goes on, and a new start finds it still there.
+    assert active(db.client).allows(before.digest)
+
+
+def test_the_roll_ends_with_the_last_old_worker(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("percolator_core.shift.LEASE", 0.2)
+    db = connect()
+    old, new = Seen(), Seen()
+    before, after = chain_of(watch("old", old, "docs.text")), chain_of(watch("new", new, "docs.text"))
+    worker = Worker(connect(), before)
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    until(lambda: live_workers(db) and active(db.client).digest == before.digest)
+    with running(connect(), after, rolling=True):
+        worker.stop()
+        thread.join(30)
+        assert not thread.is_alive()
+        until(lambda: not active(db.client).beside)
+        assert db.active_observers() == {"new"}
+        put(db, "a", b"1")
+        until(lambda: new.rows == [b"a"])
+        # Nobody is left to observe it, so nobody leaves a mark for it.
+        assert dirty_of(db, before).backlog() == {"old": 0}
+        with pytest.raises(ConfigurationError, match="another set"):
+            Worker(connect(), before).run_until_idle(10)
+
+
+def test_a_mark_that_only_the_other_chain_wants_is_left_to_it(connect: Connect) -> None:
+    """An observer of the same name watches another column in the other chain: its mark is not dropped."""
+    db = connect()
+    old, new = Seen(), Seen()
+    before, after = chain_of(watch("it", old, "docs.text")), chain_of(watch("it", new, "docs.title"))
+    with running(connect(), before), running(connect(), after, rolling=True):
+        for number in range(20):
+            put(db, f"{number}", b"1")
+            put(db, f"{number}", b"1", column="title")
+        until(lambda: len(old.rows) == len(new.rows) == 20)
+        assert sorted(old.rows) == sorted(new.rows)
+    assert dirty_of(db, before).backlog() == {"it": 0}
+
+
+def test_a_rolling_start_alone_is_an_ordinary_one(db: Database) -> None:
+    before, after = chain_of(watch("old", Seen(), "docs.text")), chain_of(watch("new", Seen(), "docs.text"))
+    before.create_tables(db)
+    put(db, "a", b"1")
+    assert Worker(db, after, rolling=True).run_until_idle(10).ran == 0
+    assert active(db.client) == (after.digest, frozenset())
+    assert db.active_observers() == {"new"}
+    assert dirty_of(db, before).backlog() == {"old": 0}
