@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from percolator_core.catalog import Catalog
 from percolator_core.client import Client, Timeouts
@@ -74,39 +73,28 @@ def connect(
     if lock_ttl > MAX_LOCK_TTL:
         raise ConfigurationError(f"lock_ttl is at most {MAX_LOCK_TTL:g} seconds, not {lock_ttl!r}")
     store = Store(url, keyspace, patience=patience, timeout=timeout, durability=durability)
-    origin = Origin(url, namespace, lock_ttl, lock_wait, patience, timeout, durability)
-    return Database(Client(store, Timeouts(lock_ttl, lock_wait)), origin)
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What a database was connected with: another process connects in the same way. Shows no password."""
-
-    url: StoreUrl
-    namespace: str
-    lock_ttl: float
-    lock_wait: float
-    patience: float
-    timeout: float
-    durability: Durability | str | None
-
-    def connect(self) -> Database:
-        """A connection of one's own; raises as `connect`."""
-        return connect(**{field.name: getattr(self, field.name) for field in fields(self)})
+    settings = {"lock_ttl": lock_ttl, "lock_wait": lock_wait, "patience": patience, "timeout": timeout}
+    return Database(
+        Client(store, Timeouts(lock_ttl, lock_wait)),
+        lambda: {"url": str.__str__(url), "namespace": namespace, "durability": durability, **settings},
+    )
 
 
 class Database:
     """A connection to the tables of one namespace, for all threads. A context manager that closes itself."""
 
-    def __init__(self, client: Client, origin: Origin | None = None) -> None:
+    def __init__(self, client: Client, arguments: Callable[[], dict[str, Any]] | None = None) -> None:
         self.client = client
-        self._origin = origin
+        # A function, so that no way of showing or pickling this object comes upon a password.
+        self._arguments = arguments
 
-    @property
-    def origin(self) -> Origin:
-        """What it was connected with."""
-        assert self._origin is not None, "only a database that `connect` made knows that"
-        return self._origin
+    def connect_arguments(self) -> dict[str, Any]:
+        """The arguments by which `connect` makes another such connection, the URL with its password.
+
+        For a process of one's own, through a pipe that nobody else reads.
+        """
+        assert self._arguments is not None, "only a database that `connect` made knows them"
+        return self._arguments()
 
     @property
     def store(self) -> Store:

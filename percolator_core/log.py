@@ -19,6 +19,10 @@ class Log:
     def __init__(self, name: str) -> None:
         self._name = name
 
+    def debug(self, event: str, **fields: Any) -> None:
+        """Something for whoever looks for a fault."""
+        self._logger().debug(event, **fields)
+
     def info(self, event: str, **fields: Any) -> None:
         """Something that mends itself."""
         self._logger().info(event, **fields)

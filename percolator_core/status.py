@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from percolator_core.database import Database
 from percolator_core.activation import LiveWorker, live_workers
+from percolator_core.database import Database
 from percolator_core.janitor import FoundLock
 from percolator_core.keys import CellAddress, decode_column, decode_primary
 from percolator_core.model import Lock, TableDefinition, unpack_lock

@@ -48,6 +48,7 @@ LETTERS = {
     "o": "the wire and the cluster: replies find their callers, and only what is current counts",
     "p": "durability: a commit is reported only when all that was asked for have it",
     "q": "what a transaction reads is what its snapshot has, however it was brought",
+    "r": "a rerun is followed by a run of each cell that it chose, and that run began later",
 }
 """The promises that mutants break; a mutant's name begins with its promise's letter."""
 

@@ -3,10 +3,14 @@
 Plain batch code over dictionaries. It shares the parser and the definitions with the observers, nothing of
 how they keep things up to date. Everything is compared exactly but the ranks, which have a tolerance; what
 depends on ranks is exact with respect to the stored ones. To be called while the chain is idle.
+
+``python -m observers.webindex.checker URL NAMESPACE [INDEX]`` prints what is wrong, a line each, and exits
+with 1 if anything is. INDEX is the file of the serving index.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from math import fsum, isclose
@@ -297,3 +301,19 @@ def _shown(value: bytes | None) -> str:
 
 def _name(row: bytes) -> str:
     return row.decode("utf-8", "backslashreplace").replace("\0", " <- ")
+
+
+def main(url: str, namespace: str, index: str | None = None) -> int:
+    """Print what is wrong; returns the exit code."""
+    from observers.webindex.index import open_index
+    from percolator_core import connect
+
+    with connect(url, namespace) as db:
+        found = check(db.snapshot(), None if index is None else open_index(index))
+    for violation in found:
+        print(violation)  # noqa: T201
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-Unit: TypeAlias = Literal["/s", "ratio", "ms", "µs", "bytes", "share"]
+Unit: TypeAlias = Literal["/s", "ratio", "ms", "µs", "bytes", "MB", "share", "count"]
 
 _QUARTERS: Final = 4
 

@@ -29,7 +29,9 @@ _TITLES: Final = {
     "ms": "milliseconds",
     "µs": "microseconds",
     "bytes": "bytes",
+    "MB": "megabytes",
     "share": "share",
+    "count": "count",
 }
 _PLAIN, _MET, _MISSED, _TARGET = "#8da0b3", "#3a8f5c", "#c8553d", "#222222"
 _FAMILIES: Final = {

@@ -15,8 +15,17 @@ from rich.text import Text
 from percolator_core.bench.figure import Figure
 from percolator_core.bench.machine import Machine
 
-_DECIMALS = {"/s": 0, "ratio": 2, "ms": 2, "µs": 1, "bytes": 1, "share": 3}
-_SUFFIXES = {"/s": "/s", "ratio": "", "ms": " ms", "µs": " µs", "bytes": " B", "share": ""}
+_DECIMALS = {"/s": 0, "ratio": 2, "ms": 2, "µs": 1, "bytes": 1, "MB": 1, "share": 3, "count": 0}
+_SUFFIXES = {
+    "/s": "/s",
+    "ratio": "",
+    "ms": " ms",
+    "µs": " µs",
+    "bytes": " B",
+    "MB": " MB",
+    "share": "",
+    "count": "",
+}
 
 
 @dataclass(frozen=True, slots=True)

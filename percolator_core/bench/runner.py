@@ -7,7 +7,22 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from percolator_core.bench import contention, growth, latency, memory, micro, oracle, progress, tpce, webindex
+from percolator_core.bench import (
+    backlog,
+    contention,
+    duplicates,
+    finding,
+    growth,
+    kills,
+    latency,
+    memory,
+    micro,
+    oracle,
+    progress,
+    stress,
+    tpce,
+    webindex,
+)
 from percolator_core.bench.figure import Figure
 from percolator_core.bench.machine import this_machine
 from percolator_core.bench.report import Note, Report
@@ -23,6 +38,11 @@ SUITES: Final[dict[str, Callable[[Scale], Iterator[Figure | Note]]]] = {
     "contention": contention.measure,
     "growth": growth.measure,
     "webindex": webindex.measure,
+    "stress": stress.measure,
+    "finding": finding.measure,
+    "duplicates": duplicates.measure,
+    "backlog": backlog.measure,
+    "kills": kills.measure,
 }
 """The suites by name."""
 

@@ -17,6 +17,12 @@ class Scale:
     - ``cells_max``: of the largest store in `growth`.
     - ``customers``: of the brokerage in `tpce`.
     - ``documents``: the most that are indexed in `webindex`.
+    - ``pages``: of the made crawl in `webindex`.
+    - ``marks``: notifications that wait in `backlog`.
+    - ``events``: that are counted while workers are killed in `kills`.
+    - ``numbers``: integers of the first load in `stress`.
+    - ``observed``: clean cells of the largest store in `finding`.
+    - ``changes``: of each workload in `duplicates`.
     """
 
     operations: int = 2000
@@ -27,6 +33,12 @@ class Scale:
     cells_max: int = 5_000_000
     customers: int = 1000
     documents: int = 300
+    pages: int = 5000
+    marks: int = 10_000_000
+    events: int = 100_000
+    numbers: int = 20_000
+    observed: int = 1_000_000
+    changes: int = 4000
 
     def __post_init__(self) -> None:
         for field in fields(self):

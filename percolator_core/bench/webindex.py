@@ -9,6 +9,8 @@ an observer runs depends on which runs meet, so the counts of two builds differ 
 The corpus is the demo's: the documents of the installed Python distributions. Made pages beside it show what
 the number of links does, for most operations ask one cell of each page that a link leads to or comes from.
 
+What the whole chain does a second is in `throughput`, which ends this suite.
+
 The library never imports an application: the web index is imported by its name when it is measured, and where
 it is missing a note says so.
 """
@@ -27,7 +29,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple, TypeAlias
 
-from percolator_core.bench import progress
+from percolator_core.bench import progress, throughput
 from percolator_core.bench.figure import Figure, Target, median_figure
 from percolator_core.bench.report import Note
 from percolator_core.bench.scale import Scale
@@ -116,6 +118,7 @@ def measure(scale: Scale) -> Iterator[Figure | Note]:
     yield Note(_SUITE, f"{_INSTALLED}: {len(installed):,} documents, {_megabytes(installed):.1f} MB")
     for corpus in (_Corpus(_built_and_changed(installed)), *made):
         yield from _measured(application, corpus, max(1, scale.rounds // _ROUND))
+    yield from throughput.measured(application.chain, application.serving, scale.pages)
 
 
 def _measured(application: _Application, corpus: _Corpus, rounds: int) -> Iterator[Figure | Note]:
@@ -151,7 +154,7 @@ class _Application:
 
         self._crawl = import_application("observers.webindex.demo.crawl", f"bench {_SUITE}")
         self._index = import_application("observers.webindex.index", f"bench {_SUITE}")
-        self._chain = Chain.load(Path(str(self._index.__file__)).parent)
+        self.chain = Chain.load(Path(str(self._index.__file__)).parent)
 
     def documents(self, limit: int) -> Documents:
         """What the demo loads, and no more than so many of it."""
@@ -163,20 +166,21 @@ class _Application:
 
     def build(self, corpus: _Corpus, way: str) -> list[_Work]:
         """Build the index in a new store; one worker does all stages."""
-        with self._serving(), place("unix") as here:
-            self._chain.create_tables(here.db)
-            worker = Worker(here.db, self._chain, prefetch=way == WITH)
+        with self.serving(), place("unix") as here:
+            self.chain.create_tables(here.db)
+            worker = Worker(here.db, self.chain, prefetch=way == WITH)
             return [_work(here, worker, documents) for documents in corpus.stages.values()]
 
     @contextmanager
-    def _serving(self) -> Iterator[None]:
+    def serving(self) -> Iterator[Path]:
         """Have the observers fill a full-text index that is removed afterwards, and not the user's."""
         name = self._index.ENVIRONMENT
         before = os.environ.get(name)
         with TemporaryDirectory(prefix="percolator-bench-") as folder:
-            os.environ[name] = str(Path(folder) / "serving.db")
+            path = Path(folder) / "serving.db"
+            os.environ[name] = str(path)
             try:
-                yield
+                yield path
             finally:
                 self._index.close_indexes()
                 del os.environ[name]

@@ -13,7 +13,15 @@ def main() -> None:
     """Run the command named by the arguments of this process, and exit."""
     from percolator_core.cli.app import app
 
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        # Observers' threads that are still at work would keep the process, however it came to its end.
+        if isinstance(end.code, int):
+            from percolator_core.leaving import leave
+
+            leave(end.code)
+        raise
 
 
 __all__ = ["main"]

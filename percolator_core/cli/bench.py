@@ -16,7 +16,8 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="SUITE",
-            help="micro, latency, memory, oracle, tpce, contention, growth, webindex; all if none is named.",
+            help="micro, latency, memory, oracle, tpce, contention, growth, webindex, stress, finding, "
+            "duplicates, backlog, kills; all if none is named.",
             show_default=False,
         ),
     ] = None,
@@ -33,6 +34,16 @@ def bench(
     cells_max: Annotated[int, typer.Option(min=1, help="Cells of the largest store in growth.")] = 5_000_000,
     customers: Annotated[int, typer.Option(min=1, help="Customers of the brokerage in tpce.")] = 1000,
     documents: Annotated[int, typer.Option(min=1, help="Most documents indexed in webindex.")] = 300,
+    pages: Annotated[int, typer.Option(min=1, help="Pages of the made crawl in webindex.")] = 5000,
+    marks: Annotated[int, typer.Option(min=1, help="Notifications that wait in backlog.")] = 10_000_000,
+    events: Annotated[
+        int, typer.Option(min=1, help="Events that are counted in kills, while workers are killed.")
+    ] = 100_000,
+    numbers: Annotated[int, typer.Option(min=1, help="Integers of the first load in stress.")] = 20_000,
+    observed: Annotated[
+        int, typer.Option(min=1, help="Clean cells of the largest store in finding.")
+    ] = 1_000_000,
+    changes: Annotated[int, typer.Option(min=1, help="Changes of each workload in duplicates.")] = 4000,
     output_file: Annotated[
         Path | None,
         typer.Option("--output", metavar="FILE", help="Write the JSON to this file too, after each suite."),
@@ -42,7 +53,7 @@ def bench(
         typer.Option(metavar="FILE", help="Draw the figures: .png, .svg or .pdf; needs matplotlib."),
     ] = None,
 ) -> None:
-    """Measure this machine: operations beside Redis and PostgreSQL, a brokerage, latency, growth, memory.
+    """Measure this machine: operations beside Redis and PostgreSQL, a brokerage, observers, growth, memory.
 
     On private servers of its own. A target that is not met is no failure of the command.
     """
@@ -64,6 +75,12 @@ def bench(
         cells_max=cells_max,
         customers=customers,
         documents=documents,
+        pages=pages,
+        marks=marks,
+        events=events,
+        numbers=numbers,
+        observed=observed,
+        changes=changes,
     )
     line = StatusLine(sys.stderr)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,18 +18,23 @@ from percolator_core.cli.options import (
     Namespace,
     Threads,
     Url,
-    Width,
     connect_to_chain,
     load_chain,
 )
-from percolator_core.cli.output import count_of
+from percolator_core.cli.output import ExitCode, Failure, count_of
 from percolator_core.cli.signals import stopping
+from percolator_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from percolator_core.cli.output import Output
     from percolator_core.database import Database
     from percolator_core.observers import Chain
-    from percolator_core.worker import Worker
+    from percolator_core.spark import DrainProgress
+    from percolator_core.worker import Counts, Worker
+
+_WIDTH = 256
 
 _LOOK = 0.25
 """Seconds between two looks at the backlog."""
@@ -40,7 +46,32 @@ def drain(
     timeout: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after so long, with exit code 4.")
     ] = None,
-    width: Width = 256,
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="The same, written 90s, 10m or 2h.")
+    ] = None,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Run the observers in Spark's executors, a task a tablet.")
+    ] = False,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="The Spark master. Default: all cores of this machine.", show_default=False
+        ),
+    ] = None,
+    tasks: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Spark's tasks. Default: the tablets of the largest observed table."
+        ),
+    ] = None,
+    width: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Runs that are under way at a time, in each task. Default: 256; 64 with --spark.",
+            show_default=False,
+        ),
+    ] = None,
     threads: Threads = 8,
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
@@ -49,21 +80,118 @@ def drain(
 
     Cells on which an observer keeps failing end in quarantine: `percolator failed PATH` lists them.
     """
-    from percolator_core.worker import Worker
-
+    seconds = _seconds(timeout, budget)
+    if not spark and (master is not None or tasks is not None):
+        raise typer.BadParameter("--master and --tasks go with --spark")
     output = outputs.current()
     output.carry_on = f"`percolator drain {path}` carries on"
     chain = load_chain(path)
+    # Also while Spark drains: an embedded store is started and stopped once.
     with connect_to_chain(url, namespace, chain) as db:
-        worker = Worker(db, chain, threads=threads, width=width)
-        with stopping(worker.stop) as received, _progress(output, db, chain, worker):
-            counts = worker.run_until_idle(timeout)
-    if received.number:
-        raise KeyboardInterrupt
+        if spark:
+            counts = _with_spark(
+                output,
+                chain,
+                db,
+                seconds=seconds,
+                tasks=tasks,
+                width=width,
+                threads=threads,
+                master=master,
+            )
+        else:
+            counts = _here(output, chain, db, seconds, width=width or _WIDTH, threads=threads)
     output.result(counts_data(counts), counts_table(counts))
     if counts.quarantined:
         output.note(
             f"{count_of(counts.quarantined, 'cell')} put in quarantine: `percolator failed {path}` lists them"
+        )
+
+
+def _seconds(timeout: float | None, budget: str | None) -> float | None:
+    from percolator_core.cli.gc import parse_age
+
+    if budget is None:
+        return timeout
+    if timeout is not None:
+        raise typer.BadParameter("--timeout and --budget are the same: give one of them")
+    return parse_age(budget).total_seconds()
+
+
+def _here(
+    output: Output, chain: Chain, db: Database, seconds: float | None, *, width: int, threads: int
+) -> Counts:
+    """In this process."""
+    from percolator_core.worker import Worker
+
+    worker = Worker(db, chain, threads=threads, width=width)
+    with stopping(worker.stop) as received, _progress(output, db, chain, worker):
+        counts = worker.run_until_idle(seconds)
+    if received.number:
+        raise KeyboardInterrupt
+    return counts
+
+
+def _with_spark(
+    output: Output,
+    chain: Chain,
+    db: Database,
+    *,
+    seconds: float | None,
+    tasks: int | None,
+    width: int | None,
+    threads: int,
+    master: str | None,
+) -> Counts:
+    """In Spark's executors."""
+    try:
+        from percolator_core.spark import NotIdle
+        from percolator_core.spark import drain as spark_drain
+        from percolator_core.spark.drainer import WIDTH
+    except ImportError as error:
+        raise ConfigurationError(f"--spark needs Spark ({error}): install percolator-core[spark]") from error
+    with _terminable(), output.progress() as progress:
+        try:
+            return spark_drain(
+                db,
+                chain,
+                budget=seconds,
+                tasks=tasks,
+                width=width or WIDTH,
+                threads=threads,
+                master=master,
+                progress=_Bar(progress, chain).show if output.errors.is_terminal else None,
+            )
+        except NotIdle as error:
+            raise Failure(str(error), ExitCode.NOT_IDLE, **counts_data(error.counts)) from error
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends a drain as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Bar:
+    """Runs done over those done and left, as far as the backlog tells: tasks tell their counts at the end."""
+
+    def __init__(self, progress: Progress, chain: Chain) -> None:
+        self._progress = progress
+        self._name = chain.name
+        self._task = progress.add_task(f"starting Spark for {chain.name}", total=None)
+        self._before = self._done = 0
+
+    def show(self, now: DrainProgress) -> None:
+        """Take in the backlog."""
+        self._done += max(0, self._before - now.left)
+        self._before = now.left
+        total = self._done + now.left
+        self._progress.update(
+            self._task, completed=self._done, total=total, description=f"draining {self._name}"
         )
 
 

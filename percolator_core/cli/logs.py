@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import structlog
 
@@ -11,6 +12,8 @@ from percolator_core.cli.bytestext import show_bytes
 
 if TYPE_CHECKING:
     from percolator_core.cli.output import Output
+
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 
 class _Stderr:
@@ -23,20 +26,33 @@ class _Stderr:
         sys.stderr.flush()
 
 
-def configure(output: Output) -> None:
-    """Log for people, or under ``--json`` one JSON object a line."""
+def configure(output: Output, level: LogLevel = "info") -> None:
+    """Log for people, or under ``--json`` one JSON object a line; nothing below ``level``."""
     processors: list[Any] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _printable_rows,
     ]
     if output.as_json:
-        processors.append(structlog.processors.JSONRenderer(ensure_ascii=False))
+        processors += [
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(ensure_ascii=False),
+        ]
     else:
-        colors = output.errors.is_terminal
-        processors.append(structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=0, pad_level=False))
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=output.errors.is_terminal,
+            pad_event_to=0,
+            pad_level=False,
+            # The prettier ones print the values of variables, which are other people's data.
+            exception_formatter=structlog.dev.plain_traceback,
+        )
+        processors.append(renderer)
     stderr: Any = _Stderr()
-    structlog.configure(processors=processors, logger_factory=structlog.PrintLoggerFactory(stderr))
+    structlog.configure(
+        processors=processors,
+        logger_factory=structlog.PrintLoggerFactory(stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+    )
 
 
 def _printable_rows(_: Any, __: str, event: Any) -> Any:

@@ -27,14 +27,15 @@ if TYPE_CHECKING:
 def status(path: OptionalChainPath = None, url: Url = DEFAULT_URL, namespace: Namespace = None) -> None:
     """Show tables, observers with their backlog, locks, workers and the store.
 
-    With a chain its observers are shown in order, also those that no worker has run yet.
+    With a chain its observers are shown in order and with the revisions of their code, also those that no
+    worker has run yet.
     """
     from percolator_core.status import status as read_status
 
     chain = load_chain(path, import_functions=False) if path is not None else None
     with connect_to_existing(url, namespace, chain) as db:
         now = read_status(db, chain)
-    outputs.current().result(status_data(now), *_human(now))
+    outputs.current().result(status_data(now), *_human(now, revisions=chain is not None))
 
 
 def status_data(now: Status) -> dict[str, Any]:
@@ -43,16 +44,17 @@ def status_data(now: Status) -> dict[str, Any]:
     return asdict(now) | sums
 
 
-def _human(now: Status) -> list[RenderableType]:
+def _human(now: Status, *, revisions: bool) -> list[RenderableType]:
     tables = outputs.table("table", "rows", "tablets", "locks", numbers=["rows", "tablets", "locks"])
     for one in now.tables:
         tables.add_row(one.name, f"{one.rows:,}", str(one.tablets), str(one.locks))
-    numbers = ["backlog", "waiting", "oldest", "failed"]
+    numbers = [*(["revision"] if revisions else []), "backlog", "waiting", "oldest", "failed"]
     observers = outputs.table("observer", "observes", *numbers, "", numbers=numbers)
     for observer in now.observers:
         observers.add_row(
             observer.name,
             ", ".join(observer.columns),
+            *([str(observer.revision or "-")] if revisions else []),
             f"{observer.backlog:,}",
             f"{observer.waiting:,}",
             show_age(observer.oldest),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Final
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
+from percolator_core.cli import logs
 from percolator_core.cli import output as outputs
 from percolator_core.cli.counts import counts_data, counts_table
+from percolator_core.cli.logs import LogLevel
 from percolator_core.cli.options import (
     DEFAULT_URL,
     ChainPath,
@@ -23,13 +25,19 @@ from percolator_core.cli.options import (
     connect_to_chain,
     load_chain,
 )
-from percolator_core.cli.signals import stopping
+from percolator_core.cli.signals import Received, stopping
+from percolator_core.process import usable_cores
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from percolator_core.cli.output import Output
-    from percolator_core.worker import Counts
+    from percolator_core.crew import Crew
+    from percolator_core.monitoring import Address, Subject
+    from percolator_core.observers import Chain
+    from percolator_core.runs import RunTimes
+    from percolator_core.worker import Counts, Worker
 
 _LOOK: Final = 0.5
 """Seconds between two updates of the line on a terminal."""
@@ -51,13 +59,6 @@ def parse_processes(text: str) -> int:
     return number
 
 
-def usable_cores() -> int:
-    """The cores that this process may use; 1 or more."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 Processes = Annotated[
     int,
     typer.Option(
@@ -68,41 +69,131 @@ Processes = Annotated[
 ]
 
 
+def parse_address(text: str) -> Address:
+    """``PORT`` or ``HOST:PORT``; raises typer.BadParameter for anything else."""
+    from percolator_core.monitoring import Address
+
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--http") from None
+
+
+Strategy = Annotated[
+    Literal["random", "partitioned"],
+    typer.Option(
+        help="How workers share the work: each anywhere, or each its own part of the tablets, "
+        "and elsewhere when that has nothing."
+    ),
+]
+Rolling = Annotated[
+    bool,
+    typer.Option(
+        "--rolling", help="Take over from workers with another version of the chain while they still run."
+    ),
+]
+Cpus = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Processes for observers with executor: processes. Default: one a core.",
+        show_default=False,
+    ),
+]
+Http = Annotated[
+    str | None,
+    typer.Option(
+        "--http",
+        metavar="[HOST:]PORT",
+        help="Serve /metrics, /healthz and /readyz there; the host is 127.0.0.1 unless named.",
+        show_default=False,
+    ),
+]
+Level = Annotated[LogLevel, typer.Option("--log-level", help="Log lines of this level and above.")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """What a worker is made with, alone or in a crew, and where it is monitored."""
+
+    url: str
+    namespace: str | None
+    threads: int
+    width: int
+    strategy: Literal["random", "partitioned"]
+    rolling: bool
+    cpus: int | None
+    http: Address | None
+    log_level: LogLevel
+
+
 def worker(
     path: ChainPath,
     *,
     processes: Processes = 1,
     width: Width = 256,
     threads: Threads = 8,
+    cpus: Cpus = None,
+    strategy: Strategy = "random",
+    rolling: Rolling = False,
+    http: Http = None,
+    log_level: Level = "info",
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
     """Run a chain's observers until SIGINT or SIGTERM; any number of workers may run.
 
-    On either signal the runs under way are finished first. SIGTERM then ends with exit code 0, Ctrl-C with
-    130.
+    On either signal the runs under way are finished, or given back to other workers after 10 seconds. SIGTERM
+    then ends with exit code 0, Ctrl-C with 130.
     """
     output = outputs.current()
     output.carry_on = f"`percolator worker {path}` carries on"
+    logs.configure(output, log_level)
+    address = None if http is None else parse_address(http)
+    settings = _Settings(url, namespace, threads, width, strategy, rolling, cpus, address, log_level)
     if processes == 1:
-        _alone(output, path, url, namespace, threads=threads, width=width)
+        _alone(output, path, settings)
     else:
-        _crew(output, path, url, namespace, processes, threads=threads, width=width)
+        _crew(output, path, settings, processes)
 
 
-def _alone(output: Output, path: Path, url: str, namespace: str | None, *, threads: int, width: int) -> None:
+def _alone(output: Output, path: Path, settings: _Settings) -> None:
     """A worker in this process."""
     import structlog
 
+    from percolator_core.runs import RunTimes
     from percolator_core.worker import Worker
 
     log = structlog.get_logger("percolator.worker")
     chain = load_chain(path)
-    with connect_to_chain(url, namespace, chain) as db:
-        made = Worker(db, chain, threads=threads, width=width)
-        with stopping(made.stop) as received, _line(output, chain.name, lambda: made.counts):
-            log.info("worker started", chain=chain.name, namespace=db.namespace, store=db.url, width=width)
+    times = RunTimes(chain.observers)
+    with connect_to_chain(settings.url, settings.namespace, chain) as db:
+        made = Worker(
+            db,
+            chain,
+            threads=settings.threads,
+            width=settings.width,
+            strategy=settings.strategy,
+            rolling=settings.rolling,
+            cpus=settings.cpus,
+        )
+        with (
+            stopping(made.stop) as received,
+            _monitored(settings, lambda: _subject_of_one(made, chain, db.namespace, received, times)),
+            _line(output, chain.name, lambda: made.counts),
+        ):
+            log.info(
+                "worker started",
+                chain=chain.name,
+                namespace=db.namespace,
+                store=db.url,
+                width=settings.width,
+            )
             counts = made.run()
+        if made.abandoned:
+            log.warning(
+                "runs that took too long were given back, and end with the process", runs=made.abandoned
+            )
         log.info(
             "worker stopped", ran=counts.ran, quarantined=counts.quarantined, seconds=round(counts.seconds, 1)
         )
@@ -111,16 +202,7 @@ def _alone(output: Output, path: Path, url: str, namespace: str | None, *, threa
     output.result(counts_data(counts), counts_table(counts))
 
 
-def _crew(
-    output: Output,
-    path: Path,
-    url: str,
-    namespace: str | None,
-    processes: int,
-    *,
-    threads: int,
-    width: int,
-) -> None:
+def _crew(output: Output, path: Path, settings: _Settings, processes: int) -> None:
     """Workers in processes of their own; this one runs no code of the chain."""
     import structlog
 
@@ -129,16 +211,31 @@ def _crew(
     log = structlog.get_logger("percolator.worker")
     chain = load_chain(path, import_functions=False)
     # Held open until the last process is gone, so that an embedded store is started and stopped once.
-    with connect_to_chain(url, namespace, chain) as db:
-        crew = Crew(chain, url, db.namespace, processes, threads=threads, width=width)
-        with stopping(crew.stop) as received, _line(output, chain.name, lambda: crew.counts):
+    with connect_to_chain(settings.url, settings.namespace, chain) as db:
+        crew = Crew(
+            chain,
+            settings.url,
+            db.namespace,
+            processes,
+            threads=settings.threads,
+            width=settings.width,
+            strategy=settings.strategy,
+            rolling=settings.rolling,
+            cpus=settings.cpus,
+            log_level=settings.log_level,
+        )
+        with (
+            stopping(crew.stop) as received,
+            _monitored(settings, lambda: _subject_of_crew(crew, chain, db.namespace, received)),
+            _line(output, chain.name, lambda: crew.counts),
+        ):
             log.info(
                 "workers started",
                 chain=chain.name,
                 namespace=db.namespace,
                 store=db.url,
                 processes=processes,
-                width=width,
+                width=settings.width,
             )
             counts = crew.run()
         log.info(
@@ -153,6 +250,60 @@ def _crew(
         {"process": one.process, "ending": one.ending, **counts_data(one.counts)} for one in crew.served
     ]
     output.result({**counts_data(counts), "processes": served}, counts_table(counts))
+
+
+def _monitored(settings: _Settings, subject: Callable[[], Subject]) -> AbstractContextManager[Any]:
+    """Health and metrics over HTTP while the block runs, if anybody wants them."""
+    if settings.http is None:
+        return nullcontext()
+    import structlog
+
+    from percolator_core.database import connect
+    from percolator_core.monitoring import Monitor
+    from percolator_core.monitoring.look import PATIENCE
+
+    watched = subject()
+    monitor = Monitor(
+        settings.http,
+        watched,
+        lambda: connect(settings.url, watched.namespace, patience=PATIENCE, timeout=PATIENCE),
+    )
+    structlog.get_logger("percolator.worker").info("serving health and metrics", url=monitor.url)
+    return monitor
+
+
+def _subject_of_one(
+    made: Worker, chain: Chain, namespace: str, received: Received, times: RunTimes
+) -> Subject:
+    from percolator_core.crew.pulse import Pulse
+    from percolator_core.monitoring import Subject
+
+    pulse = Pulse(made)
+    return Subject(
+        chain,
+        namespace,
+        counts=lambda: made.counts,
+        begun=lambda: pulse.begun,
+        stalled=pulse.stalled,
+        stopping=lambda: bool(received.number),
+        times=times.histograms,
+    )
+
+
+def _subject_of_crew(crew: Crew, chain: Chain, namespace: str, received: Received) -> Subject:
+    from percolator_core.monitoring import Subject
+
+    return Subject(
+        chain,
+        namespace,
+        counts=lambda: crew.counts,
+        begun=lambda: crew.begun,
+        stalled=crew.stalled,
+        stopping=lambda: bool(received.number),
+        processes=lambda: len(crew.processes),
+        replaced=lambda: len(crew.served),
+        times=crew.times,
+    )
 
 
 @contextmanager

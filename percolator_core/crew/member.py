@@ -1,12 +1,13 @@
 """One worker process of a crew: ``python -m percolator_core.crew.member``, its orders on stdin.
 
-It ends when it is told to, on SIGTERM, and when its parent is gone; each time as a worker that is stopped, so
-with the runs under way finished. A Ctrl-C in a terminal reaches parent and children alike: it is the parent's
-to decide what follows, and here it does nothing.
+It ends when it is told to, on SIGTERM, and when its parent is gone; each time as a worker that is stopped:
+the runs under way are finished, or given back when they take too long. A Ctrl-C in a terminal reaches parent
+and children alike: it is the parent's to decide what follows, and here it does nothing.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import select
@@ -32,8 +33,12 @@ from percolator_core.crew.messages import (
     error_content,
     report,
 )
+from percolator_core.crew.pulse import Pulse
 from percolator_core.database import connect
+from percolator_core.leaving import leave
+from percolator_core.log import Log
 from percolator_core.observers import Chain
+from percolator_core.runs import RunTimes
 from percolator_core.worker import Worker
 
 _BEAT: Final = 0.25
@@ -44,6 +49,8 @@ _PARENT_LOOK: Final = 1.0
 
 _LAST_REPORT: Final = 10.0
 """Seconds to wait for a parent that does not read."""
+
+log = Log("percolator.worker")
 
 
 class Reports:
@@ -56,13 +63,16 @@ class Reports:
         self._descriptor = descriptor
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._worker: Worker | None = None
+        self._pulse: Pulse | None = None
+        self._times: RunTimes | None = None
         self._began = 0.0
         self._thread = threading.Thread(target=self._write, name="percolator-reports", daemon=True)
         self._thread.start()
 
-    def up(self, worker: Worker) -> None:
-        """The worker begins; its counts are reported from now on."""
-        self._worker, self._began = worker, time.monotonic()
+    def up(self, worker: Worker, times: RunTimes) -> None:
+        """The worker begins; its counts and the times of its runs are reported from now on."""
+        self._pulse, self._times, self._began = Pulse(worker), times, time.monotonic()
+        self._worker = worker
         self._lines.put(report("up", True))
 
     def log(self, _: Any, __: str, event: Any) -> Any:
@@ -93,9 +103,16 @@ class Reports:
                 return
 
     def _counts(self) -> bytes:
-        if self._worker is None:
+        if self._worker is None or self._pulse is None or self._times is None:
             return b""
-        return report("counts", counts_content(self._worker.counts, time.monotonic() - self._began))
+        content = counts_content(
+            self._worker.counts,
+            time.monotonic() - self._began,
+            times=self._times.histograms(),
+            stalled=self._pulse.stalled(),
+            begun=self._pulse.begun,
+        )
+        return report("counts", content)
 
     def _send(self, line: bytes) -> None:
         try:
@@ -117,16 +134,32 @@ class Member:
     def work(self, orders: Orders) -> None:
         """Run the observers until told to stop; raises what ends it earlier."""
         chain = Chain.load(orders.chain)
+        times = RunTimes(chain.observers)
         with connect(orders.url, orders.namespace) as db:
             # Known first, and asked afterwards: a stop in between is seen by one of the two.
-            self._worker = worker = Worker(db, chain, threads=orders.threads, width=orders.width)
+            self._worker = worker = Worker(
+                db,
+                chain,
+                threads=orders.threads,
+                width=orders.width,
+                strategy=orders.strategy,
+                rolling=orders.rolling,
+                cpus=orders.cpus,
+            )
             if self._stopping:
                 worker.stop()
-            self._reports.up(worker)
+            self._reports.up(worker, times)
             worker.run()
+            if worker.abandoned:
+                log.warning(
+                    "runs that took too long were given back, and end with the process", runs=worker.abandoned
+                )
 
     def stop(self) -> None:
-        """Have `work` return once the runs under way are over. For any thread, and for signal handlers."""
+        """Have `work` return once the runs under way are over, or given back as they take too long.
+
+        For any thread, and for signal handlers.
+        """
         self._stopping = True
         if self._worker is not None:
             self._worker.stop()
@@ -174,12 +207,17 @@ def main() -> None:
         if not received:
             return  # the parent is gone already
         given = lines.feed(received)
-    sys.exit(_serve(Orders.from_line(given[0]), Reports(reports), words, given[1:], lines))
+    code = _serve(Orders.from_line(given[0]), Reports(reports), words, given[1:], lines)
+    leave(code)
+    sys.exit(code)
 
 
 def _serve(orders: Orders, reports: Reports, words: int, given: list[bytes], lines: LineCutter) -> int:
     structlog.configure(
-        processors=[structlog.processors.add_log_level, structlog.processors.format_exc_info, reports.log]
+        processors=[structlog.processors.add_log_level, structlog.processors.format_exc_info, reports.log],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[orders.log_level.upper()]
+        ),
     )
     member = Member(reports)
     for number in HELD_BACK:

@@ -5,7 +5,8 @@ of one member::
 
     {"up": true}                             its chain is loaded and its store is there
     {"log": {"event": …, "level": …, …}}     a line for the parent's log
-    {"counts": {"seconds": …, "observers": {NAME: {FIELD: NUMBER}}}}
+    {"counts": {"seconds": …, "observers": {NAME: {FIELD: NUMBER}}, "stalled": …, "begun": …,
+     "times": {NAME: [SECONDS, NUMBER, …]}}}
     {"error": {"kind": …, "message": …, "traceback": …}}     what it ends with
 """
 
@@ -16,10 +17,11 @@ import json
 import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from percolator_core.attempt import ObserverCounts
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
+from percolator_core.histogram import Histogram
 from percolator_core.worker import Counts
 
 STOP: Final = b"stop"
@@ -47,6 +49,9 @@ _COUNTED: Final = tuple(field.name for field in fields(ObserverCounts))
 class Orders:
     """What a worker process does; ``parent`` is the process that it works for.
 
+    What the log says below ``log_level`` is not reported. The other fields are as those of
+    `percolator_core.worker.Worker`.
+
     The URL may hold a password, so the orders go through a pipe and never stand on a command line.
     """
 
@@ -56,6 +61,10 @@ class Orders:
     threads: int
     width: int
     parent: int
+    strategy: Literal["random", "partitioned"] = "random"
+    rolling: bool = False
+    cpus: int | None = None
+    log_level: str = "info"
 
     def to_line(self) -> bytes:
         """In one line, with its end."""
@@ -102,11 +111,21 @@ def read_report(line: bytes) -> tuple[str, Any] | None:
     return kind, content
 
 
-def counts_content(counts: Counts, seconds: float) -> dict[str, Any]:
-    """The content of a report of counts."""
+def counts_content(
+    counts: Counts,
+    seconds: float,
+    *,
+    times: Mapping[str, Histogram] | None = None,
+    stalled: float = 0.0,
+    begun: bool = True,
+) -> dict[str, Any]:
+    """The content of a report of counts; ``stalled`` and ``begun`` are as in `percolator_core.crew.pulse`."""
     return {
         "seconds": seconds,
         "observers": {name: asdict(one) for name, one in counts.observers.items()},
+        "stalled": stalled,
+        "begun": begun,
+        "times": {name: one.flat() for name, one in (times or {}).items()},
     }
 
 
@@ -120,6 +139,14 @@ def read_counts(content: Mapping[str, Any]) -> Counts:
         for name, one in content["observers"].items()
     }
     return Counts(observers, content["seconds"])
+
+
+def read_times(content: Mapping[str, Any]) -> dict[str, Histogram]:
+    """How long runs took, in the content of a report of counts; none if it was counted in other buckets."""
+    try:
+        return {name: Histogram.from_flat(numbers) for name, numbers in content.get("times", {}).items()}
+    except ValueError:
+        return {}
 
 
 def error_content(error: BaseException, trace: str) -> dict[str, str]:

@@ -12,8 +12,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any, Final
 
-from percolator_core.crew.messages import HELD_BACK, LineCutter, Orders, read_counts, read_error, read_report
+from percolator_core.crew.messages import (
+    HELD_BACK,
+    LineCutter,
+    Orders,
+    read_counts,
+    read_error,
+    read_report,
+    read_times,
+)
 from percolator_core.errors import PercolatorError
+from percolator_core.histogram import Histogram
 from percolator_core.log import Log
 from percolator_core.worker import Counts
 
@@ -73,14 +82,19 @@ class _Pipe:
 class Process:
     """A worker process, started by making this; ``selector`` calls, with its data, what reads its pipes.
 
-    ``up`` tells whether it got as far as working, ``counts`` what it reported last, ``error`` what it said it
-    ended with, ``killed`` whether its parent killed it.
+    ``up`` tells whether it got as far as working, ``counts`` and ``times`` what it reported last, ``begun``
+    whether its loop was there then, ``error`` what it said it ended with, ``killed`` whether its parent
+    killed it.
     """
 
     def __init__(self, orders: Orders, selector: selectors.BaseSelector) -> None:
         self.up = False
         self.up_since = time.monotonic()
         self.counts = Counts()
+        self.begun = False
+        self.times: dict[str, Histogram] = {}
+        self._stalled = 0.0
+        self._heard_at = time.monotonic()
         self.error: PercolatorError | None = None
         self.killed = False
         pipe = subprocess.PIPE
@@ -104,6 +118,10 @@ class Process:
     def tell(self, word: bytes) -> None:
         """Send a word; to one that has ended it makes no difference."""
         self._write(word + b"\n")
+
+    def stalled(self) -> float:
+        """For how many seconds its loop has not turned, or nothing is known of it."""
+        return self._stalled + time.monotonic() - self._heard_at
 
     def has_ended(self) -> bool:
         """Whether the process is over."""
@@ -163,12 +181,21 @@ class Process:
             self._relay(content)
         elif kind == "counts":
             self.counts = read_counts(content)
+            self.times = read_times(content)
+            self.begun = bool(content.get("begun", True))
+            self._stalled = float(content.get("stalled", 0.0))
+            self._heard_at = time.monotonic()
         elif kind == "error":
             self.error = read_error(content)
 
     def _relay(self, fields: dict[str, Any]) -> None:
         event, level = str(fields.pop("event", "")), fields.pop("level", "info")
-        levels = {"warning": log.warning, "error": log.error, "critical": log.error}
+        levels = {
+            "debug": log.debug,
+            "warning": log.warning,
+            "error": log.error,
+            "critical": log.error,
+        }
         levels.get(level, log.info)(event, **fields | {"process": self.pid})
 
     def _take_printed(self, line: bytes) -> None:

@@ -10,13 +10,15 @@ import os
 import selectors
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from percolator_core.attempt import ObserverCounts
 from percolator_core.crew.messages import BREAK_OFF, INTERRUPTED, STOP, Orders
 from percolator_core.crew.process import Process
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
+from percolator_core.histogram import Histogram
 from percolator_core.log import Log
 from percolator_core.observers import Chain
 from percolator_core.worker import Counts
@@ -31,8 +33,8 @@ LIVED: Final = 10.0
 STARTS: Final = 4
 """Times in a row that a start may fail before the crew gives up."""
 
-GRACE: Final = 10.0
-"""Seconds that a stopping process gets beyond the longest run that its observers are allowed."""
+GRACE: Final = 15.0
+"""Seconds that a stopping process gets: the 10 of `Worker.stop`, and some to say all and to end."""
 
 BREAK_OFF_GRACE: Final = 5.0
 """Seconds that a process gets that was told not to wait for its runs."""
@@ -84,25 +86,51 @@ class Crew:
         url: the store, as for `percolator_core.connect`.
         namespace: the namespace.
         processes: how many; 1 or more.
-        threads: as of `percolator_core.Worker`, for each process.
-        width: as of `percolator_core.Worker`, for each process.
+        threads, width, strategy, rolling, cpus: as of `percolator_core.Worker`, for each process.
+        log_level: what processes log below this level is not passed on: ``debug``, ``info``, ``warning`` or
+            ``error``.
     """
 
     def __init__(
-        self, chain: Chain, url: str, namespace: str, processes: int, *, threads: int = 8, width: int = 256
+        self,
+        chain: Chain,
+        url: str,
+        namespace: str,
+        processes: int,
+        *,
+        threads: int = 8,
+        width: int = 256,
+        strategy: Literal["random", "partitioned"] = "random",
+        rolling: bool = False,
+        cpus: int | None = None,
+        log_level: str = "info",
     ) -> None:
         if processes < 1 or threads < 1 or width < 1:
             raise ValueError(
                 f"processes, threads and width are 1 or more, not {processes}, {threads} and {width}"
             )
         self._chain = chain
-        self._orders = Orders(str(chain.path), url, namespace, threads, width, os.getpid())
-        self._grace = GRACE + max((observer.timeout for observer in chain.observers.values()), default=0.0)
+        self._orders = Orders(
+            str(chain.path),
+            url,
+            namespace,
+            threads,
+            width,
+            os.getpid(),
+            strategy=strategy,
+            rolling=rolling,
+            cpus=cpus,
+            log_level=log_level,
+        )
         self._seats = [_Seat() for _ in range(processes)]
         self._stopping = threading.Event()
         self._told = False
         self._end_at = 0.0
         self._served: list[Served] = []
+        self._times: dict[str, Histogram] = {}
+        self._moving = threading.Lock()
+        """Held while the counts of a process move from those that run to those that have ended."""
+        self._turned_at = time.monotonic()
         self._was_up = False
         self._error: PercolatorError | None = None
         self._began = self._ended = 0.0
@@ -120,13 +148,32 @@ class Crew:
 
     @property
     def counts(self) -> Counts:
-        """What all processes have done so far, those that died included."""
-        every = [served.counts for served in self._served] + [one.counts for one in self._running()]
+        """What all processes have done so far, those that died included. For any thread; no number falls."""
+        with self._moving:
+            every = [served.counts for served in self._served] + [one.counts for one in self._running()]
         observers = {
             name: ObserverCounts.sum([counts.observers[name] for counts in every if name in counts.observers])
             for name in sorted(self._chain.observers)
         }
         return Counts(observers, (self._ended or time.monotonic()) - self._began)
+
+    def times(self) -> dict[str, Histogram]:
+        """How long the runs of all processes took so far, by observer. For any thread; no number falls."""
+        with self._moving:
+            return _added_up([self._times, *(process.times for process in self._running())])
+
+    @property
+    def begun(self) -> bool:
+        """Whether a process works. For any thread."""
+        return any(process.begun for process in self._running())
+
+    def stalled(self) -> float:
+        """For how many seconds the loop that is stuck longest has not turned. For any thread.
+
+        The loops are those of the processes, and the one here that replaces them.
+        """
+        loops = [process.stalled() for process in self._running()]
+        return max([time.monotonic() - self._turned_at, *loops])
 
     def run(self) -> Counts:
         """Run until `stop` is called; once only. No process is left when it returns or raises.
@@ -153,7 +200,10 @@ class Crew:
         return self.counts
 
     def stop(self) -> None:
-        """Have `run` return once the runs under way are over. For any thread, and for signal handlers."""
+        """Have `run` return once the runs under way are over, or given back as they take too long.
+
+        For any thread, and for signal handlers.
+        """
         self._stopping.set()
 
     def _running(self) -> list[Process]:
@@ -165,7 +215,7 @@ class Crew:
 
     def _turn(self) -> None:
         """Start, listen, and see who has ended; waits a moment when nothing happens."""
-        now = time.monotonic()
+        self._turned_at = now = time.monotonic()
         if self._stopping.is_set():
             self._see_to_the_end(now)
         else:
@@ -187,8 +237,10 @@ class Crew:
 
     def _bury(self, seat: _Seat, process: Process) -> None:
         process.close()
-        seat.process = None
-        self._served.append(Served(process.pid, process.ending(), process.counts))
+        with self._moving:
+            seat.process = None
+            self._served.append(Served(process.pid, process.ending(), process.counts))
+            self._times = _added_up([self._times, process.times])
         self._was_up = self._was_up or process.up
         if isinstance(process.error, ConfigurationError):
             self._fail(process.error)
@@ -241,7 +293,7 @@ class Crew:
     def _see_to_the_end(self, now: float) -> None:
         """Tell all to stop, once; end those that have not after their time."""
         if not self._told:
-            self._told, self._end_at = True, now + self._grace
+            self._told, self._end_at = True, now + GRACE
             for process in self._running():
                 process.tell(STOP)
         if now < self._end_at:
@@ -269,6 +321,11 @@ class Crew:
             if seat.process is not None:
                 seat.process.kill()
                 self._bury(seat, seat.process)
+
+
+def _added_up(parts: Sequence[Mapping[str, Histogram]]) -> dict[str, Histogram]:
+    names = sorted({name for part in parts for name in part})
+    return {name: Histogram.sum([part[name] for part in parts if name in part]) for name in names}
 
 
 def _error_field(process: Process) -> dict[str, str]:

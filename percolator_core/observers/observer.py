@@ -34,8 +34,8 @@ class Observer:
     """A function, the columns that wake it, and what it may touch.
 
     ``writes`` may hold ``(table, "*")`` for all columns of a table. ``timeout`` is in seconds.
-    ``revision`` is that of its code, 1 or more: acknowledgements tell by which one a run was made. ``file`` is
-    where it was declared, and ``function_name`` is the ``module:function`` written there.
+    ``revision`` is that of its code, 1 or more: acknowledgements tell by which one a run was made. ``file``
+    is where it was declared, and ``function_name`` is the ``module:function`` written there.
     """
 
     name: str

@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from percolator_core.attempt import Attempts, ObserverCounts
+from percolator_core.database import connect
 from percolator_core.dirty import DirtyIndex, Lease
 from percolator_core.errors import StoreUnavailable
 from percolator_core.observers import Chain, guards
@@ -43,7 +44,7 @@ def main() -> None:
 def _serve(pipe: Connection, orders: Orders) -> None:
     sys.path[:] = orders.path
     chain = Chain.load(orders.chain)
-    with orders.origin.connect() as db, Watchdog(None) as watchdog:
+    with connect(**orders.connect) as db, Watchdog(None) as watchdog:
         counts = {name: ObserverCounts() for name in chain.observers}
         habits = {name: Habits() for name in chain.observers} if orders.prefetch else None
         dirty = DirtyIndex(db.client, chain.observed)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from percolator_core.attempt import ObserverCounts
-from percolator_core.database import Origin
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The first message to a child: what it needs to run observers. ``path`` is the parent's `sys.path`."""
+    """The first message to a child: what it needs to run observers.
 
-    origin: Origin
+    ``connect`` has the arguments of `percolator_core.connect`, ``path`` is the parent's `sys.path`.
+    """
+
+    connect: dict[str, Any] = field(repr=False)
     chain: str
     prefetch: bool
     path: tuple[str, ...]

@@ -109,7 +109,9 @@ class Offload:
     """Child processes, started when they are needed. Many threads use it: each borrows a child for a run."""
 
     def __init__(self, db: Database, chain: Chain, *, prefetch: bool) -> None:
-        self._orders = Orders(db.origin, str(chain.path.resolve()), prefetch, tuple(sys.path))
+        self._db = db
+        self._chain = str(chain.path.resolve())
+        self._prefetch = prefetch
         self._lock = threading.Lock()
         self._every: set[_Child] = set()
         self._idle: list[_Child] = []
@@ -147,7 +149,8 @@ class Offload:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        child = _Child(self._orders)
+        orders = Orders(self._db.connect_arguments(), self._chain, self._prefetch, tuple(sys.path))
+        child = _Child(orders)
         with self._lock:
             closed = self._closed
             self._every.add(child)

@@ -1,5 +1,21 @@
 """Ready-made parts for chains, built on a transaction's public methods alone."""
 
 from percolator_core.recipes.combine import CombineQueue
+from percolator_core.recipes.counter import Counter
+from percolator_core.recipes.export import ExportQueue, Item
+from percolator_core.recipes.index import Difference, SecondaryIndex
+from percolator_core.recipes.sinks import HTTPSink, KafkaSink, NotTaken, Sink, SQLiteSink
 
-__all__ = ["CombineQueue"]
+__all__ = [
+    "CombineQueue",
+    "Counter",
+    "Difference",
+    "ExportQueue",
+    "HTTPSink",
+    "Item",
+    "KafkaSink",
+    "NotTaken",
+    "SQLiteSink",
+    "SecondaryIndex",
+    "Sink",
+]

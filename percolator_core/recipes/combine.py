@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from percolator_core.database import Database
 from percolator_core.model import MAX_TIMESTAMP, Cell, row_bytes
-from percolator_core.observers import ObserverTransaction
-from percolator_core.transaction import Transaction
+from percolator_core.recipes.rows import AnyReader, AnyTransaction, key_row, split_row
 
-AnyTransaction: TypeAlias = Transaction | ObserverTransaction
 Fold: TypeAlias = Callable[[bytes | None, Sequence[bytes]], bytes | None]
 
 ADDED: Final = "added"
@@ -35,10 +33,6 @@ _SLICE: Final = 1 << 15
 _BYTES: Final = 4 << 20
 """Bytes of items that one transaction folds, about."""
 
-_LONGEST_KEY: Final = 65_000
-"""Bytes of a key: with the slice's time and the item's number it still is a row key."""
-
-_KEY: Final = struct.Struct(">H")
 _TIME: Final = struct.Struct(">Q")
 _ITEM: Final = struct.Struct(">QQ")
 _END: Final = MAX_TIMESTAMP // _SLICE + 1
@@ -111,6 +105,21 @@ class CombineQueue:
         t.set(self._table, slice_row + _ITEM.pack(start, next(_sequence)), VALUE, value)
         t.notify(self._table, slice_row, ADDED)
 
+    def waiting(self, t: AnyReader, key: str | bytes) -> Iterator[bytes]:
+        """The items of ``key`` that are not folded yet, as ``t`` sees them, its own included.
+
+        A drain takes items away and changes the cell in one commit, so the cell and what is waiting, read
+        from the same snapshot, are each item once. In the order of `drain`. It passes whatever was drained
+        since garbage was collected, and reads while it is consumed.
+
+        Raises:
+            ValueError: the key has more than 65,000 bytes.
+            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.
+        """
+        found = row_bytes(key)
+        rows = t.scan(self._table, _slice_row(found, 0), _slice_row(found, _END), columns=[VALUE])
+        return (cells[VALUE] for _, cells in rows)
+
     def notify_all(self, db: Database) -> int:
         """Notify every slice that has items; returns how many those are. It reads the whole queue.
 
@@ -162,13 +171,9 @@ class CombineQueue:
 
 def _slice_row(key: bytes, number: int) -> bytes:
     """The rows of a key's slice begin with this; it is itself the row that is notified."""
-    if len(key) > _LONGEST_KEY:
-        raise ValueError(
-            f"a queue's key has at most {_LONGEST_KEY} bytes, not {len(key)}: use a digest of it"
-        )
-    return _KEY.pack(len(key)) + key + _TIME.pack(number)
+    return key_row(key) + _TIME.pack(number)
 
 
 def _split(slice_row: bytes) -> tuple[bytes, int]:
-    end = _KEY.size + _KEY.unpack_from(slice_row)[0]
-    return slice_row[_KEY.size : end], int(_TIME.unpack_from(slice_row, end)[0])
+    key, rest = split_row(slice_row)
+    return key, int(_TIME.unpack(rest)[0])

@@ -22,6 +22,7 @@ NAMES: Final = (
     "define_table",
     "drop_table",
     "history",
+    "mark",
     "now",
     "notify",
     "observe",

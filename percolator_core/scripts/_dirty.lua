@@ -45,24 +45,58 @@ local function mark_strongly(tag, meta, row, column)
   end
 end
 
--- A weak mark has no cell behind it, so it always takes a new score: the holder of an older lease
--- finds the score changed and leaves the mark alone.
-local function mark_weakly(tag, meta, row, column)
-  for observer in string.gmatch(meta.observers[column] or '', '[^,]+') do
-    redis.call('ZADD', tag .. 'dirty:' .. observer, even(now()), dirty_mark(column, row))
+-- A weak mark has no cell behind it, so one that is leased is told: by the even score behind its deadline. The holder
+-- finds it changed and makes it due again, and nobody runs it before that, only to collide; should the holder die, it is
+-- due when the lease would have ended. One that is due already, or put off after a failure, stays as it is: a cell that
+-- is notified often would use up its attempts at once. Returns whether there was no mark.
+local function set_weakly(tag, observer, mark)
+  local key, time = tag .. 'dirty:' .. observer, even(now())
+  local score = tonumber(redis.call('ZSCORE', key, mark) or '0')
+  if score > 0 and score == even(score) then return false end
+  if score > time then
+    redis.call('ZADD', key, score + 1, mark)
+  else
+    redis.call('ZADD', key, time, mark)
     wake(tag, observer)
   end
+  return score == 0
+end
+
+local function mark_weakly(tag, meta, row, column)
+  local mark = dirty_mark(column, row)
+  for observer in string.gmatch(meta.observers[column] or '', '[^,]+') do set_weakly(tag, observer, mark) end
+end
+
+-- Did a rerun take the acknowledgement away after `start_ts`? It sets its mark behind that, but leaves one that is
+-- there; a run which began before must not clear that one, for the rerun asks for a run that begins after it.
+local function is_to_be_redone(acknowledgement, start_ts)
+  if not acknowledgement then return false end
+  local commit_ts, _, kind = version_times(acknowledgement)
+  return kind == DELETE and commit_ts > start_ts
 end
 
 -- May a mark go, now that a run which began at `start_ts` under a lease has dealt with it?
--- Strong: not while somebody is committing to the cell, nor after a commit which that run did not see.
+-- Strong: not while somebody is committing to the cell, nor after a commit or a rerun which that run did not see.
 -- Weak: not when it was set again since the lease. Two deadlines are ours: the last one, and the one before it for
 -- when the renewal got lost.
 local function mark_is_settled(tag, observer, mode, row, column, deadline, before, start_ts)
   local score = tonumber(redis.call('ZSCORE', tag .. 'dirty:' .. observer, dirty_mark(column, row)) or '0')
   if score == 0 then return false end
   if mode == 'weak' then return score == deadline or score == before end
-  local found = redis.call('HMGET', tag .. 'r:' .. row, 'c' .. column, 'l' .. column)
-  if found[2] then return false end
+  local acked = 'c\255' .. observer .. '\255' .. column
+  local found = redis.call('HMGET', tag .. 'r:' .. row, 'c' .. column, 'l' .. column, acked)
+  if found[2] or is_to_be_redone(found[3], start_ts) then return false end
   return not found[1] or version_times(found[1]) <= start_ts
+end
+
+-- Make a mark that a run could not clear due again. A strong one still carries the score of our lease; of a weak one
+-- the score tells whether it is ours.
+local function end_lease(tag, observer, mode, mark, deadline, before)
+  local key = tag .. 'dirty:' .. observer
+  if mode == 'weak' then
+    local score = tonumber(redis.call('ZSCORE', key, mark) or '0')
+    if score ~= deadline + 1 and score ~= before + 1 then return end
+    wake(tag, observer)
+  end
+  redis.call('ZADD', key, 'XX', even(now()), mark)
 end

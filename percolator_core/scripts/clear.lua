@@ -13,6 +13,5 @@ if mark_is_settled(tag, observer, ARGV[2], row, column, tonumber(ARGV[5]), tonum
   redis.call('ZREM', key, mark)
   return 'cleared'
 end
--- A strong mark still carries the score of our lease: end it.
-if ARGV[2] == 'strong' then redis.call('ZADD', key, 'XX', even(now()), mark) end
+end_lease(tag, observer, ARGV[2], mark, tonumber(ARGV[5]), tonumber(ARGV[6]))
 return 'kept'

@@ -7,8 +7,10 @@
 local tag, renewed = KEYS[1], 0
 for i = 1, #ARGV, 5 do
   local key, mark = tag .. 'dirty:' .. ARGV[i], dirty_mark(ARGV[i + 2], ARGV[i + 1])
-  if tonumber(redis.call('ZSCORE', key, mark) or '0') == tonumber(ARGV[i + 3]) then
-    redis.call('ZADD', key, 'XX', ARGV[i + 4], mark)
+  -- One more than the deadline: a weak mark that was set again since. It stays that.
+  local more = tonumber(redis.call('ZSCORE', key, mark) or '0') - tonumber(ARGV[i + 3])
+  if more == 0 or more == 1 then
+    redis.call('ZADD', key, 'XX', tonumber(ARGV[i + 4]) + more, mark)
     renewed = renewed + 1
   end
 end

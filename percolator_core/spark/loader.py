@@ -6,9 +6,8 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -24,7 +23,7 @@ from percolator_core.errors import (
 )
 from percolator_core.spark.aside import Aside
 from percolator_core.spark.loading import LoadTask, TaskResult, remove
-from percolator_core.spark.session import spark_context
+from percolator_core.spark.session import running_context
 from percolator_core.spark.sources import Source
 from percolator_core.spark.splits import Split
 from percolator_core.store.url import absolute
@@ -157,7 +156,7 @@ def load(
             chain.create_tables(db)
         if all(definition.name != table for definition in db.tables()):
             raise UnknownTable(f"There is no table {table!r} in {namespace!r}: create it or name its chain.")
-        with _running(context, master) as spark:
+        with running_context(context, master) as spark:
             job = _Job(
                 spark,
                 source,
@@ -328,22 +327,6 @@ class _Job:
         )
 
 
-@contextmanager
-def _running(context: SparkContext | None, master: str | None) -> Iterator[SparkContext]:
-    """The context to use; stopped afterwards only if it was started here."""
-    from pyspark import SparkContext
-
-    active = context or SparkContext._active_spark_context  # noqa: SLF001 - there is no other way to ask
-    if active is not None:
-        yield active
-        return
-    started = spark_context(master=master)
-    try:
-        yield started
-    finally:
-        started.stop()
-
-
 def _counter(spark: SparkContext) -> Accumulator[Counter[str]]:
     from pyspark import AccumulatorParam
 
@@ -360,11 +343,15 @@ def _counter(spark: SparkContext) -> Accumulator[Counter[str]]:
     return spark.accumulator(Counter(), Sums())
 
 
-def plain_error(error: Exception) -> PercolatorError:
-    """The error of a task, out of the two tracebacks that Spark wraps it in."""
+def plain_error(error: Exception, what: str = "load") -> PercolatorError:
+    """The error of a task, out of the two tracebacks that Spark wraps it in. ``what`` is what failed."""
     found: list[tuple[str, str]] = re.findall(r"^(?:\w+\.)*(\w+): (.+)$", str(error), re.MULTILINE)
     for name, message in found:
         if name in _PASSED_ON:
             return _PASSED_ON[name](message)
-    reason = f"{found[-1][0]}: {found[-1][1]}" if found else str(error)
-    return PercolatorError(f"Spark gave the load up: {reason[:500]}. What was loaded stays; load again.")
+    if found:
+        reason = f"{found[-1][0]}: {found[-1][1]}"
+    else:  # nothing of Python: its process died, or the executor
+        line = next((line for line in str(error).splitlines() if line.startswith(": ")), str(error))
+        reason = " ".join(line.rpartition("Exception: ")[2].partition(". ")[0].split())
+    return PercolatorError(f"Spark gave the {what} up: {reason[:500]}. What was done stays; {what} again.")

@@ -36,8 +36,6 @@ _RETRIES: Final = 4
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # A cancelled task is killed, not waited for: transactions make that harmless.
@@ -45,6 +43,9 @@ _SETTINGS: Final = {
     # Spark's Python data sources leave it off. Nothing here needs it yet: this version has no such source.
     "spark.sql.python.filterPushdown.enabled": "true",
 }
+_LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+"""Further settings where all of Spark is on this machine; executors elsewhere have to reach the driver."""
+
 _HIGHER_LOG_LEVEL: Final = "ERROR"
 _LOOK: Final = 0.02
 """Seconds between two looks whether Java is up."""
@@ -91,6 +92,32 @@ def spark_context(
     context = _launch(conf, Path(log) if log is not None else None)
     check_versions(context.version)
     return context
+
+
+@contextmanager
+def running_context(
+    context: SparkContext | None, master: str | None, *, project: str | os.PathLike[str] = "."
+) -> Iterator[SparkContext]:
+    """The context itself, else the running one, else a new one, which is stopped afterwards.
+
+    ``master`` and ``project`` are for a new one, and as of `spark_context`, which tells what is raised.
+    """
+    from pyspark import SparkContext
+
+    active = context or SparkContext._active_spark_context  # noqa: SLF001 - there is no other way to ask
+    if active is not None:
+        yield active
+        return
+    started = spark_context(master=master, project=project)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+def is_on_this_machine(master: str) -> bool:
+    """Whether all executors of this Spark master are here, as far as its URL tells."""
+    return bool(re.match(r"local\b|spark://(localhost|127\.[\d.]+|\[::1\])(:\d+)?$", master))
 
 
 def check_java() -> int:
@@ -144,6 +171,8 @@ def _configuration(app: str, master: str, project: Path, settings: Mapping[str, 
 
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app)
     conf.setAll(list(_SETTINGS.items()))
+    if is_on_this_machine(master):
+        conf.setAll(list(_LOOPBACK.items()))
     conf.set("spark.executorEnv.PYTHONPATH", python_path(project))
     conf.setAll(list(settings.items()))
     return conf
@@ -247,6 +276,8 @@ def _start_java(conf: SparkConf, log: Path, over: threading.Event) -> _Java:
             "SPARK_CONNECT_MODE": "0",
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
         }
+        if is_on_this_machine(conf.get("spark.master") or ""):
+            settings["SPARK_LOCAL_IP"] = "127.0.0.1"  # where executors of local-cluster listen
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from observers.webindex.index import ENVIRONMENT
-from percolator_core.bench import Figure, Note, Scale, Target, progress, webindex
+from percolator_core.bench import Figure, Note, Scale, Target, progress, throughput, webindex
+from percolator_core.bench.servers import place
 from percolator_core.bench.webindex import ALL, WITH, WITHOUT
+from percolator_core.errors import PercolatorError
 
-TINY = Scale(rounds=6, documents=12)
+TINY = Scale(rounds=6, documents=12, pages=15)
 BUILT, CHANGED, MADE = ("installed distributions", "installed distributions, a fifth changed", "made pages")
 
 
@@ -24,6 +26,7 @@ def found() -> tuple[list[Figure], list[Note], list[tuple[str, ...]]]:
     with pytest.MonkeyPatch.context() as patch, progress.listening(told.append):
         patch.setattr(webindex, "LINKS", (2, 30))
         patch.setattr(webindex, "_PAGES", 8)
+        patch.setattr(throughput, "PROCESSES", (2,))
         patch.setenv(ENVIRONMENT, "/nowhere/serving.db")
         made = list(webindex.measure(TINY))
         assert os.environ[ENVIRONMENT] == "/nowhere/serving.db"
@@ -101,6 +104,43 @@ def test_made_pages_are_the_same_every_time() -> None:
     pages = webindex._pages(300)
     assert pages == webindex._pages(300)
     assert {contents.count(b"<a ") for contents in pages.values()} == {300}
+
+
+def test_pages_through_the_whole_chain(
+    figures: dict[tuple[str, str, float | None], Figure],
+) -> None:
+    pages, links, transactions = (
+        figures["made crawl", name, 2] for name in ("pages", "links", "transactions")
+    )
+    assert pages.target == Target("at least", 300)
+    assert links.target == Target("at least", 4000)
+    assert links.value / pages.value == pytest.approx(throughput.crawl(TINY.pages)[1] / TINY.pages)
+    # Each page is loaded, parsed, clustered and ranked, at the least.
+    assert transactions.value >= 4 * pages.value > 0
+
+
+def test_an_index_that_is_wrong_is_no_figure() -> None:
+    application = webindex._Application()
+    with application.serving() as index, place("unix") as here:
+        application.chain.create_tables(here.db)
+        throughput._check(here, index)
+        with here.db.transaction() as t:
+            t.set("pages", "https://example.com/", "cluster", b"nowhere")
+        with pytest.raises(PercolatorError, match=r"orphan: pages https://example\.com/"):
+            throughput._check(here, index)
+
+
+def test_the_made_crawl_is_like_one() -> None:
+    documents, links = throughput.crawl(500)
+    assert (documents, links) == throughput.crawl(500)
+    assert 11 < links / len(documents) < 15
+    counts = sorted(contents.count(b"<a ") for contents in documents.values())
+    assert sum(counts) == links
+    assert counts[-1] > 3 * counts[len(counts) // 2]
+    targets = [
+        target.partition(b'"')[0] for page in documents.values() for target in page.split(b'<a href="')[1:]
+    ]
+    assert 0.1 < sum(target in documents for target in targets) / len(targets) < 0.5
 
 
 @pytest.fixture

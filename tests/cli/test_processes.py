@@ -11,6 +11,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 
-from percolator_core.cli.worker import parse_processes, usable_cores
+from percolator_core import Chain
+from percolator_core.cli.worker import parse_processes
+from percolator_core.process import usable_cores
+from tests.chains import dirty_of
 from tests.cli.conftest import ROOT, Ended, Project
 
 if TYPE_CHECKING:
@@ -311,6 +316,150 @@ def test_what_is_no_number_of_processes(project: Project, number: str) -> None:
     ended = project("worker", "chain", f"--processes={number}")
     assert ended.code == 2
     assert "is no number of processes: write 1 or more, or auto" in ended.error
+
+
+def ask(url: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"{url}{path}", timeout=PATIENT) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def number_of(metrics: str, name: str, observer: str = "") -> float:
+    (line,) = [
+        line
+        for line in metrics.splitlines()
+        if line.startswith(f"{name}{{") and (f'observer="{observer}"' in line or not observer)
+    ]
+    return float(line.rpartition(" ")[2])
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_health_and_metrics(
+    project: Project, start: Callable[..., Command], tmp_path: Path, processes: int
+) -> None:
+    own = replace(project, url=f"embedded:{tmp_path}/own")
+    with (project.folder / "chain" / "split.yaml").open("a") as file:
+        file.write("executor: threads\n")  # the one that is held must not hold up the others
+    own.put(a="one two", b="three", c="boom", d="held")
+    command = start("--http", "0", f"--processes={processes}", where=own)
+    (line,) = command.await_line("serving health and metrics")
+    url = line["url"]
+    assert url.startswith("http://127.0.0.1:")
+    until(lambda: ask(url, "/readyz")[0] == 200, "it is never ready")
+    assert ask(url, "/healthz")[0] == 200
+    until(
+        lambda: number_of(ask(url, "/metrics")[1], "percolator_runs_total", "split") == 2,
+        "the runs are not counted",
+    )
+    metrics = ask(url, "/metrics")[1]
+    assert number_of(metrics, "percolator_quarantined_total", "split") == 1
+    assert number_of(metrics, "percolator_processes") == processes
+    assert number_of(metrics, "percolator_store_up") == 1
+    taken = own("worker", "chain", "--http", url.rpartition(":")[2], "--json")
+    assert taken.code == 2
+    assert taken.error.startswith(f"cannot listen on {url.removeprefix('http://')}: Address already in use;")
+
+    command.process.send_signal(signal.SIGTERM)
+    until(lambda: ask(url, "/readyz")[0] == 503, "it is ready although it stops")
+    assert json.loads(ask(url, "/readyz")[1])["why"] == "the worker is stopping"
+    assert ask(url, "/healthz")[0] == 200
+    (project.folder / "go").touch()
+    server = int((tmp_path / "own" / "redis.pid").read_text())
+    ended = command.end()
+    assert ended.code == 0, ended.err
+    assert "Traceback" not in ended.err
+    assert not lives(server)
+
+
+@pytest.mark.parametrize("place", ["", "here", "99999", ":80"])
+def test_what_is_no_place_to_listen(project: Project, place: str) -> None:
+    ended = project("worker", "chain", "--http", place)
+    assert ended.code == 2
+    assert "is no place to listen: write PORT or HOST:PORT" in ended.error
+
+
+STUCK = """\
+import pathlib, time
+from percolator_core import Worker
+
+Worker.stop.__defaults__ = (0.3,)
+
+def split(t, cell):
+    pathlib.Path("begun").touch()
+    if not pathlib.Path("go").exists():
+        time.sleep(60)
+
+def total(t, cell):
+    pass
+"""
+
+
+@pytest.mark.parametrize(("processes", "number", "code"), [(1, "TERM", 0), (1, "INT", 130), (2, "TERM", 0)])
+def test_a_run_that_takes_too_long_is_given_back(
+    project: Project, start: Callable[..., Command], processes: int, number: str, code: int
+) -> None:
+    (project.folder / "cli_steps.py").write_text(STUCK)
+    with (project.folder / "chain" / "split.yaml").open("a") as file:
+        file.write("executor: threads\n")
+    project.put(a="held")
+    command = start(f"--processes={processes}")
+    await_file(project, "begun")
+    command.process.send_signal(signal.Signals[f"SIG{number}"])
+    told = time.monotonic()
+    ended = command.end()
+    assert ended.code == code, ended.err
+    assert time.monotonic() - told < 30  # the thread would take 60
+    assert "Traceback" not in ended.err
+    assert command.logged("worker stopped")
+    assert [line["runs"] for line in command.logged("were given back")] == [1]
+    assert command.logged("killed") == []
+    found = ended.json
+    if code == 0:
+        assert found["total"]["ran"] == 0
+    else:
+        assert found["error"]["exit_code"] == 130
+    # Given back: nobody has to wait for the lease to end.
+    with project.connect() as db:
+        (lease,), _ = dirty_of(db, Chain.load("chain", import_functions=False)).claim(1)
+    assert lease.row == b"a"
+
+
+def test_settings_reach_the_processes(project: Project, start: Callable[..., Command]) -> None:
+    (project.folder / "cli_steps.py").write_text(TELLING)
+    command = start("--strategy=partitioned", "--rolling", "--cpus=3", "--log-level=debug")
+    command.await_workers()
+    for told in command.await_line("made with", 2):
+        assert told["settings"] == {"strategy": "partitioned", "rolling": True, "cpus": 3, **WIDE}
+    assert {line["level"] for line in command.logged("for whoever looks")} == {"debug"}
+    command.process.send_signal(signal.SIGTERM)
+    assert command.end().code == 0
+    quiet = start("--log-level=warning", "--processes=1", "--strategy=partitioned")
+    quiet.await_line("made with")
+    assert {line["level"] for line in quiet.logged("")} == {"warning"}
+    quiet.process.send_signal(signal.SIGTERM)
+    assert quiet.end().code == 0
+
+
+WIDE = {"threads": 8, "width": 256}
+TELLING = """\
+from percolator_core import Worker
+from percolator_core.log import Log
+
+def tell(self, *args, made=Worker.__init__, **settings):
+    Log("test").warning("made with", settings=settings)
+    Log("test").debug("for whoever looks")
+    made(self, *args, **settings)
+
+Worker.__init__ = tell
+
+def split(t, cell):
+    pass
+
+total = split
+"""
 
 
 def test_auto_is_one_a_core() -> None:

@@ -14,7 +14,7 @@ from percolator_core import Cell, Chain, Database, TableDefinition, Transaction,
 from percolator_core.errors import ConfigurationError, TransactionConflict, UnknownColumn
 from percolator_core.recipes import CombineQueue
 from tests.chains import chain_of, dirty_of, watch
-from tests.core.servers import commit_of, die, some_namespace
+from tests.core.servers import commit_of, die
 
 TABLES = (TableDefinition("queue", 2, ("added",)), TableDefinition("sums", 4))
 WRITES = ("queue.added", "queue.value", "sums.n")
@@ -27,18 +27,6 @@ def concatenate(old: bytes | None, items: Sequence[bytes]) -> bytes:
 def add_up(old: bytes | None, items: Sequence[bytes]) -> bytes | None:
     total = int(old or 0) + sum(map(int, items))
     return b"%d" % total if total else None
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    made = f"embedded:{tmp_path_factory.mktemp('store')}"
-    with percolator_core.connect(made, "keeper"):
-        yield made
-
-
-@pytest.fixture
-def namespace() -> str:
-    return some_namespace()
 
 
 @pytest.fixture
@@ -308,3 +296,23 @@ def test_items_of_a_time_without_an_observer(db: Database) -> None:
     worker.run_until_idle(30)
     assert [db.snapshot().get("sums", f"k{number}", "n") for number in range(3)] == [b"3"] * 3
     assert queue.notify_all(db) == 0
+
+
+def test_what_waits_is_seen_until_it_is_folded(db: Database) -> None:
+    queue = queue_of(concatenate, most=2)
+    chain = draining(queue)
+    chain.create_tables(db)
+    add(db, queue, "a", b"1", b"2", b"3")
+    add(db, queue, "aa", b"other")
+    before = db.snapshot()
+    assert list(queue.waiting(before, "a")) == [b"1", b"2", b"3"]
+    with db.transaction() as t:
+        row = next(row for row, _ in t.scan("queue"))
+        queue.drain(t, Cell("queue", row[:-16], "added", 0))
+        # Its own changes are seen, too: two are folded, and one was added.
+        queue.add(t, "a", b"4")
+        assert list(queue.waiting(t, "a")) == [b"3", b"4"]
+        assert t.get("sums", "a", "n") == b"12"
+    Worker(db, chain).run_until_idle(30)
+    assert list(queue.waiting(db.snapshot(), "a")) == []
+    assert list(queue.waiting(before, "a")) == [b"1", b"2", b"3"]

@@ -14,6 +14,7 @@ import pytest
 import structlog
 
 from percolator_core import Chain
+from percolator_core.activation import live_workers
 from percolator_core.attempt import ObserverCounts
 from percolator_core.crew import Crew, supervisor
 from percolator_core.crew.messages import (
@@ -24,12 +25,14 @@ from percolator_core.crew.messages import (
     read_counts,
     read_error,
     read_report,
+    read_times,
     report,
 )
 from percolator_core.crew.process import Process
-from percolator_core.dirty import live_workers
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
+from percolator_core.histogram import Histogram
 from percolator_core.worker import Counts
+from tests.chains import chain_of, watch
 from tests.worker.conftest import ROOT, Project
 
 if TYPE_CHECKING:
@@ -182,6 +185,64 @@ def test_who_is_killed_is_replaced(counting: Project, log: Log) -> None:
     ]
 
 
+class Ended:
+    """A process that has ended; while it is buried, somebody looks at the counts of its crew."""
+
+    pid, counts = 1, Counts({"count": ObserverCounts(ran=5)})
+    up, up_since, returncode, error, killed = True, 0.0, 0, None, False
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self.times = {"count": Histogram.from_flat([1.0] * 17)}
+        self.looks: list[threading.Thread] = []
+        self._look = look
+
+    def close(self) -> None:
+        pass
+
+    def ending(self) -> str:
+        self.looks.append(threading.Thread(target=self._look))
+        self.looks[-1].start()
+        self.looks[-1].join(0.2)
+        return "SIGKILL"
+
+
+def test_no_count_falls_while_a_process_is_replaced(log: Log) -> None:
+    crew = Crew(chain_of(watch("count", lambda t, cell: None, "docs.text")), "", "", 1)
+    seen: list[tuple[int, int]] = []
+    process = Ended(lambda: seen.append((crew.counts.ran, sum(crew.times()["count"].counts))))
+    (seat,) = crew._seats
+    seat.process = process  # type: ignore[assignment]
+    crew._bury(seat, process)  # type: ignore[arg-type]
+    for look in process.looks:
+        look.join(PATIENT)
+    assert set(seen) == {(5, 16)}
+
+
+def test_how_long_a_loop_has_not_turned(counting: Project, log: Log) -> None:
+    with Running(counting, log) as running:
+        assert not running.crew.begun
+        running.until(lambda: running.crew.begun)
+        running.await_starts(2)
+        stuck = min(running.crew.processes)
+        os.kill(stuck, signal.SIGSTOP)
+        running.until(lambda: running.crew.stalled() > 2.5)  # an idle loop turns more often
+        os.kill(stuck, signal.SIGCONT)
+        running.until(lambda: running.crew.stalled() < 2.5)
+    assert log.find("replaced") == []
+
+
+def test_times_of_runs_are_summed(log: Log) -> None:
+    crew = Crew(chain_of(), "", "", 1)
+    one, other = Histogram(), Histogram()
+    one.add(0.5)
+    other.add(0.25)
+    assert crew.times() == {}
+    crew._times = {"count": one}
+    crew._seats[0].process = process = object.__new__(Process)
+    process._act_on("counts", counts_content(Counts(), 1.0, times={"count": other, "new": one}))
+    assert crew.times() == {"count": Histogram.sum([one, other]), "new": one}
+
+
 def test_who_is_told_to_end_by_somebody_else_is_replaced(counting: Project, log: Log) -> None:
     with Running(counting, log, processes=1) as running:
         running.await_starts(1)
@@ -225,15 +286,13 @@ def test_a_store_that_was_never_there(
 def test_who_does_not_stop_in_time_is_killed(
     counting: Project, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "GRACE", 2.0)
-    with (counting.folder / "chain" / "count.yaml").open("a") as file:
-        file.write("timeout: 1s\n")
+    monkeypatch.setattr(supervisor, "GRACE", 1.0)
     with Running(counting, log) as running:
         running.await_starts(2)
         stuck = min(running.crew.processes)
         os.kill(stuck, signal.SIGSTOP)
         began = time.monotonic()
-    assert time.monotonic() - began >= 3  # the longest run, and the grace
+    assert time.monotonic() - began >= 1
     assert [line["process"] for line in log.find("did not stop in time")] == [stuck]
     assert {one.process: one.ending for one in running.crew.served}[stuck] == "SIGKILL"
     assert running.error is None
@@ -306,9 +365,13 @@ def test_what_is_no_report(line: bytes) -> None:
 def test_counts_orders_and_errors_come_out_as_they_went_in() -> None:
     counts = Counts({"one": ObserverCounts(ran=3, failed=1)}, 1.5)
     assert read_counts(counts_content(counts, 1.5)) == counts
+    times = Histogram()
+    times.add(2.0)
+    assert read_times(counts_content(counts, 1.5, times={"one": times})) == {"one": times}
+    assert read_times({"times": {"one": [1.0, 2]}}) == {}  # other buckets, of a newer program
     newer = {"seconds": 1.5, "observers": {"one": {"ran": 3, "failed": 1, "danced": 2}}}
     assert read_counts(newer) == counts
-    orders = Orders("a\nchain", "redis://:secret@host", "ns", 1, 2, 3)
+    orders = Orders("a\nchain", "redis://:secret@host", "ns", 1, 2, 3, "partitioned", True, 4, "debug")
     assert orders.to_line().count(b"\n") == 1
     assert Orders.from_line(orders.to_line()) == orders
     for error in (ConfigurationError("a\nb"), StoreUnavailable("away"), PercolatorError("else")):

@@ -237,6 +237,26 @@ def test_backoff_grows_and_is_waited_for(db: Database) -> None:
         assert longest / 2 - 0.01 <= wait <= longest + 0.3
 
 
+def test_a_notification_does_not_shorten_the_wait_after_a_failure(db: Database) -> None:
+    """One cell that is notified again and again would use up its attempts at once."""
+    runs: list[float] = []
+
+    def fails(t: Transaction, cell: Cell) -> None:
+        runs.append(time.monotonic())
+        raise ValueError
+
+    retry = Retry(attempts=5, backoff=20.0, max_backoff=20.0)
+    chain = chain_of(watch("fails", fails, "sums.dirty", mode="weak", retry=retry))
+    chain.create_tables(db)
+    for _ in range(5):
+        with db.transaction() as t:
+            t.notify("sums", "a", "dirty")
+        with pytest.raises(TimeoutError):
+            Worker(db, chain).run_until_idle(0.1)
+    assert len(runs) == 1
+    assert dirty_of(db, chain).backlog() == {"fails": 1}
+
+
 def test_a_conflict_that_never_ends_gives_the_cell_back_unharmed(db: Database) -> None:
     """Real conflicts are nobody's fault: they are not counted as failures."""
     left = 12

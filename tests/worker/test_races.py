@@ -17,6 +17,7 @@ from percolator_core.dirty import DirtyIndex, Lease
 from percolator_core.errors import TransactionConflict
 from percolator_core.transaction import Transaction
 from tests.chains import chain_of, dirty_of, put, watch
+from tests.core.servers import until
 
 if TYPE_CHECKING:
     from percolator_core import Chain, Database
@@ -295,11 +296,57 @@ def test_no_run_of_a_cell_begins_while_another_is_under_way(db: Database) -> Non
     assert counts.observers["slow"].conflicts == 0
 
 
+def test_a_weak_mark_that_is_set_during_its_run_is_nobody_elses_before_the_end(
+    db: Database, weak: Chain
+) -> None:
+    """Another run would only collide with the one under way."""
+    dirty = dirty_of(db, weak)
+    notify(db, "all")
+    held = claim(dirty)
+    for _ in range(3):
+        notify(db, "all")
+    assert dirty.claim(10)[0] == []
+    dirty.renew([held])
+    assert dirty.claim(10)[0] == []
+    db.store.one(dirty.clear(held, "weak", db.timestamp()))
+    # At once, and not when the lease would have ended.
+    again, _ = dirty.claim(10)
+    assert len(again) == 1
+    db.store.one(dirty.clear(again[0], "weak", db.timestamp()))
+    assert dirty.backlog() == {"look": 0}
+
+
+def test_a_weak_mark_that_is_set_during_its_run_outlives_its_holder(db: Database, weak: Chain) -> None:
+    dirty = dirty_of(db, weak)
+    notify(db, "all")
+    claim(dirty, 0.2)
+    notify(db, "all")
+    until(lambda: dirty.claim(10)[0])
+
+
+def test_a_weak_mark_that_another_one_holds_by_now_is_left_to_it(db: Database, weak: Chain) -> None:
+    dirty = dirty_of(db, weak)
+    notify(db, "all")
+    late = claim(dirty, 0.01)
+    other: list[Lease] = []
+
+    def take() -> list[Lease]:
+        other.extend(dirty.claim(10)[0])
+        return other
+
+    until(take)
+    notify(db, "all")
+    assert db.store.one(dirty.clear(late, "weak", db.timestamp())) == b"kept"
+    assert dirty.claim(10)[0] == []
+    assert db.store.one(dirty.clear(other[0], "weak", db.timestamp())) == b"kept"
+    assert len(dirty.claim(10)[0]) == 1
+
+
 def test_two_workers_with_tiny_leases_commit_each_change_once(
     store_url: str, namespace: str, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claims = DirtyIndex.claim
-    monkeypatch.setattr(DirtyIndex, "claim", lambda self, room, lease=0.0: claims(self, room, 0.001))
+    monkeypatch.setattr(DirtyIndex, "claim", lambda self, room, **more: claims(self, room, 0.001, **more))
 
     def count(t: Transaction, cell: Cell) -> None:
         own = int(t.get("sums", cell.row, "n") or b"0")

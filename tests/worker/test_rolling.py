@@ -47,9 +47,11 @@ def running(db: Database, chain: Chain, **settings: bool) -> Iterator[Worker]:
     before = len(live_workers(db))
     thread.start()
     until(lambda: len(live_workers(db)) > before and active(db.client).allows(chain.digest))
-    yield worker
-    worker.stop()
-    thread.join(30)
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        thread.join(30)
     assert not thread.is_alive()
     assert failures == []
 
@@ -74,15 +76,14 @@ def test_the_old_workers_go_on_until_they_are_stopped(
     old, new, both = Seen(), Seen(), Seen()
     before = chain_of(watch("old", old, "docs.text"), watch("both", both, "docs.title"))
     after = chain_of(watch("new", new, "docs.text"), watch("both", both, "docs.title"))
-    with running(connect(), before):
-        with running(connect(), after, rolling=True):
-            for number in range(5):
-                put(db, f"{number}", b"1")
-                put(db, f"{number}", b"1", column="title")
-                # Both look several times in between whether they may go on.
-                until(lambda count=number + 1: len(new.rows) == len(old.rows) == len(both.rows) == count)  # type: ignore[misc]
-            assert active(db.client).beside == {before.digest}
-    # The worker of the new chain was stopped first: the old one goes on, and a new start finds it still there.
+    with running(connect(), before), running(connect(), after, rolling=True):
+        for number in range(5):
+            put(db, f"{number}", b"1")
+            put(db, f"{number}", b"1", column="title")
+            # Both look several times in between whether they may go on.
+            until(lambda: len(new.rows) == len(old.rows) == len(both.rows) == number + 1, 10)  # noqa: B023 - at once
+        assert active(db.client).beside == {before.digest}
+    # The worker of the new chain was stopped first: the old one went on.
     assert active(db.client).allows(before.digest)
 
 
@@ -118,7 +119,7 @@ def test_a_mark_that_only_the_other_chain_wants_is_left_to_it(connect: Connect) 
         for number in range(20):
             put(db, f"{number}", b"1")
             put(db, f"{number}", b"1", column="title")
-        until(lambda: len(old.rows) == len(new.rows) == 20)
+        until(lambda: len(old.rows) == len(new.rows) == 20, 10)
         assert sorted(old.rows) == sorted(new.rows)
     assert dirty_of(db, before).backlog() == {"it": 0}
 

@@ -54,9 +54,11 @@ def test_a_run_that_does_not_end_is_given_back_after_the_grace(connect: Connect)
     # At once, and not when the lease has ended.
     twin = chain_of(watch("it", quick, "docs.text", executor="threads"))
     began = time.monotonic()
-    assert Worker(db, twin).run_until_idle(30).ran == 1
-    assert time.monotonic() - began < 4
-    release.set()
+    try:
+        assert Worker(db, twin).run_until_idle(30).ran == 1
+        assert time.monotonic() - began < 4
+    finally:
+        release.set()
     until(lambda: not [one for one in threading.enumerate() if one.name.startswith("percolator-observer")])
     # The late run collided with the other one's acknowledgement.
     assert db.snapshot().get("sums", "a", "n") == b"other"

@@ -1,0 +1,83 @@
+"""``python -m observers.pagedeps FOLDER``: the demonstration on a folder of HTML."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from observers.pagedeps.demo import run
+from percolator_core import ConfigurationError, PercolatorError
+
+if TYPE_CHECKING:
+    from observers.pagedeps.demo import Report
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: 0, 1 if something went wrong or the checker found something, 2 for a wrong call."""
+    parser = argparse.ArgumentParser("python -m observers.pagedeps", description=__doc__)
+    parser.add_argument("folder", type=Path, help="HTML with its style sheets and images; it is only read")
+    parser.add_argument("--out", type=Path, help="write the snapshots into this folder")
+    parser.add_argument("--state", type=Path, help="keep the store here; a second run sees what has changed")
+    parser.add_argument("--limit", type=_count, help="load at most so many pages")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    chosen = parser.parse_args(arguments)
+    try:
+        report = run(chosen.folder, state=chosen.state, out=chosen.out, limit=chosen.limit)
+    except ConfigurationError as error:
+        Console(stderr=True).print(str(error), markup=False)
+        return 2
+    except (PercolatorError, OSError) as error:
+        Console(stderr=True).print(str(error), markup=False)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    if chosen.json:
+        sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
+    else:
+        show(report, Console())
+    return 1 if report.violations else 0
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"1 or more, not {text!r}")
+    return int(text)
+
+
+def show(report: Report, console: Console) -> None:
+    """Print the report as a table."""
+    console.print(
+        f"{report.pages:,} pages, {report.resources:,} resources, {report.dependencies:,} dependencies"
+        f" on them; {report.missing:,} missing"
+    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for name in ("rendered", "runs", "seconds"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for step in report.steps:
+        said = ""
+        if step.address and not step.rendered:
+            said = f"none, though {step.depend:,} depend on it"
+        elif step.address:
+            only = "only the" if not step.others and step.rendered == step.depend else "of the"
+            said = f"{only} {step.depend:,} pages which depend on it"
+        what = f"{step.address} {step.what}".strip()
+        table.add_row(escape(what), f"{step.rendered:,}", f"{step.runs:,}", f"{step.seconds:.2f}", said)
+    console.print(table)
+    if report.violations:
+        console.print(f"{len(report.violations)} VIOLATIONS", *report.violations, sep="\n", markup=False)
+    else:
+        console.print("Everything was made again from the files, and is the same.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

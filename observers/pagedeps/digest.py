@@ -1,0 +1,48 @@
+"""Finds out whether a resource has changed; if not, nothing else happens.
+
+Woken by ``resources.content`` and ``content_type``. Each of the two has an acknowledgement of its own, so
+these do not keep two runs for one resource apart; ``resources.seen`` does, which every run writes, changed or
+not. The later of two runs therefore has seen what the earlier one saw.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from observers.pagedeps.addresses import address_of
+from observers.pagedeps.embedding import Content, content_of
+from observers.pagedeps.index import replace
+from schemas.pagedeps import Facts
+
+if TYPE_CHECKING:
+    from percolator_core import Cell, ObserverTransaction
+
+
+def process(t: ObserverTransaction, cell: Cell) -> None:
+    """Bring a resource's facts up to date with its content: new, changed or deleted."""
+    address = address_of(cell.row)
+    if address is None:
+        return
+    cells = t.get_row("resources", cell.row, ["content", "content_type", "facts", "seen"])
+    if int(cells.get("seen", b"0")) >= cell.timestamp:
+        return
+    t.set("resources", cell.row, "seen", str(t.start_timestamp).encode())
+    before = Facts.decode(cells["facts"]) if "facts" in cells else None
+    new = content_of(address, cells["content"], cells.get("content_type")) if "content" in cells else None
+    if (before.digest if before else None) != (new.digest if new else None):
+        _write(t, cell.row, before, new)
+
+
+def _write(t: ObserverTransaction, row: bytes, before: Facts | None, new: Content | None) -> None:
+    version = t.start_timestamp
+    if new is None:
+        # Not deleted with the content: a version that is forgotten could not be told from none.
+        facts = Facts(version=version)
+        t.delete("resources", row, "embedding")
+    else:
+        facts = Facts(version=version, digest=new.digest, kind=new.kind, references=new.references)
+        t.set("resources", row, "embedding", new.embedding)
+    t.set("resources", row, "facts", facts.encode())
+    replace(t, "style", row, before.references if before else (), facts.references)
+    # A later step than the index: what a new import is changed to from here on is told to this sheet.
+    t.notify("resources", row, "touched")

@@ -1,0 +1,198 @@
+"""Pages: what they name, and the self-contained HTML that is made of a page and its resources.
+
+Whatever a reader of the page would load is put into it: style sheets as ``<style>``, images as ``data:``
+URLs. What would run, play or load another page is left out. Links stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import quote
+
+from selectolax.lexbor import LexborHTMLParser
+
+from observers.pagedeps import style
+from observers.pagedeps.addresses import fragment, resolve
+from observers.webindex.encoding import decode
+
+if TYPE_CHECKING:
+    from selectolax.lexbor import LexborNode
+
+    from schemas.pagedeps import Kind
+
+MAX_EMBEDDED: Final = 32 << 20
+"""Bytes of resources that one snapshot holds; what comes after has a placeholder."""
+
+MAX_DEPTH: Final = 32
+"""Style sheets that may import each other in a row; the next is taken for missing."""
+
+_A_PLACE: Final = 256
+"""Bytes that a place costs at least: empty style sheets that import each other twice would never end."""
+
+_IMAGES: Final = {
+    "img[src]": "src",
+    "input[src]": "src",
+    "video[poster]": "poster",
+    "[background]": "background",
+}
+_LEFT_OUT: Final = (
+    "script, iframe, frame, object, embed, audio, source, track, meta[http-equiv=refresh i], "
+    "link[rel~=preload i], link[rel~=prefetch i], link[rel~=modulepreload i], link[rel~=manifest i]"
+)
+_ATTRIBUTES_LEFT_OUT: Final = ("srcset", "sizes", "imagesrcset", "integrity", "nonce")
+
+
+class Source(NamedTuple):
+    """A resource as pages hold it."""
+
+    kind: Kind
+    embedding: bytes
+
+
+def references(address: str, html: bytes) -> tuple[str, ...]:
+    """The addresses of the resources that a page names itself, sorted."""
+    tree, base = _read(address, html)
+    found: set[str | None] = set()
+    for node in _sheets(tree):
+        found.add(resolve(base, node.attributes.get("href") or ""))
+    for node, name in _images(tree):
+        found.add(resolve(base, node.attributes.get(name) or ""))
+    for node in tree.css("style"):
+        found |= style.references(base, node.text())
+    for node in tree.css("[style]"):
+        found |= style.references(base, node.attributes.get("style") or "")
+    return tuple(sorted(address for address in found if address is not None))
+
+
+def compose(address: str, html: bytes, sources: Mapping[str, Source]) -> bytes:
+    """The snapshot of a page. What is not among ``sources`` has a placeholder that names it."""
+    tree, base = _read(address, html)
+    for node in tree.css(_LEFT_OUT):
+        node.decompose()
+    for name in _ATTRIBUTES_LEFT_OUT:
+        for node in tree.css(f"[{name}]"):
+            del node.attrs[name]
+    made = _Composition(sources, MAX_EMBEDDED)
+    for node in tree.css("[style]"):
+        node.attrs["style"] = made.sheet(base, node.attributes.get("style") or "", ())
+    for node in tree.css("style"):
+        node.inner_html = _inside_style(made.sheet(base, node.text(), ()))
+    for node in _sheets(tree):
+        _replace_link(tree, node, resolve(base, node.attributes.get("href") or ""), made)
+    for node, name in _images(tree):
+        reference = node.attributes.get(name) or ""
+        embedded = made.image(base, reference)
+        if embedded is not None:
+            node.attrs[name] = embedded
+            if embedded.startswith(_PLACEHOLDER):
+                node.attrs["data-missing"] = resolve(base, reference) or reference
+    # The mark says what the bytes are, whatever the page declares.
+    return b"\xef\xbb\xbf" + (tree.html or "").encode("utf-8", "replace")
+
+
+def _read(address: str, html: bytes) -> tuple[LexborHTMLParser, str]:
+    text, _encoding = decode(html, None, markup=True)
+    tree = LexborHTMLParser(text)
+    base = tree.css_first("base[href]")
+    declared = resolve(address, base.attributes.get("href") or "") if base is not None else None
+    return tree, declared or address
+
+
+def _sheets(tree: LexborHTMLParser) -> list[LexborNode]:
+    """The style sheets that a browser would use, which alternate ones are not."""
+    return [
+        node
+        for node in tree.css("link[rel~=stylesheet i][href]")
+        if "alternate" not in (node.attributes.get("rel") or "").lower().split()
+    ]
+
+
+def _images(tree: LexborHTMLParser) -> Iterator[tuple[LexborNode, str]]:
+    for selector, name in _IMAGES.items():
+        for node in tree.css(selector):
+            yield node, name
+    for node in tree.css("link[rel~=icon i][href]"):
+        yield node, "href"
+    for node in tree.css("image"):  # of SVG; no selector finds a name with a colon
+        for name in ("href", "xlink:href"):
+            if node.attributes.get(name):
+                yield node, name
+
+
+def _replace_link(tree: LexborHTMLParser, link: LexborNode, address: str | None, made: _Composition) -> None:
+    if address is None:
+        return
+    text = made.include(address, ())
+    node = tree.create_node("style")
+    media = link.attributes.get("media")
+    if media:
+        node.attrs["media"] = media
+    node.attrs["data-missing" if text is None else "data-from"] = address
+    node.inner_html = _inside_style(text or "")
+    link.replace_with(node)
+
+
+def _inside_style(sheet: str) -> str:
+    """The sheet so that nothing in it ends the element: a slash may be escaped wherever this could stand."""
+    return sheet.replace("</", "<\\/")
+
+
+_PLACEHOLDER: Final = "data:image/svg+xml,%3Csvg%20data-missing"
+
+
+def placeholder(address: str) -> str:
+    """What stands for an image that is not there: an empty frame, with the address in its source."""
+    drawing = (
+        f"{quote(address, safe='')}'%20xmlns='http://www.w3.org/2000/svg'%20width='120'%20height='40'%3E"
+        "%3Crect%20width='119'%20height='39'%20fill='none'%20stroke='gray'%20stroke-dasharray='4'/%3E%3C/svg%3E"
+    )
+    return f"{_PLACEHOLDER}='{drawing}"
+
+
+@dataclass(slots=True)
+class _Composition:
+    """One snapshot being made, with what may still go into it."""
+
+    sources: Mapping[str, Source]
+    left: int
+
+    def image(self, base: str, reference: str) -> str | None:
+        """The ``data:`` URL for a reference; None if it is to be left as it is."""
+        address = resolve(base, reference)
+        if address is None:
+            return None
+        source = self.sources.get(address)
+        if source is None or source.kind != "data" or not self._take(source):
+            return placeholder(address)
+        return source.embedding.decode() + fragment(reference)
+
+    def sheet(self, base: str, text: str, path: tuple[str, ...]) -> str:
+        """A style sheet with all that it names; ``path`` are the sheets that it is being imported by."""
+
+        def include(reference: str) -> str | None:
+            address = resolve(base, reference)
+            if address is None:
+                return None
+            found = self.include(address, path)
+            return f"/* missing: {address.replace('*', '%2A')} */" if found is None else found
+
+        return style.rewrite(text, partial(self.image, base), include)
+
+    def include(self, address: str, path: tuple[str, ...]) -> str | None:
+        """The text of the style sheet at an address; empty in a cycle; None if there is none."""
+        if address in path:
+            return ""
+        source = self.sources.get(address) if len(path) < MAX_DEPTH else None
+        if source is None or source.kind != "style" or not self._take(source):
+            return None
+        return self.sheet(address, source.embedding.decode(), (*path, address))
+
+    def _take(self, source: Source) -> bool:
+        size = max(len(source.embedding), _A_PLACE)
+        if size > self.left:
+            return False
+        self.left -= size
+        return True

@@ -1,0 +1,157 @@
+"""``rerun``: have an observer redo cells, after a change of its code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from percolator_core.cli import output as outputs
+from percolator_core.cli.bytestext import parse_bytes
+from percolator_core.cli.options import (
+    DEFAULT_URL,
+    ChainPath,
+    Namespace,
+    Url,
+    connect_to_existing,
+    load_chain,
+)
+from percolator_core.cli.output import count_of
+from percolator_core.cli.signals import stopping
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from percolator_core.cli.output import Output
+    from percolator_core.condition import Condition
+    from percolator_core.database import Database
+    from percolator_core.observers import Chain, Observer
+    from percolator_core.rerun import RerunCounts
+
+
+def rerun(
+    path: ChainPath,
+    observer: Annotated[str, typer.Argument(metavar="OBSERVER", help="The observer.", show_default=False)],
+    *,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where",
+            metavar="CONDITION",
+            help="Only cells that meet it: NAME OP VALUE, such as revision<2, row^=doc- or language=en. "
+            "May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    outdated: Annotated[
+        bool, typer.Option("--outdated", help="Only cells that code of an earlier revision dealt with.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=0, help="At most so many cells; 0 is all.")] = 0,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0.001, metavar="N", help="At most so many cells a second.", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    url: Url = DEFAULT_URL,
+    namespace: Namespace = None,
+) -> None:
+    """Mark cells dirty again that an observer has dealt with, so that workers redo them.
+
+    After a change of its code: all of them, or those that meet all the conditions.
+    """
+    from percolator_core.errors import PercolatorError
+    from percolator_core.rerun import rerun as mark_again
+
+    output = outputs.current()
+    output.carry_on = "run the same command again, it marks the rest"
+    chain = load_chain(path, import_functions=False)
+    chosen = chain.observers.get(observer)
+    if chosen is None:
+        raise typer.BadParameter(
+            f"{chain.name} has no observer {observer!r}: it has {', '.join(chain.observers)}"
+        )
+    conditions = _conditions(where or [], chosen, outdated=outdated)
+    interrupted = False
+
+    def stop() -> None:
+        nonlocal interrupted
+        interrupted = True
+
+    with connect_to_existing(url, namespace, chain) as db, _progress(output, db, chosen) as show:
+
+        def tell(counts: RerunCounts) -> None:
+            show(counts)
+            if interrupted:
+                raise KeyboardInterrupt  # between two batches: no acknowledgement goes without its mark
+
+        try:
+            with stopping(stop):
+                counts = mark_again(
+                    db,
+                    chain,
+                    observer,
+                    conditions,
+                    limit=limit or None,
+                    rate=rate,
+                    dry_run=dry_run,
+                    progress=tell,
+                )
+        except PercolatorError:
+            output.note("what was marked stays marked: the same command marks the rest, once this is mended")
+            raise
+    output.result(_data(chain, chosen, counts, dry_run=dry_run), *_human(counts, dry_run=dry_run))
+    if counts.chosen and not dry_run:
+        output.note(f"workers redo them, or `percolator drain {path}`")
+
+
+def _conditions(texts: list[str], observer: Observer, *, outdated: bool) -> list[Condition]:
+    from percolator_core.condition import REVISION, Condition
+
+    try:
+        conditions = [Condition.parse(text, parse_bytes) for text in texts]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if outdated:
+        conditions.append(Condition(REVISION, "<", observer.revision))
+    return conditions
+
+
+def _data(chain: Chain, observer: Observer, counts: RerunCounts, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "chain": chain.name,
+        "observer": observer.name,
+        "revision": observer.revision,
+        "dry_run": dry_run,
+        "looked_at": counts.looked_at,
+        "chosen": counts.chosen,
+        "marked": counts.marked,
+        "columns": {column: asdict(one) for column, one in counts.columns.items()},
+    }
+
+
+def _human(counts: RerunCounts, *, dry_run: bool) -> list[RenderableType]:
+    names = ["looked at", "chosen"] if dry_run else ["looked at", "chosen", "marked"]
+    made = outputs.table("column", *names, numbers=names)
+    for column, one in counts.columns.items():
+        numbers = [one.looked_at, one.chosen, one.marked]
+        made.add_row(column, *(f"{number:,}" for number in numbers[: len(names)]))
+    said = f"{count_of(counts.chosen, 'cell')} to be observed again"
+    return [made, f"{said}, were it not for --dry-run" if dry_run else said]
+
+
+@contextmanager
+def _progress(output: Output, db: Database, observer: Observer) -> Iterator[Callable[[RerunCounts], None]]:
+    """A bar of cells looked at over the rows that there are."""
+    if not output.errors.is_terminal:
+        yield lambda _: None
+        return
+    from percolator_core.status import status
+
+    rows = {table.name: table.rows for table in status(db).tables}
+    total = sum(rows.get(table, 0) for table, _ in observer.observe)
+    with output.progress() as progress:
+        task = progress.add_task(f"rerunning {observer.name}", total=total)
+        yield lambda counts: progress.update(task, completed=counts.looked_at)

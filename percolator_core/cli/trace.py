@@ -1,0 +1,229 @@
+"""``trace``: what became of one row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import typer
+from rich.text import Text
+from rich.tree import Tree
+
+from percolator_core.cli import output as outputs
+from percolator_core.cli.bytestext import json_bytes, show_bytes
+from percolator_core.cli.data import RowKey, TableName
+from percolator_core.cli.options import (
+    DEFAULT_URL,
+    ChainPath,
+    Namespace,
+    Url,
+    connect_to_existing,
+    load_chain,
+)
+from percolator_core.cli.output import Failure, count_of
+
+if TYPE_CHECKING:
+    from percolator_core.observers import Chain
+    from percolator_core.trace import Change, Outcome, Run, Trace
+
+_BRANCHES: Final = 20
+"""Branches of one run that are drawn; --json has all."""
+
+_LONGEST_ROW: Final = 80
+"""Bytes of a row key that are shown."""
+
+_STATES: Final = {
+    "pending": "waits for a worker",
+    "leased": "waits: a worker has it",
+    "collected": "not known: garbage collection has dropped what would tell",
+    "unobserved": "not run: it was not active when this was written",
+}
+_STYLES: Final = {"quarantined": "red", "collected": "dim", "unobserved": "dim"}
+_SAID: Final = {"put": "written", "delete": "deleted", "notify": "notified"}
+
+
+def trace(
+    path: ChainPath,
+    table: TableName,
+    row: RowKey,
+    *,
+    column: Annotated[
+        str | None, typer.Option("--column", metavar="C", help="Only this column.", show_default=False)
+    ] = None,
+    change: Annotated[
+        str, typer.Option("--change", metavar="latest|all|TIMESTAMP", help="Which changes of each column.")
+    ] = "latest",
+    depth: Annotated[int, typer.Option(min=1, help="Follow so many runs one after the other.")] = 20,
+    url: Url = DEFAULT_URL,
+    namespace: Namespace = None,
+) -> None:
+    """Show every run that the changes of a row caused, with times."""
+    from percolator_core.trace import trace as read_trace
+
+    wanted = _parse_change(change)
+    chain = load_chain(path, import_functions=False)
+    with connect_to_existing(url, namespace, chain) as db:
+        found = read_trace(db, chain, table, row, column, change=wanted, depth=depth)
+    if not found.changes:
+        what = f"row {show_bytes(row, _LONGEST_ROW)} of {table} has no such change that an observer watches"
+        raise Failure(f"{what}, or garbage collection has dropped it")
+    output = outputs.current()
+    output.result(trace_data(found), *_Drawing(found).trees, _sum(found))
+    for note in notes(found, chain, path):
+        output.note(note)
+
+
+def trace_data(found: Trace) -> dict[str, Any]:
+    """The trace in types that JSON has."""
+    names = ("seconds", "waiting", "quarantined", "unrecorded", "unfollowed")
+    data: dict[str, Any] = _plain(asdict(found)) | {name: getattr(found, name) for name in names}
+    return data
+
+
+def notes(found: Trace, chain: Chain, path: Path) -> list[str]:
+    """What may be missing in the trace, and what to do about it."""
+    from percolator_core.trace import LIMIT
+
+    said = []
+    if found.unrecorded:
+        said.append(
+            f"what {count_of(found.unrecorded, 'run')} wrote is not known: "
+            + (
+                "the workers did not have 'trace: true' in chain.yaml yet"
+                if chain.trace
+                else f"put 'trace: true' into {path / 'chain.yaml'} and start the workers again, to have "
+                "later runs followed"
+            )
+        )
+    if found.unfollowed:
+        followed = len(found.changes) + sum(len(run.changes) for run in found.runs)
+        why = "--depth goes further" if followed < LIMIT else f"a trace follows {LIMIT:,} at most"
+        said.append(f"{count_of(found.unfollowed, 'change')} more not followed: {why}")
+    if found.uncertain:
+        said.append(
+            f"{count_of(found.uncertain, 'change')} from before the safe point of garbage collection: runs "
+            "may be missing, or a later one stand for an earlier one; gc --keep keeps more"
+        )
+    return said
+
+
+class _Drawing:
+    """The trace as trees: a run is drawn where it is first met, and referred to afterwards."""
+
+    def __init__(self, found: Trace) -> None:
+        self._runs = {run.number: run for run in found.runs}
+        self._met = Counter(outcome.run for outcome in found.outcomes if outcome.run is not None)
+        self._drawn: set[int] = set()
+        self.trees = [self._tree(change) for change in found.changes]
+
+    def _tree(self, change: Change) -> Tree:
+        when = "" if change.timestamp is None else f" {show_time(change.timestamp)}"
+        root = Tree(Text.assemble((_cell(change), "bold"), f"  {_SAID[change.kind]}{when}"))
+        # A stack and no recursion: a loop of the chain may be a thousand runs deep.
+        todo: list[tuple[Tree, Change, Outcome | int]] = [
+            (root, change, outcome) for outcome in reversed(change.outcomes)
+        ]
+        while todo:
+            tree, cause, outcome = todo.pop()
+            if isinstance(outcome, int):
+                tree.add(Text(f"and {outcome:,} more", "dim"))
+                continue
+            run = self._runs.get(outcome.run or 0)
+            branch = tree.add(self._line(cause, outcome, run, top=tree is root))
+            if run is None or run.number in self._drawn:
+                continue
+            self._drawn.add(run.number)
+            pairs = [(one, each) for one in run.changes for each in one.outcomes]
+            more = len(pairs[_BRANCHES:]) + run.unfollowed
+            if more:
+                todo.append((branch, cause, more))
+            todo += [(branch, one, each) for one, each in reversed(pairs[:_BRANCHES])]
+        return root
+
+    def _line(self, change: Change, outcome: Outcome, run: Run | None, *, top: bool) -> Text:
+        line = Text.assemble((outcome.observer, "bold"))
+        if run is not None and self._met[run.number] > 1:
+            line.append(f" #{run.number}")
+        if not top:
+            line.append(f"  {_cell(change)}", "dim")
+        if run is None:
+            return line.append(f"  {_state(outcome)}", _STYLES.get(outcome.state, "yellow"))
+        line.append("  again, began" if outcome.again else "  began")
+        line.append(f" {show_time(run.start_timestamp)}" if outcome.lag is None else f" +{_ms(outcome.lag)}")
+        if run.number in self._drawn:
+            return line.append(", shown above")
+        return line.append(f", took {_ms(run.seconds)}{_facts(run)}")
+
+
+def _facts(run: Run) -> str:
+    said = f", for {count_of(run.changes_seen, 'change')}" if run.changes_seen > 1 else ""
+    if run.revision > 1:
+        said += f", revision {run.revision}"
+    if not run.recorded:
+        return said
+    counts = Counter((f"{cell.table}.{cell.column}", cell.kind) for cell in run.cells)
+    wrote = [
+        (f"{count:,} " if count > 1 else "") + name + ("" if kind == "put" else f" ({kind})")
+        for (name, kind), count in counts.items()
+    ]
+    if run.written > len(run.cells):
+        wrote.append(f"{count_of(run.written - len(run.cells), 'cell')} more")
+    return f"{said}: {', '.join(wrote) or 'wrote nothing'}"
+
+
+def _state(outcome: Outcome) -> str:
+    attempts = count_of(outcome.attempts, "attempt")
+    if outcome.state == "quarantined":
+        return f"in quarantine after {attempts}: {' '.join((outcome.error or '').split())}"
+    if outcome.state == "retrying":
+        return f"waits to be tried again, after {attempts} that failed"
+    return _STATES[outcome.state]
+
+
+def _cell(change: Change) -> str:
+    return f"{change.table} {show_bytes(change.row, _LONGEST_ROW)} {change.column}"
+
+
+def _sum(found: Trace) -> Text:
+    if found.seconds is None:
+        said = "no run yet"
+    else:
+        said = f"{count_of(len(found.runs), 'run')} in {_ms(found.seconds)}"
+    if found.waiting:
+        said += f", {found.waiting:,} waiting"
+    if found.quarantined:
+        said += f", {found.quarantined:,} in quarantine"
+    return Text(said)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"
+
+
+def show_time(timestamp: int) -> str:
+    """A timestamp as a time in UTC, to the microsecond: commits follow upon each other within one."""
+    moment = datetime.fromtimestamp(timestamp // 1_000_000, UTC).replace(microsecond=timestamp % 1_000_000)
+    return moment.isoformat(sep=" ", timespec="microseconds").replace("+00:00", "Z")
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, bytes):
+        return json_bytes(data)
+    if isinstance(data, dict):
+        return {key: _plain(value) for key, value in data.items()}
+    return [_plain(value) for value in data] if isinstance(data, list | tuple) else data
+
+
+def _parse_change(text: str) -> Literal["latest", "all"] | int:
+    if text == "latest":
+        return "latest"
+    if text == "all":
+        return "all"
+    if text.isascii() and text.isdecimal() and 0 < int(text) < 2**53:
+        return int(text)
+    raise typer.BadParameter(
+        f"--change {text!r}: write latest, all, or a commit timestamp that `percolator history` lists"
+    )

@@ -1,0 +1,170 @@
+"""What Prometheus reads: the counts of a worker, and what the store says of its chain.
+
+The names are documented in docs/operations.md; a test compares.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+
+import percolator_core
+from percolator_core.monitoring.look import Looks
+from percolator_core.monitoring.subject import Subject
+from percolator_core.status import ObserverStatus, Status, TableStatus
+
+COUNTERS: Final[dict[str, tuple[str, str]]] = {
+    "ran": ("percolator_runs", "Runs of observers that committed."),
+    "collapsed": ("percolator_collapsed", "Notifications that an earlier run had dealt with."),
+    "conflicts": ("percolator_conflicts", "Runs that lost against another transaction and were repeated."),
+    "failed": ("percolator_failures", "Runs that raised."),
+    "quarantined": ("percolator_quarantined", "Cells put in quarantine."),
+    "round_trips": ("percolator_round_trips", "Exchanges with the store that runs waited for."),
+    "requests": ("percolator_read_requests", "Exchanges that carried reads of cells by name."),
+    "operations": ("percolator_reads", "Cells that runs asked for by name."),
+    "sent": ("percolator_reads_sent", "Commands to the store for reads of cells by name."),
+    "cached": ("percolator_reads_cached", "Reads answered because the run had read the cell before."),
+    "served": ("percolator_reads_prefetched", "Reads answered because prefetch had brought the cell."),
+    "prefetched": ("percolator_prefetched_cells", "Cells that prefetch brought, asked for later or not."),
+    "scans": ("percolator_scan_steps", "Steps of scans, each one command to one tablet."),
+    "scanned": ("percolator_scanned_cells", "Cells that scans brought."),
+}
+"""The counters without ``_total``, by the field of `percolator_core.worker.ObserverCounts` that they show."""
+
+BACKLOG: Final[dict[str, tuple[str, Callable[[ObserverStatus], float]]]] = {
+    "percolator_backlog_cells": ("Dirty cells, those being worked on included.", lambda one: one.backlog),
+    "percolator_waiting_cells": (
+        "Dirty cells that are being worked on or wait for a retry.",
+        lambda one: one.waiting,
+    ),
+    "percolator_oldest_cell_age_seconds": (
+        "For how long the oldest cell could have been claimed; 0 when none can.",
+        lambda one: one.oldest or 0.0,
+    ),
+    "percolator_quarantine_cells": ("Cells in quarantine now.", lambda one: one.failed),
+    "percolator_observer_active": ("Whether writers leave marks for the observer.", lambda one: one.active),
+}
+TABLES: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
+    "percolator_table_rows": (
+        "Rows, deleted ones that are not collected yet included.",
+        lambda one: one.rows,
+    ),
+    "percolator_table_locks": ("Locks of transactions that are committing.", lambda one: one.locks),
+}
+
+
+class Exposition:
+    """The metrics of one subject as text."""
+
+    def __init__(self, subject: Subject, looks: Looks) -> None:
+        self._subject = subject
+        self._looks = looks
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def text(self, accept: str) -> tuple[bytes, str]:
+        """The metrics now and their content type, which ``accept``, a header, may ask for."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+    def collect(self) -> Iterator[Metric]:
+        """All families; what the library calls."""
+        yield from self._about_itself()
+        yield from self._counters()
+        yield self._times()
+        yield from self._of_the_store()
+
+    def describe(self) -> list[Metric]:
+        """Nothing: to tell the families beforehand would take a look at the store."""
+        return []
+
+    def _about_itself(self) -> Iterator[Metric]:
+        subject = self._subject
+        yield InfoMetricFamily(
+            "percolator_build",
+            "The version, and the chain that is run.",
+            {
+                "version": percolator_core.__version__,
+                "python": platform.python_version(),
+                "namespace": subject.namespace,
+                "chain": subject.chain.name,
+                "digest": subject.chain.digest,
+            },
+        )
+        for name, text, value in (
+            ("percolator_processes", "Processes of this command that work.", subject.processes()),
+            ("percolator_stalled_seconds", "For how long the loop has not turned.", subject.stalled()),
+        ):
+            yield _gauge(name, text, subject, value)
+        replaced = CounterMetricFamily(
+            "percolator_replaced_processes", "Processes that ended and were replaced.", labels=["namespace"]
+        )
+        replaced.add_metric([subject.namespace], subject.replaced())
+        yield replaced
+
+    def _counters(self) -> Iterator[Metric]:
+        counts = self._subject.counts()
+        for field, (name, text) in COUNTERS.items():
+            family = CounterMetricFamily(name, text, labels=["namespace", "observer"])
+            for observer in sorted(self._subject.chain.observers):
+                # From the first look on: a counter that appears with its first 1 never rises.
+                one = counts.observers.get(observer)
+                number = getattr(one, field) if one is not None else 0
+                family.add_metric([self._subject.namespace, observer], number)
+            yield family
+
+    def _times(self) -> Metric:
+        family = HistogramMetricFamily(
+            "percolator_run_seconds", "How long runs took, commit included.", labels=["namespace", "observer"]
+        )
+        for observer, times in sorted(self._subject.times().items()):
+            family.add_metric([self._subject.namespace, observer], times.cumulative(), times.seconds)
+        return family
+
+    def _of_the_store(self) -> Iterator[Metric]:
+        subject, status = self._subject, self._looks.latest().status
+        yield _gauge("percolator_store_up", "Whether the store answers.", subject, status is not None)
+        if status is None:
+            return
+        yield _gauge("percolator_workers", "Live workers of the namespace.", subject, len(status.workers))
+        yield _gauge(
+            "percolator_store_memory_bytes", "Memory of the servers' data.", subject, status.store.memory
+        )
+        yield _gauge(
+            "percolator_store_memory_limit_bytes",
+            "What that may be; 0 without a limit.",
+            subject,
+            status.store.memory_limit,
+        )
+        yield from _families(subject, status)
+
+
+def _gauge(name: str, text: str, subject: Subject, value: float) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=["namespace"])
+    family.add_metric([subject.namespace], value)
+    return family
+
+
+def _families(subject: Subject, status: Status) -> Iterator[Metric]:
+    for name, (text, of_observer) in BACKLOG.items():
+        family = GaugeMetricFamily(name, text, labels=["namespace", "observer"])
+        for observer in status.observers:
+            family.add_metric([subject.namespace, observer.name], of_observer(observer))
+        yield family
+    for name, (text, of_table) in TABLES.items():
+        family = GaugeMetricFamily(name, text, labels=["namespace", "table"])
+        for table in status.tables:
+            family.add_metric([subject.namespace, table.name], of_table(table))
+        yield family

@@ -1,0 +1,23 @@
+-- Mark cells of one column dirty for one observer, whatever they hold: a rerun took their acknowledgements away before.
+-- A strong mark keeps its score, and a weak one is set as by a notification. The cells get all their attempts again.
+--   uses    clock, dirty
+--   KEYS    tag
+--   ARGV    observer, "strong" or "weak", column, rows …
+--   reply   {"marked", number of cells that were not dirty} | {"not observed"} if the active chain has no such observer
+
+local tag, observer, strong, column = KEYS[1], ARGV[1], ARGV[2] == 'strong', ARGV[3]
+local names = redis.call('HGET', tag .. 'meta', 'o' .. column) or ''
+if not string.find(',' .. names .. ',', ',' .. observer .. ',', 1, true) then return {'not observed'} end
+
+local key, marked = tag .. 'dirty:' .. observer, 0
+for i = 4, #ARGV do
+  local mark = dirty_mark(column, ARGV[i])
+  if strong then
+    marked = marked + redis.call('ZADD', key, 'NX', even(now()), mark)
+  else
+    marked = marked + (set_weakly(tag, observer, mark) and 1 or 0)
+  end
+  redis.call('HDEL', tag .. 'tries:' .. observer, mark)
+end
+if #ARGV > 3 then wake(tag, observer) end
+return {'marked', marked}

@@ -1,0 +1,159 @@
+"""What Prometheus is told, read with its own parser."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prometheus_client.parser import text_string_to_metric_families
+
+import percolator_core
+from percolator_core import Worker
+from percolator_core.attempt import ObserverCounts
+from percolator_core.errors import StoreUnavailable
+from percolator_core.histogram import BOUNDS, Histogram
+from percolator_core.monitoring.exposition import COUNTERS, Exposition
+from percolator_core.monitoring.look import Looks
+from percolator_core.observers import Retry
+from percolator_core.worker import Counts
+from tests.chains import chain_of, put, watch
+from tests.monitoring.conftest import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from percolator_core import Cell, Chain, Database, ObserverTransaction
+
+OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+Found = dict[tuple[str, str], float]
+
+
+def count(t: ObserverTransaction, cell: Cell) -> None:
+    if cell.row == b"bad":
+        raise ValueError("no")
+    t.set("sums", cell.row, "n", b"1")
+
+
+def a_chain() -> Chain:
+    once = Retry(attempts=1)
+    return chain_of(
+        watch("count", count, "docs.text", writes=("sums.n",), retry=once),
+        watch("idle", lambda t, cell: None, "sums.other"),
+    )
+
+
+def read(exposition: Exposition) -> Found:
+    """The samples by their name, and the observer, table or bucket that each is of."""
+    body, content_type = exposition.text("")
+    assert content_type.startswith("text/plain; version=0.0.4")
+    found: Found = {}
+    for family in text_string_to_metric_families(body.decode()):
+        for sample in family.samples:
+            labels = sample.labels
+            if not family.name.startswith("process_"):
+                assert labels["namespace"] == "here"
+            what = labels.get("observer") or labels.get("table") or ""
+            found[sample.name, what + labels.get("le", "")] = sample.value
+    return found
+
+
+def test_every_count_has_a_counter() -> None:
+    assert list(COUNTERS) == [
+        *(field.name for field in fields(ObserverCounts) if field.name in ("ran", "collapsed", "conflicts")),
+        *(field.name for field in fields(ObserverCounts) if field.name in ("failed", "quarantined")),
+        *(field.name for field in fields(ObserverCounts) if field.name not in list(COUNTERS)[:5]),
+    ]
+
+
+def test_counts_of_a_worker_and_the_state_of_its_store(db: Database, opened: Callable[[], Database]) -> None:
+    state = State(a_chain())
+    state.chain.create_tables(db)
+    for row in ("good", "better", "bad"):
+        put(db, row, b"x")
+    looks = Looks(opened, state.chain)
+    exposition = Exposition(state.subject(), looks)
+    before = read(exposition)
+    assert before["percolator_runs_total", "count"] == 0
+    assert before["percolator_backlog_cells", "count"] == 3
+    assert before["percolator_oldest_cell_age_seconds", "count"] > 0
+    assert before["percolator_quarantine_cells", "count"] == 0
+    assert before["percolator_observer_active", "idle"] == 1
+
+    worker = Worker(db, state.chain)
+    state.counts = worker.run_until_idle(60)
+    looks._until = 0.0
+    after = read(exposition)
+    looks.close()
+    assert after["percolator_runs_total", "count"] == 2
+    assert after["percolator_runs_total", "idle"] == 0
+    assert after["percolator_failures_total", "count"] == 1
+    assert after["percolator_quarantined_total", "count"] == 1
+    assert after["percolator_quarantine_cells", "count"] == 1
+    assert after["percolator_backlog_cells", "count"] == 0
+    assert after["percolator_oldest_cell_age_seconds", "count"] == 0
+    assert after["percolator_round_trips_total", "count"] == state.counts.observers["count"].round_trips > 0
+    assert after["percolator_table_rows", "sums"] == 2
+    assert after["percolator_workers", ""] == 0
+    assert after["percolator_store_up", ""] == 1
+    assert after["percolator_store_memory_bytes", ""] > 0
+
+
+def test_without_a_store_the_counts_are_told_all_the_same() -> None:
+    def refused() -> Database:
+        raise StoreUnavailable("away")
+
+    state = State(a_chain(), Counts({"count": ObserverCounts(ran=7)}), stalled=2.5)
+    found = read(Exposition(state.subject(), Looks(refused, state.chain)))
+    assert found["percolator_runs_total", "count"] == 7
+    assert found["percolator_store_up", ""] == 0
+    assert found["percolator_stalled_seconds", ""] == 2.5
+    assert not [name for name, _ in found if "cells" in name and not name.endswith("_total")]
+
+
+def test_the_version_and_the_chain(opened: Callable[[], Database]) -> None:
+    state = State(a_chain())
+    body, _ = Exposition(state.subject(), Looks(opened, state.chain)).text("")
+    (line,) = re.findall(r"^percolator_build_info\{.*$", body.decode(), re.MULTILINE)
+    assert f'version="{percolator_core.__version__}"' in line
+    assert f'digest="{state.chain.digest}"' in line
+
+
+def test_how_long_runs_took(opened: Callable[[], Database]) -> None:
+    times = Histogram()
+    for seconds in (0.001, 0.002, 0.3, 1000.0):
+        times.add(seconds)
+    state = State(a_chain(), times={"count": times})
+    found = read(Exposition(state.subject(), Looks(opened, state.chain)))
+    buckets = [found["percolator_run_seconds_bucket", f"count{bound}"] for bound in map(str, BOUNDS)]
+    assert buckets[:3] == [1, 2, 2]
+    assert buckets[-1] == 3
+    assert found["percolator_run_seconds_bucket", "count+Inf"] == 4
+    assert found["percolator_run_seconds_count", "count"] == 4
+    assert found["percolator_run_seconds_sum", "count"] == 1000.303
+
+
+def test_openmetrics_is_spoken_too(opened: Callable[[], Database]) -> None:
+    state = State(a_chain())
+    body, content_type = Exposition(state.subject(), Looks(opened, state.chain)).text(
+        "application/openmetrics-text; version=1.0.0"
+    )
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    assert body.endswith(b"# EOF\n")
+
+
+def test_the_page_names_every_metric_and_no_other(db: Database, opened: Callable[[], Database]) -> None:
+    state = State(a_chain(), times={"count": Histogram()})
+    state.chain.create_tables(db)
+    body, _ = Exposition(state.subject(), Looks(opened, state.chain)).text("")
+    exposed = {
+        name
+        for name in re.findall(r"^# TYPE (\w+) ", body.decode(), re.MULTILINE)
+        if not name.startswith("process_")
+    }
+    page = OPERATIONS.read_text()
+    assert set(re.findall(r"^\| `(percolator_\w+)` \|", page, re.MULTILINE)) == exposed
+    # The examples of rules ask for nothing that is not there.
+    used = set(re.findall(r"\b(percolator_\w+?)(?:_bucket|_count|_sum)?(?=[\s{\[(),])", page))
+    assert {name for name in used if name != "percolator_core"} <= exposed

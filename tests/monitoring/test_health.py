@@ -1,0 +1,124 @@
+"""When a worker is alive, and when it is ready."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from percolator_core import Worker
+from percolator_core.crew.pulse import Pulse
+from percolator_core.errors import StoreUnavailable
+from percolator_core.monitoring.health import SLACK, liveness, readiness, still_limit
+from percolator_core.monitoring.look import Looks
+from tests.chains import chain_of, put, watch
+from tests.monitoring.conftest import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from percolator_core import Chain, Database
+
+
+def chain() -> Chain:
+    quick = watch("quick", lambda t, cell: None, "docs.text", timeout=7.0)
+    slow = watch("slow", lambda t, cell: None, "docs.text", timeout=500.0, executor="threads")
+    return chain_of(quick, slow)
+
+
+def test_a_loop_may_stand_still_for_the_longest_run_in_it() -> None:
+    assert still_limit(chain()) == SLACK + 7.0  # what runs in a thread holds nothing up
+    assert still_limit(chain_of()) == SLACK
+
+
+def test_liveness() -> None:
+    state = State(chain())
+    well = liveness(state.subject())
+    assert (well.well, well.why) == (True, "the worker's loop turns")
+    assert well.facts == {"stalled_seconds": 0.0, "limit_seconds": 37.0, "processes": 1}
+    state.begun = False
+    assert liveness(state.subject()).why == "the worker starts"
+    state.stalled = 37.1
+    stuck = liveness(state.subject())
+    assert not stuck.well
+    assert stuck.why == "the worker's loop has not turned for 37 s, and may take 37 s"
+
+
+def test_readiness_from_nothing_to_stopping(db: Database, opened: Callable[[], Database]) -> None:
+    state = State(chain())
+    looks = Looks(opened, state.chain)
+    db.create_table("docs", tablets=4)
+
+    def judged() -> tuple[bool, str]:
+        looks._until = 0.0
+        verdict = readiness(state.subject(), looks.latest())
+        return verdict.well, verdict.why
+
+    assert judged() == (False, "the chain is not active yet: quick, slow")
+    state.chain.create_tables(db)
+    assert judged() == (True, "the store answers and the chain is active")
+    state.begun = False
+    assert judged() == (False, "the worker starts")
+    state.begun, state.stopping = True, True
+    assert judged() == (False, "the worker is stopping")
+    looks.close()
+
+
+def test_without_a_store_it_is_not_ready() -> None:
+    def refused() -> Database:
+        raise StoreUnavailable("nobody answers at the door")
+
+    state = State(chain())
+    verdict = readiness(state.subject(), Looks(refused, state.chain).latest())
+    assert not verdict.well
+    assert verdict.why == "the store does not answer: nobody answers at the door"
+    assert verdict.facts["store"] is False
+    assert liveness(state.subject()).well  # a new start would not bring the store back
+
+
+def test_a_look_is_remembered(
+    db: Database, opened: Callable[[], Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections = []
+
+    def connect() -> Database:
+        connections.append(opened())
+        return connections[-1]
+
+    state = State(chain())
+    looks = Looks(connect, state.chain)
+    first = looks.latest()
+    assert first.status is not None
+    assert looks.latest() is first
+    looks._until = 0.0
+    assert looks.latest() is not first
+    assert len(connections) == 1
+    monkeypatch.setattr("percolator_core.monitoring.look.status", broken_by_the_end)
+    looks.close()
+    looks._until = 0.0
+    assert looks.latest() is looks.latest()  # closed: whatever comes late is told what was seen last
+
+
+def broken_by_the_end(*_: object) -> None:
+    raise AssertionError("looked at the store after the end")
+
+
+def test_the_pulse_of_a_worker(db: Database) -> None:
+    seen: list[tuple[bool, float]] = []
+    watched = chain_of(
+        watch("quick", lambda t, cell: seen.append((pulse.begun, pulse.stalled())), "docs.text")
+    )
+    worker = Worker(db, watched)
+    pulse = Pulse(worker)
+    assert not pulse.begun
+    before = pulse.stalled()
+    assert 0.0 <= before <= pulse.stalled()
+    watched.create_tables(db)
+    put(db, "a", b"x")
+    time.sleep(0.2)
+    worker.run_until_idle(60)
+    ((begun, stalled),) = seen
+    assert begun
+    assert stalled < pulse.stalled()  # since its loop turned, not since the pulse was made
+    assert not pulse.begun

@@ -1,0 +1,22 @@
+"""A store for each file of tests, and a namespace for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import percolator_core
+from tests.core.servers import some_namespace
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    made = f"embedded:{tmp_path_factory.mktemp('store')}"
+    with percolator_core.connect(made, "keeper"):
+        yield made
+
+
+@pytest.fixture
+def namespace() -> str:
+    return some_namespace()
