@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from percolator_core.metrics import NAMES, Cost
 from percolator_core.model import Cell
 from percolator_core.observers import Guard, Observer, ObserverTransaction
 from percolator_core.prefetch import Habits, PrefetchingTransaction
+from percolator_core.runs import EndedRun, Outcome, RunListener
 from percolator_core.store import current_task
 from percolator_core.store.packing import Command
 from percolator_core.transaction import Transaction
@@ -92,10 +94,12 @@ class Attempts:
         habits: Mapping[str, Habits] | None = None,
         *,
         traced: bool = False,
+        listener: RunListener | None = None,
     ) -> None:
         """``habits`` is what is known of how each observer reads, by name; None is to prefetch nothing.
 
-        ``traced`` runs record in their acknowledgements what they have written.
+        ``traced`` runs record in their acknowledgements what they have written. ``listener`` is told of each
+        run that has ended.
         """
         self._client = client
         self._dirty = dirty
@@ -103,6 +107,7 @@ class Attempts:
         self._counts = counts
         self._habits = habits
         self._traced = traced
+        self._listener = listener
         self._acks = {name: Ack(guard.observer.revision).pack() for name, guard in guards.items()}
         self._observed = {
             name: {(table, encode_column(column)) for table, column in guard.observer.observe}
@@ -121,11 +126,12 @@ class Attempts:
         if (lease.table, lease.column) not in self._observed[lease.observer]:
             self._turn_away(lease)
             return 0
-        pause = _FIRST_PAUSE
+        pause, began, start_ts = _FIRST_PAUSE, time.monotonic(), 0
         for lost in range(CONFLICT_ROUNDS):
             transaction = self._begin(observer)
             try:
                 cell = acknowledge(transaction, lease, observer.mode, self._acks[observer.name])
+                start_ts = transaction.start_timestamp
                 if cell is not None:
                     self._observe(guard, transaction, cell, watchdog)
                     if self._traced:
@@ -141,17 +147,20 @@ class Attempts:
             except StoreUnavailable:
                 raise
             except _Failed as failed:
-                self.failed(lease, transaction.start_timestamp, failed.cause)
+                self.failed(lease, transaction.start_timestamp, failed.cause, began)
                 return lost
             except Exception as error:  # noqa: BLE001 - such as a write set that the store refuses
-                self.failed(lease, transaction.start_timestamp, error)
+                self.failed(lease, transaction.start_timestamp, error, began)
                 return lost
             finally:
                 self._end(observer, transaction)
-            self._count(observer, "collapsed" if cell is None else "ran")
+            outcome: Outcome = "collapsed" if cell is None else "ran"
+            self._count(observer, outcome)
             self._clear(self._dirty.clear(lease, observer.mode, transaction.start_timestamp))
+            self._tell(lease, transaction.start_timestamp, outcome, began)
             return lost
         self._client.store.one(self._dirty.postpone(lease, _GIVEN_BACK, failed=False))
+        self._tell(lease, start_ts, "postponed", began)
         return CONFLICT_ROUNDS
 
     def _turn_away(self, lease: Lease) -> None:
@@ -200,22 +209,35 @@ class Attempts:
         else:
             self._client.store.one(command)
 
-    def add(self, observer: str, counts: ObserverCounts) -> None:
-        """Add what a run of that observer in another process has counted."""
+    def add(self, observer: str, counts: ObserverCounts, ended: Iterable[EndedRun]) -> None:
+        """Add what a run of that observer in another process has counted, and pass on what it told."""
         with self._counting:
             so_far = self._counts[observer]
             for field in fields(counts):
                 setattr(so_far, field.name, getattr(so_far, field.name) + getattr(counts, field.name))
+        if self._listener is not None:
+            for run in ended:
+                self._listener(run)
+
+    def _tell(self, lease: Lease, run: int, outcome: Outcome, began: float) -> None:
+        if self._listener is not None:
+            seconds = time.monotonic() - began
+            column = decode_column(lease.column)
+            self._listener(
+                EndedRun(
+                    lease.observer, lease.table, lease.row, column, lease.tries + 1, run, outcome, seconds
+                )
+            )
 
     def _count(self, observer: Observer, what: str) -> None:
         counts = self._counts[observer.name]
         with self._counting:
             setattr(counts, what, getattr(counts, what) + 1)
 
-    def failed(self, lease: Lease, start_ts: int, error: BaseException) -> None:
+    def failed(self, lease: Lease, start_ts: int, error: BaseException, began: float) -> None:
         """A run that began at ``start_ts`` failed: put its cell off or, after the last attempt, aside.
 
-        Raises StoreUnavailable.
+        ``began`` is when it did, in monotonic seconds. Raises StoreUnavailable.
         """
         observer = self._guards[lease.observer].observer
         self._count(observer, "failed")
@@ -226,11 +248,13 @@ class Attempts:
             "row": lease.row,
             "column": decode_column(lease.column),
             "attempt": tries,
+            "run": start_ts,
             "error": _described(error),
         }
         if tries < observer.retry.attempts:
             longest = min(observer.retry.max_backoff, observer.retry.backoff * 2 ** (tries - 1))
             self._client.store.one(self._dirty.postpone(lease, longest * random.uniform(0.5, 1), failed=True))
+            self._tell(lease, start_ts, "failed", began)
             log.info("observer failed, will be retried", **where)
             return
         record = {
@@ -239,10 +263,9 @@ class Attempts:
             "attempts": tries,
             "time": start_ts,
         }
-        if (
-            self._client.store.one(self._dirty.quarantine(lease, observer.mode, start_ts, record))
-            == b"quarantined"
-        ):
+        reply = self._client.store.one(self._dirty.quarantine(lease, observer.mode, start_ts, record))
+        self._tell(lease, start_ts, "quarantined" if reply == b"quarantined" else "failed", began)
+        if reply == b"quarantined":
             self._count(observer, "quarantined")
             log.error("observer failed for the last time, the cell is in quarantine", **where)
 

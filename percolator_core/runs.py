@@ -42,17 +42,20 @@ not touch the store, and must not raise."""
 class RunTimes:
     """Counts how long runs take, by observer. Its `take` is a `RunListener`, for any number of threads."""
 
-    def __init__(self, observers: Iterable[str]) -> None:
+    def __init__(self, observers: Iterable[str], *, logged: bool = False) -> None:
+        """``logged`` has each run logged at the level debug, which takes longer than to count it."""
+        self._logged = logged
         self._times = {name: Histogram() for name in sorted(observers)}
         self._taking = threading.Lock()
 
     def take(self, run: EndedRun) -> None:
-        """Count one run, and log it at the level debug."""
+        """Count one run."""
         # A notification that an earlier run has dealt with takes next to no time, and runs no observer.
         if run.outcome != "collapsed":
             with self._taking:
                 self._times[run.observer].add(run.seconds)
-        log.debug("run ended", **run._asdict())
+        if self._logged:
+            log.debug("run ended", **run._asdict())
 
     def histograms(self) -> dict[str, Histogram]:
         """A copy of what has been counted so far, by observer; without those that have not run."""

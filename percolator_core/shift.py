@@ -24,6 +24,7 @@ from percolator_core.outside import Outside
 from percolator_core.plan import Plan, Stop
 from percolator_core.prefetch import Habits
 from percolator_core.rooms import Room
+from percolator_core.runs import RunListener
 from percolator_core.store import Future, Hub
 from percolator_core.watchdog import Watchdog
 
@@ -74,6 +75,7 @@ class Shift:
         outside: Outside,
         counts: Mapping[str, ObserverCounts],
         habits: Mapping[str, Habits] | None,
+        listener: RunListener | None,
         stop: Stop,
         registration: Registration,
     ) -> None:
@@ -88,7 +90,9 @@ class Shift:
         self._rooms = {name: _room(db, chain, name, places) for name, places in plan.places.items()}
         self._dirty = DirtyIndex(db.client, chain.observed)
         self._own = plan.own or frozenset()
-        self._attempts = Attempts(db.client, self._dirty, guards(chain), counts, habits, traced=chain.trace)
+        self._attempts = Attempts(
+            db.client, self._dirty, guards(chain), counts, habits, traced=chain.trace, listener=listener
+        )
         self._subscription = db.store.subscription()
         self._stranded = Stranded(db, chain.observed)
         self._next: dict[LeasedCell, Lease] = {}
@@ -255,7 +259,7 @@ class Shift:
     def _attempt_in_child(self, lease: Lease) -> int:
         offload = self._outside.offload
         assert offload is not None
-        began = self._db.timestamp()
+        began, start_ts = time.monotonic(), self._db.timestamp()
         try:
             done = offload.run(lease, self._chain.observers[lease.observer].timeout)
         except StoreUnavailable:
@@ -264,9 +268,9 @@ class Shift:
             # Nobody else can say so: the process is gone. Where the run committed nevertheless, the mark is
             # found to be acknowledged.
             if not self._outside.left:
-                self._attempts.failed(lease, began, error)
+                self._attempts.failed(lease, start_ts, error, began)
             return 0
-        self._attempts.add(lease.observer, done.counts)
+        self._attempts.add(lease.observer, done.counts, done.ended)
         return done.conflicts
 
     def _brought_to_its_end(self, lease: Lease, attempt: Callable[[Lease], int]) -> int:

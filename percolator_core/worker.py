@@ -22,6 +22,7 @@ from percolator_core.outside import Outside
 from percolator_core.plan import Plan, Stop
 from percolator_core.prefetch import Habits
 from percolator_core.process import usable_cores
+from percolator_core.runs import RunListener
 from percolator_core.shift import Shift
 from percolator_core.store import Hub
 from percolator_core.watchdog import Watchdog
@@ -71,6 +72,7 @@ class Worker:
         tablets: numbers of tablets that are its own, whoever else there is; only with ``partitioned``.
         rolling: begin also while workers with another set of observers run, which go on until they are
             stopped; marks are left for the observers of both meanwhile.
+        listener: is told of each run that has ended.
 
     Raises:
         ValueError: a number or a strategy that cannot be.
@@ -88,6 +90,7 @@ class Worker:
         strategy: Literal["random", "partitioned"] = "random",
         tablets: Collection[int] | None = None,
         rolling: bool = False,
+        listener: RunListener | None = None,
     ) -> None:
         cpus = usable_cores() if cpus is None else cpus
         if threads < 1 or width < 1 or cpus < 1:
@@ -99,6 +102,7 @@ class Worker:
         self._db = db
         self._chain = chain
         self._rolling = rolling
+        self._listener = listener
         own = None if tablets is None else frozenset(tablets)
         self._plan = Plan(
             {"hub": width, "threads": threads, "processes": cpus}, strategy == "partitioned", own
@@ -178,14 +182,20 @@ class Worker:
                     outside=outside,
                     counts=self._counts.observers,
                     habits=self._habits,
+                    listener=self._listener,
                     stop=self._stop,
                     registration=registration,
                 )
+                grace = 0.0  # after Ctrl-C, say, nobody waits for the runs
                 try:
                     with shift.giving_back():
                         shift.run(None if timeout is None else started + timeout, until_idle=until_idle)
+                    grace = self._stop.left(STOP_GRACE)
+                except Exception:
+                    grace = STOP_GRACE
+                    raise
                 finally:
-                    self.abandoned = outside.leave(self._stop.left(STOP_GRACE))
+                    self.abandoned = outside.leave(grace)
         finally:
             self._shift = None
             self._stop.clear()

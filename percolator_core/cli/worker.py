@@ -166,7 +166,7 @@ def _alone(output: Output, path: Path, settings: _Settings) -> None:
 
     log = structlog.get_logger("percolator.worker")
     chain = load_chain(path)
-    times = RunTimes(chain.observers)
+    times = RunTimes(chain.observers, logged=settings.log_level == "debug")
     with connect_to_chain(settings.url, settings.namespace, chain) as db:
         made = Worker(
             db,
@@ -176,6 +176,7 @@ def _alone(output: Output, path: Path, settings: _Settings) -> None:
             strategy=settings.strategy,
             rolling=settings.rolling,
             cpus=settings.cpus,
+            listener=times.take,
         )
         with (
             stopping(made.stop) as received,

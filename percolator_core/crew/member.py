@@ -134,7 +134,7 @@ class Member:
     def work(self, orders: Orders) -> None:
         """Run the observers until told to stop; raises what ends it earlier."""
         chain = Chain.load(orders.chain)
-        times = RunTimes(chain.observers)
+        times = RunTimes(chain.observers, logged=orders.log_level == "debug")
         with connect(orders.url, orders.namespace) as db:
             # Known first, and asked afterwards: a stop in between is seen by one of the two.
             self._worker = worker = Worker(
@@ -145,6 +145,7 @@ class Member:
                 strategy=orders.strategy,
                 rolling=orders.rolling,
                 cpus=orders.cpus,
+                listener=times.take,
             )
             if self._stopping:
                 worker.stop()

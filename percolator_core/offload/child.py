@@ -22,6 +22,7 @@ from percolator_core.errors import StoreUnavailable
 from percolator_core.observers import Chain, guards
 from percolator_core.offload.messages import Broken, Done, Logged, Orders, Up
 from percolator_core.prefetch import Habits
+from percolator_core.runs import EndedRun
 from percolator_core.watchdog import Watchdog
 
 
@@ -48,18 +49,22 @@ def _serve(pipe: Connection, orders: Orders) -> None:
         counts = {name: ObserverCounts() for name in chain.observers}
         habits = {name: Habits() for name in chain.observers} if orders.prefetch else None
         dirty = DirtyIndex(db.client, chain.observed)
-        attempts = Attempts(db.client, dirty, guards(chain), counts, habits, traced=chain.trace)
+        ended: list[EndedRun] = []
+        attempts = Attempts(
+            db.client, dirty, guards(chain), counts, habits, traced=chain.trace, listener=ended.append
+        )
         pipe.send(Up())
         while True:
             lease = pipe.recv()
             assert isinstance(lease, Lease)
             counts[lease.observer] = ObserverCounts()
+            ended.clear()
             try:
                 conflicts = attempts.attempt(lease, watchdog)
             except Exception as error:  # noqa: BLE001 - nothing that an observer does comes here
                 pipe.send(_broken(error))
             else:
-                pipe.send(Done(conflicts, counts[lease.observer]))
+                pipe.send(Done(conflicts, counts[lease.observer], ended))
 
 
 def _broken(error: BaseException) -> Broken:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from percolator_core.attempt import ObserverCounts
+from percolator_core.runs import EndedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,11 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A run is over: how often it lost against others, and what is to be counted."""
+    """A run is over: how often it lost against others, what is to be counted, and what there is to tell."""
 
     conflicts: int
     counts: ObserverCounts
+    ended: list[EndedRun]
 
 
 @dataclass(frozen=True, slots=True)

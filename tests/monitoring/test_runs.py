@@ -35,7 +35,7 @@ def test_histograms_are_summed_and_come_out_as_they_went_in() -> None:
 
 
 def test_runs_are_counted_and_logged_for_whoever_looks() -> None:
-    times = RunTimes(["a", "b"])
+    times = RunTimes(["a", "b"], logged=True)
     run = EndedRun("a", "docs", b"row", "text", 2, 1234, "ran", 0.25)
     before, configured = structlog.get_config(), structlog.is_configured()
     logged = structlog.testing.LogCapture()

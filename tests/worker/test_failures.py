@@ -14,6 +14,7 @@ import pytest
 from percolator_core import Cell, Worker
 from percolator_core.errors import TransactionConflict
 from percolator_core.observers import Retry
+from percolator_core.runs import EndedRun
 from tests.chains import chain_of, dirty_of, put, watch
 
 if TYPE_CHECKING:
@@ -235,6 +236,32 @@ def test_backoff_grows_and_is_waited_for(db: Database) -> None:
     waits = [after - before for before, after in itertools.pairwise(times)]
     for wait, longest in zip(waits, (0.1, 0.2, 0.2), strict=True):
         assert longest / 2 - 0.01 <= wait <= longest + 0.3
+
+
+def test_a_listener_is_told_how_each_run_ended(db: Database) -> None:
+    ended: list[EndedRun] = []
+
+    def twice(t: Transaction, cell: Cell) -> None:
+        if len(ended) < 2:
+            raise ValueError
+
+    def never(t: Transaction, cell: Cell) -> None:
+        raise ValueError
+
+    chain = chain_of(watch("twice", twice, "docs.text"), watch("never", never, "docs.title"))
+    chain.create_tables(db)
+    written = put(db, "a", b"1")
+    Worker(db, chain, listener=ended.append).run_until_idle(30)
+    assert [(run.outcome, run.attempt, run.row) for run in ended] == [
+        ("failed", 1, b"a"),
+        ("failed", 2, b"a"),
+        ("ran", 3, b"a"),
+    ]
+    assert all(run.run > written and 0 < run.seconds < 10 for run in ended)
+    ended.clear()
+    put(db, "b", b"1", column="title")
+    Worker(db, chain, listener=ended.append).run_until_idle(30)
+    assert [run.outcome for run in ended] == ["failed", "failed", "quarantined"]
 
 
 def test_a_notification_does_not_shorten_the_wait_after_a_failure(db: Database) -> None:

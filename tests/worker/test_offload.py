@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from percolator_core import Chain, Database, Worker
+from percolator_core.runs import EndedRun
 from tests.chains import dirty_of, put
 from tests.core.servers import until
 
@@ -85,7 +86,12 @@ def test_runs_happen_in_children_and_are_counted(db: Database, chain: Chain) -> 
     for number in range(30):
         put(db, f"{number}", b"1")
         put(db, f"b{number}", b"1", column="title")
-    counts = Worker(db, chain, cpus=2).run_until_idle(60)
+    ended: list[EndedRun] = []
+    counts = Worker(db, chain, cpus=2, listener=ended.append).run_until_idle(60)
+    assert sorted((run.observer, run.row, run.outcome) for run in ended) == sorted(
+        [("work", b"%d" % number, "ran") for number in range(30)]
+        + [("beside", b"b%d" % number, "ran") for number in range(30)]
+    )
     assert counts.observers["work"].ran == counts.observers["beside"].ran == 30
     assert db.snapshot().get("sums", "all", "n") == b"30"
     pids = {by(db, f"{number}") for number in range(30)}
