@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.keys import encode_column
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from percolator_core.client import Client
     from percolator_core.database import Database
     from percolator_core.store.packing import Command
+
+
+_LONGEST: Final = 10_000_000
+"""Microseconds after which an activation is taken for one whose process has died."""
+
+_PAUSE: Final = 0.02
 
 
 class Active(NamedTuple):
@@ -57,6 +64,13 @@ def activate(
     Raises:
         ConfigurationError: workers of another chain are alive, and this is no rolling start.
     """
+    with _one_at_a_time(db):
+        _activate(db, observed, digest, rolling=rolling)
+
+
+def _activate(
+    db: Database, observed: Mapping[tuple[str, str], Sequence[str]], digest: str, *, rolling: bool
+) -> None:
     others = sorted({worker.digest for worker in live_workers(db)} - {digest})
     if others and not rolling:
         where = next(worker.where for worker in live_workers(db) if worker.digest in others)
@@ -88,6 +102,31 @@ def activate(
     }
     fields = [text for pair in record.items() for text in pair]
     store.one((b"HSET", store.keyspace.chain, *fields))
+
+
+@contextmanager
+def _one_at_a_time(db: Database) -> Iterator[None]:
+    """Wait while another activation is under way.
+
+    One that replaces what a tablet has registered, since it saw no worker of another chain, would otherwise
+    take back what a rolling start adds at the same time: that one's observers would be active, and no write
+    would leave a mark for them.
+    """
+    store, key = db.store, db.store.keyspace.chain
+    while True:
+        now = db.timestamp()
+        # The field is when the one under way began. Whoever adds to it and finds the sum has come too late.
+        if int(store.one((b"HINCRBY", key, b"busy", now))) == now:
+            break
+        since = int(store.one((b"HINCRBY", key, b"busy", -now)))
+        if now - since > _LONGEST:
+            store.one((b"HDEL", key, b"busy"))
+        else:
+            store.sleep(_PAUSE)
+    try:
+        yield
+    finally:
+        store.one((b"HDEL", key, b"busy"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,6 +73,16 @@ class Client:
     def token_of(self, owner: bytes) -> bytes:
         """The key of an owner's liveness token."""
         return self.store.keyspace.client(owner)
+
+    def declare_dead(self, owners: Iterable[str]) -> None:
+        """Take away the liveness tokens of clients whose processes are known to have ended.
+
+        What they have locked is then resolved by whoever meets it, and not when the token runs out. Only for
+        who has seen the process end: of a client that lives, transactions under way would be aborted.
+        """
+        keys = [self.token_of(owner.encode()) for owner in owners]
+        if keys:
+            self.store.call(*[(b"DEL", key) for key in keys])
 
     def close(self) -> None:
         """Stop renewing the token and take it away."""

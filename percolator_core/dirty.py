@@ -115,7 +115,8 @@ class DirtyIndex:
         A mark further ahead than that, and some, is from before the server's clock was set back.
         """
         self._client = client
-        self._horizon = int((2 * longest_delay + LEASE) * 1000)
+        # A lease is renewed from when it was asked for, which may be long before the server gave it.
+        self._horizon = int((2 * longest_delay + 2 * LEASE) * 1000)
         self._places: list[_Place] = []
         by_table: dict[str, set[str]] = {}
         for (table, _), observers in observed.items():

@@ -30,6 +30,9 @@ _SHORTEST_COUNT: Final = 8
 _RESERVED_LOOK: Final = 0.01
 """Seconds between two looks for the sake of reserved places alone, while the others are taken."""
 
+_LEFT_OVER_LOOK: Final = 0.1
+"""Seconds until any free place is worth a look: the runs in the others may take for ever."""
+
 
 class Window:
     """How many runs of one observer may be under way: narrowed where they conflict."""
@@ -74,7 +77,7 @@ class Room:
         )
         most = places - self._reserved * (len(observers) - 1) if observers else places
         self._windows = {name: Window(most) for name in observers}
-        self._next_reserved_look = 0.0
+        self._looked_at = 0.0
 
     def begin(self, lease: Lease) -> None:
         """A run takes a place."""
@@ -97,20 +100,27 @@ class Room:
         taken = self._by_observer
         return {name: max(0, window.limit - taken[name]) for name, window in self._windows.items()}
 
-    def wants_more(self, now: float) -> bool:
-        """Whether to look for more; ``now`` is in monotonic seconds.
+    @property
+    def look_at(self) -> float:
+        """From when on to look for more, in monotonic seconds; infinity: not before a run has ended.
 
-        With half of the places free, that is, for a look costs as much for one cell as for many. Observers in
+        At once with half of the places free: a look costs as much for one cell as for many. For fewer it is
+        done now and then. Observers in
         threads are given no more cells than threads: the others may go to another worker.
         """
         free = self.free
         if free <= 0 or not self.observers:
-            return False
+            return float("inf")
         if free >= (self._places // 2 if self._places > _FEW else 1):
-            return True
-        if not self._reserved or now < self._next_reserved_look:
-            return False
-        if all(self._by_observer[name] >= self._reserved for name in self.observers):
-            return False
-        self._next_reserved_look = now + _RESERVED_LOOK
-        return True
+            return 0.0
+        if any(self._by_observer[name] < self._reserved for name in self.observers):
+            return self._looked_at + _RESERVED_LOOK
+        return self._looked_at + _LEFT_OVER_LOOK
+
+    def wants_more(self, now: float) -> bool:
+        """Whether to look for more; ``now`` is in monotonic seconds."""
+        return now >= self.look_at
+
+    def looked(self, now: float) -> None:
+        """Somebody looks, which is not to be done again at once for the sake of a few places."""
+        self._looked_at = now

@@ -121,6 +121,8 @@ class Shift:
             self._tend(now)
             if self._looking is None and now >= self._look_at and self._wants_more(now):
                 self._look_again = False
+                for room in self._rooms.values():
+                    room.looked(now)
                 self._looking = self._hub.submit(self._find, until_idle)
             progressed = self._some_turns()
             if self._looking is not None and self._looking.done():
@@ -248,10 +250,14 @@ class Shift:
 
     def _run_outside(self, lease: Lease) -> None:
         offloaded = self._chain.observers[lease.observer].executor == "processes"
-        conflicts = self._brought_to_its_end(
-            lease, self._attempt_in_child if offloaded else self._attempt_here
-        )
-        self._hub.call_soon(lambda: self._ended(lease, conflicts))
+        conflicts = 0
+        try:
+            conflicts = self._brought_to_its_end(
+                lease, self._attempt_in_child if offloaded else self._attempt_here
+            )
+        finally:
+            # Whatever came out of it: else the place were lost, and the lease renewed for ever.
+            self._hub.call_soon(lambda: self._ended(lease, conflicts))
 
     def _attempt_here(self, lease: Lease) -> int:
         return self._attempts.attempt(lease, self._watchdog)
@@ -295,8 +301,8 @@ class Shift:
         self._look_at, self._look_again, self._empty_looks = 0.0, True, 0
 
     def _wait(self, until: float) -> None:
-        if self._looking is None and self._wants_more(time.monotonic()):
-            until = min(until, self._look_at)
+        if self._looking is None and not self._stop.is_set():
+            until = min(until, max(self._look_at, min(room.look_at for room in self._rooms.values())))
         self._hub.idle(max(0.0, until - time.monotonic()), *self._subscription.sockets())
         if self._subscription.heard():
             self._look_soon()
@@ -311,12 +317,14 @@ class Shift:
                 tending.result()
             except StoreUnavailable:
                 pass  # the next look will say so
-        if self._tending is None and now >= self._tend_at and not self._stop.is_set():
+        if self._tending is None and now >= self._tend_at:
             self._tend_at = now + LEASE / 3
             self._tending = self._hub.submit(self._tend_task)
 
     def _tend_task(self) -> None:
         self._dirty.renew(self._held())
+        if self._stop.is_set():
+            return  # its grace is longer than a lease: what still runs is kept, and that is all
         self._registration.refresh()
         now_active = active(self._db.client)
         if not now_active.allows(self._chain.digest):
@@ -335,7 +343,10 @@ class Shift:
             mine = names.index(self._registration.name)
             self._own = frozenset(range(mine, self._dirty.tablets, len(names)))
         if alone_after_all and len(names) == len(others) and active(self._db.client).beside:
-            activate(self._db, self._chain.observed, self._chain.digest)
+            try:
+                activate(self._db, self._chain.observed, self._chain.digest)
+            except ConfigurationError:
+                pass  # another rolling start has just begun: then this one is not over
 
 
 def _room(db: Database, chain: Chain, executor: str, places: int) -> Room:

@@ -139,7 +139,7 @@ def status(db: Database, chain: Chain | None = None) -> Status:
     )
     facts = db.store.all_facts()
     limits = [one.maxmemory for one in facts]
-    now = _server_time(db)
+    now = db.store.now()
     return Status(
         namespace=db.namespace,
         time=now,
@@ -194,7 +194,7 @@ def locks(db: Database, limit: int = 1000) -> list[HeldLock]:
     if limit < 1:
         raise ValueError(f"limit is 1 or more, not {limit}")
     found = heapq.nsmallest(limit, db.locks(limit), key=lambda lock: lock.wall)
-    now = _server_time(db)
+    now = db.store.now()
     unpacked = [unpack_lock(lock.packed) for lock in found]
     owners = sorted({lock.owner for lock in unpacked})
     alive = _call(db, [(b"EXISTS", db.client.token_of(owner)) for owner in owners])
@@ -328,14 +328,5 @@ def _tags(db: Database, definitions: Mapping[str, TableDefinition], tables: Iter
     return [tag for table in sorted(tables) if table in definitions for tag in db.catalog.table(table).tags]
 
 
-def _server_time(db: Database) -> int:
-    now: int = db.store.one(db.store.script("now", [db.store.keyspace.oracle]))
-    return now
-
-
 def _call(db: Database, commands: Sequence[Command]) -> list[Any]:
-    """The replies to any number of commands, sent a batch at a time."""
-    replies: list[Any] = []
-    for start in range(0, len(commands), _BATCH):
-        replies += db.store.call(*commands[start : start + _BATCH])
-    return replies
+    return db.store.call_many(commands, _BATCH)

@@ -27,6 +27,16 @@ _AGAIN: Final = 0.5
 """Seconds between two exceptions raised in a thread: it needs a moment for one, and may have swallowed it."""
 
 
+_BOOKKEEPING: Final = frozenset(
+    {
+        ("percolator_core.watchdog", "guard"),
+        ("percolator_core.watchdog", "release"),
+        ("percolator_core.attempt", "_limited"),
+    }
+)
+"""Modules and functions that a run passes through on its way into the observer's code, and out of it."""
+
+
 class ObserverTimeout(BaseException):
     """Raised inside an observer that has run past its declared timeout.
 
@@ -69,6 +79,7 @@ class Watchdog:
         self._hub = hub
         self._stop = threading.Event()
         self._threads: set[Deadline] = set()
+        self._watching = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="percolator-watchdog", daemon=True)
         self._in_main = hub is not None and threading.current_thread() is threading.main_thread()
         self._before: Any = None
@@ -91,8 +102,9 @@ class Watchdog:
         self._threads.add(deadline)
 
     def release(self, deadline: Deadline) -> None:
-        """The run is over."""
-        self._threads.discard(deadline)
+        """The run is over: what follows in its thread, such as its commit, is not interrupted any more."""
+        with self._watching:
+            self._threads.discard(deadline)
 
     def _watch(self) -> None:
         while not self._stop.wait(_TICK):
@@ -103,9 +115,10 @@ class Watchdog:
                     signal.pthread_kill(self._hub.thread, signal.SIGURG)
                 else:
                     _raise_in(self._hub.thread, overdue)
-            for deadline in list(self._threads):
-                if now > deadline.at and deadline.thread is not None:
-                    _raise_in(deadline.thread, deadline)
+            with self._watching:
+                for deadline in list(self._threads):
+                    if now > deadline.at and deadline.thread is not None:
+                        _raise_in(deadline.thread, deadline)
 
     def _overdue(self, now: float) -> Deadline | None:
         task = None if self._hub is None else self._hub.running
@@ -135,10 +148,13 @@ def _may_be_interrupted(frame: FrameType | None) -> bool:
 
     It may in the observer and in whatever that calls, but not while the bookkeeping of the store changes.
     There only the wait for a reply may, which closes the connection then. What is spared now comes round
-    again at the next tick, or ends at the hub.
+    again at the next tick, or ends at the hub. So is what begins and ends a run: a deadline that nobody takes
+    back would strike later runs.
     """
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
+        if (module, frame.f_code.co_name) in _BOOKKEEPING or module.startswith("percolator_core.offload."):
+            return False
         if module.startswith("percolator_core.store."):
             return frame.f_code.co_name == "_receive"
         if module.startswith("percolator_core."):

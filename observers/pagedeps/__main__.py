@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         Console(stderr=True).print(str(error), markup=False)
         return 1
     except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted: the same command starts over, or carries on with --state")
         return 130
     if chosen.json:
         sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
@@ -55,8 +56,8 @@ def _count(text: str) -> int:
 def show(report: Report, console: Console) -> None:
     """Print the report as a table."""
     console.print(
-        f"{report.pages:,} pages, {report.resources:,} resources, {report.dependencies:,} dependencies"
-        f" on them; {report.missing:,} missing"
+        f"pages: {report.pages:,}, resources: {report.resources:,}, dependencies on them: "
+        f"{report.dependencies:,}, missing: {report.missing:,}"
     )
     table = Table(box=None, pad_edge=False)
     table.add_column("")
@@ -69,7 +70,8 @@ def show(report: Report, console: Console) -> None:
             said = f"none, though {step.depend:,} depend on it"
         elif step.address:
             only = "only the" if not step.others and step.rendered == step.depend else "of the"
-            said = f"{only} {step.depend:,} pages which depend on it"
+            pages = "page that depends" if step.depend == 1 else "pages that depend"
+            said = f"{only} {step.depend:,} {pages} on it"
         what = f"{step.address} {step.what}".strip()
         table.add_row(escape(what), f"{step.rendered:,}", f"{step.runs:,}", f"{step.seconds:.2f}", said)
     console.print(table)

@@ -73,7 +73,7 @@ def run(
     """
     source = Folder.read(folder, limit)
     if out is not None and out.resolve().is_relative_to(folder.resolve()):
-        raise ConfigurationError(f"{out} lies in the folder that is read: name another one.")
+        raise ConfigurationError(f"{out} lies in the folder that is read: name another one")
     with ExitStack() as stack:
         place = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pagedeps-")))
         chain = Chain.load(CHAIN)

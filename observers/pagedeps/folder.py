@@ -47,7 +47,7 @@ class Folder:
             elif media_type_of(path_address(path)).startswith(("text/css", "image/", "font/")):
                 resources[path] = file
         if not pages:
-            raise ConfigurationError(f"{folder} has no HTML files: name a folder that has.")
+            raise ConfigurationError(f"{folder} has no HTML files: name a folder that has")
         return cls(dict(islice(pages.items(), limit)), resources)
 
 

@@ -145,8 +145,7 @@ def _work(workers: Workers, marks: int) -> tuple[float, float, float]:
         workers.listen(_LOOK)
         most = max(most, resident(process.pid))
     seconds = time.monotonic() - began
-    workers.stop()
-    return (workers.counts().ran - ran) / seconds, (most - at_first) / _MEGABYTE, most / _MEGABYTE
+    return (workers.stop().ran - ran) / seconds, (most - at_first) / _MEGABYTE, most / _MEGABYTE
 
 
 def resident(pid: int) -> int:

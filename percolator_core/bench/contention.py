@@ -24,10 +24,10 @@ from typing import Final
 from percolator_core.bench import progress
 from percolator_core.bench.figure import Figure, Unit, median_figure
 from percolator_core.bench.scale import Scale
-from percolator_core.bench.servers import Crewed, place, worker_beside
+from percolator_core.bench.servers import place
+from percolator_core.bench.workers import Workers, shipped_chain, workers_of
 from percolator_core.database import Database
-from percolator_core.dirty import DirtyIndex
-from percolator_core.errors import PercolatorError, StoreUnavailable
+from percolator_core.errors import PercolatorError
 from percolator_core.model import Cell
 from percolator_core.observers import ObserverTransaction
 from percolator_core.recipes import CombineQueue
@@ -101,10 +101,14 @@ _WAYS: Final = (
 
 def measure(scale: Scale) -> Iterator[Figure]:
     """Transactions a second and the share of aborted attempts, for each way and share of hot rows."""
-    with place("unix") as here, worker_beside(here, "hot_rows") as worker:
-        race = _Race(here.db, worker, max(1, scale.operations // 2))
+    with (
+        shipped_chain("hot_rows") as chain,
+        place("unix") as here,
+        workers_of(here, chain) as workers,
+    ):
+        race = _Race(here.db, workers, max(1, scale.operations // 2))
         for way in _WAYS:
-            race.run(way, 1.0)  # the worker process may still be starting
+            race.run(way, 1.0)  # the first ones warm up
         race.forget()
         for number in range(scale.rounds):
             for share in SHARES:
@@ -133,10 +137,9 @@ def _figure(where: str, name: str, unit: Unit, samples: list[float], share: floa
 class _Race:
     """Runs the ways on rows that no other run uses, and keeps what came out, round by round."""
 
-    def __init__(self, db: Database, worker: Crewed, transactions: int) -> None:
+    def __init__(self, db: Database, workers: Workers, transactions: int) -> None:
         self._db = db
-        self._worker = worker.process
-        self._dirty = DirtyIndex(db.client, worker.chain.observed)
+        self._workers = workers
         self._transactions = transactions
         self._runs = 0
         self.rates: dict[tuple[str, float], list[float]] = {}
@@ -147,7 +150,12 @@ class _Race:
         self.rates, self.aborted = {}, {}
 
     def run(self, way: _Way, share: float) -> None:
-        """Raises PercolatorError if the amounts do not add up in the end."""
+        """Do all transactions, and wait until the amounts are up to date.
+
+        Raises:
+            PercolatorError: the amounts do not add up in the end.
+            StoreUnavailable: the worker ended, or did not get done.
+        """
         self._runs += 1
         prefix = b"run%d:" % self._runs
         count = self._transactions
@@ -169,20 +177,11 @@ class _Race:
         with self._db.concurrency(WIDTH) as executor:
             for _ in executor.map(one, range(count)):
                 pass
-        self._wait_until_up_to_date()
+        self._workers.wait_until_idle(_LIMIT, _LOOK)
         seconds = time.perf_counter() - started
         self._check(way, prefix, count, hot)
         self.rates.setdefault((way.name, share), []).append(count / seconds)
         self.aborted.setdefault((way.name, share), []).append((attempts - count) / attempts)
-
-    def _wait_until_up_to_date(self) -> None:
-        until = time.monotonic() + _LIMIT
-        while sum(self._dirty.backlog().values()):
-            if time.monotonic() > until or self._worker.poll() is not None:
-                raise StoreUnavailable(
-                    f"the worker process of the benchmark ended, or did not get done in {_LIMIT:g} s"
-                )
-            time.sleep(_LOOK)
 
     def _check(self, way: _Way, prefix: bytes, count: int, hot: int) -> None:
         found = {

@@ -28,11 +28,11 @@ from typing import Final
 
 from percolator_core.attempt import ObserverCounts
 from percolator_core.bench import progress
-from percolator_core.bench.crews import crew_beside
 from percolator_core.bench.figure import Figure, Target, Unit, median_figure
 from percolator_core.bench.report import Note
 from percolator_core.bench.scale import Scale
 from percolator_core.bench.servers import place
+from percolator_core.bench.workers import shipped_chain, workers_of
 from percolator_core.database import Database
 from percolator_core.errors import PercolatorError
 from percolator_core.model import Cell
@@ -56,6 +56,12 @@ _WIDTH: Final = 64
 _ATTEMPTS: Final = 10_000
 _ROUND: Final = 3
 """Rounds of the other suites that one here stands for: it takes seconds."""
+
+_LIMIT: Final = 120.0
+"""Seconds for the workers to get done."""
+
+_LOOK: Final = 0.005
+"""Seconds between two looks whether they are."""
 
 _SUITE: Final = "duplicates"
 
@@ -153,7 +159,11 @@ def _run(workload: Workload, changes: int) -> _Done:
     """The workload in a store of its own."""
     rows = [b"row:%d" % number for number in range(max(1, changes // workload.times))]
 
-    with place("unix") as here, crew_beside(here, "changes", WORKERS) as crew:
+    with (
+        shipped_chain("changes") as chain,
+        place("unix") as here,
+        workers_of(here, chain, WORKERS) as workers,
+    ):
 
         def write(number: int) -> None:
             row = rows[number % len(rows)]
@@ -163,9 +173,9 @@ def _run(workload: Workload, changes: int) -> _Done:
         with here.db.concurrency(_WIDTH) as executor:
             for _ in executor.map(write, range(changes)):
                 pass
-        crew.wait_until_idle()
+        workers.wait_until_idle(_LIMIT, _LOOK)
         seconds = time.perf_counter() - started
-        counts = crew.stop()
+        counts = workers.stop()
         check(here.db, workload, rows, counts.ran)
     return _Done(changes, counts, seconds)
 

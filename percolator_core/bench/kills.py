@@ -121,8 +121,7 @@ def _count(here: Place, workers: Workers, events: int) -> _Done:
             raise StoreUnavailable(f"the workers did not get done in {_LIMIT:g} s")
         killer.look(_LOOK)
     seconds = time.monotonic() - began
-    workers.stop()
-    return _Done(seconds, killer.kills, workers.counts())
+    return _Done(seconds, killer.kills, workers.stop())
 
 
 def _write(db: Database, numbers: range, keys: int) -> None:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import redis
 
 from percolator_core.database import Database, connect
-from percolator_core.observers import Chain
 from percolator_core.private_server import LOOPBACK, PrivateServer
 from percolator_core.store.folder import COMPACT
 
@@ -24,9 +20,6 @@ Transport = Literal["unix", "tcp"]
 TRANSPORTS: Final[tuple[Transport, ...]] = ("unix", "tcp")
 
 NAMESPACE: Final = "bench"
-
-_STOP_LIMIT: Final = 30.0
-"""Seconds for a worker to finish what it has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,36 +74,3 @@ def _url(transport: Transport, folder: Path) -> Iterator[str]:
     settings |= {name: str(value) for name, value in COMPACT.items()}
     with PrivateServer(listens=True, **settings) as server:
         yield f"redis://{LOOPBACK}:{server.port}/0"
-
-
-class Crewed(NamedTuple):
-    """A chain, and the process of a worker that runs it."""
-
-    chain: Chain
-    process: subprocess.Popen[bytes]
-
-
-@contextmanager
-def worker_beside(here: Place, folder_name: str) -> Iterator[Crewed]:
-    """A worker process that runs one of the benchmarks' chains, until the block ends."""
-    with as_file(files("percolator_core.bench").joinpath(folder_name)) as folder:
-        chain = Chain.load(folder)
-        chain.create_tables(here.db)
-        where = ["--url", here.url, "--namespace", NAMESPACE]
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "percolator_core", "worker", str(folder), *where],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            # Ctrl-C is for the benchmark, which then stops the worker.
-            start_new_session=True,
-        )
-        try:
-            yield Crewed(chain, worker)
-        finally:
-            worker.terminate()
-            try:
-                worker.wait(_STOP_LIMIT)
-            except subprocess.TimeoutExpired:
-                worker.kill()
-                worker.wait()

@@ -19,19 +19,20 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
+from percolator_core.attempt import ObserverCounts
 from percolator_core.bench import progress
-from percolator_core.bench.crews import crew_beside
 from percolator_core.bench.figure import Figure, Target, Unit, median_figure
 from percolator_core.bench.report import Note
 from percolator_core.bench.scale import Scale
 from percolator_core.bench.servers import place
 from percolator_core.bench.trie import SEEN, TABLE, WAIT, Shape
+from percolator_core.bench.workers import shipped_chain, workers_of
 from percolator_core.database import Database
 from percolator_core.errors import PercolatorError
 from percolator_core.transaction import Transaction
-from percolator_core.worker import ObserverCounts
 
 RATE: Final = Target("at least", 6000)
 """Twice what Fluo's developers published for 18 machines."""
@@ -57,6 +58,12 @@ _KNOWN: Final = 10
 
 _ROUND: Final = 3
 """Rounds of the other suites that one here stands for: it takes seconds."""
+
+_LIMIT: Final = 120.0
+"""Seconds for the workers to get done."""
+
+_LOOK: Final = 0.005
+"""Seconds between two looks whether they are."""
 
 _SUITE: Final = "stress"
 
@@ -112,20 +119,20 @@ def measure(scale: Scale) -> Iterator[Figure | Note]:
     )
 
 
-def _round(workers: int, numbers: int) -> _Round:
+def _round(processes: int, numbers: int) -> _Round:
     """A load and its batches in a store of their own."""
     shape = Shape("trie", _BITS, _STOP)
     chance = random.Random()
     known: set[int] = set()
-    with place("unix") as here:
-        with crew_beside(here, "trie", workers) as crew:
+    with shipped_chain("trie") as chain, place("unix") as here:
+        with workers_of(here, chain, processes) as workers:
             progress.tell("loading")
-            trie = Trie(here.db, shape, crew.wait_until_idle)
+            trie = Trie(here.db, shape, partial(workers.wait_until_idle, _LIMIT, _LOOK))
             load = trie.load([chance.randrange(MOST) for _ in range(numbers)], known)
             # Others do the batches, so that these have done the load and nothing else.
-            runs = crew.stop()
-        with crew_beside(here, "trie", workers) as crew:
-            trie = Trie(here.db, shape, crew.wait_until_idle)
+            runs = workers.stop()
+        with workers_of(here, chain, processes) as workers:
+            trie = Trie(here.db, shape, partial(workers.wait_until_idle, _LIMIT, _LOOK))
             batches = []
             for number in range(_BATCHES):
                 progress.tell(f"batch {number + 1} of {_BATCHES}")

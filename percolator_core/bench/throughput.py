@@ -104,8 +104,7 @@ def _index(here: Place, chain: Chain, documents: Mapping[bytes, bytes], processe
                 pass
         workers.wait_until_idle(_LIMIT, look=0.05)
         seconds = time.perf_counter() - began
-        workers.stop()
-        counts = workers.counts()
+        counts = workers.stop()
     if counts.quarantined:
         raise PercolatorError(f"{counts.quarantined:,} cells of the made crawl were put aside")
     return seconds, counts.ran

@@ -18,7 +18,6 @@ from percolator_core.attempt import ObserverCounts
 from percolator_core.bench.servers import NAMESPACE, Place
 from percolator_core.crew.messages import STOP, Orders
 from percolator_core.crew.process import Process
-from percolator_core.dirty import DirtyIndex
 from percolator_core.errors import StoreUnavailable
 from percolator_core.observers import Chain
 
@@ -31,12 +30,16 @@ _LOOK: Final = 0.02
 
 
 class Workers:
-    """The worker processes of one chain; not for several threads."""
+    """The worker processes of one chain, whose supervisor is this process. Not for several threads."""
 
     def __init__(self, here: Place, chain: Chain) -> None:
-        self.chain = chain
-        self._db = here.db
-        self._dirty = DirtyIndex(here.db.client, chain.observed)
+        self._here = here
+        self._marks = [
+            tag + b"dirty:" + observer.encode()
+            for (table, _), observers in chain.observed.items()
+            for tag in here.db.catalog.table(table).tags
+            for observer in observers
+        ]
         self._orders = Orders(str(chain.path), here.url, NAMESPACE, threads=8, width=256, parent=os.getpid())
         self._selector = selectors.DefaultSelector()
         self._running: list[Process] = []
@@ -56,31 +59,35 @@ class Workers:
     def wait_until_at_work(self) -> None:
         """Until all processes are registered as workers.
 
-        Raises StoreUnavailable: one ended instead, or took too long.
+        Raises:
+            StoreUnavailable: one ended instead, or took too long.
         """
-        self._wait(
-            lambda: (
-                all(one.up for one in self._running) and len(live_workers(self._db)) >= len(self._running)
-            ),
-            _START_LIMIT,
-            "did not come to work",
-        )
+        self._wait(self._are_at_work, _START_LIMIT, "did not come to work")
 
     def wait_until_idle(self, limit: float, look: float = _LOOK) -> None:
-        """Until no notification is left; a look takes place every ``look`` seconds.
+        """Until no notification is left, with a look every ``look`` seconds; for when nobody else writes.
 
-        Raises StoreUnavailable: a process ended, or it took longer than ``limit`` seconds.
+        Raises:
+            StoreUnavailable: a process ended, or it took longer than ``limit`` seconds.
         """
         self._wait(lambda: not self.backlog(), limit, f"did not get done in {limit:g} s", look)
 
     def backlog(self) -> int:
-        """The notifications that are left."""
-        return sum(self._dirty.backlog().values())
+        """The notifications that are left, all counted at one moment.
+
+        A run sets other marks before it clears its own. Looked at one tablet after the other both could be
+        missed: the new mark is not there yet in the first, and the old one is gone already in the second.
+        """
+        pipeline = self._here.raw.pipeline(transaction=True)
+        for key in self._marks:
+            pipeline.zcard(key)
+        return sum(pipeline.execute())
 
     def listen(self, seconds: float) -> None:
-        """Take in what the processes report, for so long.
+        """Take in what the processes report, for so many seconds.
 
-        Raises StoreUnavailable: one has ended by itself.
+        Raises:
+            StoreUnavailable: one has ended by itself.
         """
         until = time.monotonic() + seconds
         while True:
@@ -88,10 +95,7 @@ class Workers:
                 key.data()
             for process in self._running:
                 if process.has_ended():
-                    process.close()
-                    raise StoreUnavailable(
-                        f"a worker process of the benchmark ended by itself ({process.ending()})"
-                    ) from process.error
+                    raise _ended(process, "by itself")
             if time.monotonic() >= until:
                 return
 
@@ -104,8 +108,12 @@ class Workers:
         """What all of them reported so far, added up; of each one killed, all but its last quarter second."""
         return ObserverCounts.sum([*self._ended, *(one.counts.total() for one in self._running)])
 
-    def stop(self) -> None:
-        """Have all finish what they have begun, and end."""
+    def stop(self) -> ObserverCounts:
+        """Have all finish what they have begun, and end; what all of them did, as `counts` adds it up.
+
+        Raises:
+            StoreUnavailable: one had died, or did not get done, so that what it did is not wholly known.
+        """
         for process in self._running:
             process.tell(STOP)
         until = time.monotonic() + _STOP_LIMIT
@@ -114,12 +122,19 @@ class Workers:
                 for key, _ in self._selector.select(_LOOK):
                     key.data()
             self.kill(process)
+            if process.returncode:
+                raise _ended(process, "instead of getting done")
+        return self.counts()
 
     def close(self) -> None:
         """Leave no process behind."""
         for process in self.running:
             self.kill(process)
         self._selector.close()
+
+    def _are_at_work(self) -> bool:
+        known = len(live_workers(self._here.db))
+        return known >= len(self._running) and all(one.up for one in self._running)
 
     def _bury(self, process: Process) -> None:
         process.close()
@@ -134,9 +149,21 @@ class Workers:
             self.listen(look)
 
 
+def _ended(process: Process, how: str) -> StoreUnavailable:
+    """The error to raise for a process that is over."""
+    process.close()  # with the last of what it said
+    made = StoreUnavailable(f"a worker process of the benchmark ended {how} ({process.ending()})")
+    made.__cause__ = process.error
+    return made
+
+
 @contextmanager
 def workers_of(here: Place, chain: Chain, processes: int = 1) -> Iterator[Workers]:
-    """So many worker processes of a chain, at work, until the block ends."""
+    """So many worker processes of a chain, at work, until the block ends.
+
+    Raises:
+        StoreUnavailable: they did not come to work.
+    """
     chain.create_tables(here.db)
     with _quiet():
         made = Workers(here, chain)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +13,7 @@ from percolator_core.cli import output as outputs
 from percolator_core.cli.bytestext import json_bytes, parse_bytes, show_bytes, show_value
 from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, connect_to_existing
 from percolator_core.cli.output import Failure, count_of
+from percolator_core.cli.times import show_time
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -171,12 +172,6 @@ def parse_time(text: str | None) -> int | datetime | None:
             f"--at {text!r} has no time zone: add Z for UTC, or an offset such as +02:00"
         )
     return moment
-
-
-def show_time(timestamp: float) -> str:
-    """A timestamp in microseconds as a time in UTC, to the millisecond."""
-    moment = datetime.fromtimestamp(timestamp / 1e6, UTC)
-    return moment.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _row(found: Row) -> dict[str, Any]:

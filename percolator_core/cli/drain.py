@@ -23,6 +23,7 @@ from percolator_core.cli.options import (
 )
 from percolator_core.cli.output import ExitCode, Failure, count_of
 from percolator_core.cli.signals import stopping
+from percolator_core.cli.times import parse_length
 from percolator_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -109,13 +110,11 @@ def drain(
 
 
 def _seconds(timeout: float | None, budget: str | None) -> float | None:
-    from percolator_core.cli.gc import parse_age
-
     if budget is None:
         return timeout
     if timeout is not None:
         raise typer.BadParameter("--timeout and --budget are the same: give one of them")
-    return parse_age(budget).total_seconds()
+    return parse_length(budget).total_seconds()
 
 
 def _here(

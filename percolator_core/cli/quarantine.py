@@ -11,7 +11,6 @@ from rich.text import Text
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.bytestext import json_bytes, parse_bytes, show_bytes
-from percolator_core.cli.data import show_time
 from percolator_core.cli.options import (
     DEFAULT_URL,
     ChainPath,
@@ -21,6 +20,7 @@ from percolator_core.cli.options import (
     load_chain,
 )
 from percolator_core.cli.output import count_of
+from percolator_core.cli.times import show_time
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -103,6 +103,12 @@ def rerun(
             output.note("what was marked stays marked: the same command marks the rest, once this is mended")
             raise
     output.result(_data(chain, chosen, counts, dry_run=dry_run), *_human(counts, dry_run=dry_run))
+    taken = _columns(conditions)
+    if taken and counts.looked_at and not counts.chosen:
+        output.note(
+            "no cell meets all conditions: every name but row and revision is taken for a column of the same "
+            f"row, here {', '.join(taken)}"
+        )
     if counts.chosen and not dry_run:
         output.note(f"workers redo them, or `percolator drain {path}`")
 
@@ -117,6 +123,13 @@ def _conditions(texts: list[str], observer: Observer, *, outdated: bool) -> list
     if outdated:
         conditions.append(Condition(REVISION, "<", observer.revision))
     return conditions
+
+
+def _columns(conditions: Iterable[Condition]) -> list[str]:
+    """The names in conditions that stand for columns, as a misspelt one does, too."""
+    from percolator_core.condition import REVISION, ROW
+
+    return sorted({one.name for one in conditions} - {REVISION, ROW})
 
 
 def _data(chain: Chain, observer: Observer, counts: RerunCounts, *, dry_run: bool) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.data import show_time
 from percolator_core.cli.options import (
     DEFAULT_URL,
     Namespace,
@@ -17,6 +16,7 @@ from percolator_core.cli.options import (
     connect_to_existing,
     load_chain,
 )
+from percolator_core.cli.times import show_time
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -24,6 +23,7 @@ from percolator_core.cli.options import (
     load_chain,
 )
 from percolator_core.cli.output import Failure, count_of
+from percolator_core.cli.times import show_time
 
 if TYPE_CHECKING:
     from percolator_core.observers import Chain
@@ -68,8 +68,10 @@ def trace(
     with connect_to_existing(url, namespace, chain) as db:
         found = read_trace(db, chain, table, row, column, change=wanted, depth=depth)
     if not found.changes:
-        what = f"row {show_bytes(row, _LONGEST_ROW)} of {table} has no such change that an observer watches"
-        raise Failure(f"{what}, or garbage collection has dropped it")
+        raise Failure(
+            f"row {show_bytes(row, _LONGEST_ROW)} of {table} has no such change that an observer watches, or "
+            f"garbage collection has dropped it: `percolator scan {table}` lists the rows that there are"
+        )
     output = outputs.current()
     output.result(trace_data(found), *_Drawing(found).trees, _sum(found))
     for note in notes(found, chain, path):
@@ -120,7 +122,7 @@ class _Drawing:
         self.trees = [self._tree(change) for change in found.changes]
 
     def _tree(self, change: Change) -> Tree:
-        when = "" if change.timestamp is None else f" {show_time(change.timestamp)}"
+        when = "" if change.timestamp is None else f" {_time(change.timestamp)}"
         root = Tree(Text.assemble((_cell(change), "bold"), f"  {_SAID[change.kind]}{when}"))
         # A stack and no recursion: a loop of the chain may be a thousand runs deep.
         todo: list[tuple[Tree, Change, Outcome | int]] = [
@@ -152,7 +154,7 @@ class _Drawing:
         if run is None:
             return line.append(f"  {_state(outcome)}", _STYLES.get(outcome.state, "yellow"))
         line.append("  again, began" if outcome.again else "  began")
-        line.append(f" {show_time(run.start_timestamp)}" if outcome.lag is None else f" +{_ms(outcome.lag)}")
+        line.append(f" {_time(run.start_timestamp)}" if outcome.lag is None else f" +{_ms(outcome.lag)}")
         if run.number in self._drawn:
             return line.append(", shown above")
         return line.append(f", took {_ms(run.seconds)}{_facts(run)}")
@@ -203,10 +205,9 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms"
 
 
-def show_time(timestamp: int) -> str:
-    """A timestamp as a time in UTC, to the microsecond: commits follow upon each other within one."""
-    moment = datetime.fromtimestamp(timestamp // 1_000_000, UTC).replace(microsecond=timestamp % 1_000_000)
-    return moment.isoformat(sep=" ", timespec="microseconds").replace("+00:00", "Z")
+def _time(timestamp: int) -> str:
+    # Commits follow upon each other within a millisecond.
+    return show_time(timestamp, to="microseconds")
 
 
 def _plain(data: Any) -> Any:

@@ -76,7 +76,7 @@ def parse_address(text: str) -> Address:
     try:
         return Address.parse(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--http") from None
+        raise typer.BadParameter(str(error), param_hint="'--http'") from None
 
 
 Strategy = Annotated[

@@ -69,11 +69,14 @@ class Reports:
         self._thread = threading.Thread(target=self._write, name="percolator-reports", daemon=True)
         self._thread.start()
 
-    def up(self, worker: Worker, times: RunTimes) -> None:
-        """The worker begins; its counts and the times of its runs are reported from now on."""
+    def up(self, worker: Worker, times: RunTimes, name: str) -> None:
+        """The worker begins; its counts and the times of its runs are reported from now on.
+
+        ``name`` is that of its client in locks.
+        """
         self._pulse, self._times, self._began = Pulse(worker), times, time.monotonic()
         self._worker = worker
-        self._lines.put(report("up", True))
+        self._lines.put(report("up", name))
 
     def log(self, _: Any, __: str, event: Any) -> Any:
         """A structlog processor, the last one."""
@@ -136,6 +139,7 @@ class Member:
         chain = Chain.load(orders.chain)
         times = RunTimes(chain.observers, logged=orders.log_level == "debug")
         with connect(orders.url, orders.namespace) as db:
+            db.client.declare_dead(orders.dead)
             # Known first, and asked afterwards: a stop in between is seen by one of the two.
             self._worker = worker = Worker(
                 db,
@@ -149,7 +153,7 @@ class Member:
             )
             if self._stopping:
                 worker.stop()
-            self._reports.up(worker, times)
+            self._reports.up(worker, times, db.client.owner().decode())
             worker.run()
             if worker.abandoned:
                 log.warning(

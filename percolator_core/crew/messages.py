@@ -3,7 +3,7 @@
 The parent writes the `Orders` as one line of JSON, then words. A process writes reports, each a JSON object
 of one member::
 
-    {"up": true}                             its chain is loaded and its store is there
+    {"up": NAME}                             its chain is loaded and its store is there; its name in locks
     {"log": {"event": …, "level": …, …}}     a line for the parent's log
     {"counts": {"seconds": …, "observers": {NAME: {FIELD: NUMBER}}, "stalled": …, "begun": …,
      "times": {NAME: [SECONDS, NUMBER, …]}}}
@@ -49,8 +49,8 @@ _COUNTED: Final = tuple(field.name for field in fields(ObserverCounts))
 class Orders:
     """What a worker process does; ``parent`` is the process that it works for.
 
-    What the log says below ``log_level`` is not reported. The other fields are as those of
-    `percolator_core.worker.Worker`.
+    What the log says below ``log_level`` is not reported. ``dead`` are the names, in locks, of processes that
+    the parent has buried. The other fields are as those of `percolator_core.worker.Worker`.
 
     The URL may hold a password, so the orders go through a pipe and never stand on a command line.
     """
@@ -65,6 +65,7 @@ class Orders:
     rolling: bool = False
     cpus: int | None = None
     log_level: str = "info"
+    dead: tuple[str, ...] = ()
 
     def to_line(self) -> bytes:
         """In one line, with its end."""
@@ -73,7 +74,8 @@ class Orders:
     @classmethod
     def from_line(cls, line: bytes) -> Orders:
         """The inverse of `to_line`."""
-        return cls(**json.loads(line))
+        content = json.loads(line)
+        return cls(**content | {"dead": tuple(content["dead"])})
 
 
 class LineCutter:

@@ -82,13 +82,14 @@ class _Pipe:
 class Process:
     """A worker process, started by making this; ``selector`` calls, with its data, what reads its pipes.
 
-    ``up`` tells whether it got as far as working, ``counts`` and ``times`` what it reported last, ``begun``
-    whether its loop was there then, ``error`` what it said it ended with, ``killed`` whether its parent
-    killed it.
+    ``up`` tells whether it got as far as working, ``name`` is its name in locks from then on, ``counts`` and
+    ``times`` are what it reported last, ``begun`` whether its loop was there then, ``error`` what it said it
+    ended with, ``killed`` whether its parent killed it.
     """
 
     def __init__(self, orders: Orders, selector: selectors.BaseSelector) -> None:
         self.up = False
+        self.name = ""
         self.up_since = time.monotonic()
         self.counts = Counts()
         self.begun = False
@@ -175,7 +176,7 @@ class Process:
 
     def _act_on(self, kind: str, content: Any) -> None:
         if kind == "up":
-            self.up, self.up_since = True, time.monotonic()
+            self.up, self.up_since, self.name = True, time.monotonic(), str(content)
             log.info("worker started", process=self.pid)
         elif kind == "log":
             self._relay(content)

@@ -10,8 +10,9 @@ import os
 import selectors
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from percolator_core.attempt import ObserverCounts
@@ -38,6 +39,9 @@ GRACE: Final = 15.0
 
 BREAK_OFF_GRACE: Final = 5.0
 """Seconds that a process gets that was told not to wait for its runs."""
+
+_REMEMBERED: Final = 64
+"""Names of processes that have ended which the next ones are told, so that locks left behind are resolved."""
 
 _TICK: Final = 0.1
 """Seconds between two looks at everything that no pipe tells."""
@@ -127,6 +131,7 @@ class Crew:
         self._told = False
         self._end_at = 0.0
         self._served: list[Served] = []
+        self._dead: deque[str] = deque(maxlen=_REMEMBERED)
         self._times: dict[str, Histogram] = {}
         self._moving = threading.Lock()
         """Held while the counts of a process move from those that run to those that have ended."""
@@ -222,7 +227,7 @@ class Crew:
             for seat in self._seats:
                 if seat.process is None and now >= seat.start_at:
                     assert self._selector is not None
-                    seat.process = Process(self._orders, self._selector)
+                    seat.process = Process(replace(self._orders, dead=tuple(self._dead)), self._selector)
         self._listen()
         for seat in self._seats:
             if seat.process is not None and seat.process.has_ended():
@@ -239,6 +244,7 @@ class Crew:
         process.close()
         with self._moving:
             seat.process = None
+            self._dead += [process.name] if process.name else []
             self._served.append(Served(process.pid, process.ending(), process.counts))
             self._times = _added_up([self._times, process.times])
         self._was_up = self._was_up or process.up

@@ -57,7 +57,7 @@ def readiness(subject: Subject, seen: Seen) -> Verdict:
     if subject.stopping():
         return Verdict(False, "the worker is stopping", facts)
     if seen.status is None:
-        return Verdict(False, f"the store does not answer: {seen.error}", facts)
+        return Verdict(False, f"the store cannot be asked: {seen.error}", facts)
     if not subject.begun():
         return Verdict(False, "the worker starts", facts)
     if inactive:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -20,10 +21,10 @@ from percolator_core.database import connect
 from percolator_core.dirty import DirtyIndex, Lease
 from percolator_core.errors import StoreUnavailable
 from percolator_core.observers import Chain, guards
-from percolator_core.offload.messages import Broken, Done, Logged, Orders, Up
+from percolator_core.offload.messages import Began, Broken, Done, Left, Logged, Orders, Term, Up
 from percolator_core.prefetch import Habits
 from percolator_core.runs import EndedRun
-from percolator_core.watchdog import Watchdog
+from percolator_core.watchdog import Deadline, Watchdog
 
 
 def main() -> None:
@@ -32,7 +33,10 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     # What an observer prints must not get into the results of the parent.
     os.dup2(2, 1)
-    with Connection(int(sys.argv[1])) as pipe:
+    # Not for what an observer starts: it would keep the pipe open when this process dies.
+    os.set_inheritable(int(sys.argv[1]), False)
+    with Connection(int(sys.argv[1])) as connection:
+        pipe = _Pipe(connection)
         _tell_logs_through(pipe)
         try:
             _serve(pipe, pipe.recv())
@@ -42,10 +46,49 @@ def main() -> None:
             pipe.send(_broken(error))
 
 
-def _serve(pipe: Connection, orders: Orders) -> None:
+class _Pipe:
+    """The pipe to the parent. Threads of an observer may log, so one message is sent at a time."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+
+    def send(self, message: object) -> None:
+        with self._sending:
+            self._connection.send(message)
+
+    def recv(self) -> Any:
+        return self._connection.recv()
+
+
+class _TellingWatchdog(Watchdog):
+    """Tells the parent when the observer's own code begins and ends, and learns how far the lease goes."""
+
+    def __init__(self, pipe: _Pipe) -> None:
+        super().__init__(None)
+        self._pipe = pipe
+        self.lease: Lease | None = None
+
+    def guard(self, deadline: Deadline) -> None:
+        self._pipe.send(Began())
+        super().guard(deadline)
+
+    def release(self, deadline: Deadline) -> None:
+        super().release(deadline)
+        try:
+            self._pipe.send(Left())
+            term = self._pipe.recv()
+        except (EOFError, OSError):
+            return  # the parent is gone: what has been done is committed all the same
+        assert isinstance(term, Term)
+        assert self.lease is not None
+        self.lease.deadline, self.lease.before = term.deadline, term.before
+
+
+def _serve(pipe: _Pipe, orders: Orders) -> None:
     sys.path[:] = orders.path
     chain = Chain.load(orders.chain)
-    with connect(**orders.connect) as db, Watchdog(None) as watchdog:
+    with connect(**orders.connect) as db, _TellingWatchdog(pipe) as watchdog:
         counts = {name: ObserverCounts() for name in chain.observers}
         habits = {name: Habits() for name in chain.observers} if orders.prefetch else None
         dirty = DirtyIndex(db.client, chain.observed)
@@ -57,6 +100,7 @@ def _serve(pipe: Connection, orders: Orders) -> None:
         while True:
             lease = pipe.recv()
             assert isinstance(lease, Lease)
+            watchdog.lease = lease
             counts[lease.observer] = ObserverCounts()
             ended.clear()
             try:
@@ -72,13 +116,17 @@ def _broken(error: BaseException) -> Broken:
     return Broken(f"{type(error).__name__}: {error}", trace, isinstance(error, StoreUnavailable))
 
 
-def _tell_logs_through(pipe: Connection) -> None:
+_PLAIN: Final = frozenset({bytes, int, float, bool})
+
+
+def _tell_logs_through(pipe: _Pipe) -> None:
     def send(_: Any, level: str, event: Any) -> Any:
-        fields = {
-            key: value if isinstance(value, bytes | int | float) else str(value)
-            for key, value in event.items()
-        }
-        pipe.send(Logged(level, str(fields.pop("event", "")), fields))
+        # By the very type: of an enumeration, say, the parent knows nothing.
+        fields = {key: value if type(value) in _PLAIN else str(value) for key, value in event.items()}
+        try:
+            pipe.send(Logged(level, str(fields.pop("event", "")), fields))
+        except OSError:
+            pass  # the parent is gone, which is no failure of the observer that logs
         raise structlog.DropEvent
 
     structlog.configure(processors=[structlog.processors.format_exc_info, send])

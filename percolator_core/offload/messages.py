@@ -28,6 +28,24 @@ class Up:
 
 
 @dataclass(frozen=True, slots=True)
+class Began:
+    """The observer's own code begins: its time runs from here, at each repetition after a conflict anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The observer's own code is over. What follows is the store's; the child waits for a `Term` first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """The lease's deadlines as they are now: the worker renews it; by them alone is a weak mark cleared."""
+
+    deadline: int
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
 class Logged:
     """A line for the worker's log."""
 

@@ -15,15 +15,19 @@ from percolator_core.dirty import Lease
 from percolator_core.errors import PercolatorError, StoreUnavailable
 from percolator_core.log import Log
 from percolator_core.observers import Chain
-from percolator_core.offload.messages import Broken, Done, Logged, Orders, Up
+from percolator_core.offload.messages import Began, Broken, Done, Left, Logged, Orders, Term, Up
 
 _PROGRAM: Final = "percolator_core.offload.child"
 
 START: Final = 60.0
-"""Seconds that a child may take until it is ready."""
+"""Seconds that a child may take until it is ready, and for the store's part before and after a run."""
 
 GRACE: Final = 2.0
-"""Seconds beyond its timeout after which a run is ended with its process; before, it is interrupted there."""
+"""Seconds beyond its timeout after which a run is ended with its process; before, it is interrupted there.
+
+Counted anew when a conflict has the run repeated, and not while it commits: as in the worker itself, only the
+observer's own code is under the timeout.
+"""
 
 log = Log("percolator.worker")
 
@@ -33,35 +37,34 @@ class RunLost(PercolatorError):
 
 
 class _Child:
-    """One child process; used by one thread at a time."""
+    """One child process; used by one thread at a time, but any may kill it."""
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self) -> None:
         self._pipe, theirs = Pipe()
         with theirs:
             descriptor = theirs.fileno()
             # A new interpreter, because threads and greenlets of this one would not survive a fork.
             command = [sys.executable, "-m", _PROGRAM, str(descriptor)]
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(descriptor,))
-        try:
-            self._pipe.send(orders)
-            self._hear(START, "was not ready")
-        except BaseException:
-            self.kill()
-            raise
+
+    def start(self, orders: Orders) -> None:
+        """Wait until it is ready; raises as `Offload.run`."""
+        self._tell(orders)
+        self._hear("was not ready")
 
     def run(self, lease: Lease, timeout: float) -> Done:
         """Have a cell observed; raises as `Offload.run`."""
-        try:
-            self._pipe.send(lease)
-        except OSError:
-            raise RunLost(self._obituary()) from None
-        done = self._hear(timeout + GRACE, "did not end its run")
+        self._tell(lease)
+        done = self._hear("did not end its run", lease, timeout)
         assert isinstance(done, Done)
         return done
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
         """Let it end: it does at once when it has nothing to do."""
         self._pipe.close()
+
+    def await_end(self) -> None:
+        """Wait until it has ended; one that does not is killed."""
         try:
             self.process.wait(GRACE)
         except subprocess.TimeoutExpired:
@@ -72,26 +75,41 @@ class _Child:
         self.process.kill()
         self.process.wait()
 
-    def _hear(self, seconds: float, what: str) -> Up | Done:
-        until = time.monotonic() + seconds
+    def _tell(self, message: Orders | Lease | Term) -> None:
+        try:
+            self._pipe.send(message)
+        except OSError:
+            raise RunLost(self._obituary()) from None
+
+    def _hear(self, what: str, lease: Lease | None = None, timeout: float = 0.0) -> Up | Done:
+        seconds, since = START, time.monotonic()
         while True:
-            try:
-                if not self._pipe.poll(max(0.0, until - time.monotonic())):
-                    self.kill()
-                    raise RunLost(f"the process {what} within {seconds:g} s, and was killed")
-                message = self._pipe.recv()
-            except (EOFError, OSError):
-                raise RunLost(self._obituary()) from None
+            message = self._next_message(seconds, since, what)
             if isinstance(message, Logged):
                 tell = {"error": log.error, "warning": log.warning, "debug": log.debug}.get(
                     message.level, log.info
                 )
                 tell(message.event, **message.fields)
+            elif isinstance(message, Began):
+                seconds, since = timeout + GRACE, time.monotonic()
+            elif isinstance(message, Left):
+                assert lease is not None
+                self._tell(Term(lease.deadline, lease.before))
+                seconds, since = START, time.monotonic()
             elif isinstance(message, Broken):
                 raise _error_of(message)
             else:
                 assert isinstance(message, Up | Done)
                 return message
+
+    def _next_message(self, seconds: float, since: float, what: str) -> object:
+        try:
+            if self._pipe.poll(max(0.0, since + seconds - time.monotonic())):
+                return self._pipe.recv()
+        except (EOFError, OSError):
+            raise RunLost(self._obituary()) from None
+        self.kill()
+        raise RunLost(f"the process {what} within {seconds:g} s, and was killed")
 
     def _obituary(self) -> str:
         code = self.process.wait()
@@ -140,27 +158,38 @@ class Offload:
         with self._lock:
             self._closed = True
             children, self._every, self._idle = self._every, set(), []
+        # One that is killed is in use by a thread, perhaps: that one closes the pipe.
         for child in children:
             if kill:
                 child.kill()
-            child.close()
+            else:
+                child.hang_up()
+        for child in children:
+            child.await_end()
 
     def _borrow(self) -> _Child:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
         orders = Orders(self._db.connect_arguments(), self._chain, self._prefetch, tuple(sys.path))
-        child = _Child(orders)
+        child = _Child()
+        # Known before it is ready: what it imports may take longer than a worker has that is told to stop.
         with self._lock:
             closed = self._closed
             self._every.add(child)
         if closed:
             self._bury(child)
             raise RunLost("the worker has ended")
+        try:
+            child.start(orders)
+        except BaseException:
+            self._bury(child)
+            raise
         return child
 
     def _bury(self, child: _Child) -> None:
         child.kill()
+        child.hang_up()
         with self._lock:
             self._every.discard(child)
 

@@ -8,7 +8,18 @@
 local tag, observer, row, column = KEYS[1], ARGV[1], ARGV[3], ARGV[4]
 local key, mark = tag .. 'dirty:' .. observer, dirty_mark(column, row)
 redis.call('HDEL', tag .. 'tries:' .. observer, mark)
-if mark_is_settled(tag, observer, ARGV[2], row, column, tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])) then
+
+-- A run whose process died between its commit and this looks failed, and another run may have been quicker. The next
+-- run finds the acknowledgement and clears the mark.
+local function is_acknowledged()
+  local acknowledgement = redis.call('HGET', tag .. 'r:' .. row, 'c\255' .. observer .. '\255' .. column)
+  if ARGV[2] == 'weak' or not acknowledgement then return false end
+  local commit_ts, _, kind = version_times(acknowledgement)
+  return kind == PUT and commit_ts > tonumber(ARGV[7])
+end
+
+if not is_acknowledged() and
+  mark_is_settled(tag, observer, ARGV[2], row, column, tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])) then
   redis.call('HSET', tag .. 'failed:' .. observer, mark, ARGV[8])
   redis.call('ZREM', key, mark)
   return 'quarantined'

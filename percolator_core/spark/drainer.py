@@ -113,6 +113,7 @@ def drain(
         What the tasks did. Of a task that died or was killed, the runs that it committed are not counted.
 
     Raises:
+        ValueError: a number that cannot be.
         NotIdle: a TimeoutError: the budget was spent and something was left.
         ConfigurationError: the chain, the URL or Spark cannot work, or workers with another set of observers
             are running.

@@ -122,6 +122,18 @@ class Store:
         """
         return self.exchange(commands).result()
 
+    def call_many(self, commands: Sequence[Command], together: int) -> list[Any]:
+        """The replies to any number of commands, of which so many are sent together at a time; as `call`."""
+        replies: list[Any] = []
+        for start in range(0, len(commands), together):
+            replies += self.call(*commands[start : start + together])
+        return replies
+
+    def now(self) -> int:
+        """The clock of the server that has the oracle, in microseconds since 1970; no timestamp of ours."""
+        moment: int = self.one(self.script("now", [self.keyspace.oracle]))
+        return moment
+
     def timestamp_then(self, *commands: Command) -> tuple[int, list[Any]]:
         """A timestamp, and the replies to commands that the server runs after it has given it out."""
         exchange = self.exchange(commands, BEFORE)

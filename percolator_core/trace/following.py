@@ -81,7 +81,7 @@ class Following:
         self._chain = chain
         self._limit = limit
         self._tables = {definition.name for definition in db.tables()}
-        self._now: int = db.store.one(db.store.script("now", [db.store.keyspace.oracle]))
+        self._now = db.store.now()
         self._changes: dict[tuple[str, bytes, bytes, int | None], _Change] = {}
         self._runs: dict[_RunKey, _Run] = {}
         self._uncertain: set[tuple[str, bytes, bytes, int | None]] = set()
@@ -333,10 +333,7 @@ class Following:
         return self._chain.observed.get((table, column.decode()), ())
 
     def _call(self, commands: Sequence[Command]) -> list[Any]:
-        replies: list[Any] = []
-        for start in range(0, len(commands), _BATCH):
-            replies += self._db.store.call(*commands[start : start + _BATCH])
-        return replies
+        return self._db.store.call_many(commands, _BATCH)
 
 
 def _frozen(change: _Change, numbers: dict[_RunKey, int]) -> Change:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from percolator_core.bench import Scale, contention
-from percolator_core.bench.servers import place, worker_beside
+from percolator_core.bench.servers import Place, place
+from percolator_core.bench.workers import Workers, shipped_chain, workers_of
 from percolator_core.errors import PercolatorError, StoreUnavailable
 
 
@@ -28,20 +34,30 @@ def test_every_way_and_share(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found[f"{way} ÷ read and write", 1.0].unit == "ratio"
 
 
+@contextmanager
+def hot_rows() -> Iterator[tuple[Place, Workers]]:
+    with (
+        shipped_chain("hot_rows") as chain,
+        place("unix") as here,
+        workers_of(here, chain) as workers,
+    ):
+        yield here, workers
+
+
 def test_a_lost_update_is_an_error() -> None:
     def loses(*_: object) -> None:
         pass
 
-    with place("unix") as here, worker_beside(here, "hot_rows") as worker:
-        race = contention._Race(here.db, worker, 10)
+    with hot_rows() as (here, workers):
+        race = contention._Race(here.db, workers, 10)
         with pytest.raises(PercolatorError, match="the amounts come to 0"):
             race.run(contention._Way("broken", "plain", loses), 0.5)
 
 
 def test_a_worker_that_ended_is_not_waited_for() -> None:
-    with place("unix") as here, worker_beside(here, "hot_rows") as worker:
-        race = contention._Race(here.db, worker, 5)
-        worker.process.kill()
-        worker.process.wait()
-        with pytest.raises(StoreUnavailable, match="the worker process"):
+    with hot_rows() as (here, workers):
+        race = contention._Race(here.db, workers, 5)
+        [worker] = workers.running
+        os.kill(worker.pid, signal.SIGKILL)
+        with pytest.raises(StoreUnavailable, match=r"ended by itself \(SIGKILL\)"):
             race.run(contention._WAYS[2], 1.0)

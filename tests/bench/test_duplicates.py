@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from percolator_core.activation import live_workers
 from percolator_core.attempt import ObserverCounts
 from percolator_core.bench import Figure, Note, Scale, Target, duplicates
-from percolator_core.bench.crews import crew_beside
 from percolator_core.bench.duplicates import WORKLOADS, Workload
 from percolator_core.bench.servers import Place, place
-from percolator_core.errors import PercolatorError, StoreUnavailable
+from percolator_core.errors import PercolatorError
 from percolator_core.observers import Chain
 from percolator_core.worker import Worker
 
@@ -26,13 +20,6 @@ from percolator_core.worker import Worker
 def here() -> Iterator[Place]:
     with place("unix") as made:
         yield made
-
-
-def until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
 
 
 def test_every_figure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,27 +96,3 @@ def test_doubled_and_lost_work_is_an_error(here: Place) -> None:
     write("written", b"2")
     with pytest.raises(PercolatorError, match="not at all"):
         duplicates.check(db, WORKLOADS[1], [b"row"], 2)
-
-
-def test_a_crew_that_is_gone_is_not_waited_for(here: Place) -> None:
-    with crew_beside(here, "changes", 1) as crew:
-        crew.process.kill()
-        crew.process.wait()
-        with here.db.transaction() as t:
-            t.set("changes", "row", "written", b"1")
-        with pytest.raises(StoreUnavailable, match="ended, or did not get done"):
-            crew.wait_until_idle()
-        with pytest.raises(StoreUnavailable, match="failed"):
-            crew.stop()
-
-
-def test_a_process_that_died_makes_the_counts_void(here: Place) -> None:
-    with crew_beside(here, "changes", 2) as crew:
-        before = {worker.owner: worker.where for worker in live_workers(here.db)}
-        found = re.search(r"process (\d+) ", next(iter(before.values())))
-        assert found is not None
-        os.kill(int(found[1]), signal.SIGKILL)
-        # Another process takes its place, whose counts begin at nothing.
-        until(lambda: bool({worker.owner for worker in live_workers(here.db)} - before.keys()))
-        with pytest.raises(StoreUnavailable, match="SIGKILL"):
-            crew.stop()

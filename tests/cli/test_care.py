@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from percolator_core.cli.gc import parse_age
+from percolator_core.cli.times import parse_length
 from percolator_core.keys import CellAddress, encode_primary
 from percolator_core.status import locks
 
@@ -103,4 +103,4 @@ def test_gc(project: Project) -> None:
     ],
 )
 def test_lengths_of_time(text: str, seconds: float) -> None:
-    assert parse_age(text) == timedelta(seconds=seconds)
+    assert parse_length(text) == timedelta(seconds=seconds)

@@ -432,6 +432,7 @@ def test_settings_reach_the_processes(project: Project, start: Callable[..., Com
     command = start("--strategy=partitioned", "--rolling", "--cpus=3", "--log-level=debug")
     command.await_workers()
     for told in command.await_line("made with", 2):
+        assert "RunTimes.take" in told["settings"].pop("listener")
         assert told["settings"] == {"strategy": "partitioned", "rolling": True, "cpus": 3, **WIDE}
     assert {line["level"] for line in command.logged("for whoever looks")} == {"debug"}
     command.process.send_signal(signal.SIGTERM)

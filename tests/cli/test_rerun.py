@@ -91,6 +91,15 @@ def test_a_part(done: Project) -> None:
     }
 
 
+def test_a_misspelt_name_is_told_for_what_it_is_taken(done: Project) -> None:
+    ended = done.ok("rerun", "chain", "split", "--where", "revison<2", "--where", "row>=a")
+    assert ended.err == (
+        "no cell meets all conditions: every name but row and revision is taken for a column of the "
+        "same row, here revison\n"
+    )
+    assert "revison" not in done.ok("rerun", "chain", "split", "--where", "revision<1").err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -109,7 +109,7 @@ def test_what_is_cut_is_told(recording: Project) -> None:
     ("arguments", "code", "words"),
     [
         (["docs", "nobody"], 1, "row nobody of docs has no such change that an observer watches, or "),
-        (["docs", "dream", "--change", "1"], 1, "row dream of docs has no such change"),
+        (["docs", "dream", "--change", "1"], 1, "`percolator scan docs` lists the rows that there are"),
         (["docs", "dream", "--column", "size"], 2, "no observer of words watches docs.size: they watch "),
         (["docs", "dream", "--change", "newest"], 2, "write latest, all, or a commit timestamp"),
         (["docs", "dream", "--depth", "0"], 2, "'--depth'"),

@@ -153,7 +153,7 @@ def test_a_commit_calls_the_workers_of_a_tablet_once_for_each_observer(db: Datab
     """However many cells it writes there: a message for each would cost as much as the write."""
     tags = [db.catalog.table("t").tag(row) for row in (X, Y)]
     for tag in tags:
-        db.store.one(db.store.script("observe", [tag], 0, "a", "look,other", "b", "other,look"))
+        db.store.one(db.store.script("observe", [tag], "replace", 0, "a", "look,other", "b", "other,look"))
 
     def published() -> int:
         (line,) = [

@@ -130,7 +130,7 @@ class Machine(RuleBasedStateMachine):
         store = self.clients[0].store
         for tag in self.clients[0].catalog.table(TABLE).tags:
             watched = (PING, OBSERVER, self.columns[0], OBSERVER)
-            store.one(store.script("observe", [tag], 0, *watched))
+            store.one(store.script("observe", [tag], "replace", 0, *watched))
         store.one((b"HSET", store.keyspace.chain, b"observers", OBSERVER))
 
     # Beginning.

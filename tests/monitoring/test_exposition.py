@@ -60,11 +60,7 @@ def read(exposition: Exposition) -> Found:
 
 
 def test_every_count_has_a_counter() -> None:
-    assert list(COUNTERS) == [
-        *(field.name for field in fields(ObserverCounts) if field.name in ("ran", "collapsed", "conflicts")),
-        *(field.name for field in fields(ObserverCounts) if field.name in ("failed", "quarantined")),
-        *(field.name for field in fields(ObserverCounts) if field.name not in list(COUNTERS)[:5]),
-    ]
+    assert COUNTERS.keys() == {field.name for field in fields(ObserverCounts)}
 
 
 def test_counts_of_a_worker_and_the_state_of_its_store(db: Database, opened: Callable[[], Database]) -> None:

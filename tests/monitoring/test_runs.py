@@ -39,7 +39,8 @@ def test_runs_are_counted_and_logged_for_whoever_looks() -> None:
     run = EndedRun("a", "docs", b"row", "text", 2, 1234, "ran", 0.25)
     before, configured = structlog.get_config(), structlog.is_configured()
     logged = structlog.testing.LogCapture()
-    structlog.configure(processors=[logged])
+    every = structlog.make_filtering_bound_logger(0)
+    structlog.configure(processors=[logged], wrapper_class=every, cache_logger_on_first_use=False)
     try:
         times.take(run)
         times.take(run._replace(outcome="collapsed"))

@@ -52,7 +52,7 @@ def test_the_demonstration(folder: Path, tmp_path: Path, capsys: pytest.CaptureF
 def test_the_table_says_who_was_rendered(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(folder)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "only the 2 pages which depend on it" in said
+    assert "only the 2 pages that depend on it" in said
     assert "Everything was made again from the files, and is the same." in said
 
 

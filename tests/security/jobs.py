@@ -20,7 +20,9 @@ from percolator_core.activation import activate
 from percolator_core.dirty import DirtyIndex, Stranded
 from percolator_core.model import TableDefinition
 from percolator_core.observers import Chain, Observer, Retry
+from percolator_core.rerun import rerun
 from percolator_core.status import locks, status
+from percolator_core.trace import trace
 from percolator_core.worker import Counts
 from tests.chains import chain_of, watch
 from tests.core.servers import Server, commit_of, die, rows_apart, until
@@ -216,6 +218,8 @@ def worker(scene: Scene) -> None:
         tasks.submit(_write, db, b"by a task").result()
     _transactions(scene, db)
     _run(scene, db, chain)
+    _trace_and_rerun(db, chain)
+    scene.run(db, chain)
     _leases(scene, db, chain)
     for committed in (True, False):
         scene.abandon(committed=committed, column="text")
@@ -304,6 +308,14 @@ def _run(scene: Scene, db: Database, chain: Chain) -> None:
     scene.run(db, chain)
 
 
+def _trace_and_rerun(db: Database, chain: Chain) -> None:
+    """What became of a row, and its cells once more: of a strong observer, and of a weak one."""
+    assert {run.observer for run in trace(db, chain, "docs", SECOND, change="all").runs} >= {"total"}
+    for observer in ("total", "weak"):
+        assert rerun(db, chain, observer, ["row>="]).marked
+    assert trace(db, chain, "docs", SECOND, "text").waiting
+
+
 def _leases(scene: Scene, db: Database, chain: Chain) -> None:
     index = DirtyIndex(db.client, chain.observed)
     with db.transaction() as t:
@@ -332,6 +344,8 @@ def maintenance(scene: Scene) -> None:
     with scene.helper.transaction() as t:
         t.delete("docs", FIRST, "text")
     scene.put(SECOND, b"x", column="bad")
+    scene.run(scene.helper, chain)
+    _trace_and_rerun(db, chain)
     scene.run(scene.helper, chain)
     for committed in (True, False):
         scene.abandon(committed=committed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
@@ -16,6 +16,8 @@ from redis.exceptions import NoPermissionError, ResponseError
 from percolator_core import CommitUndetermined, Database, PercolatorError, connect
 from percolator_core.activation import activate
 from percolator_core.keys import Keyspace
+from percolator_core.monitoring.look import Looks, Seen
+from tests.chains import chain_of, watch
 from tests.core.servers import Server, binaries, some_namespace
 from tests.security.jobs import FIRST, JOBS, TABLES, Scene, refusals
 from tests.security.rules import DOCUMENT, PASSWORD, Rule, documented, rule_for
@@ -373,6 +375,30 @@ def test_an_option_that_needs_a_right(own: Server, what: str, option: str) -> No
     with connect(url, namespace) as db:
         db.create_table("docs", 2)
         assert db.snapshot().get("docs", "row", "text") is None
+
+
+def test_the_health_of_a_worker(own: Server) -> None:
+    """A look at the store takes a right more than the work: without it a worker never is ready."""
+    rule, namespace = rule_for("worker", selectors=knows_selectors(own)), some_namespace()
+    url = own.tcp.replace("//", f"//worker:{PASSWORD}@")
+    chain = chain_of(watch("total", lambda t, cell: None, "docs.text"))
+
+    def looked() -> Seen:
+        with closing(Looks(lambda: connect(url, namespace), chain)) as looks:
+            return looks.latest()
+
+    with own.client() as client:
+        give(client, rule, namespace)
+        with connect(url, namespace) as db:
+            chain.create_tables(db)
+        refused = looked()
+        assert refused.status is None
+        assert "ACL" in refused.error
+        assert extra("--http") == ["+hlen"]
+        give(client, rule, namespace, *extra("--http"))
+    allowed = looked()
+    assert allowed.status is not None
+    assert all(one.active for one in allowed.status.observers)
 
 
 def test_commits_that_wait(own: Server) -> None:

@@ -84,6 +84,15 @@ def test_a_retry_that_was_put_off_keeps_its_delay(db: Database) -> None:
     assert 25 < due <= 30
 
 
+def test_a_lease_that_waited_for_the_server_is_not_taken_for_one_from_before(db: Database) -> None:
+    put(db, "row", b"1")
+    dirty = DirtyIndex(db.client, CHAIN.observed, longest_delay=0.001)
+    (lease,), _ = dirty.claim(1)
+    lease.renewed -= 1.0  # as if the server had been asked a second before it answered
+    dirty.renew([lease])
+    assert dirty.claim(1)[0] == []
+
+
 def test_a_lock_from_before(db: Database, clock: FakeClock) -> None:
     """A live writer's lock is not taken for one that lasts another hour."""
     from tests.core.servers import commit_of

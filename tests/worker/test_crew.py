@@ -189,7 +189,7 @@ class Ended:
     """A process that has ended; while it is buried, somebody looks at the counts of its crew."""
 
     pid, counts = 1, Counts({"count": ObserverCounts(ran=5)})
-    up, up_since, returncode, error, killed = True, 0.0, 0, None, False
+    up, name, up_since, returncode, error, killed = True, "", 0.0, 0, None, False
 
     def __init__(self, look: Callable[[], None]) -> None:
         self.times = {"count": Histogram.from_flat([1.0] * 17)}
@@ -204,6 +204,21 @@ class Ended:
         self.looks[-1].start()
         self.looks[-1].join(0.2)
         return "SIGKILL"
+
+
+def test_what_a_killed_process_had_locked_does_not_wait_for_its_token(counting: Project, log: Log) -> None:
+    """The parent has seen it end, so its successor may say so."""
+    with Running(counting, log, 1) as running, counting.connect() as db:
+        running.await_starts(1)
+        put_rows(counting, "a")
+        running.await_runs(1)
+        (worker,) = live_workers(db)
+        token = db.client.token_of(worker.owner.encode())
+        assert db.store.one((b"PTTL", token)) > 5_000
+        os.kill(running.crew.processes[0], signal.SIGKILL)
+        running.await_starts(2)
+        assert db.store.one((b"EXISTS", token)) == 0
+        assert worker.owner not in {one.owner for one in live_workers(db)}
 
 
 def test_no_count_falls_while_a_process_is_replaced(log: Log) -> None:

@@ -9,13 +9,16 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import greenlet
 import pytest
 
 from percolator_core import Cell, Worker
 from percolator_core.errors import TransactionConflict
 from percolator_core.observers import Retry
 from percolator_core.runs import EndedRun
+from percolator_core.watchdog import Deadline, Watchdog, _may_be_interrupted
 from tests.chains import chain_of, dirty_of, put, watch
+from tests.core.servers import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -329,3 +332,45 @@ def test_a_signal_handler_that_exits_ends_the_worker(db: Database) -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert dirty_of(db, chain).backlog() == {"look": 1}
+
+
+def test_a_thread_that_ends_in_an_unheard_of_way_gives_its_place_back(db: Database) -> None:
+    ran: list[bytes] = []
+
+    def leaves(t: Transaction, cell: Cell) -> None:
+        ran.append(cell.row)
+        if cell.row == b"a":
+            raise greenlet.GreenletExit
+
+    chain = chain_of(watch("it", leaves, "docs.text", executor="threads"))
+    chain.create_tables(db)
+    put(db, "a", b"1")
+    worker = Worker(db, chain, threads=1)
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    until(lambda: ran)
+    put(db, "b", b"1")
+    until(lambda: b"b" in ran)
+    worker.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_nothing_is_interrupted_once_the_observer_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timeout that came late would strike the commit, and one that is not taken back later runs as well."""
+    found: list[bool] = []
+
+    class Deadlines(set[Deadline]):
+        def discard(self, deadline: object) -> None:
+            found.append(_may_be_interrupted(sys._getframe()))
+            super().discard(deadline)
+
+    watchdog = Watchdog(None)
+    monkeypatch.setattr(watchdog, "_threads", Deadlines())
+    deadline = Deadline.of_this_thread(0.0)
+    with watchdog:
+        for _ in range(20):
+            watchdog.guard(deadline)
+            watchdog.release(deadline)
+        time.sleep(0.1)  # nothing tells that nothing happens
+    assert found == [False] * 20

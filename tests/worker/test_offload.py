@@ -21,16 +21,33 @@ if TYPE_CHECKING:
 
     from tests.worker.conftest import Project
 
-TABLES = "  docs: {tablets: 4}\n  sums: {tablets: 4}\n"
+TABLES = "  docs: {tablets: 4}\n  sums: {tablets: 4, notify_only: [changed]}\n"
 STEPS = """\
-import os, signal, sys, time, structlog
+import enum, os, signal, sys, time, structlog
 PARENT = os.getppid()
+if os.path.exists("stall") and "child" in sys.argv[0]:
+    open("starting", "w").write(str(os.getpid()))
+    time.sleep(600)
+
+def total(t, cell):
+    with open("totals", "a") as runs:
+        runs.write("x")
+    time.sleep(0.5)
+    t.set("sums", cell.row, "n", b"1")
 
 def work(t, cell):
     word = t.get("docs", cell.row, "text")
     if word == b"die" and not os.path.exists("died"):
         open("died", "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
+    if word == b"die late":
+        if not os.path.exists("failed"):
+            open("failed", "w").close()
+            raise ValueError("the first time")
+        if not os.path.exists("died"):
+            import percolator_core.attempt
+            open("died", "w").close()
+            percolator_core.attempt.Attempts._clear = lambda *_: os._exit(9)
     if word == b"always die":
         os._exit(7)
     if word == b"hang":
@@ -43,6 +60,16 @@ def work(t, cell):
         open("begun", "w").close()
         while not os.path.exists("release"):
             time.sleep(0.01)
+    if word == b"loses":
+        t.get("sums", "all", "n")
+        number = sum(name.startswith("lost") for name in os.listdir())
+        if number < 3:
+            open(f"losing{number}", "w").close()
+            while not os.path.exists(f"lost{number}"):
+                time.sleep(0.01)
+        time.sleep(0.4)
+    if word == b"enum":
+        structlog.get_logger("mine").warning("noted", kind=enum.IntEnum("Kind", "A").A)
     if word == b"raise":
         raise ValueError("no such thing")
     print("printed", word)
@@ -59,11 +86,12 @@ WORK = (
     "retry: {attempts: 2, backoff: 10ms, max_backoff: 20ms}"
 )
 BESIDE = "observe: docs.title\nwrites: [docs.by]"
+TOTAL = "observe: sums.changed\nmode: weak\nwrites: [sums.n]\nexecutor: processes"
 
 
 @pytest.fixture
 def chain(project: Project, monkeypatch: pytest.MonkeyPatch) -> Chain:
-    project.write(STEPS, TABLES, work=WORK, beside=BESIDE)
+    project.write(STEPS, TABLES, work=WORK, beside=BESIDE, total=TOTAL)
     monkeypatch.chdir(project.folder)
     monkeypatch.syspath_prepend(str(project.folder))
     monkeypatch.setattr("percolator_core.offload.parent.GRACE", 0.5)
@@ -119,6 +147,16 @@ def test_a_cell_that_always_kills_its_child_goes_to_quarantine(db: Database, cha
     (failed,) = dirty_of(db, chain).failed()
     assert failed.row == b"a"
     assert "exit code 7" in failed.error
+
+
+def test_a_child_that_dies_after_its_last_commit_leaves_nothing_in_quarantine(
+    db: Database, chain: Chain
+) -> None:
+    put(db, "a", b"die late")
+    counts = Worker(db, chain, cpus=1).run_until_idle(60).observers["work"]
+    assert (counts.failed, counts.collapsed, counts.quarantined) == (2, 1, 0)
+    assert db.snapshot().get("sums", "all", "n") == b"1"
+    assert list(dirty_of(db, chain).failed()) == []
 
 
 def test_an_exception_is_told_with_its_traceback(db: Database, chain: Chain) -> None:
@@ -211,3 +249,70 @@ def test_a_signal_for_the_whole_group_does_not_end_a_child_in_the_middle(
     (project.folder / "release").touch()
     assert process.wait(30) == 0
     assert by(db, "b") == child
+
+
+def test_a_weak_run_is_done_once_though_its_lease_was_renewed(
+    db: Database, chain: Chain, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child clears the mark by a deadline that its worker has moved meanwhile."""
+    monkeypatch.setattr("percolator_core.shift.LEASE", 0.3)
+    with db.transaction() as t:
+        t.notify("sums", "all", "changed")
+    assert Worker(db, chain, cpus=1).run_until_idle(20).observers["total"].ran == 1
+    assert (project.folder / "totals").read_text() == "x"
+
+
+def test_a_run_that_loses_has_its_whole_time_again(
+    db: Database, chain: Chain, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conflict is no failure: not even where all rounds together take longer than one may."""
+    monkeypatch.setattr("percolator_core.offload.parent.GRACE", 1.2 - 30)
+    put(db, "a", b"loses")
+    worker = Worker(db, chain, cpus=1)
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    for number in range(3):
+        until((project.folder / f"losing{number}").exists)
+        put(db, "all", b"%d" % number, table="sums", column="n")
+        (project.folder / f"lost{number}").touch()
+    until(lambda: worker.counts.observers["work"].ran + worker.counts.observers["work"].failed)
+    counts = worker.counts.observers["work"]
+    worker.stop()
+    thread.join(30)
+    assert (counts.ran, counts.conflicts, counts.failed) == (1, 3, 0)
+
+
+def test_a_stop_does_not_wait_for_a_child_that_is_not_ready(
+    db: Database, chain: Chain, project: Project
+) -> None:
+    (project.folder / "stall").touch()
+    put(db, "a", b"1")
+    worker = Worker(db, chain, cpus=1)
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    until(lambda: (project.folder / "starting").exists() and (project.folder / "starting").read_text())
+    worker.stop(grace=0.05)
+    thread.join(30)
+    assert not thread.is_alive()
+    assert worker.abandoned == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((project.folder / "starting").read_text()), 0)
+
+
+def test_a_run_whose_worker_died_is_finished_though_it_logs(db: Database, project: Project) -> None:
+    process = project.worker()
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    put(db, "a", b"block")
+    until((project.folder / "begun").exists)
+    process.kill()
+    process.wait()
+    (project.folder / "release").touch()
+    until(lambda: db.snapshot().get("sums", "all", "n") == b"1")
+    until(lambda: not any(dirty_of(db, project.chain()).backlog().values()))
+
+
+def test_a_value_of_a_type_that_only_the_child_knows_is_logged_as_text(db: Database, chain: Chain) -> None:
+    put(db, "a", b"enum")
+    counts = Worker(db, chain, cpus=1).run_until_idle(60).observers["work"]
+    assert (counts.ran, counts.failed) == (1, 0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from percolator_core import Cell, Chain, ConfigurationError, Worker
-from percolator_core.activation import active, live_workers
+from percolator_core.activation import Registration, activate, active, live_workers
 from tests.chains import chain_of, dirty_of, put, watch
 from tests.core.servers import until
 
@@ -132,3 +132,71 @@ def test_a_rolling_start_alone_is_an_ordinary_one(db: Database) -> None:
     assert active(db.client) == (after.digest, frozenset())
     assert db.active_observers() == {"new"}
     assert dirty_of(db, before).backlog() == {"old": 0}
+
+
+def test_a_rolling_start_that_comes_while_another_one_ends_stops_nobody(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("percolator_core.shift.LEASE", 0.1)
+    refused: list[str] = []
+
+    def activate(*arguments: object) -> None:
+        refused.append("by a worker that was not there a moment before")
+        raise ConfigurationError(refused[-1])
+
+    monkeypatch.setattr("percolator_core.shift.activate", activate)
+    db, new = connect(), Seen()
+    before, after = chain_of(watch("old", Seen(), "docs.text")), chain_of(watch("new", new, "docs.text"))
+    worker = Worker(connect(), before)
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    until(lambda: live_workers(db) and active(db.client).digest == before.digest)
+    with running(connect(), after, rolling=True):
+        worker.stop()
+        thread.join(30)
+        until(lambda: len(refused) >= 2)
+        put(db, "a", b"1")
+        until(lambda: new.rows == [b"a"])
+
+
+def test_a_rolling_start_waits_for_an_activation_that_saw_nobody(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else that one would replace what this one adds, and no mark were left for the new observer."""
+    old_db, new_db = connect(), connect()
+    before, after = (
+        chain_of(watch("old", Seen(), "docs.text")),
+        chain_of(watch("old", Seen(), "docs.text"), watch("new", Seen(), "docs.text")),
+    )
+    before.create_tables(old_db)
+    registrations = [Registration(old_db, before.digest, "here")]
+    starts: list[threading.Thread] = []
+
+    def start() -> None:
+        registrations.append(Registration(new_db, after.digest, "there"))
+        after.create_tables(new_db, rolling=True)
+
+    def looked(db: Database) -> object:
+        found = live_workers(db)
+        if not starts:
+            starts.append(threading.Thread(target=start, daemon=True))
+            starts[0].start()
+            # As far as it gets meanwhile: to its end, but for the lock.
+            starts[0].join(0.3)
+        return found
+
+    monkeypatch.setattr("percolator_core.activation.live_workers", looked)
+    activate(old_db, before.observed, before.digest)
+    starts[0].join(30)
+    assert not starts[0].is_alive()
+    assert active(old_db.client) == (after.digest, frozenset({before.digest}))
+    put(old_db, "a", b"1")
+    assert dirty_of(old_db, after).backlog() == {"old": 1, "new": 1}
+
+
+def test_an_activation_whose_process_died_holds_up_nobody(db: Database) -> None:
+    chain = chain_of(watch("it", Seen(), "docs.text"))
+    for left in (db.timestamp() - 20_000_000, -db.timestamp()):
+        db.store.one((b"HSET", db.store.keyspace.chain, b"busy", left))
+        chain.create_tables(db)
+    assert db.active_observers() == {"it"}

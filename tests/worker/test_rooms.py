@@ -12,6 +12,7 @@ from percolator_core import Cell, TableDefinition, Worker
 from percolator_core.dirty import DirtyIndex, Lease
 from percolator_core.rooms import Room, Window
 from tests.chains import chain_of, dirty_of, put, watch
+from tests.core.servers import until
 
 if TYPE_CHECKING:
     from percolator_core import Database, Transaction
@@ -135,6 +136,78 @@ def test_each_observer_has_reserved_places(db: Database) -> None:
     assert not room.wants_more(200.0)
     room.end(some_lease("slow", 0), 0)
     assert room.limits()["slow"] == 1
+
+
+def test_looks_for_reserved_places_alone_are_few_but_come(db: Database) -> None:
+    room = Room(DirtyIndex(db.client, {}), frozenset({"slow", "quick"}), 32)
+    for number in range(28):
+        room.begin(some_lease("slow", number))
+    room.looked(100.0)
+    assert not room.wants_more(100.001)
+    assert 100.001 < room.look_at < 100.1
+    # Whoever asks takes no turn away from who looks.
+    assert room.wants_more(100.1)
+    assert room.wants_more(100.1)
+    for number in range(3):
+        room.begin(some_lease("quick", number))
+    room.begin(some_lease("slow", 28))
+    assert room.look_at == float("inf")
+
+
+def test_slow_runs_leave_no_place_unused(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than half of the places are taken, and not one of those runs ends."""
+    monkeypatch.setattr("percolator_core.shift.LEASE", 600.0)
+    release, begun = threading.Event(), []
+
+    def slow(t: Transaction, cell: Cell) -> None:
+        begun.append(cell.row)
+        release.wait(60)
+
+    chain = chain_of(watch("slow", slow, "docs.text", executor="threads"))
+    chain.create_tables(db)
+    worker = Worker(db, chain, threads=32)
+    thread = threading.Thread(target=worker.run, daemon=True)
+    for number in range(20):
+        put(db, f"{number}", b"1")
+    thread.start()
+    try:
+        until(lambda: len(begun) == 20)
+        for number in range(20, 40):
+            put(db, f"{number}", b"1")
+        until(lambda: len(begun) == 32, 20)
+    finally:
+        release.set()
+        worker.stop()
+        thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_worker_looks_for_quick_work_while_slow_runs_have_most_places(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no call wakes it, and long before it next renews its leases."""
+    monkeypatch.setattr("percolator_core.store.subscription.Subscription.heard", lambda self: False)
+    monkeypatch.setattr("percolator_core.shift.LEASE", 600.0)
+    release, ran = threading.Event(), []
+    chain = chain_of(
+        watch("slow", lambda t, cell: release.wait(60), "docs.text", executor="threads"),
+        watch("quick", lambda t, cell: ran.append(cell.row), "docs.title", executor="threads"),
+    )
+    chain.create_tables(db)
+    for number in range(40):
+        put(db, f"{number}", b"1")
+    worker = Worker(db, chain, threads=32)
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    try:
+        for number in range(10):
+            put(db, f"{number}", b"1", column="title")
+            until(lambda: len(ran) > number, 20)  # noqa: B023 - at once
+    finally:
+        release.set()
+        worker.stop()
+        thread.join(30)
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize(("places", "observers"), [(1, 1), (1, 3), (2, 3), (8, 2), (256, 40), (3, 3)])

@@ -64,6 +64,35 @@ def test_a_run_that_does_not_end_is_given_back_after_the_grace(connect: Connect)
     assert db.snapshot().get("sums", "a", "n") == b"other"
 
 
+def test_a_lease_is_kept_during_the_grace(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The grace is longer than a lease: nobody else begins what this worker is about to finish."""
+    monkeypatch.setattr("percolator_core.shift.LEASE", 0.1)
+    begun, release = threading.Event(), threading.Event()
+
+    def takes_a_while(t: Transaction, cell: Cell) -> None:
+        begun.set()
+        release.wait(30)
+
+    db = connect()
+    chain = chain_of(watch("it", takes_a_while, "docs.text", executor="threads"))
+    chain.create_tables(db)
+    put(db, "a", b"1")
+    key = db.catalog.table("docs").tag(b"a") + b"dirty:it"
+
+    def deadline() -> float:
+        return float(db.store.one((b"ZRANGE", key, 0, 0, b"WITHSCORES"))[1])
+
+    worker = Worker(connect(), chain)
+    thread = run_in_thread(worker)
+    assert begun.wait(30)
+    worker.stop(grace=30)
+    at_the_stop = deadline() + 200_000  # what was under way just then does not count
+    until(lambda: deadline() > at_the_stop)
+    release.set()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
 def test_a_run_that_ends_within_the_grace_is_finished(db: Database) -> None:
     begun, release = threading.Event(), threading.Event()
 
