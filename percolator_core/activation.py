@@ -9,6 +9,7 @@ has gone, marks are left for the observers of both chains.
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from percolator_core.store.packing import Command
 
 
-_LONGEST: Final = 10_000_000
-"""Microseconds after which an activation is taken for one whose process has died."""
+_LONGEST: Final = 10.0
+"""Seconds that an activation may take before another one no longer waits for it."""
 
 _PAUSE: Final = 0.02
 
@@ -112,21 +113,17 @@ def _one_at_a_time(db: Database) -> Iterator[None]:
     take back what a rolling start adds at the same time: that one's observers would be active, and no write
     would leave a mark for them.
     """
-    store, key = db.store, db.store.keyspace.chain
-    while True:
-        now = db.timestamp()
-        # The field is when the one under way began. Whoever adds to it and finds the sum has come too late.
-        if int(store.one((b"HINCRBY", key, b"busy", now))) == now:
-            break
-        since = int(store.one((b"HINCRBY", key, b"busy", -now)))
-        if now - since > _LONGEST:
-            store.one((b"HDEL", key, b"busy"))
-        else:
-            store.sleep(_PAUSE)
+    store, key, mine = db.store, db.store.keyspace.activating, uuid.uuid4().hex.encode()
+    milliseconds = int(_LONGEST * 1000)
+    # Whose reply is lost asks again, is refused by itself, and finds its own name there.
+    while store.call((b"SET", key, mine, b"NX", b"PX", milliseconds), (b"GET", key))[1] != mine:
+        store.sleep(_PAUSE)
+    began = time.monotonic()
     try:
         yield
     finally:
-        store.one((b"HDEL", key, b"busy"))
+        if time.monotonic() - began < _LONGEST / 2:  # later it may be somebody else's
+            store.one((b"DEL", key))
 
 
 @dataclass(frozen=True, slots=True)

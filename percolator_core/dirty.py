@@ -215,9 +215,10 @@ class DirtyIndex:
 
     def postpone(self, lease: Lease, seconds: float, *, failed: bool) -> Command:
         """The command that gives the cell back for later; ``failed`` counts an attempt."""
-        word = "failed" if failed else "unharmed"
+        word, delay = "failed" if failed else "unharmed", int(seconds * 1000)
+        cell = (lease.observer, lease.row, lease.column)
         return self._client.store.script(
-            "postpone", [lease.tag], lease.observer, lease.row, lease.column, int(seconds * 1000), word
+            "postpone", [lease.tag], *cell, delay, word, lease.deadline, lease.before
         )
 
     def quarantine(self, lease: Lease, mode: Mode, start_ts: int, record: Mapping[str, Any]) -> Command:

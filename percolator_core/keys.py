@@ -23,6 +23,7 @@ a row key follows as it is, at the end of its key, where it cannot be mistaken f
     {ns}catalog              hash   table -> its definition, as JSON
     {ns}chain                hash   digest, observers: of the chain that was activated last; beside -> digests
                                     of those whose workers still run
+    {ns}activating           string who activates a chain just now; it expires
     {ns}workers              hash   worker -> its chain's digest, where and since when, as JSON
     {ns}pins                 zset   pinned snapshots, by timestamp
     {ns}client:<id>          string a client's liveness token; it expires
@@ -132,7 +133,7 @@ def tablet_number(tag: bytes) -> int:
 class Keyspace:
     """All keys of one namespace."""
 
-    __slots__ = ("_tags", "catalog", "chain", "format", "namespace", "oracle", "pins", "prefix")
+    __slots__ = ("_tags", "activating", "catalog", "chain", "format", "namespace", "oracle", "pins", "prefix")
 
     def __init__(self, namespace: str) -> None:
         """``namespace`` is any text of 1 to 200 bytes; ValueError otherwise."""
@@ -143,6 +144,7 @@ class Keyspace:
         self.oracle = self.prefix + b"oracle"
         self.catalog = self.prefix + b"catalog"
         self.chain = self.prefix + b"chain"
+        self.activating = self.prefix + b"activating"
         self.pins = self.prefix + b"pins"
         self._tags: dict[tuple[str, int], bytes] = {}
 

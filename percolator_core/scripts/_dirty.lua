@@ -89,13 +89,18 @@ local function mark_is_settled(tag, observer, mode, row, column, deadline, befor
   return not found[1] or version_times(found[1]) <= start_ts
 end
 
+-- Is a mark with this score leased to us? One more than the deadline: it was set again since.
+local function is_ours(score, deadline, before)
+  score = tonumber(score or '0')
+  return score == deadline or score == before or score == deadline + 1 or score == before + 1
+end
+
 -- Make a mark that a run could not clear due again. A strong one still carries the score of our lease; of a weak one
 -- the score tells whether it is ours.
 local function end_lease(tag, observer, mode, mark, deadline, before)
   local key = tag .. 'dirty:' .. observer
   if mode == 'weak' then
-    local score = tonumber(redis.call('ZSCORE', key, mark) or '0')
-    if score ~= deadline + 1 and score ~= before + 1 then return end
+    if not is_ours(redis.call('ZSCORE', key, mark), deadline, before) then return end
     wake(tag, observer)
   end
   redis.call('ZADD', key, 'XX', even(now()), mark)

@@ -1,14 +1,17 @@
--- Give a leased cell back, to be claimed again after a delay.
+-- Give a leased cell back, to be claimed again after a delay. A lease that is not ours any more is left alone: so a
+-- request that arrives twice counts one attempt, and a run that comes late does not end the lease of the next one.
 --   uses    clock, layout, dirty
 --   KEYS    tag
---   ARGV    observer, row, column, delay in ms, "failed" to count an attempt or "unharmed"
+--   ARGV    observer, row, column, delay in ms, "failed" to count an attempt or "unharmed", lease deadline, lease
+--           deadline before its last renewal
 --   reply   failed attempts so far
 
 local tag, observer = KEYS[1], ARGV[1]
 local key, mark = tag .. 'dirty:' .. observer, dirty_mark(ARGV[3], ARGV[2])
--- Without a mark another run has dealt with the cell meanwhile, and there is nothing to try again.
-if not redis.call('ZSCORE', key, mark) then return 0 end
-redis.call('ZADD', key, 'XX', even(now() + tonumber(ARGV[4]) * 1000), mark)
-if ARGV[4] == '0' then wake(tag, observer) end
-if ARGV[5] == 'failed' then return redis.call('HINCRBY', tag .. 'tries:' .. observer, mark, 1) end
-return tonumber(redis.call('HGET', tag .. 'tries:' .. observer, mark) or '0')
+local tries = tag .. 'tries:' .. observer
+if is_ours(redis.call('ZSCORE', key, mark), tonumber(ARGV[6]), tonumber(ARGV[7])) then
+  redis.call('ZADD', key, 'XX', even(now() + tonumber(ARGV[4]) * 1000), mark)
+  if ARGV[4] == '0' then wake(tag, observer) end
+  if ARGV[5] == 'failed' then return redis.call('HINCRBY', tries, mark, 1) end
+end
+return tonumber(redis.call('HGET', tries, mark) or '0')

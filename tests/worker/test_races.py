@@ -342,6 +342,27 @@ def test_a_weak_mark_that_another_one_holds_by_now_is_left_to_it(db: Database, w
     assert len(dirty.claim(10)[0]) == 1
 
 
+@pytest.mark.parametrize("mode", ["strong", "weak"])
+def test_a_failure_that_is_told_twice_counts_once_and_disturbs_no_later_lease(
+    db: Database, request: pytest.FixtureRequest, mode: str
+) -> None:
+    """A request whose reply got lost is sent again, perhaps when somebody else has the cell."""
+    dirty = dirty_of(db, request.getfixturevalue(mode))
+    if mode == "strong":
+        put(db, "all", b"1")
+    else:
+        notify(db, "all")
+    held = claim(dirty)
+    told = dirty.postpone(held, 0, failed=True)
+    assert db.store.one(told) == 1
+    assert db.store.one(told) == 1
+    other = claim(dirty)
+    assert other.tries == 1
+    assert db.store.one(told) == 1
+    assert dirty.claim(10)[0] == []
+    assert db.store.one(dirty.postpone(other, 0, failed=True)) == 2
+
+
 def test_two_workers_with_tiny_leases_commit_each_change_once(
     store_url: str, namespace: str, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -194,9 +194,11 @@ def test_a_rolling_start_waits_for_an_activation_that_saw_nobody(
     assert dirty_of(old_db, after).backlog() == {"old": 1, "new": 1}
 
 
-def test_an_activation_whose_process_died_holds_up_nobody(db: Database) -> None:
+def test_an_activation_whose_process_died_holds_up_nobody_for_long(db: Database) -> None:
     chain = chain_of(watch("it", Seen(), "docs.text"))
-    for left in (db.timestamp() - 20_000_000, -db.timestamp()):
-        db.store.one((b"HSET", db.store.keyspace.chain, b"busy", left))
-        chain.create_tables(db)
+    key = db.store.keyspace.activating
+    db.store.one((b"SET", key, b"somebody", b"PX", 200))
+    chain.create_tables(db)
     assert db.active_observers() == {"it"}
+    # It was waited for, and the next one has nothing to wait for.
+    assert db.store.one((b"EXISTS", key)) == 0
