@@ -109,6 +109,21 @@ def decode_primary(encoded: bytes) -> CellAddress:
     return CellAddress(encoded[_LENGTHS.size : tag_end], encoded[column_end:], encoded[tag_end:column_end])
 
 
+def dirty_key(tag: bytes, observer: str) -> bytes:
+    """The key of an observer's dirty cells in the tablet with that tag."""
+    return b"%bdirty:%b" % (tag, observer.encode())
+
+
+def tries_key(tag: bytes, observer: str) -> bytes:
+    """The key of the failed attempts at an observer's cells."""
+    return b"%btries:%b" % (tag, observer.encode())
+
+
+def failed_key(tag: bytes, observer: str) -> bytes:
+    """The key of an observer's quarantine."""
+    return b"%bfailed:%b" % (tag, observer.encode())
+
+
 def encode_mark(column: bytes, row: bytes) -> bytes:
     """A cell as a member of the dirty index; the Lua side packs the same with ``>I2``."""
     return len(column).to_bytes(2, "big") + column + row

@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from percolator_core.ack import Ack
-from percolator_core.activation import active
 from percolator_core.condition import REVISION, ROW, Condition
 from percolator_core.errors import ConfigurationError, SnapshotTooOld, TransactionConflict
 from percolator_core.keys import acknowledgement, encode_column
 from percolator_core.model import DELETE, Version, Write, unpack_version
+from percolator_core.notifications.ack import Ack
+from percolator_core.notifications.activation import active
 from percolator_core.tabletscan import PAGE_BYTES, scan_bounds
 
 if TYPE_CHECKING:

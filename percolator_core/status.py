@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from percolator_core.activation import LiveWorker, live_workers
 from percolator_core.database import Database
 from percolator_core.janitor import FoundLock
-from percolator_core.keys import CellAddress, decode_column, decode_primary
+from percolator_core.keys import CellAddress, decode_column, decode_primary, dirty_key, failed_key
 from percolator_core.model import Lock, TableDefinition, unpack_lock
+from percolator_core.notifications.activation import LiveWorker, live_workers
 from percolator_core.observers import Chain
 from percolator_core.store.packing import Command
 
@@ -178,7 +178,7 @@ def backlog(db: Database, chain: Chain) -> dict[str, int]:
             counts[observer.name] = 0
             for tag in _tags(db, definitions, {table for table, _ in observer.observe}):
                 asked.append(observer.name)
-                commands.append((b"ZCARD", tag + b"dirty:" + observer.name.encode()))
+                commands.append((b"ZCARD", dirty_key(tag, observer.name)))
     for name, count in zip(asked, _call(db, commands), strict=True):
         counts[name] += count
     return counts
@@ -257,15 +257,14 @@ def _observers(
     asked: list[str] = []
     commands: list[Command] = []
     for name, watched in columns.items():
-        encoded = name.encode()
         for tag in _tags(db, by_name, {table for table, _ in watched}):
-            dirty = tag + b"dirty:" + encoded
+            dirty = dirty_key(tag, name)
             asked.append(name)
             commands += [
                 (b"ZCARD", dirty),
                 (b"ZCOUNT", dirty, b"(%d" % now, b"+inf"),
                 (b"ZRANGE", dirty, 0, 0, b"WITHSCORES"),
-                (b"HLEN", tag + b"failed:" + encoded),
+                (b"HLEN", failed_key(tag, name)),
             ]
     replies = _call(db, commands)
     found: dict[str, list[list[Any]]] = {name: [] for name in columns}

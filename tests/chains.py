@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from percolator_core import Chain, Database, TableDefinition
-from percolator_core.dirty import DirtyIndex
+from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Observer, Retry
 from percolator_core.observers.chain import digest_of
 from percolator_core.observers.graph import build_graph, observed_columns

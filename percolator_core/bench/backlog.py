@@ -26,8 +26,8 @@ from percolator_core.bench.figure import Figure, Target, median_figure
 from percolator_core.bench.scale import Scale
 from percolator_core.bench.servers import Place, place
 from percolator_core.bench.workers import Workers, shipped_chain, workers_of
-from percolator_core.dirty import DirtyIndex
 from percolator_core.model import Cell
+from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Chain, ObserverTransaction
 
 GROWTH: Final = Target("at most", 100.0)

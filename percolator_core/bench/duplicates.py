@@ -26,7 +26,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from percolator_core.attempt import ObserverCounts
 from percolator_core.bench import progress
 from percolator_core.bench.figure import Figure, Target, Unit, median_figure
 from percolator_core.bench.report import Note
@@ -38,6 +37,7 @@ from percolator_core.errors import PercolatorError
 from percolator_core.model import Cell
 from percolator_core.observers import ObserverTransaction
 from percolator_core.transaction import Transaction
+from percolator_core.worker.attempt import ObserverCounts
 
 WASTED: Final = Target("at most", 0.01)
 

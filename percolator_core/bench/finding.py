@@ -20,13 +20,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Final, NamedTuple
 
-from percolator_core.activation import activate
 from percolator_core.bench import progress
 from percolator_core.bench.figure import Figure, Target, Unit, median_figure
 from percolator_core.bench.scale import Scale
 from percolator_core.bench.servers import Place, place
-from percolator_core.dirty import DirtyIndex, Lease
 from percolator_core.errors import PercolatorError
+from percolator_core.notifications.activation import activate
+from percolator_core.notifications.dirty import DirtyIndex, Lease
 
 SIZES: Final = (10_000, 100_000, 1_000_000)
 DIRTY: Final = 1000

@@ -27,7 +27,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple, TypeAlias
 
-from percolator_core.attempt import ObserverCounts
 from percolator_core.bench import progress
 from percolator_core.bench.figure import Figure, median_figure
 from percolator_core.bench.report import Note
@@ -38,6 +37,7 @@ from percolator_core.database import Database
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
 from percolator_core.model import Cell
 from percolator_core.observers import ObserverTransaction
+from percolator_core.worker.attempt import ObserverCounts
 
 PROCESSES: Final = 2
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from percolator_core.attempt import ObserverCounts
 from percolator_core.bench import progress
 from percolator_core.bench.figure import Figure, Target, Unit, median_figure
 from percolator_core.bench.report import Note
@@ -33,6 +32,7 @@ from percolator_core.bench.workers import shipped_chain, workers_of
 from percolator_core.database import Database
 from percolator_core.errors import PercolatorError
 from percolator_core.transaction import Transaction
+from percolator_core.worker.attempt import ObserverCounts
 
 RATE: Final = Target("at least", 6000)
 """Twice what Fluo's developers published for 18 machines."""

@@ -13,13 +13,14 @@ from typing import Final
 
 import structlog
 
-from percolator_core.activation import live_workers
-from percolator_core.attempt import ObserverCounts
 from percolator_core.bench.servers import NAMESPACE, Place
 from percolator_core.crew.messages import STOP, Orders
 from percolator_core.crew.process import Process
 from percolator_core.errors import StoreUnavailable
+from percolator_core.keys import dirty_key
+from percolator_core.notifications.activation import live_workers
 from percolator_core.observers import Chain
+from percolator_core.worker.attempt import ObserverCounts
 
 _START_LIMIT: Final = 60.0
 _STOP_LIMIT: Final = 30.0
@@ -35,7 +36,7 @@ class Workers:
     def __init__(self, here: Place, chain: Chain) -> None:
         self._here = here
         self._marks = [
-            tag + b"dirty:" + observer.encode()
+            dirty_key(tag, observer)
             for (table, _), observers in chain.observed.items()
             for tag in here.db.catalog.table(table).tags
             for observer in observers

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from percolator_core.database import Database
-    from percolator_core.dirty import DirtyIndex, FailedCell
+    from percolator_core.notifications.dirty import DirtyIndex, FailedCell
     from percolator_core.observers import Chain
 
 ObserverName = Annotated[
@@ -101,7 +101,7 @@ def _put_back(index: DirtyIndex, observer: str | None, row: bytes | None) -> int
 
 def _index(db: Database, chain: Chain) -> DirtyIndex | None:
     """The dirty index over those of the chain's tables that are there."""
-    from percolator_core.dirty import DirtyIndex
+    from percolator_core.notifications.dirty import DirtyIndex
 
     there = {definition.name for definition in db.tables()}
     observed = {column: names for column, names in chain.observed.items() if column[0] in there}

@@ -65,7 +65,7 @@ def wait(
 
 def _until_idle(output: Output, db: Database, chain: Chain, deadline: float | None) -> None:
     """Return when two looks in a row found nothing: in a chain with a loop one is not enough."""
-    from percolator_core.activation import live_workers
+    from percolator_core.notifications.activation import live_workers
     from percolator_core.status import backlog
 
     pause, nothing = _FIRST_PAUSE, 0

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from percolator_core.crew import Crew
     from percolator_core.monitoring import Address, Subject
     from percolator_core.observers import Chain
-    from percolator_core.runs import RunTimes
     from percolator_core.worker import Counts, Worker
+    from percolator_core.worker.runs import RunTimes
 
 _LOOK: Final = 0.5
 """Seconds between two updates of the line on a terminal."""
@@ -161,8 +161,8 @@ def _alone(output: Output, path: Path, settings: _Settings) -> None:
     """A worker in this process."""
     import structlog
 
-    from percolator_core.runs import RunTimes
     from percolator_core.worker import Worker
+    from percolator_core.worker.runs import RunTimes
 
     log = structlog.get_logger("percolator.worker")
     chain = load_chain(path)

@@ -38,8 +38,8 @@ from percolator_core.database import connect
 from percolator_core.leaving import leave
 from percolator_core.log import Log
 from percolator_core.observers import Chain
-from percolator_core.runs import RunTimes
 from percolator_core.worker import Worker
+from percolator_core.worker.runs import RunTimes
 
 _BEAT: Final = 0.25
 """Seconds between two reports of the counts. What a killed process did after its last is unknown."""

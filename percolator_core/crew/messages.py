@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal
 
-from percolator_core.attempt import ObserverCounts
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
 from percolator_core.histogram import Histogram
 from percolator_core.worker import Counts
+from percolator_core.worker.attempt import ObserverCounts
 
 STOP: Final = b"stop"
 """Finish the runs under way and end."""

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from percolator_core.attempt import ObserverCounts
 from percolator_core.crew.messages import BREAK_OFF, INTERRUPTED, STOP, Orders
 from percolator_core.crew.process import Process
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
@@ -23,6 +22,7 @@ from percolator_core.histogram import Histogram
 from percolator_core.log import Log
 from percolator_core.observers import Chain
 from percolator_core.worker import Counts
+from percolator_core.worker.attempt import ObserverCounts
 
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 30.0

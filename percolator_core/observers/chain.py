@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from percolator_core.activation import activate
+from percolator_core.notifications.activation import activate
 from percolator_core.observers.graph import build_graph, generations, observed_columns
 from percolator_core.observers.loading import load_declarations
 
@@ -69,7 +69,7 @@ class Chain:
         """Make the chain's missing tables in ``db`` and activate its observers. May be repeated.
 
         Raises ConfigurationError while workers of another chain are alive; ``rolling`` lets them go on beside
-        this one (`percolator_core.activation`).
+        this one (`percolator_core.notifications.activation`).
         """
         for table in self.tables:
             db.create_table(table.name, tablets=table.tablets, notify_only=table.notify_only)

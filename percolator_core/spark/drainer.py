@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from uuid import uuid4
 
-from percolator_core.attempt import ObserverCounts
 from percolator_core.database import Database, connect
 from percolator_core.errors import ConfigurationError, PercolatorError
 from percolator_core.observers import Chain
@@ -29,6 +28,7 @@ from percolator_core.spark.session import running_context
 from percolator_core.status import backlog
 from percolator_core.store.url import absolute
 from percolator_core.worker import Counts, Worker
+from percolator_core.worker.attempt import ObserverCounts
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from percolator_core.ack import Ack
 from percolator_core.database import Database
-from percolator_core.keys import acknowledgement, encode_column, encode_mark
+from percolator_core.keys import acknowledgement, dirty_key, encode_column, encode_mark, failed_key, tries_key
 from percolator_core.model import (
     DELETE,
     NOTIFY,
@@ -23,6 +22,7 @@ from percolator_core.model import (
     pack_timestamp,
     unpack_version,
 )
+from percolator_core.notifications.ack import Ack
 from percolator_core.observers import Chain
 from percolator_core.store.packing import Command
 from percolator_core.trace.found import COLLAPSED, Change, Kind, Outcome, Run, Trace, WrittenCell
@@ -200,13 +200,13 @@ class Following:
 
     def _mark(self, change: _Change, observer: str) -> list[Command]:
         handle, mark = self._db.catalog.table(change.table), encode_mark(change.column, change.row)
-        tag, name = handle.tag(change.row), observer.encode()
+        tag = handle.tag(change.row)
         in_flight = b"n" + pack_timestamp(change.start_ts) + change.column
         return [
             (b"HGET", handle.row_key(change.row), in_flight),
-            (b"ZSCORE", tag + b"dirty:" + name, mark),
-            (b"HGET", tag + b"tries:" + name, mark),
-            (b"HGET", tag + b"failed:" + name, mark),
+            (b"ZSCORE", dirty_key(tag, observer), mark),
+            (b"HGET", tries_key(tag, observer), mark),
+            (b"HGET", failed_key(tag, observer), mark),
         ]
 
     def _acks(

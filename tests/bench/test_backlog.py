@@ -9,7 +9,7 @@ import pytest
 from percolator_core.bench import Scale, Target, backlog
 from percolator_core.bench.servers import place
 from percolator_core.bench.workers import shipped_chain
-from percolator_core.dirty import DirtyIndex
+from percolator_core.notifications.dirty import DirtyIndex
 
 MARKS = 20_000
 

@@ -8,8 +8,8 @@ import pytest
 
 from percolator_core.bench import Figure, Scale, Target, finding, progress
 from percolator_core.bench.servers import Place, place
-from percolator_core.dirty import DirtyIndex
 from percolator_core.errors import PercolatorError
+from percolator_core.notifications.dirty import DirtyIndex
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from typing import cast
 
 import pytest
 
-from percolator_core.attempt import ObserverCounts
 from percolator_core.bench import Figure, Note, Scale, kills
 from percolator_core.bench.servers import Place
 from percolator_core.errors import PercolatorError
 from percolator_core.model import Cell
 from percolator_core.observers import Chain, ObserverTransaction
+from percolator_core.worker.attempt import ObserverCounts
 
 EVENTS = 300
 

@@ -29,7 +29,7 @@ from observers.webindex.index import ENVIRONMENT, ServingIndex, close_indexes, o
 from observers.webindex.page import parse
 from observers.webindex.search import search
 from percolator_core import Chain, ConfigurationError, Database, PercolatorError, Worker, connect
-from percolator_core.dirty import DirtyIndex
+from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.spark.loading import merge
 from tests.spark.gate import Gate, eventually, held, runs
 

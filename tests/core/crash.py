@@ -23,7 +23,7 @@ from percolator_core import (
     Worker,
 )
 from percolator_core.commit import _cells
-from percolator_core.dirty import DirtyIndex
+from percolator_core.notifications.dirty import DirtyIndex
 from tests.chains import chain_of, watch
 from tests.core.servers import Faults, commit_of, die, rows_apart, until
 

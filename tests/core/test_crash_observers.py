@@ -9,8 +9,8 @@ from typing import Literal
 import pytest
 
 from percolator_core import Cell, Chain, Database, LockTimeout, Transaction, TransactionConflict, Worker
-from percolator_core.ack import acknowledge
-from percolator_core.dirty import LEASE, DirtyIndex, Lease
+from percolator_core.notifications.ack import acknowledge
+from percolator_core.notifications.dirty import LEASE, DirtyIndex, Lease
 from percolator_core.worker import Counts
 from tests.chains import chain_of, watch
 from tests.core.crash import TABLES

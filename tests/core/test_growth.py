@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from percolator_core import Database, SnapshotTooOld, Transaction, TransactionConflict
-from percolator_core.ack import acknowledge
-from percolator_core.dirty import DirtyIndex
 from percolator_core.janitor import Janitor
+from percolator_core.notifications.ack import acknowledge
+from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.snapshot import Snapshot
 from tests.chains import chain_of, watch
 from tests.core.crash import TABLES, Connect

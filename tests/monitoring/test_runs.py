@@ -7,7 +7,7 @@ import structlog
 import structlog.testing
 
 from percolator_core.histogram import BOUNDS, Histogram
-from percolator_core.runs import EndedRun, RunTimes
+from percolator_core.worker.runs import EndedRun, RunTimes
 
 
 def test_buckets_hold_their_upper_bound() -> None:

@@ -170,7 +170,7 @@ import os, signal, sys
 from functools import partialmethod
 from observers.pagedeps import fan_out
 from percolator_core import Chain, Worker, connect
-from percolator_core.dirty import DirtyIndex
+from percolator_core.notifications.dirty import DirtyIndex
 DirtyIndex.claim = partialmethod(DirtyIndex.claim, lease=0.3)
 fan_out.BATCH = 4
 process, runs = fan_out.process, []

@@ -16,9 +16,9 @@ import pytest
 import redis
 
 from percolator_core import Cell, Database, LockTimeout, Transaction, TransactionConflict, Worker, connect
-from percolator_core.activation import activate
-from percolator_core.dirty import DirtyIndex, Stranded
 from percolator_core.model import TableDefinition
+from percolator_core.notifications.activation import activate
+from percolator_core.notifications.dirty import DirtyIndex, Stranded
 from percolator_core.observers import Chain, Observer, Retry
 from percolator_core.rerun import rerun
 from percolator_core.status import locks, status

@@ -25,7 +25,7 @@ import redis
 
 import percolator_core as percolator
 from percolator_core import Database
-from percolator_core.activation import live_workers
+from percolator_core.notifications.activation import live_workers
 from percolator_core.store.url import parse
 from tests.core.servers import Server, binaries, free_port, some_namespace, until
 

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from percolator_core import Cell, Database, Transaction, Worker
-from percolator_core.dirty import DirtyIndex
 from percolator_core.keys import Keyspace
+from percolator_core.notifications.dirty import DirtyIndex
 from tests.chains import chain_of, put, watch
 from tests.clock import FakeClock, connect_with_clock
 

@@ -14,8 +14,6 @@ import pytest
 import structlog
 
 from percolator_core import Chain
-from percolator_core.activation import live_workers
-from percolator_core.attempt import ObserverCounts
 from percolator_core.crew import Crew, supervisor
 from percolator_core.crew.messages import (
     LineCutter,
@@ -31,7 +29,9 @@ from percolator_core.crew.messages import (
 from percolator_core.crew.process import Process
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
 from percolator_core.histogram import Histogram
+from percolator_core.notifications.activation import live_workers
 from percolator_core.worker import Counts
+from percolator_core.worker.attempt import ObserverCounts
 from tests.chains import chain_of, watch
 from tests.worker.conftest import ROOT, Project
 

@@ -15,8 +15,8 @@ import pytest
 from percolator_core import Cell, Worker
 from percolator_core.errors import TransactionConflict
 from percolator_core.observers import Retry
-from percolator_core.runs import EndedRun
-from percolator_core.watchdog import Deadline, Watchdog, _may_be_interrupted
+from percolator_core.worker.runs import EndedRun
+from percolator_core.worker.watchdog import Deadline, Watchdog, _may_be_interrupted
 from tests.chains import chain_of, dirty_of, put, watch
 from tests.core.servers import until
 

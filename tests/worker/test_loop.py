@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from percolator_core import Cell, Worker
-from percolator_core.activation import live_workers
-from percolator_core.dirty import DirtyIndex
+from percolator_core.notifications.activation import live_workers
+from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Retry
 from percolator_core.store.stream import Stream
 from tests.chains import chain_of, dirty_of, put, watch

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from percolator_core import Chain, Database, Worker
-from percolator_core.runs import EndedRun
+from percolator_core.worker.runs import EndedRun
 from tests.chains import dirty_of, put
 from tests.core.servers import until
 
@@ -45,9 +45,9 @@ def work(t, cell):
             open("failed", "w").close()
             raise ValueError("the first time")
         if not os.path.exists("died"):
-            import percolator_core.attempt
+            import percolator_core.worker.attempt
             open("died", "w").close()
-            percolator_core.attempt.Attempts._clear = lambda *_: os._exit(9)
+            percolator_core.worker.attempt.Attempts._clear = lambda *_: os._exit(9)
     if word == b"always die":
         os._exit(7)
     if word == b"hang":
@@ -94,7 +94,7 @@ def chain(project: Project, monkeypatch: pytest.MonkeyPatch) -> Chain:
     project.write(STEPS, TABLES, work=WORK, beside=BESIDE, total=TOTAL)
     monkeypatch.chdir(project.folder)
     monkeypatch.syspath_prepend(str(project.folder))
-    monkeypatch.setattr("percolator_core.offload.parent.GRACE", 0.5)
+    monkeypatch.setattr("percolator_core.worker.offload.parent.GRACE", 0.5)
     monkeypatch.delitem(__import__("sys").modules, "steps", raising=False)
     return Chain.load(project.folder / "chain")
 
@@ -255,7 +255,7 @@ def test_a_weak_run_is_done_once_though_its_lease_was_renewed(
     db: Database, chain: Chain, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The child clears the mark by a deadline that its worker has moved meanwhile."""
-    monkeypatch.setattr("percolator_core.shift.LEASE", 0.3)
+    monkeypatch.setattr("percolator_core.worker.shift.LEASE", 0.3)
     with db.transaction() as t:
         t.notify("sums", "all", "changed")
     assert Worker(db, chain, cpus=1).run_until_idle(20).observers["total"].ran == 1
@@ -266,7 +266,7 @@ def test_a_run_that_loses_has_its_whole_time_again(
     db: Database, chain: Chain, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A conflict is no failure: not even where all rounds together take longer than one may."""
-    monkeypatch.setattr("percolator_core.offload.parent.GRACE", 1.2 - 30)
+    monkeypatch.setattr("percolator_core.worker.offload.parent.GRACE", 1.2 - 30)
     put(db, "a", b"loses")
     worker = Worker(db, chain, cpus=1)
     thread = threading.Thread(target=worker.run, daemon=True)

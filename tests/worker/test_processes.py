@@ -14,9 +14,9 @@ import pytest
 
 import percolator_core
 from percolator_core import Chain, Worker
-from percolator_core.activation import live_workers
 from percolator_core.errors import ConfigurationError
-from percolator_core.shift import IDLE_LOOK
+from percolator_core.notifications.activation import live_workers
+from percolator_core.worker.shift import IDLE_LOOK
 from tests.chains import chain_of, dirty_of, put, watch
 from tests.core.servers import until
 
@@ -43,7 +43,7 @@ def other(t, cell):
 """
 COUNT = "observe: docs.text\nwrites: [sums.dirty, docs.n]"
 SHORT_LEASES = """\
-import percolator_core.shift as w, percolator_core.dirty as d
+import percolator_core.worker.shift as w, percolator_core.notifications.dirty as d
 w.LEASE = 0.3
 claim = d.DirtyIndex.claim
 d.DirtyIndex.claim = lambda self, room, **more: claim(self, room, 0.3, **more)
@@ -188,7 +188,7 @@ def test_a_worker_notices_that_its_observers_were_retired(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a suspension that outlasted its liveness token."""
-    monkeypatch.setattr("percolator_core.shift.LEASE", 0.1)
+    monkeypatch.setattr("percolator_core.worker.shift.LEASE", 0.1)
     old = chain_of(watch("old", lambda t, cell: None, "docs.text"))
     errors: list[BaseException] = []
 

@@ -12,10 +12,10 @@ import pytest
 import percolator_core
 from percolator_core import Cell, ConfigurationError, UnknownColumn, Worker
 from percolator_core import rerun as rerun_module
-from percolator_core.ack import Ack, acknowledge
 from percolator_core.commit import Commit
 from percolator_core.condition import Condition
 from percolator_core.keys import acknowledgement
+from percolator_core.notifications.ack import Ack, acknowledge
 from percolator_core.rerun import CellCounts, RerunCounts, rerun
 from percolator_core.status import status
 from percolator_core.store import Store
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from percolator_core import Chain, Database
-    from percolator_core.dirty import Lease
+    from percolator_core.notifications.dirty import Lease
     from percolator_core.observers import Observer
     from percolator_core.worker import Counts
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from percolator_core import Cell, Chain, ConfigurationError, Worker
-from percolator_core.activation import Registration, activate, active, live_workers
+from percolator_core.notifications.activation import Registration, activate, active, live_workers
 from tests.chains import chain_of, dirty_of, put, watch
 from tests.core.servers import until
 
@@ -71,7 +71,7 @@ def test_another_chain_is_refused_unless_it_is_a_rolling_start(connect: Connect)
 def test_the_old_workers_go_on_until_they_are_stopped(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("percolator_core.shift.LEASE", 0.2)
+    monkeypatch.setattr("percolator_core.worker.shift.LEASE", 0.2)
     db = connect()
     old, new, both = Seen(), Seen(), Seen()
     before = chain_of(watch("old", old, "docs.text"), watch("both", both, "docs.title"))
@@ -88,7 +88,7 @@ def test_the_old_workers_go_on_until_they_are_stopped(
 
 
 def test_the_roll_ends_with_the_last_old_worker(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("percolator_core.shift.LEASE", 0.2)
+    monkeypatch.setattr("percolator_core.worker.shift.LEASE", 0.2)
     db = connect()
     old, new = Seen(), Seen()
     before, after = chain_of(watch("old", old, "docs.text")), chain_of(watch("new", new, "docs.text"))
@@ -137,14 +137,14 @@ def test_a_rolling_start_alone_is_an_ordinary_one(db: Database) -> None:
 def test_a_rolling_start_that_comes_while_another_one_ends_stops_nobody(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("percolator_core.shift.LEASE", 0.1)
+    monkeypatch.setattr("percolator_core.worker.shift.LEASE", 0.1)
     refused: list[str] = []
 
     def activate(*arguments: object) -> None:
         refused.append("by a worker that was not there a moment before")
         raise ConfigurationError(refused[-1])
 
-    monkeypatch.setattr("percolator_core.shift.activate", activate)
+    monkeypatch.setattr("percolator_core.worker.shift.activate", activate)
     db, new = connect(), Seen()
     before, after = chain_of(watch("old", Seen(), "docs.text")), chain_of(watch("new", new, "docs.text"))
     worker = Worker(connect(), before)
@@ -185,7 +185,7 @@ def test_a_rolling_start_waits_for_an_activation_that_saw_nobody(
             starts[0].join(0.3)
         return found
 
-    monkeypatch.setattr("percolator_core.activation.live_workers", looked)
+    monkeypatch.setattr("percolator_core.notifications.activation.live_workers", looked)
     activate(old_db, before.observed, before.digest)
     starts[0].join(30)
     assert not starts[0].is_alive()

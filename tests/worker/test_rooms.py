@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from percolator_core import Cell, TableDefinition, Worker
-from percolator_core.dirty import DirtyIndex, Lease
-from percolator_core.rooms import Room, Window
+from percolator_core.notifications.dirty import DirtyIndex, Lease
+from percolator_core.worker.rooms import Room, Window
 from tests.chains import chain_of, dirty_of, put, watch
 from tests.core.servers import until
 
@@ -88,7 +88,7 @@ def test_own_tablets_come_first_and_the_others_are_not_left(db: Database) -> Non
 
 
 def test_a_chain_with_many_tablets_is_looked_through(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("percolator_core.dirty._LOOKED_AT", 3)
+    monkeypatch.setattr("percolator_core.notifications.dirty._LOOKED_AT", 3)
     chain = chain_of(watch("look", nothing, "docs.text"), tables=(TableDefinition("docs", 16),))
     chain.create_tables(db)
     for number in range(40):
@@ -156,7 +156,7 @@ def test_looks_for_reserved_places_alone_are_few_but_come(db: Database) -> None:
 
 def test_slow_runs_leave_no_place_unused(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than half of the places are taken, and not one of those runs ends."""
-    monkeypatch.setattr("percolator_core.shift.LEASE", 600.0)
+    monkeypatch.setattr("percolator_core.worker.shift.LEASE", 600.0)
     release, begun = threading.Event(), []
 
     def slow(t: Transaction, cell: Cell) -> None:
@@ -187,7 +187,7 @@ def test_a_worker_looks_for_quick_work_while_slow_runs_have_most_places(
 ) -> None:
     """Also where no call wakes it, and long before it next renews its leases."""
     monkeypatch.setattr("percolator_core.store.subscription.Subscription.heard", lambda self: False)
-    monkeypatch.setattr("percolator_core.shift.LEASE", 600.0)
+    monkeypatch.setattr("percolator_core.worker.shift.LEASE", 600.0)
     release, ran = threading.Event(), []
     chain = chain_of(
         watch("slow", lambda t, cell: release.wait(60), "docs.text", executor="threads"),

@@ -16,7 +16,7 @@ import percolator_core
 from percolator_core import Chain, Database, StoreUnavailable, Worker
 from percolator_core.cli.app import app
 from percolator_core.cli.output import ExitCode
-from percolator_core.shift import IDLE_LOOK
+from percolator_core.worker.shift import IDLE_LOOK
 from tests.chains import chain_of, dirty_of, put, watch
 from tests.core.servers import Server, binaries, some_namespace, until
 from tests.servers.cluster import Cluster

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from percolator_core import Cell, Worker
-from percolator_core.activation import live_workers
 from percolator_core.keys import tablet_number
+from percolator_core.notifications.activation import live_workers
 from tests.chains import chain_of, dirty_of, put, watch
 from tests.core.servers import until
 
@@ -66,7 +66,7 @@ def test_a_run_that_does_not_end_is_given_back_after_the_grace(connect: Connect)
 
 def test_a_lease_is_kept_during_the_grace(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """The grace is longer than a lease: nobody else begins what this worker is about to finish."""
-    monkeypatch.setattr("percolator_core.shift.LEASE", 0.1)
+    monkeypatch.setattr("percolator_core.worker.shift.LEASE", 0.1)
     begun, release = threading.Event(), threading.Event()
 
     def takes_a_while(t: Transaction, cell: Cell) -> None:

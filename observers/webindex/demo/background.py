@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from observers.webindex.index import ENVIRONMENT
 from percolator_core import PercolatorError
-from percolator_core.activation import live_workers
+from percolator_core.notifications.activation import live_workers
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from observers.webindex.demo.crawl import Crawl
     from observers.webindex.index import ServingIndex
     from percolator_core import Database
-    from percolator_core.dirty import DirtyIndex
+    from percolator_core.notifications.dirty import DirtyIndex
 
 TABLE: Final = "documents"
 MANY: Final = 200

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from percolator_core.attempt import ObserverCounts
-from percolator_core.runs import EndedRun
+from percolator_core.worker.attempt import ObserverCounts
+from percolator_core.worker.runs import EndedRun
 
 
 @dataclass(frozen=True, slots=True)

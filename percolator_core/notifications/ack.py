@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from percolator_core.dirty import Lease, Mode
 from percolator_core.keys import acknowledgement, is_internal
 from percolator_core.model import PUT, Cell, Write
+from percolator_core.notifications.dirty import Lease, Mode
 from percolator_core.transaction import Transaction
 
 FIRST_REVISION: Final = 1

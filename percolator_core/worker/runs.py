@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from percolator_core.histogram import Histogram
 from percolator_core.log import Log
 
-Outcome: TypeAlias = Literal["ran", "collapsed", "failed", "quarantined", "postponed"]
+Ending: TypeAlias = Literal["ran", "collapsed", "failed", "quarantined", "postponed"]
 """How a run ended: it committed; an earlier run had dealt with the change; it raised, and is tried again or
 not; it could not win against others, or nobody knows yet whether it committed: the cell was given back."""
 
@@ -30,7 +30,7 @@ class EndedRun(NamedTuple):
     column: str
     attempt: int
     run: int
-    outcome: Outcome
+    outcome: Ending
     seconds: float
 
 

@@ -1,4 +1,4 @@
-"""A child process of a worker: ``python -m percolator_core.offload.child DESCRIPTOR``.
+"""A child process of a worker: ``python -m percolator_core.worker.offload.child DESCRIPTOR``.
 
 It ends when its parent closes the pipe, or is gone. Signals of a terminal or a service manager reach it along
 with its parent: that one decides what follows, and here they do nothing.
@@ -16,15 +16,15 @@ from typing import Any, Final
 
 import structlog
 
-from percolator_core.attempt import Attempts, ObserverCounts
 from percolator_core.database import connect
-from percolator_core.dirty import DirtyIndex, Lease
 from percolator_core.errors import StoreUnavailable
+from percolator_core.notifications.dirty import DirtyIndex, Lease
 from percolator_core.observers import Chain, guards
-from percolator_core.offload.messages import Began, Broken, Done, Left, Logged, Orders, Term, Up
 from percolator_core.prefetch import Habits
-from percolator_core.runs import EndedRun
-from percolator_core.watchdog import Deadline, Watchdog
+from percolator_core.worker.attempt import Attempts, ObserverCounts
+from percolator_core.worker.offload.messages import Began, Broken, Done, Left, Logged, Orders, Term, Up
+from percolator_core.worker.runs import EndedRun
+from percolator_core.worker.watchdog import Deadline, Watchdog
 
 
 def main() -> None:

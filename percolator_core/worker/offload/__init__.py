@@ -5,6 +5,6 @@ other observers waiting. A child runs one cell at a time, with a database connec
 keeps the lease and decides what follows when the child dies, or does not end in time.
 """
 
-from percolator_core.offload.parent import Offload
+from percolator_core.worker.offload.parent import Offload
 
 __all__ = ["Offload"]

@@ -1,6 +1,6 @@
 """The worker: finds dirty cells, runs their observers, and keeps at it (paper, section 2.4).
 
-What it does while it runs is a `percolator_core.shift.Shift`; this is its face, its start and its end.
+What it does while it runs is a `percolator_core.worker.shift.Shift`; this is its face, its start and its end.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from percolator_core.activation import Registration
-from percolator_core.attempt import ObserverCounts
 from percolator_core.database import Database
 from percolator_core.errors import PercolatorError
+from percolator_core.notifications.activation import Registration
 from percolator_core.observers import Chain
-from percolator_core.outside import Outside
-from percolator_core.plan import Plan, Stop
 from percolator_core.prefetch import Habits
 from percolator_core.process import usable_cores
-from percolator_core.runs import RunListener
-from percolator_core.shift import Shift
 from percolator_core.store import Hub
-from percolator_core.watchdog import Watchdog
+from percolator_core.worker.attempt import ObserverCounts
+from percolator_core.worker.outside import Outside
+from percolator_core.worker.plan import Plan, Stop
+from percolator_core.worker.runs import RunListener
+from percolator_core.worker.shift import Shift
+from percolator_core.worker.watchdog import Watchdog
 
 STRATEGIES: Final = ("random", "partitioned")
 

@@ -11,13 +11,13 @@ from multiprocessing import Pipe
 from typing import Final
 
 from percolator_core.database import Database
-from percolator_core.dirty import Lease
 from percolator_core.errors import PercolatorError, StoreUnavailable
 from percolator_core.log import Log
+from percolator_core.notifications.dirty import Lease
 from percolator_core.observers import Chain
-from percolator_core.offload.messages import Began, Broken, Done, Left, Logged, Orders, Term, Up
+from percolator_core.worker.offload.messages import Began, Broken, Done, Left, Logged, Orders, Term, Up
 
-_PROGRAM: Final = "percolator_core.offload.child"
+_PROGRAM: Final = "percolator_core.worker.offload.child"
 
 START: Final = 60.0
 """Seconds that a child may take until it is ready, and for the store's part before and after a run."""

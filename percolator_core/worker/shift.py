@@ -13,20 +13,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeVar
 
-from percolator_core.activation import Registration, activate, active, live_workers
-from percolator_core.attempt import Attempts, ObserverCounts
 from percolator_core.database import Database
-from percolator_core.dirty import LEASE, DirtyIndex, Lease, LeasedCell, Stranded
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
 from percolator_core.log import Log
+from percolator_core.notifications.activation import Registration, activate, active, live_workers
+from percolator_core.notifications.dirty import LEASE, DirtyIndex, Lease, LeasedCell, Stranded
 from percolator_core.observers import Chain, guards
-from percolator_core.outside import Outside
-from percolator_core.plan import Plan, Stop
 from percolator_core.prefetch import Habits
-from percolator_core.rooms import Room
-from percolator_core.runs import RunListener
 from percolator_core.store import Future, Hub
-from percolator_core.watchdog import Watchdog
+from percolator_core.worker.attempt import Attempts, ObserverCounts
+from percolator_core.worker.outside import Outside
+from percolator_core.worker.plan import Plan, Stop
+from percolator_core.worker.rooms import Room
+from percolator_core.worker.runs import RunListener
+from percolator_core.worker.watchdog import Watchdog
 
 IDLE_LOOK: Final = 1.0
 """Seconds between two looks at the dirty index when no call wakes the worker: the backstop of the push."""

@@ -17,10 +17,7 @@ from typing import Final
 
 import greenlet
 
-from percolator_core.ack import Ack, acknowledge, trace
-from percolator_core.activation import active
 from percolator_core.client import Client
-from percolator_core.dirty import DirtyIndex, Lease
 from percolator_core.errors import (
     CommitUndetermined,
     LockTimeout,
@@ -32,13 +29,16 @@ from percolator_core.keys import decode_column, encode_column
 from percolator_core.log import Log
 from percolator_core.metrics import NAMES, Cost
 from percolator_core.model import Cell
+from percolator_core.notifications.ack import Ack, acknowledge, trace
+from percolator_core.notifications.activation import active
+from percolator_core.notifications.dirty import DirtyIndex, Lease
 from percolator_core.observers import Guard, Observer, ObserverTransaction
 from percolator_core.prefetch import Habits, PrefetchingTransaction
-from percolator_core.runs import EndedRun, Outcome, RunListener
 from percolator_core.store import current_task
 from percolator_core.store.packing import Command
 from percolator_core.transaction import Transaction
-from percolator_core.watchdog import Deadline, ObserverTimeout, Watchdog
+from percolator_core.worker.runs import EndedRun, Ending, RunListener
+from percolator_core.worker.watchdog import Deadline, ObserverTimeout, Watchdog
 
 CONFLICT_ROUNDS: Final = 5
 """Times that a run which lost against another one is repeated at once; then its cell is given back."""
@@ -154,7 +154,7 @@ class Attempts:
                 return lost
             finally:
                 self._end(observer, transaction)
-            outcome: Outcome = "collapsed" if cell is None else "ran"
+            outcome: Ending = "collapsed" if cell is None else "ran"
             self._count(observer, outcome)
             self._clear(self._dirty.clear(lease, observer.mode, transaction.start_timestamp))
             self._tell(lease, transaction.start_timestamp, outcome, began)
@@ -219,7 +219,7 @@ class Attempts:
             for run in ended:
                 self._listener(run)
 
-    def _tell(self, lease: Lease, run: int, outcome: Outcome, began: float) -> None:
+    def _tell(self, lease: Lease, run: int, outcome: Ending, began: float) -> None:
         if self._listener is not None:
             seconds = time.monotonic() - began
             column = decode_column(lease.column)

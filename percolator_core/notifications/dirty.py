@@ -3,7 +3,7 @@
 A write to an observed column leaves a *dirty mark* for each observer of that column, in an index apart from
 the data. A worker *leases* marks in batches, runs the observers, and clears each mark afterwards, on the
 condition that nothing has happened to the cell that the run did not see. That at most one run for a change
-commits is the acknowledgement's affair (`percolator_core.ack`).
+commits is the acknowledgement's affair (`percolator_core.notifications.ack`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import random
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from percolator_core.client import Client
 from percolator_core.errors import UnknownTable
 from percolator_core.janitor import Janitor
-from percolator_core.keys import decode_column, decode_mark, encode_column, encode_mark, tablet_number
+from percolator_core.keys import (
+    decode_column,
+    decode_mark,
+    dirty_key,
+    encode_column,
+    encode_mark,
+    failed_key,
+    tablet_number,
+)
 from percolator_core.store.packing import Command
 
 if TYPE_CHECKING:
@@ -229,7 +237,7 @@ class DirtyIndex:
 
     def backlog(self) -> dict[str, int]:
         """Dirty cells by observer, those that wait for a retry and those being worked on included."""
-        return self._sums(b"ZCARD", b"dirty:")
+        return self._sums(b"ZCARD", dirty_key)
 
     def failed(self) -> Iterator[FailedCell]:
         """The cells in quarantine."""
@@ -239,13 +247,13 @@ class DirtyIndex:
 
     def count_failed(self) -> dict[str, int]:
         """Cells in quarantine by observer."""
-        return self._sums(b"HLEN", b"failed:")
+        return self._sums(b"HLEN", failed_key)
 
-    def _sums(self, command: bytes, key: bytes) -> dict[str, int]:
+    def _sums(self, command: bytes, key: Callable[[bytes, str], bytes]) -> dict[str, int]:
         """What the command says of a key of each tablet and observer, added up by observer."""
         asked = [(name, tag) for _, tag, names in self._places for name in names]
         counts = dict.fromkeys((name for name, _ in asked), 0)
-        replies = self._client.store.call(*[(command, tag + key + name.encode()) for name, tag in asked])
+        replies = self._client.store.call(*[(command, key(tag, name)) for name, tag in asked])
         for (name, _), count in zip(asked, replies, strict=True):
             counts[name] += count
         return counts
@@ -285,7 +293,7 @@ class DirtyIndex:
         cursor: Any = 0
         while True:
             cursor, flat = self._client.store.one(
-                (b"HSCAN", tag + b"failed:" + observer.encode(), cursor, b"COUNT", 200)
+                (b"HSCAN", failed_key(tag, observer), cursor, b"COUNT", 200)
             )
             for position in range(0, len(flat), 2):
                 column, row = decode_mark(flat[position])

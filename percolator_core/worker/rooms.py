@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from percolator_core.dirty import DirtyIndex, Lease, LeasedCell
+from percolator_core.notifications.dirty import DirtyIndex, Lease, LeasedCell
 
 _FEW: Final = 16
 """Places of which a single free one is worth a look at the dirty index."""

@@ -29,12 +29,16 @@ _AGAIN: Final = 0.5
 
 _BOOKKEEPING: Final = frozenset(
     {
-        ("percolator_core.watchdog", "guard"),
-        ("percolator_core.watchdog", "release"),
-        ("percolator_core.attempt", "_limited"),
+        ("percolator_core.worker.watchdog", "guard"),
+        ("percolator_core.worker.watchdog", "release"),
+        ("percolator_core.worker.attempt", "_limited"),
     }
 )
 """Modules and functions that a run passes through on its way into the observer's code, and out of it."""
+
+
+_CONVERSATION: Final = "percolator_core.worker.offload."
+"""Modules by which a child process and its worker talk."""
 
 
 class ObserverTimeout(BaseException):
@@ -153,7 +157,7 @@ def _may_be_interrupted(frame: FrameType | None) -> bool:
     """
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if (module, frame.f_code.co_name) in _BOOKKEEPING or module.startswith("percolator_core.offload."):
+        if (module, frame.f_code.co_name) in _BOOKKEEPING or module.startswith(_CONVERSATION):
             return False
         if module.startswith("percolator_core.store."):
             return frame.f_code.co_name == "_receive"

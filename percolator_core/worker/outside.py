@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from percolator_core.database import Database
-from percolator_core.dirty import Lease
+from percolator_core.notifications.dirty import Lease
 from percolator_core.observers import Chain
-from percolator_core.offload import Offload
-from percolator_core.plan import Plan
+from percolator_core.worker.offload import Offload
+from percolator_core.worker.plan import Plan
 
 _AFTER_A_KILL: Final = 1.0
 """Seconds in which a thread learns that its child process is gone."""
