@@ -41,7 +41,7 @@ class Workers:
             for tag in here.db.catalog.table(table).tags
             for observer in observers
         ]
-        self._orders = Orders(str(chain.path), here.url, NAMESPACE, threads=8, width=256, parent=os.getpid())
+        self._orders = Orders(str(chain.path), here.url, NAMESPACE, os.getpid(), {})
         self._selector = selectors.DefaultSelector()
         self._running: list[Process] = []
         self._ended: list[ObserverCounts] = []

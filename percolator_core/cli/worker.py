@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from percolator_core.monitoring import Address, Subject
     from percolator_core.observers import Chain
     from percolator_core.worker import Counts, Worker
+    from percolator_core.worker.plan import WorkerSettings
     from percolator_core.worker.runs import RunTimes
 
 _LOOK: Final = 0.5
@@ -118,11 +119,7 @@ class _Settings:
 
     url: str
     namespace: str | None
-    threads: int
-    width: int
-    strategy: Literal["random", "partitioned"]
-    rolling: bool
-    cpus: int | None
+    worker: WorkerSettings
     http: Address | None
     log_level: LogLevel
 
@@ -150,7 +147,14 @@ def worker(
     output.carry_on = f"`percolator worker {path}` carries on"
     logs.configure(output, log_level)
     address = None if http is None else parse_address(http)
-    settings = _Settings(url, namespace, threads, width, strategy, rolling, cpus, address, log_level)
+    told: WorkerSettings = {
+        "threads": threads,
+        "width": width,
+        "cpus": cpus,
+        "strategy": strategy,
+        "rolling": rolling,
+    }
+    settings = _Settings(url, namespace, told, address, log_level)
     if processes == 1:
         _alone(output, path, settings)
     else:
@@ -168,16 +172,7 @@ def _alone(output: Output, path: Path, settings: _Settings) -> None:
     chain = load_chain(path)
     times = RunTimes(chain.observers, logged=settings.log_level == "debug")
     with connect_to_chain(settings.url, settings.namespace, chain) as db:
-        made = Worker(
-            db,
-            chain,
-            threads=settings.threads,
-            width=settings.width,
-            strategy=settings.strategy,
-            rolling=settings.rolling,
-            cpus=settings.cpus,
-            listener=times.take,
-        )
+        made = Worker(db, chain, **settings.worker, listener=times.take)
         with (
             stopping(made.stop) as received,
             _monitored(settings, lambda: _subject_of_one(made, chain, db.namespace, received, times)),
@@ -188,7 +183,7 @@ def _alone(output: Output, path: Path, settings: _Settings) -> None:
                 chain=chain.name,
                 namespace=db.namespace,
                 store=db.url,
-                width=settings.width,
+                width=settings.worker["width"],
             )
             counts = made.run()
         if made.abandoned:
@@ -214,16 +209,7 @@ def _crew(output: Output, path: Path, settings: _Settings, processes: int) -> No
     # Held open until the last process is gone, so that an embedded store is started and stopped once.
     with connect_to_chain(settings.url, settings.namespace, chain) as db:
         crew = Crew(
-            chain,
-            settings.url,
-            db.namespace,
-            processes,
-            threads=settings.threads,
-            width=settings.width,
-            strategy=settings.strategy,
-            rolling=settings.rolling,
-            cpus=settings.cpus,
-            log_level=settings.log_level,
+            chain, settings.url, db.namespace, processes, log_level=settings.log_level, **settings.worker
         )
         with (
             stopping(crew.stop) as received,
@@ -236,7 +222,7 @@ def _crew(output: Output, path: Path, settings: _Settings, processes: int) -> No
                 namespace=db.namespace,
                 store=db.url,
                 processes=processes,
-                width=settings.width,
+                width=settings.worker["width"],
             )
             counts = crew.run()
         log.info(

@@ -141,16 +141,7 @@ class Member:
         with connect(orders.url, orders.namespace) as db:
             db.client.declare_dead(orders.dead)
             # Known first, and asked afterwards: a stop in between is seen by one of the two.
-            self._worker = worker = Worker(
-                db,
-                chain,
-                threads=orders.threads,
-                width=orders.width,
-                strategy=orders.strategy,
-                rolling=orders.rolling,
-                cpus=orders.cpus,
-                listener=times.take,
-            )
+            self._worker = worker = Worker(db, chain, **orders.settings, listener=times.take)
             if self._stopping:
                 worker.stop()
             self._reports.up(worker, times, db.client.owner().decode())

@@ -17,12 +17,13 @@ import json
 import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
 from percolator_core.histogram import Histogram
 from percolator_core.worker import Counts
 from percolator_core.worker.attempt import ObserverCounts
+from percolator_core.worker.plan import WorkerSettings
 
 STOP: Final = b"stop"
 """Finish the runs under way and end."""
@@ -49,8 +50,8 @@ _COUNTED: Final = tuple(field.name for field in fields(ObserverCounts))
 class Orders:
     """What a worker process does; ``parent`` is the process that it works for.
 
-    What the log says below ``log_level`` is not reported. ``dead`` are the names, in locks, of processes that
-    the parent has buried. The other fields are as those of `percolator_core.worker.Worker`.
+    ``settings`` are those of its worker. What the log says below ``log_level`` is not reported. ``dead`` are
+    the names, in locks, of processes that the parent has buried.
 
     The URL may hold a password, so the orders go through a pipe and never stand on a command line.
     """
@@ -58,12 +59,8 @@ class Orders:
     chain: str
     url: str
     namespace: str
-    threads: int
-    width: int
     parent: int
-    strategy: Literal["random", "partitioned"] = "random"
-    rolling: bool = False
-    cpus: int | None = None
+    settings: WorkerSettings
     log_level: str = "info"
     dead: tuple[str, ...] = ()
 

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Unpack
 
 from percolator_core.crew.messages import BREAK_OFF, INTERRUPTED, STOP, Orders
 from percolator_core.crew.process import Process
@@ -23,6 +23,7 @@ from percolator_core.log import Log
 from percolator_core.observers import Chain
 from percolator_core.worker import Counts
 from percolator_core.worker.attempt import ObserverCounts
+from percolator_core.worker.plan import WorkerSettings
 
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 30.0
@@ -90,9 +91,9 @@ class Crew:
         url: the store, as for `percolator_core.connect`.
         namespace: the namespace.
         processes: how many; 1 or more.
-        threads, width, strategy, rolling, cpus: as of `percolator_core.Worker`, for each process.
         log_level: what processes log below this level is not passed on: ``debug``, ``info``, ``warning`` or
             ``error``.
+        settings: threads, width, strategy, rolling, cpus, as of `percolator_core.Worker`, for each process.
     """
 
     def __init__(
@@ -102,30 +103,16 @@ class Crew:
         namespace: str,
         processes: int,
         *,
-        threads: int = 8,
-        width: int = 256,
-        strategy: Literal["random", "partitioned"] = "random",
-        rolling: bool = False,
-        cpus: int | None = None,
         log_level: str = "info",
+        **settings: Unpack[WorkerSettings],
     ) -> None:
+        threads, width = settings.get("threads", 1), settings.get("width", 1)
         if processes < 1 or threads < 1 or width < 1:
             raise ValueError(
                 f"processes, threads and width are 1 or more, not {processes}, {threads} and {width}"
             )
         self._chain = chain
-        self._orders = Orders(
-            str(chain.path),
-            url,
-            namespace,
-            threads,
-            width,
-            os.getpid(),
-            strategy=strategy,
-            rolling=rolling,
-            cpus=cpus,
-            log_level=log_level,
-        )
+        self._orders = Orders(str(chain.path), url, namespace, os.getpid(), settings, log_level)
         self._seats = [_Seat() for _ in range(processes)]
         self._stopping = threading.Event()
         self._told = False

@@ -74,6 +74,8 @@ class Looks:
         try:
             if self._db is None:
                 self._db = self._connect()
+                if self._closed:
+                    self._db.close()  # nobody else will: who closed us found no connection
             return Seen(status(self._db, self._chain))
         except PercolatorError as error:
             return Seen(None, str(error))

@@ -72,12 +72,12 @@ def activate(
 def _activate(
     db: Database, observed: Mapping[tuple[str, str], Sequence[str]], digest: str, *, rolling: bool
 ) -> None:
-    others = sorted({worker.digest for worker in live_workers(db)} - {digest})
+    strangers = [worker for worker in live_workers(db) if worker.digest != digest]
+    others = sorted({worker.digest for worker in strangers})
     if others and not rolling:
-        where = next(worker.where for worker in live_workers(db) if worker.digest in others)
         raise ConfigurationError(
-            f"a worker with another set of observers is running ({where}): stop it first, start this one as "
-            "a rolling one, which runs beside it, or use another namespace"
+            f"a worker with another set of observers is running ({strangers[0].where}): stop it first, start "
+            "this one as a rolling one, which runs beside it, or use another namespace"
         )
     names = {name for observers in observed.values() for name in observers}
     known = db.active_observers()

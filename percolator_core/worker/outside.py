@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from percolator_core.database import Database
+from percolator_core.leaving import OBSERVER_THREADS
 from percolator_core.notifications.dirty import Lease
 from percolator_core.observers import Chain
 from percolator_core.worker.offload import Offload
@@ -23,7 +24,7 @@ class Outside:
     def __init__(self, db: Database, chain: Chain, plan: Plan, *, prefetch: bool) -> None:
         executors = {observer.executor for observer in chain.observers.values()}
         places = sum(plan.places[name] for name in ("threads", "processes") if name in executors)
-        self._pool = ThreadPoolExecutor(max(1, places), "percolator-observer")
+        self._pool = ThreadPoolExecutor(max(1, places), OBSERVER_THREADS)
         self._under_way: set[concurrent.futures.Future[None]] = set()
         self.offload = Offload(db, chain, prefetch=prefetch) if "processes" in executors else None
         self.left = False

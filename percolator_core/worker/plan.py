@@ -6,6 +6,22 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, TypedDict
+
+Strategy: TypeAlias = Literal["random", "partitioned"]
+
+
+class WorkerSettings(TypedDict, total=False):
+    """What a worker may be told, as keyword arguments of `percolator_core.Worker`, which has the defaults.
+
+    Plain enough for JSON: they travel from a command line to the processes of a crew.
+    """
+
+    threads: int
+    width: int
+    cpus: int | None
+    strategy: Strategy
+    rolling: bool
 
 
 @dataclass(frozen=True, slots=True)

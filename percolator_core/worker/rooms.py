@@ -105,8 +105,8 @@ class Room:
         """From when on to look for more, in monotonic seconds; infinity: not before a run has ended.
 
         At once with half of the places free: a look costs as much for one cell as for many. For fewer it is
-        done now and then. Observers in
-        threads are given no more cells than threads: the others may go to another worker.
+        done now and then. Observers in threads are given no more cells than threads: the others may go to
+        another worker.
         """
         free = self.free
         if free <= 0 or not self.observers:

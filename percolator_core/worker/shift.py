@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 from percolator_core.database import Database
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
 from percolator_core.log import Log
-from percolator_core.notifications.activation import Registration, activate, active, live_workers
+from percolator_core.notifications.activation import Active, Registration, activate, active, live_workers
 from percolator_core.notifications.dirty import LEASE, DirtyIndex, Lease, LeasedCell, Stranded
 from percolator_core.observers import Chain, guards
 from percolator_core.prefetch import Habits
@@ -332,17 +332,18 @@ class Shift:
                 "another set of observers was activated while this worker did not answer: start it with that"
             )
         if self._plan.partitioned or now_active.beside:
-            self._look_around(alone_after_all=now_active.digest == self._chain.digest)
+            self._look_around(now_active)
         self._stranded.roll_forward(LEASE)
 
-    def _look_around(self, *, alone_after_all: bool) -> None:
+    def _look_around(self, now_active: Active) -> None:
         """See who else works: with whom to share the tablets, and whether a rolling start is over."""
         others = live_workers(self._db)
         names = [worker.name for worker in others if worker.digest == self._chain.digest]
         if self._plan.partitioned and self._plan.own is None and self._registration.name in names:
             mine = names.index(self._registration.name)
             self._own = frozenset(range(mine, self._dirty.tablets, len(names)))
-        if alone_after_all and len(names) == len(others) and active(self._db.client).beside:
+        mine_is_new = now_active.digest == self._chain.digest
+        if mine_is_new and now_active.beside and len(names) == len(others):
             try:
                 activate(self._db, self._chain.observed, self._chain.digest)
             except ConfigurationError:

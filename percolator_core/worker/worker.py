@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, get_args
 
 from percolator_core.database import Database
 from percolator_core.errors import PercolatorError
@@ -22,12 +22,12 @@ from percolator_core.process import usable_cores
 from percolator_core.store import Hub
 from percolator_core.worker.attempt import ObserverCounts
 from percolator_core.worker.outside import Outside
-from percolator_core.worker.plan import Plan, Stop
+from percolator_core.worker.plan import Plan, Stop, Strategy
 from percolator_core.worker.runs import RunListener
 from percolator_core.worker.shift import Shift
 from percolator_core.worker.watchdog import Watchdog
 
-STRATEGIES: Final = ("random", "partitioned")
+STRATEGIES: Final = get_args(Strategy)
 
 STOP_GRACE: Final = 10.0
 """Seconds that runs under way get to end, when a worker is told to stop."""
@@ -87,7 +87,7 @@ class Worker:
         *,
         prefetch: bool = True,
         cpus: int | None = None,
-        strategy: Literal["random", "partitioned"] = "random",
+        strategy: Strategy = "random",
         tablets: Collection[int] | None = None,
         rolling: bool = False,
         listener: RunListener | None = None,

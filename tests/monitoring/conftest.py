@@ -12,6 +12,7 @@ import percolator_core
 from percolator_core import Chain, Database
 from percolator_core.histogram import Histogram
 from percolator_core.monitoring import Subject
+from percolator_core.monitoring.look import Looks
 from percolator_core.worker import Counts
 
 
@@ -28,6 +29,20 @@ def opened(store_url: str) -> Callable[[], Database]:
     """Opens one more connection to the test's namespace."""
     namespace = uuid4().hex
     return lambda: percolator_core.connect(store_url, namespace)
+
+
+@pytest.fixture
+def looks_at(opened: Callable[[], Database]) -> Iterator[Callable[[Chain], Looks]]:
+    """Looks at the test's namespace; the last connection to a store stops it, so all are closed."""
+    made: list[Looks] = []
+
+    def make(chain: Chain) -> Looks:
+        made.append(Looks(opened, chain))
+        return made[-1]
+
+    yield make
+    for looks in made:
+        looks.close()
 
 
 @pytest.fixture

@@ -63,12 +63,14 @@ def test_every_count_has_a_counter() -> None:
     assert COUNTERS.keys() == {field.name for field in fields(ObserverCounts)}
 
 
-def test_counts_of_a_worker_and_the_state_of_its_store(db: Database, opened: Callable[[], Database]) -> None:
+def test_counts_of_a_worker_and_the_state_of_its_store(
+    db: Database, looks_at: Callable[[Chain], Looks]
+) -> None:
     state = State(a_chain())
     state.chain.create_tables(db)
     for row in ("good", "better", "bad"):
         put(db, row, b"x")
-    looks = Looks(opened, state.chain)
+    looks = looks_at(state.chain)
     exposition = Exposition(state.subject(), looks)
     before = read(exposition)
     assert before["percolator_runs_total", "count"] == 0
@@ -108,20 +110,20 @@ def test_without_a_store_the_counts_are_told_all_the_same() -> None:
     assert not [name for name, _ in found if "cells" in name and not name.endswith("_total")]
 
 
-def test_the_version_and_the_chain(opened: Callable[[], Database]) -> None:
+def test_the_version_and_the_chain(looks_at: Callable[[Chain], Looks]) -> None:
     state = State(a_chain())
-    body, _ = Exposition(state.subject(), Looks(opened, state.chain)).text("")
+    body, _ = Exposition(state.subject(), looks_at(state.chain)).text("")
     (line,) = re.findall(r"^percolator_build_info\{.*$", body.decode(), re.MULTILINE)
     assert f'version="{percolator_core.__version__}"' in line
     assert f'digest="{state.chain.digest}"' in line
 
 
-def test_how_long_runs_took(opened: Callable[[], Database]) -> None:
+def test_how_long_runs_took(looks_at: Callable[[Chain], Looks]) -> None:
     times = Histogram()
     for seconds in (0.001, 0.002, 0.3, 1000.0):
         times.add(seconds)
     state = State(a_chain(), times={"count": times})
-    found = read(Exposition(state.subject(), Looks(opened, state.chain)))
+    found = read(Exposition(state.subject(), looks_at(state.chain)))
     buckets = [found["percolator_run_seconds_bucket", f"count{bound}"] for bound in map(str, BOUNDS)]
     assert buckets[:3] == [1, 2, 2]
     assert buckets[-1] == 3
@@ -130,19 +132,19 @@ def test_how_long_runs_took(opened: Callable[[], Database]) -> None:
     assert found["percolator_run_seconds_sum", "count"] == 1000.303
 
 
-def test_openmetrics_is_spoken_too(opened: Callable[[], Database]) -> None:
+def test_openmetrics_is_spoken_too(looks_at: Callable[[Chain], Looks]) -> None:
     state = State(a_chain())
-    body, content_type = Exposition(state.subject(), Looks(opened, state.chain)).text(
+    body, content_type = Exposition(state.subject(), looks_at(state.chain)).text(
         "application/openmetrics-text; version=1.0.0"
     )
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     assert body.endswith(b"# EOF\n")
 
 
-def test_the_page_names_every_metric_and_no_other(db: Database, opened: Callable[[], Database]) -> None:
+def test_the_page_names_every_metric_and_no_other(db: Database, looks_at: Callable[[Chain], Looks]) -> None:
     state = State(a_chain(), times={"count": Histogram()})
     state.chain.create_tables(db)
-    body, _ = Exposition(state.subject(), Looks(opened, state.chain)).text("")
+    body, _ = Exposition(state.subject(), looks_at(state.chain)).text("")
     exposed = {
         name
         for name in re.findall(r"^# TYPE (\w+) ", body.decode(), re.MULTILINE)

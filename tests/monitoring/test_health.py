@@ -44,9 +44,9 @@ def test_liveness() -> None:
     assert stuck.why == "the worker's loop has not turned for 37 s, and may take 37 s"
 
 
-def test_readiness_from_nothing_to_stopping(db: Database, opened: Callable[[], Database]) -> None:
+def test_readiness_from_nothing_to_stopping(db: Database, looks_at: Callable[[Chain], Looks]) -> None:
     state = State(chain())
-    looks = Looks(opened, state.chain)
+    looks = looks_at(state.chain)
     db.create_table("docs", tablets=4)
 
     def judged() -> tuple[bool, str]:

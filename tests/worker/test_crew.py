@@ -32,6 +32,7 @@ from percolator_core.histogram import Histogram
 from percolator_core.notifications.activation import live_workers
 from percolator_core.worker import Counts
 from percolator_core.worker.attempt import ObserverCounts
+from percolator_core.worker.plan import WorkerSettings
 from tests.chains import chain_of, watch
 from tests.worker.conftest import ROOT, Project
 
@@ -326,7 +327,7 @@ def test_what_an_observer_prints_becomes_whole_log_lines(counting: Project, log:
 @pytest.mark.parametrize("orphaned", ["by its parent's id", "by the end of its pipe"])
 def test_without_its_parent_a_process_ends(counting: Project, orphaned: str) -> None:
     parent = 1 if "id" in orphaned else os.getpid()
-    orders = Orders("chain", counting.url, counting.namespace, 1, 1, parent)
+    orders = Orders("chain", counting.url, counting.namespace, parent, {"threads": 1, "width": 1})
     process = subprocess.Popen(
         [sys.executable, "-m", "percolator_core.crew.member"],
         stdin=subprocess.PIPE,
@@ -386,7 +387,14 @@ def test_counts_orders_and_errors_come_out_as_they_went_in() -> None:
     assert read_times({"times": {"one": [1.0, 2]}}) == {}  # other buckets, of a newer program
     newer = {"seconds": 1.5, "observers": {"one": {"ran": 3, "failed": 1, "danced": 2}}}
     assert read_counts(newer) == counts
-    orders = Orders("a\nchain", "redis://:secret@host", "ns", 1, 2, 3, "partitioned", True, 4, "debug")
+    settings: WorkerSettings = {
+        "threads": 1,
+        "width": 2,
+        "strategy": "partitioned",
+        "rolling": True,
+        "cpus": 4,
+    }
+    orders = Orders("a\nchain", "redis://:secret@host", "ns", 3, settings, "debug", ("one", "other"))
     assert orders.to_line().count(b"\n") == 1
     assert Orders.from_line(orders.to_line()) == orders
     for error in (ConfigurationError("a\nb"), StoreUnavailable("away"), PercolatorError("else")):
