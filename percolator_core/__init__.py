@@ -27,8 +27,9 @@ if TYPE_CHECKING:
         UnknownColumn,
         UnknownTable,
     )
-    from percolator_core.model import Cell, TableDefinition, Version
+    from percolator_core.model import Cell, Version
     from percolator_core.observers import Chain, ObserverTransaction
+    from percolator_core.schema.definition import TableDefinition
     from percolator_core.snapshot import Snapshot
     from percolator_core.store.durability import Durability
     from percolator_core.transaction import Transaction
@@ -85,13 +86,13 @@ _HOMES = {
     ),
     "percolator_core.model": (
         "Cell",
-        "TableDefinition",
         "Version",
     ),
     "percolator_core.observers": (
         "Chain",
         "ObserverTransaction",
     ),
+    "percolator_core.schema.definition": ("TableDefinition",),
     "percolator_core.snapshot": ("Snapshot",),
     "percolator_core.store.durability": ("Durability",),
     "percolator_core.transaction": ("Transaction",),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from typing import Final
 
 from percolator_core.errors import ConfigurationError, UnknownColumn, UnknownTable
 from percolator_core.keys import check_name, encode_column, tablet_of
-from percolator_core.model import LOCK_MARK, MAX_TABLETS, VERSION_MARK, TableDefinition
+from percolator_core.model import LOCK_MARK, MAX_TABLETS, VERSION_MARK
+from percolator_core.schema.definition import TableDefinition, from_json, to_json
 from percolator_core.store import FORMAT, Store
 from percolator_core.store.packing import pack_fields
 
@@ -200,12 +200,11 @@ def _check(definition: TableDefinition) -> None:
 
 
 def _encode(definition: TableDefinition) -> str:
-    return json.dumps(dataclasses.asdict(definition), sort_keys=True)
+    return json.dumps(to_json(definition), sort_keys=True)
 
 
 def _decode(raw: bytes) -> TableDefinition:
-    found = json.loads(raw)
-    return TableDefinition(found["name"], found["tablets"], tuple(found["notify_only"]))
+    return from_json(json.loads(raw))
 
 
 def _describe(definition: TableDefinition) -> str:

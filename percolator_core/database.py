@@ -15,7 +15,8 @@ from percolator_core.errors import ConfigurationError, SnapshotTooOld, Transacti
 from percolator_core.janitor import Collected, FoundLock, Janitor, ResolvedLocks
 from percolator_core.keys import Keyspace
 from percolator_core.metrics import Metrics
-from percolator_core.model import MAX_TIMESTAMP, TableDefinition, Version, row_bytes, unpack_version
+from percolator_core.model import MAX_TIMESTAMP, Version, row_bytes, unpack_version
+from percolator_core.schema.definition import TableDefinition
 from percolator_core.snapshot import Snapshot, check_limit
 from percolator_core.store import Durability, Store, StoreUrl
 from percolator_core.transaction import Transaction

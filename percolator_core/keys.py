@@ -42,6 +42,9 @@ MAX_NAME: Final = 200
 _INTERNAL: Final = b"\xff"
 """First byte of internal columns; no UTF-8 text starts with it, so no user column collides."""
 
+MARKER: Final = _INTERNAL
+"""The internal column that each row of a typed table has, so that a row of nothing but nulls is one."""
+
 
 _LENGTHS: Final = struct.Struct(">HH")
 """Of table and column in an encoded address; an acknowledgement's column may be longer than a byte tells."""
@@ -75,6 +78,8 @@ def encode_column(column: str) -> bytes:
 
 def decode_column(column: bytes) -> str:
     """The name behind an encoded column; an acknowledgement reads ``observer acknowledges column``."""
+    if column == MARKER:
+        return "(row)"
     if is_internal(column):
         observer, _, observed = column[1:].partition(_INTERNAL)
         return f"{observer.decode()} acknowledges {observed.decode()}"

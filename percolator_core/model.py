@@ -59,18 +59,6 @@ class Cell:
     timestamp: int
 
 
-@dataclass(frozen=True, slots=True)
-class TableDefinition:
-    """A raw table of byte cells, cut into ``tablets`` by a hash of the row key.
-
-    ``notify_only`` columns hold no data: ``Transaction.notify`` marks them and weak observers watch them.
-    """
-
-    name: str
-    tablets: int = 16
-    notify_only: tuple[str, ...] = ()
-
-
 class Version(NamedTuple):
     """One committed version of a cell; ``value`` is None where the commit deleted the cell."""
 

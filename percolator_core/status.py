@@ -16,9 +16,10 @@ from typing import Any, Final
 from percolator_core.database import Database
 from percolator_core.janitor import FoundLock
 from percolator_core.keys import CellAddress, decode_column, decode_primary, dirty_key, failed_key
-from percolator_core.model import Lock, TableDefinition, unpack_lock
+from percolator_core.model import Lock, unpack_lock
 from percolator_core.notifications.activation import LiveWorker, live_workers
 from percolator_core.observers import Chain
+from percolator_core.schema.definition import TableDefinition
 from percolator_core.store.packing import Command
 
 _BATCH: Final = 5_000

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from percolator_core.database import Database
-    from percolator_core.model import TableDefinition
     from percolator_core.observers.graph import Graph
     from percolator_core.observers.observer import Column, Observer
+    from percolator_core.schema.definition import TableDefinition
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,8 +26,8 @@ from percolator_core.observers.declaration import EVERY_COLUMN
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from percolator_core.model import TableDefinition
     from percolator_core.observers.observer import Column, Observer
+    from percolator_core.schema.definition import TableDefinition
 
     Graph: TypeAlias = "nx.DiGraph[str]"
 

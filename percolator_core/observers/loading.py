@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from percolator_core.errors import ConfigurationError, CyclicChain
-from percolator_core.model import TableDefinition
 from percolator_core.observers.declaration import ChainDeclaration, ObserverDeclaration, TableDeclaration
 from percolator_core.observers.explain import validate
 from percolator_core.observers.functions import ObserverFunction, import_function, not_imported
 from percolator_core.observers.graph import build_graph, undeclared_cycles
 from percolator_core.observers.observer import Observer
 from percolator_core.observers.yaml_file import Problems, YamlFile, did_you_mean, one_line, quoted, read_yaml
+from percolator_core.schema.definition import TableDefinition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

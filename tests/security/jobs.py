@@ -16,11 +16,11 @@ import pytest
 import redis
 
 from percolator_core import Cell, Database, LockTimeout, Transaction, TransactionConflict, Worker, connect
-from percolator_core.model import TableDefinition
 from percolator_core.notifications.activation import activate
 from percolator_core.notifications.dirty import DirtyIndex, Stranded
 from percolator_core.observers import Chain, Observer, Retry
 from percolator_core.rerun import rerun
+from percolator_core.schema.definition import TableDefinition
 from percolator_core.status import locks, status
 from percolator_core.trace import trace
 from percolator_core.worker import Counts

@@ -1,0 +1,1 @@
+"""Typed tables: models of rows, and what transactions and snapshots do with them."""
