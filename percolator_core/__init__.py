@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from percolator_core.schema.definition import TableDefinition
     from percolator_core.snapshot import Snapshot
     from percolator_core.store.durability import Durability
+    from percolator_core.tables.model import Hash, Indexed, PrimaryKey, Range, Table, Unique
     from percolator_core.transaction import Transaction
     from percolator_core.worker import Worker
 
@@ -45,18 +46,24 @@ __all__ = [
     "CyclicChain",
     "Database",
     "Durability",
+    "Hash",
+    "Indexed",
     "LockTimeout",
     "ObserverTransaction",
     "PercolatorError",
+    "PrimaryKey",
+    "Range",
     "RowExists",
     "RowNotFound",
     "Snapshot",
     "SnapshotTooOld",
     "StoreUnavailable",
+    "Table",
     "TableDefinition",
     "Transaction",
     "TransactionAborted",
     "TransactionConflict",
+    "Unique",
     "UnknownColumn",
     "UnknownTable",
     "Version",
@@ -95,6 +102,14 @@ _HOMES = {
     "percolator_core.schema.definition": ("TableDefinition",),
     "percolator_core.snapshot": ("Snapshot",),
     "percolator_core.store.durability": ("Durability",),
+    "percolator_core.tables.model": (
+        "Hash",
+        "Indexed",
+        "PrimaryKey",
+        "Range",
+        "Table",
+        "Unique",
+    ),
     "percolator_core.transaction": ("Transaction",),
     "percolator_core.worker": ("Worker",),
 }

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Final
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
-from percolator_core.errors import ConfigurationError, UnknownColumn, UnknownTable
-from percolator_core.keys import check_name, encode_column, tablet_of
-from percolator_core.model import LOCK_MARK, MAX_TABLETS, VERSION_MARK
+from percolator_core.errors import UnknownColumn, UnknownTable
+from percolator_core.keys import MARKER, acknowledged, decode_column, encode_column, tablet_of
+from percolator_core.model import LOCK_MARK, VERSION_MARK
 from percolator_core.schema.definition import TableDefinition, from_json, to_json
-from percolator_core.store import FORMAT, Store
+from percolator_core.schema.partition import placement
+from percolator_core.store import Store
 from percolator_core.store.packing import pack_fields
 
 
@@ -22,19 +25,28 @@ class ColumnFields:
 
     __slots__ = ("encoded", "lock", "name", "packed", "version")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, encoded: bytes | None = None) -> None:
+        """``encoded`` is the column as it stands in the store; None where that is its name."""
         self.name = name
-        self.encoded = encode_column(name)
+        self.encoded = encode_column(name) if encoded is None else encoded
         self.version = VERSION_MARK + self.encoded
         self.lock = LOCK_MARK + self.encoded
         self.packed = pack_fields(self.version, self.lock)
 
 
+T = TypeVar("T")
+
 MOST_COLUMNS: Final = 100_000
 """Columns of a table that a client remembers, at most; it then begins anew. Some 400 bytes each."""
 
-_DROPPED_AT_ONCE: Final = 1000
-"""Rows of a tablet that one call drops, at most: a script holds up everybody."""
+LOOKED_AT_EVERY: Final = 1.0
+"""Seconds for which a client may take what it knows of tables for what they are."""
+
+_EPOCH: Final = b"\xff"
+"""The field of the catalog that counts its changes: no name of a table, which is UTF-8."""
+
+_UNDER_WAY: Final = b"?"
+"""The version of a table that is being changed: no tablet has it, so nothing is written meanwhile."""
 
 
 class _Columns(dict[str, ColumnFields]):
@@ -56,31 +68,138 @@ class _Columns(dict[str, ColumnFields]):
         return self.setdefault(column, ColumnFields(column))  # one, also if two threads come at once
 
 
+class _TypedColumns(dict[str, ColumnFields]):
+    """The columns of a typed table that hold data; there are no others."""
+
+    __slots__ = ("_definition",)
+
+    def __init__(self, definition: TableDefinition) -> None:
+        super().__init__(
+            (column.name, ColumnFields(column.name, encode_column(column.stored)))
+            for column in definition.value_columns
+        )
+        self._definition = definition
+
+    def __missing__(self, column: str) -> ColumnFields:
+        definition = self._definition
+        if column in definition.notify_only:
+            raise UnknownColumn(f"{definition.name}.{column} is notify-only and holds no data: use notify")
+        if column in definition.key:
+            raise UnknownColumn(
+                f"{definition.name}.{column} is part of the key: it is in the row key and is no cell"
+            )
+        raise UnknownColumn(
+            f"the table {definition.name!r} has no column {column!r}: it has "
+            f"{', '.join(self) or 'none but its key'}"
+        )
+
+
 class TableHandle:
     """What a client needs to reach the cells of one table.
 
     ``columns`` are those that hold data, by name: looking up a notify-only one, which holds none, raises
-    UnknownColumn.
+    UnknownColumn, and so does any that a typed table does not have.
     ``row_prefixes`` is what the keys of rows start with, by tablet.
+    ``place`` tells the number of a row's tablet; None where that is ``crc32(row) % tablets``.
+    ``by_encoded`` has the names of a typed table's columns by how they stand in the store; empty for a raw
+    one, where a name stands there as it is.
+    ``marker`` is the internal column that each row of a typed table has; ``bindings`` is where
+    `percolator_core.tables.binding` keeps what it has made of models of the table.
+    ``version`` is the entry's in the catalog as text; writers tell it to the tablets, which know theirs.
+    Empty in an entry from before there were any.
     """
 
-    __slots__ = ("columns", "definition", "name", "row_prefixes", "tablets", "tags")
+    __slots__ = (
+        "bindings",
+        "by_encoded",
+        "columns",
+        "definition",
+        "is_typed",
+        "marker",
+        "name",
+        "place",
+        "row_prefixes",
+        "tablets",
+        "tags",
+        "version",
+    )
 
-    def __init__(self, definition: TableDefinition, store: Store) -> None:
+    def __init__(self, definition: TableDefinition, store: Store, version: bytes = b"") -> None:
         self.definition = definition
         self.name = definition.name
+        self.is_typed = definition.is_typed
+        self.bindings: dict[Any, Any] = {}
         self.tablets = definition.tablets
+        self.version = version
         self.tags = tuple(store.keyspace.tag(definition.name, number) for number in range(definition.tablets))
         self.row_prefixes = tuple(tag + b"r:" for tag in self.tags)
-        self.columns = _Columns(definition)
+        self.place = placement(definition)
+        self.marker = ColumnFields(decode_column(MARKER), MARKER)
+        self.columns: dict[str, ColumnFields] = (
+            _TypedColumns(definition) if definition.is_typed else _Columns(definition)
+        )
+        self.by_encoded: dict[bytes, str] = (
+            {fields.encoded: name for name, fields in self.columns.items()} if definition.is_typed else {}
+        )
+
+    def tablet(self, row: bytes) -> int:
+        """The number of the tablet that holds the row. Raises ValueError for what is no key of the table."""
+        place = self.place
+        return tablet_of(row, self.tablets) if place is None else place(row)
 
     def tag(self, row: bytes) -> bytes:
-        """The tag of the tablet that holds the row."""
-        return self.tags[tablet_of(row, self.tablets)]
+        """The tag of the tablet that holds the row. Raises as `tablet`."""
+        return self.tags[self.tablet(row)]
 
     def row_key(self, row: bytes) -> bytes:
-        """The key of the row's hash."""
-        return self.row_prefixes[tablet_of(row, self.tablets)] + row
+        """The key of the row's hash. Raises as `tablet`."""
+        return self.row_prefixes[self.tablet(row)] + row
+
+    def encode(self, column: str) -> bytes:
+        """A column, notify-only ones too, as it stands in the store.
+
+        Raises:
+            UnknownColumn: a typed table has no such column, or it is one of its key.
+        """
+        if column in self.definition.notify_only:
+            return encode_column(column)
+        return self.columns[column].encoded
+
+    def decode(self, encoded: bytes) -> str:
+        """The name of a column that stands so in the store, an internal one in words."""
+        if not self.is_typed:
+            return decode_column(encoded)
+        name = self.by_encoded.get(encoded)
+        if name is not None:
+            return name
+        observed = acknowledged(encoded)
+        if observed:
+            return decode_column(encoded[: -len(observed)]) + self.decode(observed)
+        plain = decode_column(encoded)
+        # Another column may have the name by now that a dropped one had.
+        return f"{plain} (dropped)" if plain in self.definition.retired else plain
+
+    def fields(self, encoded: bytes) -> ColumnFields:
+        """The column that stands so in the store. Raises UnknownColumn where there is none such."""
+        if not self.is_typed:
+            return self.columns[decode_column(encoded)]
+        if encoded == MARKER:
+            return self.marker
+        name = self.by_encoded.get(encoded)
+        if name is None:
+            raise UnknownColumn(
+                f"the table {self.name!r} has no column {self.decode(encoded)!r} that holds data"
+            )
+        return self.columns[name]
+
+    def named(self, cells: Mapping[bytes, T]) -> dict[bytes, T]:
+        """What is known of encoded columns, by what they would be if their names were not changed."""
+        if not self.by_encoded:
+            return dict(cells)
+        return {
+            self.by_encoded[column].encode() if column in self.by_encoded else column: value
+            for column, value in cells.items()
+        }
 
     def notify_column(self, column: str) -> bytes:
         """A notify-only column, encoded; raises UnknownColumn for any other."""
@@ -104,16 +223,47 @@ class _Handles(dict[str, TableHandle]):
         return self._fetch(name)
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A table as it stands in the catalog.
+
+    ``pending`` is the change that is under way, None if there is none; whoever meets it carries on with it
+    (`percolator_core.evolution`). ``sweep`` has the stored names of dropped columns of which some cells may
+    be left. ``raw`` is all of it as it stands there, ``version`` 0 in an entry from before there were any.
+    """
+
+    raw: bytes
+    definition: TableDefinition
+    version: int
+    pending: Mapping[str, Any] | None
+    sweep: tuple[str, ...]
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is such a table for who looks: not if it is being dropped."""
+        return self.pending is None or self.pending["kind"] != "drop"
+
+    @property
+    def writers_version(self) -> bytes:
+        """What writers who have read this entry tell the tablets."""
+        if self.pending is not None and self.pending["kind"] != "create":
+            return _UNDER_WAY
+        return b"%d" % self.version if self.version else b""
+
+
 class Catalog:
     """Definitions of tables, read from the store when first needed.
 
-    ``handles`` has the tables by name: looking one up does what `table` does, and costs no call.
+    ``handles`` has the tables by name: looking one up does what `table` does, and costs no call. Once
+    `time.monotonic` has passed ``due``, `keep_fresh` looks whether they have changed.
     """
 
-    __slots__ = ("_store", "handles")
+    __slots__ = ("_epoch", "_store", "due", "handles")
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._epoch: bytes | None = None
+        self.due = 0.0
         self.handles = _Handles(self._fetch)
 
     def table(self, name: str) -> TableHandle:
@@ -124,89 +274,134 @@ class Catalog:
         """
         return self.handles[name]
 
-    def create(self, definition: TableDefinition) -> None:
-        """Add a table; the same definition again is fine. The first one founds the namespace.
-
-        Raises:
-            ConfigurationError: the definition cannot be, or the table exists with another one.
-            TypeError: ``tablets`` is no whole number, or a name is not str.
-        """
-        _check(definition)
-        store, keys = self._store, self._store.keyspace
-        format_, *held = store.one(
-            store.script(
-                "define_table", [keys.catalog, keys.format], definition.name, _encode(definition), FORMAT
-            )
-        )
-        store.check_format(format_)
-        found = _decode(held[0])
-        if found != definition:
-            raise ConfigurationError(
-                f"table {definition.name!r} exists with {_describe(found)}, not {_describe(definition)}: "
-                "drop it first, or use its definition"
-            )
-        self._take_in(found)
+    def column_name(self, table: str, encoded: bytes) -> str:
+        """The name of a column as it stands in the store, for people; also of a table that is gone."""
+        try:
+            return self.handles[table].decode(encoded)
+        except UnknownTable:
+            return decode_column(encoded)
 
     def tables(self) -> list[TableDefinition]:
-        """All tables, by name."""
-        raw = self._store.one((b"HGETALL", self._store.keyspace.catalog))
-        return sorted((_decode(value) for value in raw[1::2]), key=lambda definition: definition.name)
+        """All tables, by name. The handles of those that have changed are made anew."""
+        return [entry.definition for entry in self.entries() if entry.is_there]
 
-    def drop(self, name: str, observers: list[str]) -> None:
-        """Remove a table with all its rows, in bounded steps. After a crash, drop it again."""
-        handle = self._fetch(name)
-        store = self._store
-        for tag in handle.tags:
-            while store.one(store.script("drop_table", [tag], _DROPPED_AT_ONCE, *observers)):
-                pass
-        # The entry goes last, so that a drop that broke off can be repeated.
-        store.one((b"HDEL", store.keyspace.catalog, name))
+    def entries(self) -> list[Entry]:
+        """All entries, by the names of their tables. The handles of those that have changed are made anew."""
+        raw = self._store.one((b"HGETALL", self._store.keyspace.catalog))
+        found = [_decode(value) for name, value in zip(raw[::2], raw[1::2], strict=True) if name != _EPOCH]
+        names = {entry.definition.name for entry in found}
+        for name in [name for name in self.handles if name not in names]:
+            self.forget(name)
+        for entry in found:
+            if entry.definition.name in self.handles:
+                self.take_in(entry)
+        return sorted(found, key=lambda entry: entry.definition.name)
+
+    def entry(self, name: str) -> Entry | None:
+        """A table's entry, None if there is none."""
+        raw = self._store.one((b"HGET", self._store.keyspace.catalog, name))
+        return None if raw is None else _decode(raw)
+
+    def add(self, definition: TableDefinition, pending: Mapping[str, Any], format_: str) -> tuple[Any, Entry]:
+        """Add an entry unless there is one of that name: the namespace's format, and the entry.
+
+        It gets a version. The first one founds the namespace, which has the format from then on. In a
+        namespace of another format nothing is added, and the entry is only what it would be.
+        """
+        store, keys = self._store, self._store.keyspace
+        text = _encode(definition, pending=pending)
+        found, *held = store.one(
+            store.script("define_table", [keys.catalog, keys.format], definition.name, text, format_)
+        )
+        return found, _decode(held[0] if held else text.encode())
+
+    def replace(
+        self,
+        entry: Entry,
+        definition: TableDefinition | None,
+        version: int | None = None,
+        pending: Mapping[str, Any] | None = None,
+        sweep: Sequence[str] = (),
+    ) -> Entry | None:
+        """Replace an entry if it still stands there as it was read; returns what stands there now.
+
+        ``definition`` is None to take it out, ``version`` None for a new one.
+        """
+        name, store = entry.definition.name, self._store
+        text = "" if definition is None else _encode(definition, version, pending, sweep)
+        keys = [store.keyspace.catalog]
+        how = "numbered" if version is None else ""
+        # Durably: tablets know of the version, and must not know of one that a failover takes back.
+        (held,) = store.call_durably(store.script("change_table", keys, name, entry.raw, text, how))
+        return _decode(held) if held else None
+
+    def forget(self, name: str) -> None:
+        """Fetch the table anew when it is asked for next."""
         self.handles.pop(name, None)
 
+    def keep_fresh(self) -> None:
+        """Look whether tables have changed, and take in those that have, unless that was done a moment ago.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+        now = time.monotonic()
+        if now < self.due:
+            return
+        self.due = now + LOOKED_AT_EVERY
+        if not self.handles:
+            return
+        epoch = self._store.one((b"HGET", self._store.keyspace.catalog, _EPOCH))
+        if epoch != self._epoch:
+            self.entries()
+            self._epoch = epoch
+
     def _fetch(self, name: str) -> TableHandle:
-        raw = self._store.one((b"HGET", self._store.keyspace.catalog, name))
-        if raw is None:
-            self.handles.pop(name, None)
+        entry = self.entry(name)
+        handle = None if entry is None else self.take_in(entry)
+        if handle is None:
+            self.forget(name)
             raise UnknownTable(
                 f"there is no table {name!r} in the namespace {self._store.keyspace.namespace!r}: "
                 "create it first"
             )
-        return self._take_in(_decode(raw))
+        return handle
 
-    def _take_in(self, definition: TableDefinition) -> TableHandle:
-        """The handle of a table that is so in the store: the one we have, if its definition is the same.
+    def take_in(self, entry: Entry) -> TableHandle | None:
+        """The handle of a table that is so in the store: the one we have, if nothing has changed.
 
-        What is known of a column hangs on its handle.
+        What is known of a column hangs on its handle. None if the table is being dropped.
         """
+        definition, version = entry.definition, entry.writers_version
+        self.due = self.due or time.monotonic() + LOOKED_AT_EVERY
+        if not entry.is_there:
+            self.forget(definition.name)
+            return None
         handle = self.handles.get(definition.name)
-        if handle is None or handle.definition != definition:
-            handle = self.handles[definition.name] = TableHandle(definition, self._store)
+        if handle is None or handle.definition != definition or handle.version != version:
+            handle = self.handles[definition.name] = TableHandle(definition, self._store, version)
         return handle
 
 
-def _check(definition: TableDefinition) -> None:
-    try:
-        check_name("table name", definition.name)
-        for column in definition.notify_only:
-            check_name("column name", column)
-    except ValueError as error:
-        raise ConfigurationError(f"table {definition.name!r}: {error}") from None
-    if not isinstance(definition.tablets, int):
-        raise TypeError(f"tablets is int, not {type(definition.tablets).__name__}")
-    if not 1 <= definition.tablets <= MAX_TABLETS:
-        raise ConfigurationError(
-            f"table {definition.name!r}: tablets is 1 to {MAX_TABLETS}, not {definition.tablets}"
-        )
+def _encode(
+    definition: TableDefinition,
+    version: int | None = None,
+    pending: Mapping[str, Any] | None = None,
+    sweep: Sequence[str] = (),
+) -> str:
+    """An entry as JSON. One that gets its version in the store has none; the script puts it at the end."""
+    plain = to_json(definition)
+    if pending is not None:
+        plain["pending"] = dict(pending)
+    if sweep:
+        plain["sweep"] = list(sweep)
+    if version:
+        plain["version"] = version
+    return json.dumps(plain, sort_keys=True)
 
 
-def _encode(definition: TableDefinition) -> str:
-    return json.dumps(to_json(definition), sort_keys=True)
-
-
-def _decode(raw: bytes) -> TableDefinition:
-    return from_json(json.loads(raw))
-
-
-def _describe(definition: TableDefinition) -> str:
-    notify_only = f" and notify-only {', '.join(definition.notify_only)}" if definition.notify_only else ""
-    return f"{definition.tablets} tablets{notify_only}"
+def _decode(raw: bytes) -> Entry:
+    plain = json.loads(raw)
+    return Entry(
+        raw, from_json(plain), plain.get("version", 0), plain.get("pending"), tuple(plain.get("sweep", ()))
+    )

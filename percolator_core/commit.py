@@ -8,6 +8,7 @@ which the caller does not wait for.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -15,12 +16,14 @@ from typing import Any, Final, NamedTuple
 from percolator_core.client import Client
 from percolator_core.errors import (
     CommitUndetermined,
+    LockTimeout,
     PercolatorError,
     SnapshotTooOld,
     StoreUnavailable,
     TransactionAborted,
     TransactionConflict,
 )
+from percolator_core.evolution import Evolution
 from percolator_core.keys import CellAddress, decode_column, encode_primary
 from percolator_core.model import NOTIFY, unpack_lock
 from percolator_core.resolver import Resolver, settling
@@ -45,8 +48,12 @@ _LOCK_ROUNDS: Final = 8
 """Dead transactions whose locks one commit clears out of its way before it gives up."""
 
 
+CHANGED: Final = "table changed"
+"""Why a commit conflicts with the change of a table's definition, or its end."""
+
+
 class Mutation(NamedTuple):
-    """One write, with the tablet it goes to."""
+    """One write, with the tablet it goes to, and the version of the table by which it was made."""
 
     tag: bytes
     table: str
@@ -54,6 +61,7 @@ class Mutation(NamedTuple):
     column: bytes
     kind: int
     value: bytes
+    version: bytes = b""
 
 
 class _Refused(Exception):
@@ -99,9 +107,14 @@ class Commit:
             SnapshotTooOld: the transaction began below the safe point.
             StoreUnavailable: the store does not answer, and nothing was committed.
         """
-        if self.in_one_call:
-            return self.one_phase()
-        commit_ts = self.commit_primary(self.prewrite())
+        try:
+            if self.in_one_call:
+                return self.one_phase()
+            commit_ts = self.commit_primary(self.prewrite())
+        except TransactionConflict as conflict:
+            if conflict.reason == CHANGED:
+                _catch_up(self._client, itertools.chain.from_iterable(self._calls))
+            raise
         self.commit_secondaries(commit_ts)
         return commit_ts
 
@@ -182,6 +195,8 @@ class Commit:
         fate, _ = self._decisively(command, repeated=True)
         if fate[0] == b"committed":
             return int(fate[1])
+        if refusal[0] == b"changed":
+            raise CommitUndetermined(self._start_ts)  # the traces are gone, if the table was dropped
         self._check(self._calls[0], refusal)
         raise self._aborted()
 
@@ -240,14 +255,15 @@ class Commit:
     def _prewrite_call(self, call: Sequence[Mutation], role: str) -> Command:
         client, primary = self._client, self._primary
         tags, cells = _cells(call, values=True)
+        versions = _versions(call)
         if role == "both":
             keys = [*tags, client.store.keyspace.oracle]
-            return client.store.script("prewrite", keys, role, self._start_ts, *cells)
+            return client.store.script("prewrite", keys, role, self._start_ts, *cells, versions)
         keys = [*tags, *self._local_oracle]
         address = encode_primary(CellAddress(primary.tag, primary.row, primary.column))
         ttl = int(client.timeouts.lock_ttl * 1000)
         return client.store.script(
-            "prewrite", keys, role, self._start_ts, *cells, ttl, client.owner(), address
+            "prewrite", keys, role, self._start_ts, *cells, ttl, client.owner(), address, versions
         )
 
     def _commit_call(self, call: Sequence[Mutation], commit_ts: int, role: str) -> Command:
@@ -291,6 +307,8 @@ class Commit:
             )
         if word == b"failed over":
             raise self._aborted("failed over")
+        if word == b"changed":
+            raise _changed(call[0])
         raise _Refused(call[reply[1]], word.decode(), reply[2] if word == b"locked" else None)
 
 
@@ -298,14 +316,33 @@ def notify(client: Client, mutations: Sequence[Mutation]) -> int:
     """Commit a write set of nothing but notifications; returns the commit timestamp.
 
     Raises:
+        TransactionConflict: a table was changed or dropped meanwhile. Notifying again does no harm.
         StoreUnavailable: the store does not answer. Notifying again does no harm.
     """
     commands = []
     for call in calls(mutations, client.one_call_a_tablet):
         tags, cells = _cells(call, values=False)
-        commands.append(client.store.script("notify", tags, *cells))
-    _, timestamp = client.oracle.then_timestamp(*commands)
+        commands.append(client.store.script("notify", tags, *cells, _versions(call)))
+    replies, timestamp = client.oracle.then_timestamp(*commands)
+    if b"changed" in replies:
+        _catch_up(client, mutations)
+        raise _changed(mutations[0])
     return timestamp
+
+
+def _changed(mutation: Mutation) -> TransactionConflict:
+    return TransactionConflict(mutation.table, mutation.row, decode_column(mutation.column), CHANGED)
+
+
+def _catch_up(client: Client, mutations: Iterable[Mutation]) -> None:
+    """Some table is not what it was: fetch what they are now, and carry on what others have left undone."""
+    evolution = Evolution(client)
+    for name, version in {(one.table, one.version) for one in mutations}:
+        client.catalog.forget(name)
+        try:
+            evolution.carry_on(name, version)
+        except LockTimeout:
+            pass  # who tries again will come here again
 
 
 def calls(mutations: Sequence[Mutation], one_a_tablet: bool) -> Iterator[list[Mutation]]:
@@ -333,13 +370,20 @@ def _cells(call: Sequence[Mutation], *, values: bool) -> tuple[list[bytes], list
     """The tags of a call, and its cells as the scripts take them: each with the position of its tag."""
     tags: dict[bytes, bytes] = {}
     cells: list[bytes] = []
-    for tag, _, row, column, kind, value in call:
+    for tag, _, row, column, kind, value, _ in call:
         position = tags.setdefault(tag, NUMBERS[len(tags) + 1])
         if values:
             cells += (position, row, column, NUMBERS[kind], value)
         else:
             cells += (position, row, column, NUMBERS[kind])
     return list(tags), cells
+
+
+def _versions(call: Sequence[Mutation]) -> bytes:
+    """The versions of the tables by which a call was made, one a tag, in the order of `_cells`."""
+    if len(call) == 1:
+        return call[0].version
+    return b",".join({mutation.tag: mutation.version for mutation in call}.values())
 
 
 def _batches(calls: Iterable[list[Mutation]]) -> Iterator[list[list[Mutation]]]:

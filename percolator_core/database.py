@@ -12,13 +12,17 @@ from percolator_core.catalog import Catalog
 from percolator_core.client import Client, Timeouts
 from percolator_core.concurrency import Concurrency
 from percolator_core.errors import ConfigurationError, SnapshotTooOld, TransactionConflict
+from percolator_core.evolution import Evolution
 from percolator_core.janitor import Collected, FoundLock, Janitor, ResolvedLocks
 from percolator_core.keys import Keyspace
 from percolator_core.metrics import Metrics
 from percolator_core.model import MAX_TIMESTAMP, Version, row_bytes, unpack_version
-from percolator_core.schema.definition import TableDefinition
+from percolator_core.schema.definition import DEFAULT_TABLETS, TableDefinition
 from percolator_core.snapshot import Snapshot, check_limit
 from percolator_core.store import Durability, Store, StoreUrl
+from percolator_core.tables.binding import model_of, table_name
+from percolator_core.tables.columns import added_column, range_value
+from percolator_core.tables.model import Table, definition_of
 from percolator_core.transaction import Transaction
 
 T = TypeVar("T")
@@ -124,25 +128,101 @@ class Database:
 
     # Tables.
 
-    def create_table(self, name: str, tablets: int = 16, notify_only: Iterable[str] = ()) -> None:
-        """Create a raw table of byte cells; the same definition again does nothing.
+    def create_table(
+        self, name: type[Table] | str, tablets: int | None = None, notify_only: Iterable[str] = ()
+    ) -> None:
+        """Create the typed table of a model, with its indexes, or a raw table of byte cells, by its name.
+
+        The same definition again does nothing; columns and ranges that a typed table was given since do not
+        count. ``tablets`` (1 to 4096, by default 16) and ``notify_only`` are for raw tables: a model has its
+        own.
 
         Raises:
-            ConfigurationError: the name or number cannot be (tablets is 1 to 4096), or the table exists
-            otherwise.
-            TypeError: ``tablets`` is no int, a name is not str, or ``notify_only`` is one name and no list.
+            ConfigurationError: the definition cannot be, or the table exists otherwise.
+            TypeError: ``tablets`` is no int, a name is not str, ``notify_only`` is one name and no list, or
+            one of both is given with a model.
         """
         if isinstance(notify_only, str):
             raise TypeError(f"notify_only is a list of columns, not str: write [{notify_only!r}]")
-        self.client.catalog.create(TableDefinition(name, tablets, tuple(sorted(set(notify_only)))))
+        columns = tuple(sorted(set(notify_only)))
+        if not isinstance(name, type):
+            tablets = DEFAULT_TABLETS if tablets is None else tablets
+            self.create_defined(TableDefinition(name, tablets, columns))
+            return
+        if tablets is not None or columns:
+            raise TypeError("tablets and notify_only are for raw tables: a model has its own, in partition")
+        self.create_defined(definition_of(name))
+
+    def create_defined(self, definition: TableDefinition) -> None:
+        """As `create_table`, of a definition."""
+        Evolution(self.client).create(definition)
+
+    def add_column(self, table: type[Table], name: str) -> None:
+        """Add a column that the model has to its table; the same once more does nothing.
+
+        Rows that are there have null in it, or the model's default if it cannot be null.
+
+        Raises:
+            UnknownTable, UnknownColumn: no such table, or the model has no such column.
+            ConfigurationError: the table has another column of that name, the column is part of the key or
+            has an index, or its default is not as said.
+            LockTimeout: a transaction is still committing to the table; add it again later.
+        """
+        Evolution(self.client).add_column(definition_of(table).name, added_column(table, name))
+
+    def drop_column(self, table: type[Table] | str, name: str) -> None:
+        """Drop a column of a typed table and all it holds. Takes time in proportion to the rows.
+
+        After a crash the rest of it is removed by whoever collects garbage or changes the table next.
+
+        Raises:
+            UnknownTable, UnknownColumn: there is none.
+            ConfigurationError: it is part of the key or has an index, or an active observer watches it.
+            LockTimeout: a transaction is still committing to the table; drop it again later.
+        """
+        Evolution(self.client).drop_column(table_name(table), name)
+
+    def rename_column(self, table: type[Table] | str, old: str, new: str) -> None:
+        """Rename a column of a typed table, in its key, partition rules and indexes, too; no data is touched.
+
+        Raises:
+            UnknownTable, UnknownColumn: there is none.
+            ConfigurationError: there is a column of the new name.
+            LockTimeout: a transaction is still committing to the table; rename it again later.
+        """
+        Evolution(self.client).rename_column(table_name(table), old, new)
+
+    def add_range(self, table: type[Table] | str, value: Any) -> None:
+        """Cut a range of a typed table at a value of its column; the value belongs to the upper part.
+
+        Rows never move, so one of both parts must have none: add ranges before they are filled.
+
+        Raises:
+            UnknownTable: there is none.
+            ConfigurationError: the table has no ranges, or there are rows in both parts.
+            TypeError, ValueError: ``value`` is none of the column.
+            LockTimeout: a transaction is still committing to the table; add it again later.
+        """
+        name = table_name(table)
+        definition = self.client.catalog.table(name).definition
+        encoded = b"" if definition.ranges is None else range_value(definition, model_of(table), value)
+        Evolution(self.client).add_range(name, encoded)
 
     def tables(self) -> list[TableDefinition]:
         """All tables, by name."""
         return self.client.catalog.tables()
 
-    def drop_table(self, name: str) -> None:
-        """Remove a table and all its rows; raises UnknownTable. Takes time in proportion to the rows."""
-        self.client.catalog.drop(name, sorted(self.active_observers()))
+    def drop_table(self, name: type[Table] | str) -> None:
+        """Remove a table with all its rows and its indexes. Takes time in proportion to the rows.
+
+        After a crash drop it again, or collect garbage.
+
+        Raises:
+            UnknownTable: there is none.
+            ConfigurationError: it is an index, which goes with its table.
+            LockTimeout: a transaction is still committing to it; drop it again later. It is out of use.
+        """
+        Evolution(self.client).drop(table_name(name))
 
     # Transactions.
 
@@ -186,6 +266,7 @@ class Database:
             ValueError: a datetime without a time zone, or a time that has not come yet, which has no
             snapshot.
         """
+        self.client.catalog.keep_fresh()
         if at is None:
             return Snapshot(self.client, self.timestamp())
         timestamp = _timestamp(at)
@@ -246,6 +327,8 @@ class Database:
     def collect_garbage(self, keep: timedelta = timedelta(hours=1)) -> Collected:
         """Resolve old locks, then drop the versions that only snapshots older than ``keep`` could see.
 
+        Changes of tables that others left unfinished are carried on before.
+
         Snapshots below the new safe point are refused from then on; pinned ones hold it back.
 
         Raises:
@@ -255,6 +338,7 @@ class Database:
             StoreUnavailable: the store does not answer; collecting again carries on.
         """
         _check_span("keep", keep)
+        Evolution(self.client).finish_all()
         return Janitor(self.client).collect(keep.total_seconds())
 
     def active_observers(self) -> set[str]:

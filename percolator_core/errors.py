@@ -66,8 +66,9 @@ class TransactionConflict(PercolatorError):
     """The transaction aborted and wrote nothing; run it again with a fresh snapshot.
 
     ``reason`` is ``"newer commit"`` (someone committed to the cell after this snapshot),
-    ``"locked"`` (someone is committing to it now), ``"rolled back"``, or ``"failed over"`` (the server where
-    it began was replaced, and may have lost what it read).
+    ``"locked"`` (someone is committing to it now), ``"table changed"`` (its definition was changed, or it was
+    dropped, meanwhile), ``"rolled back"``, or ``"failed over"`` (the server where it began was replaced, and
+    may have lost what it read).
     """
 
     def __init__(self, table: str, row: bytes, column: str, reason: str) -> None:

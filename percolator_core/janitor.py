@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final
@@ -127,6 +127,33 @@ class Janitor:
                 rows += gone
         return Collected(furthest, versions, rows, locks)
 
+    def settle(
+        self,
+        wanted: Callable[[FoundLock], bool],
+        tablets: Sequence[tuple[str, bytes]] | None = None,
+        mend: str = "change the table later",
+    ) -> ResolvedLocks:
+        """Resolve all locks of which ``wanted`` is true, of some tablets or of all; waits for live ones.
+
+        A tablet is given by its table's name and its tag.
+
+        Raises:
+            LockTimeout: some are still live after `Timeouts.lock_wait`.
+        """
+        deadline = time.monotonic() + self._client.timeouts.lock_wait
+        committed = rolled_back = 0
+        while True:
+            found = self._resolve(lock for lock in self._all_locks(tablets) if wanted(lock))
+            committed += found.committed
+            rolled_back += found.rolled_back
+            if not found.live:
+                return ResolvedLocks(committed, rolled_back)
+            if time.monotonic() > deadline:
+                raise LockTimeout(
+                    f"{found.live} locks of transactions that began before are still live: {mend}"
+                )
+            self._store.sleep(0.05)
+
     def _tablets(self) -> Iterator[tuple[str, bytes]]:
         for definition in self._client.catalog.tables():
             for tag in self._client.catalog.table(definition.name).tags:
@@ -144,9 +171,9 @@ class Janitor:
             left = self._store.call(*[(b"ZSCORE", tag + b"locks", entry) for entry in flat[::2]])
             offset += sum(1 for score in left if score is not None)
 
-    def _all_locks(self) -> Iterator[FoundLock]:
+    def _all_locks(self, tablets: Sequence[tuple[str, bytes]] | None) -> Iterator[FoundLock]:
         """All locks, in no order, some twice; none that is there all the time is left out, whatever moves."""
-        for table, tag in self._tablets():
+        for table, tag in self._tablets() if tablets is None else tablets:
             cursor: bytes = b"0"
             while True:
                 command = (b"ZSCAN", tag + b"locks", cursor, b"COUNT", _LOCKS_PER_STEP)
@@ -173,19 +200,7 @@ class Janitor:
 
     def _resolve_up_to(self, safe: int) -> ResolvedLocks:
         """Resolve every lock that began at or below the safe point; waits for live ones."""
-        deadline = time.monotonic() + self._client.timeouts.lock_wait
-        committed = rolled_back = 0
-        while True:
-            found = self._resolve(lock for lock in self._all_locks() if lock.start_ts <= safe)
-            committed += found.committed
-            rolled_back += found.rolled_back
-            if not found.live:
-                return ResolvedLocks(committed, rolled_back)
-            if time.monotonic() > deadline:
-                raise LockTimeout(
-                    f"{found.live} locks of transactions begun before {safe} are still live: collect later"
-                )
-            self._store.sleep(0.05)
+        return self.settle(lambda lock: lock.start_ts <= safe, mend="collect later")
 
     def _pins(self) -> list[int]:
         """The timestamps of pinned snapshots whose owners are alive; forgets the others."""

@@ -11,7 +11,7 @@ a row key follows as it is, at the end of its key, where it cannot be mistaken f
     {ns:table:7}v:<row>      zset   older versions
     {ns:table:7}rows         zset   the row index, in key order
     {ns:table:7}locks        zset   locks by wall time
-    {ns:table:7}meta         hash   safe -> the safe point; o<column> -> its observers
+    {ns:table:7}meta         hash   safe -> the safe point; o<column> -> its observers; version -> of its table
     {ns:table:7}dirty:<obs>  zset   cells to be observed, by the earliest time they may be claimed
     {ns:table:7}tries:<obs>  hash   cell -> failed attempts
     {ns:table:7}failed:<obs> hash   cell -> quarantine record
@@ -20,7 +20,8 @@ a row key follows as it is, at the end of its key, where it cannot be mistaken f
     {ns}format               string the format of the data
     {ns}oracle               hash   last -> newest timestamp; limit -> high-water mark; server -> its run id
                                     and replication id; floor -> where the last failover was
-    {ns}catalog              hash   table -> its definition, as JSON
+    {ns}catalog              hash   table -> its entry, as JSON: definition, version, the change under way;
+                                    0xFF -> how often it was changed, where versions come from
     {ns}chain                hash   digest, observers: of the chain that was activated last; beside -> digests
                                     of those whose workers still run
     {ns}activating           string who activates a chain just now; it expires
@@ -94,6 +95,13 @@ def is_internal(column: bytes) -> bool:
 def acknowledgement(observer: str, column: bytes) -> bytes:
     """The column, beside the observed one, where an observer acknowledges its runs (paper, section 2.4)."""
     return _INTERNAL + observer.encode() + _INTERNAL + column
+
+
+def acknowledged(column: bytes) -> bytes | None:
+    """The encoded column that an acknowledgement is of; None for any other column."""
+    if not is_internal(column) or column == MARKER:
+        return None
+    return column[1:].partition(_INTERNAL)[2]
 
 
 def encode_primary(address: CellAddress) -> bytes:

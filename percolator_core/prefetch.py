@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from percolator_core.catalog import ColumnFields, TableHandle
 from percolator_core.client import Client
-from percolator_core.keys import decode_column, is_internal
+from percolator_core.keys import is_internal
 from percolator_core.metrics import Numbers
 from percolator_core.model import value_of
 from percolator_core.rowread import RowRead, tells
@@ -229,7 +229,7 @@ class PrefetchingTransaction(Transaction):
     ) -> Sequence[ColumnFields]:
         if self._record(handle, row, handle):
             # What a run begins with is read as well, whoever asked for it.
-            known = [handle.columns[decode_column(one)] for one in columns if not is_internal(one)]
+            known = [handle.fields(one) for one in columns if not is_internal(one)]
             self._records[handle][row].update(dict.fromkeys(known, 0))
         _, planned = self._plan(handle, min(self._room, BYTES_AT_ONCE))
         return [fields for fields in planned if fields.encoded not in columns]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from percolator_core.condition import REVISION, ROW, Condition
 from percolator_core.errors import ConfigurationError, SnapshotTooOld, TransactionConflict
-from percolator_core.keys import acknowledgement, encode_column
+from percolator_core.keys import acknowledgement
 from percolator_core.model import DELETE, Version, Write, unpack_version
 from percolator_core.notifications.ack import Ack
 from percolator_core.notifications.activation import active
@@ -214,7 +214,7 @@ class _Rerun:
 
     def _places(self, table: str, column: str) -> list[_Place]:
         handle = self._db.catalog.table(table)
-        encoded = encode_column(column)
+        encoded = handle.encode(column)
         acked = acknowledgement(self._observer.name, encoded)
         beside = tuple(handle.columns[one.name].encoded for one in self._of_columns)
         counts = self._counts.columns[f"{table}.{column}"] = CellCounts()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -33,6 +34,8 @@ from percolator_core.resolver import Patience, Resolver
 from percolator_core.rowread import UNREAD, RowRead, tells
 from percolator_core.store import is_being_ended
 from percolator_core.store.packing import Command
+from percolator_core.tables.operations import TypedReads
+from percolator_core.tables.select import Batch, TabletSelect
 from percolator_core.tabletscan import Row, TabletScan, first_page, merged, scan_bounds, settled_row
 
 FRESH: Final = 300.0
@@ -59,7 +62,7 @@ class _Found(NamedTuple):
     lock: bytes | None
 
 
-class Snapshot:
+class Snapshot(TypedReads):
     """The tables as of one timestamp; reads only.
 
     As a context manager it is pinned: garbage collection leaves what it sees alone until the block ends.
@@ -143,8 +146,11 @@ class Snapshot:
         Raises:
             UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld, StoreUnavailable: as `get`.
         """
+        handle = self._client.catalog.handles[table]
+        if columns is None and handle.is_typed:
+            columns = handle.columns
         if columns is None:
-            return self._whole_row(self._client.catalog.handles[table], row_bytes(row))
+            return self._whole_row(handle, row_bytes(row))
         wanted = list(columns)
         values = self._read_cells((table, row, column) for column in wanted)
         return {column: value for column, value in zip(wanted, values, strict=True) if value is not None}
@@ -188,6 +194,67 @@ class Snapshot:
         if (high is not None and low >= high) or limit == 0:
             return iter(())
         return self._scan_store(handle, low, high, columns, limit, reverse)
+
+    # What typed reads are made of.
+
+    def values(self, handle: TableHandle, row: bytes, fields: Iterable[ColumnFields]) -> list[bytes | None]:
+        """The values of some cells of one row, by one command."""
+        read = RowRead(handle, row)
+        values: list[bytes | None] = []
+        for position, one in enumerate(fields):
+            value = self._known(handle, row, one)
+            if value is UNREAD:
+                read.columns.append(one)
+                read.positions.append(position)
+                value = None
+            values.append(value)
+        if read.columns:
+            self._fetch([read], values)
+        return values
+
+    def values_of(
+        self, wanted: Iterable[tuple[TableHandle, bytes, Sequence[ColumnFields]]]
+    ) -> list[list[bytes | None]]:
+        """The values of some cells of many rows, row by row, a command a row, in steps as `get_many`."""
+        values: list[bytes | None] = []
+        ends = [0]
+        reads: list[RowRead] = []
+        missing, size = 0, _FIRST_STEP
+        for handle, row, fields in wanted:
+            read = RowRead(handle, row)
+            for one in fields:
+                value = self._known(handle, row, one)
+                if value is UNREAD:
+                    read.columns.append(one)
+                    read.positions.append(len(values))
+                    value = None
+                values.append(value)
+            ends.append(len(values))
+            if read.columns:
+                reads.append(read)
+                missing += len(read.columns)
+            if missing >= size:
+                self._fetch(reads, values)
+                brought = sum([len(values[one] or b"") for read in reads for one in read.positions])
+                size = max(1, min(CELLS_AT_ONCE, BYTES_AT_ONCE * missing // (brought + 1)))
+                reads, missing = [], 0
+        if reads:
+            self._fetch(reads, values)
+        return [values[start:end] for start, end in pairwise(ends)]
+
+    def take_batches(self, selects: Sequence[TabletSelect]) -> list[Batch]:
+        """The next step of each select, in one round trip."""
+        commands = [select.command(self.start_timestamp) for select in selects]
+        self._round_trips += 1
+        batches = []
+        for select, reply in zip(selects, self._client.store.exchange(commands).result(), strict=True):
+            if reply[0] == b"too old":
+                raise self._too_old()
+            batch = select.take(reply)
+            self._scans += 1
+            self._scanned += len(batch) * max(1, len(batch.layout.cells))
+            batches.append(batch)
+        return batches
 
     # Inside.
 
@@ -364,6 +431,8 @@ class Snapshot:
         limit: int | None,
         reverse: bool,
     ) -> Iterator[Row]:
+        if columns is None and handle.is_typed:
+            columns = handle.columns
         fields = [] if columns is None else [handle.columns[column] for column in columns]
         if columns is not None and not fields:
             return

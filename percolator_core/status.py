@@ -9,13 +9,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from percolator_core.database import Database
 from percolator_core.janitor import FoundLock
-from percolator_core.keys import CellAddress, decode_column, decode_primary, dirty_key, failed_key
+from percolator_core.keys import CellAddress, decode_primary, dirty_key, failed_key
 from percolator_core.model import Lock, unpack_lock
 from percolator_core.notifications.activation import LiveWorker, live_workers
 from percolator_core.observers import Chain
@@ -200,7 +200,8 @@ def locks(db: Database, limit: int = 1000) -> list[HeldLock]:
     owners = sorted({lock.owner for lock in unpacked})
     alive = _call(db, [(b"EXISTS", db.client.token_of(owner)) for owner in owners])
     living = {owner for owner, lives in zip(owners, alive, strict=True) if lives}
-    return [_held(place, lock, now, living) for place, lock in zip(found, unpacked, strict=True)]
+    name = db.catalog.column_name
+    return [_held(place, lock, now, living, name) for place, lock in zip(found, unpacked, strict=True)]
 
 
 def merge_observed(*parts: Observed) -> dict[tuple[str, str], tuple[str, ...]]:
@@ -226,7 +227,9 @@ def _registered(
     for definition, flat in zip(definitions, metas, strict=True):
         for field, names in zip(flat[0::2], flat[1::2], strict=True):
             if field.startswith(b"o"):
-                found[definition.name, decode_column(field[1:])] = tuple(names.decode().split(","))
+                found[definition.name, db.catalog.column_name(definition.name, field[1:])] = tuple(
+                    names.decode().split(",")
+                )
     return found
 
 
@@ -307,16 +310,18 @@ def _observer(
     )
 
 
-def _held(place: FoundLock, lock: Lock, now: int, living: set[bytes]) -> HeldLock:
+def _held(
+    place: FoundLock, lock: Lock, now: int, living: set[bytes], name: Callable[[str, bytes], str]
+) -> HeldLock:
     primary = decode_primary(lock.primary)
     return HeldLock(
         table=place.table,
         row=place.row,
-        column=decode_column(place.column),
+        column=name(place.table, place.column),
         start_timestamp=place.start_ts,
         age=max(0.0, (now - place.wall) / 1e6),
         time_to_live=lock.ttl_ms / 1000,
-        primary=(primary.table, primary.row, decode_column(primary.column)),
+        primary=(primary.table, primary.row, name(primary.table, primary.column)),
         is_primary=primary == CellAddress(place.tag, place.row, place.column),
         owner=lock.owner.decode(errors="replace"),
         owner_alive=lock.owner in living,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
+from time import monotonic
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, NoReturn, Self
 from zlib import crc32
 
 from percolator_core.catalog import ColumnFields, TableHandle
 from percolator_core.client import Client
-from percolator_core.commit import Commit, Mutation, notify, primary_first
+from percolator_core.commit import CHANGED, Commit, Mutation, notify, primary_first
 from percolator_core.errors import ConfigurationError, PercolatorError, SnapshotTooOld, TransactionConflict
 from percolator_core.keys import decode_column, is_internal
 from percolator_core.metrics import Cost, Numbers
@@ -31,6 +32,8 @@ from percolator_core.overlay import RowWrites, merge, overlay
 from percolator_core.rowread import UNREAD, RowRead
 from percolator_core.snapshot import Snapshot, check_limit
 from percolator_core.store.packing import READ
+from percolator_core.tables.operations import TypedWrites
+from percolator_core.tables.select import Batch, TabletSelect
 from percolator_core.tabletscan import Row, TabletScan, scan_bounds
 
 MAX_VALUE: Final = 128 << 20
@@ -55,7 +58,7 @@ _NO_CONFLICT: Final = ("newer commit", "failed over")
 """Refusals of an old start, which mean nothing to a transaction that has read nothing."""
 
 
-class Transaction(Snapshot):
+class Transaction(Snapshot, TypedWrites):
     """Reads see one snapshot and the transaction's own writes; writes are buffered until `commit`.
 
     A cell that was read once is answered from memory the next time, up to `CACHE_BYTES`: the snapshot does
@@ -76,14 +79,20 @@ class Transaction(Snapshot):
         "_room",
         "_state",
         "_writes",
+        "_written",
     )
 
     def __init__(self, client: Client, *, after: int | None = None) -> None:
+        catalog = client.catalog
+        if monotonic() >= catalog.due:
+            catalog.keep_fresh()
         super().__init__(client)
-        self._handles = client.catalog.handles
+        self._handles = catalog.handles
         self._exchange = client.store.exchange
         self._after = after
         self._writes: dict[str, dict[bytes, RowWrites]] = {}
+        self._written: dict[str, TableHandle] = {}
+        """Of the tables that are written to, what was known of them with the first write."""
         self._commit_ts: int | None = None
         self._state: Literal["open", "committed", "discarded"] = "open"
         self._cells: dict[ColumnFields, dict[bytes, bytes | None]] = {}
@@ -122,7 +131,8 @@ class Transaction(Snapshot):
                 return known
         # `_read_cells`, `pack_read` and `tells` in line: this is the path that most reads take. What does not
         # pass here goes to `_judge`, so the line below may be narrower than the rule, never wider.
-        key = handle.row_prefixes[crc32(row) % handle.tablets] + row
+        place = handle.place
+        key = handle.row_prefixes[crc32(row) % handle.tablets if place is None else place(row)] + row
         command = READ % (len(key), key, fields.packed)
         self._gets += 1
         if self._start_ts is None:
@@ -149,6 +159,8 @@ class Transaction(Snapshot):
         """
         self._must_be_open()
         handle, key = self._handles[table], row_bytes(row)
+        if columns is None and handle.is_typed:
+            columns = handle.columns
         if columns is not None:
             wanted = list(columns)
             found = super().get_row(table, key, wanted)
@@ -189,7 +201,7 @@ class Transaction(Snapshot):
         for column, version in zip(columns, versions, strict=True):
             if not is_internal(column):
                 value = None if version is None else version.value
-                self._keep(handle.columns[decode_column(column)], row, value)
+                self._keep(handle.fields(column), row, value)
         if extra:
             self._bring_along(row, extra, found[2 * len(columns) :])
         return versions
@@ -213,8 +225,13 @@ class Transaction(Snapshot):
         if not own:
             return super().scan(table, start, stop, prefix, wanted, limit, reverse)
         low, high = scan_bounds(start, stop, prefix)
+        named = self._handles[table].named
         mine = sorted(
-            ((row, dict(cells)) for row, cells in own.items() if low <= row and (high is None or row < high)),
+            (
+                (row, named(cells))
+                for row, cells in own.items()
+                if low <= row and (high is None or row < high)
+            ),
             key=itemgetter(0),
             reverse=reverse,
         )
@@ -229,7 +246,7 @@ class Transaction(Snapshot):
         """Write a cell.
 
         Raises TypeError for a value that is not bytes, ValueError for a row key over 64 KiB or a value over
-        128 MiB.
+        128 MiB, ConfigurationError for a typed table.
         """
         if not isinstance(value, bytes):
             raise TypeError(f"a value is bytes, not {type(value).__name__}: encode it first")
@@ -238,15 +255,21 @@ class Transaction(Snapshot):
                 f"a value has at most {MAX_VALUE} bytes, this one has {len(value)}: cut it into several cells"
             )
         handle = self._handles[table]
-        self._buffer(handle, row_bytes(row), handle.columns[column].encoded, Write(PUT, value))
+        if handle.is_typed:
+            self._refuse_raw(table)
+        self.put(handle, row_bytes(row), handle.columns[column].encoded, Write(PUT, value))
 
     def delete(self, table: str, row: str | bytes, column: str) -> None:
-        """Delete a cell; one that does not exist may be deleted too."""
+        """Delete a cell; one that does not exist may be deleted too. Raises as `set`."""
         handle = self._handles[table]
-        self._buffer(handle, row_bytes(row), handle.columns[column].encoded, Write(DELETE, b""))
+        if handle.is_typed:
+            self._refuse_raw(table)
+        self.put(handle, row_bytes(row), handle.columns[column].encoded, Write(DELETE, b""))
 
     def delete_row(self, table: str, row: str | bytes) -> None:
-        """Delete all cells of a row that exist in this transaction's view."""
+        """Delete all cells of a row that exist in this transaction's view. Raises as `set`."""
+        if self._handles[table].is_typed:
+            self._refuse_raw(table)
         for column in self.get_row(table, row):
             self.delete(table, row, column)
 
@@ -256,11 +279,15 @@ class Transaction(Snapshot):
         Never conflicts; many notifications of one cell may be collapsed into one run.
         """
         handle = self._handles[table]
-        self._buffer(handle, row_bytes(row), handle.notify_column(column), Write(NOTIFY, b""))
+        self.put(handle, row_bytes(row), handle.notify_column(column), Write(NOTIFY, b""))
+
+    def column_name(self, table: str, column: bytes) -> str:
+        """The name of an encoded column."""
+        return self._handles[table].decode(column)
 
     def write(self, table: str, row: bytes, column: bytes, write: Write) -> None:
         """Buffer a write to an encoded column; acknowledgements are written so."""
-        self._buffer(self._handles[table], row, column, write)
+        self.put(self._handles[table], row, column, write)
 
     # The end.
 
@@ -404,21 +431,54 @@ class Transaction(Snapshot):
         self._must_be_open()
         super()._take_steps(scans)
 
+    def _refuse_raw(self, table: str) -> NoReturn:
+        raise ConfigurationError(f"{table} is a typed table: use insert, upsert, update and remove")
+
     def _must_be_open(self) -> None:
         if self._state != "open":
             raise PercolatorError(f"the transaction is {self._state}: begin a new one")
+
+    def values(self, handle: TableHandle, row: bytes, fields: Iterable[ColumnFields]) -> list[bytes | None]:
+        """The values of some cells of one row in this transaction's view."""
+        self._must_be_open()
+        return super().values(handle, row, fields)
+
+    def values_of(
+        self, wanted: Iterable[tuple[TableHandle, bytes, Sequence[ColumnFields]]]
+    ) -> list[list[bytes | None]]:
+        """The values of some cells of many rows in this transaction's view."""
+        self._must_be_open()
+        return super().values_of(wanted)
+
+    def take_batches(self, selects: Sequence[TabletSelect]) -> list[Batch]:
+        """The next step of each select; own writes are not in it."""
+        self._must_be_open()
+        return super().take_batches(selects)
+
+    def own_rows(self, table: str) -> Collection[bytes]:
+        """The rows of a table that have writes of our own."""
+        return self._writes.get(table, {}).keys()
 
     def _own(self, table: str, row: bytes, column: bytes) -> Write | None:
         rows = self._writes.get(table)
         return rows.get(row, {}).get(column) if rows else None
 
-    def _buffer(self, handle: TableHandle, row: bytes, column: bytes, write: Write) -> None:
+    def put(self, handle: TableHandle, row: bytes, column: bytes, write: Write) -> None:
+        """Buffer a write to an encoded column.
+
+        Raises:
+            TransactionConflict: the table was changed since the first write to it: run the transaction again.
+        """
         self._must_be_open()
         if len(row) > MAX_ROW:
             raise ValueError(f"a row key has at most {MAX_ROW} bytes, this one has {len(row)}")
         rows = self._writes.get(handle.name)
         if rows is None:
             rows = self._writes[handle.name] = {}
+            self._written[handle.name] = handle
+        elif self._written[handle.name] is not handle:
+            # Another task has taken in a change. What was written so far was made by what was before.
+            raise TransactionConflict(handle.name, row, decode_column(column), CHANGED)
         columns = rows.get(row)
         if columns is None:
             rows[row] = {column: write}
@@ -429,11 +489,12 @@ class Transaction(Snapshot):
         """What a commit would write now; the first one is the primary."""
         mutations: list[Mutation] = []
         for table, rows in self._writes.items():
-            handle = self._handles[table]
+            handle = self._written[table]
+            version = handle.version
             for row, columns in rows.items():
                 tag = handle.tag(row)
                 for column, (kind, value) in columns.items():
-                    mutations.append(Mutation(tag, table, row, column, kind, value))
+                    mutations.append(Mutation(tag, table, row, column, kind, value, version))
         return primary_first(mutations)
 
     def _commit_writes(self, start_ts: int, *, restock: bool = False) -> int:

@@ -108,11 +108,11 @@ def _fill(here: Place, marks: int) -> None:
             arguments = waiting[tags[crc32(row) % len(tags)]]
             arguments += (1, row, column, b"n")
             if len(arguments) == _A_CALL * _ARGUMENTS:
-                store.one(store.script("notify", [handle.tag(row)], *arguments))
+                store.one(store.script("notify", [handle.tag(row)], *arguments, handle.version))
                 arguments.clear()
     for tag, arguments in waiting.items():
         if arguments:
-            store.one(store.script("notify", [tag], *arguments))
+            store.one(store.script("notify", [tag], *arguments, handle.version))
 
 
 def _used(here: Place) -> int:

@@ -20,6 +20,7 @@ from percolator_core.bench import (
     oracle,
     progress,
     stress,
+    tables,
     tpce,
     webindex,
 )
@@ -43,6 +44,7 @@ SUITES: Final[dict[str, Callable[[Scale], Iterator[Figure | Note]]]] = {
     "duplicates": duplicates.measure,
     "backlog": backlog.measure,
     "kills": kills.measure,
+    "tables": tables.measure,
 }
 """The suites by name."""
 

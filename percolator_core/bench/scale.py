@@ -23,6 +23,7 @@ class Scale:
     - ``numbers``: integers of the first load in `stress`.
     - ``observed``: clean cells of the largest store in `finding`.
     - ``changes``: of each workload in `duplicates`.
+    - ``rows``: of the table in `tables`.
     """
 
     operations: int = 2000
@@ -39,6 +40,7 @@ class Scale:
     numbers: int = 20_000
     observed: int = 1_000_000
     changes: int = 4000
+    rows: int = 1_000_000
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -17,7 +17,7 @@ def bench(
         typer.Argument(
             metavar="SUITE",
             help="micro, latency, memory, oracle, tpce, contention, growth, webindex, stress, finding, "
-            "duplicates, backlog, kills; all if none is named.",
+            "duplicates, backlog, kills, tables; all if none is named.",
             show_default=False,
         ),
     ] = None,
@@ -44,6 +44,7 @@ def bench(
         int, typer.Option(min=1, help="Clean cells of the largest store in finding.")
     ] = 1_000_000,
     changes: Annotated[int, typer.Option(min=1, help="Changes of each workload in duplicates.")] = 4000,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of the table in tables.")] = 1_000_000,
     output_file: Annotated[
         Path | None,
         typer.Option("--output", metavar="FILE", help="Write the JSON to this file too, after each suite."),
@@ -81,6 +82,7 @@ def bench(
         numbers=numbers,
         observed=observed,
         changes=changes,
+        rows=rows,
     )
     line = StatusLine(sys.stderr)
     try:

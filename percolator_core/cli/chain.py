@@ -12,6 +12,7 @@ from rich.text import Text
 from percolator_core.cli import output as outputs
 from percolator_core.cli.options import ChainPath, load_chain
 from percolator_core.cli.output import Failure, count_of
+from percolator_core.cli.schema import table_data
 
 if TYPE_CHECKING:
     from percolator_core.observers import Chain, Observer
@@ -101,10 +102,7 @@ def _as_data(chain: Chain) -> dict[str, Any]:
     return {
         "chain": chain.name,
         "path": str(chain.path),
-        "tables": [
-            {"name": one.name, "tablets": one.tablets, "notify_only": list(one.notify_only)}
-            for one in chain.tables
-        ],
+        "tables": [table_data(one) for one in chain.tables],
         "generations": [[observer.name for observer in generation] for generation in chain.order()],
         "observers": [_observer_data(observer) for observer in chain.observers.values()],
     }

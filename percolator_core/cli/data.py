@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 from rich.text import Text
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.bytestext import json_bytes, parse_bytes, show_bytes, show_value
+from percolator_core.cli.filters import Where, columns_asked, met_by, parse_conditions, parse_filter
 from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, connect_to_existing
 from percolator_core.cli.output import Failure, count_of
-from percolator_core.cli.times import show_time
+from percolator_core.cli.times import parse_time, show_time
+from percolator_core.cli.typedtext import (
+    json_row,
+    json_typed,
+    parse_key,
+    parse_row,
+    raw_typed,
+    row_text,
+    show_key,
+    show_row,
+    show_typed,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from percolator_core.database import Database
+    from percolator_core.schema.definition import TableDefinition
+    from percolator_core.schema.predicate import Predicate
+    from percolator_core.snapshot import Snapshot
     from percolator_core.tabletscan import Row
 
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table.", show_default=False)]
@@ -30,6 +47,16 @@ RowKey = Annotated[
         show_default=False,
     ),
 ]
+AnyRow = Annotated[
+    str,
+    typer.Argument(
+        metavar="ROW",
+        parser=row_text,
+        help="The row key: text, hex:… or base64:…; of a typed table the key's value, or "
+        "'column=value column=value' where the key has several columns.",
+        show_default=False,
+    ),
+]
 At = Annotated[
     str | None,
     typer.Option(
@@ -39,24 +66,35 @@ At = Annotated[
         show_default=False,
     ),
 ]
+Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")]
+
+Shown: TypeAlias = "tuple[Any, Sequence[RenderableType]]"
+"""A row as data and as lines."""
 
 
 def tables(url: Url = DEFAULT_URL, namespace: Namespace = None) -> None:
     """List the tables of a namespace."""
+    from percolator_core.cli.schema import partition_text, table_data
+
     with connect_to_existing(url, namespace) as db:
         found = db.tables()
-        shown = outputs.table("table", "tablets", "notify-only columns", numbers=["tablets"])
+        typed = ["columns", "key", "partition"] if any(one.is_typed for one in found) else []
+        shown = outputs.table(
+            "table", "tablets", *typed, "notify-only columns", numbers=["tablets", "columns"]
+        )
         for one in found:
-            shown.add_row(one.name, str(one.tablets), ", ".join(one.notify_only))
-        data = [
-            {"name": one.name, "tablets": one.tablets, "notify_only": list(one.notify_only)} for one in found
-        ]
+            cells = (
+                [str(len(one.columns)), ", ".join(one.key), partition_text(one)] if one.is_typed else [""] * 3
+            )
+            name = f"{one.name} (index of {one.index_of})" if one.index_of else one.name
+            shown.add_row(name, str(one.tablets), *(cells if typed else []), ", ".join(one.notify_only))
+        data = [table_data(one) for one in found]
         outputs.current().result({"namespace": db.namespace, "tables": data}, shown)
 
 
 def get(
     table: TableName,
-    row: RowKey,
+    row: AnyRow,
     columns: Annotated[
         list[str] | None, typer.Argument(metavar="COLUMN", help="Columns; all when none is named.")
     ] = None,
@@ -74,24 +112,65 @@ def get(
         raise typer.BadParameter("--raw needs exactly one column, and goes without --json")
     moment = parse_time(at)
     with connect_to_existing(url, namespace) as db:
-        snapshot = db.snapshot(moment)
-        cells = snapshot.get_row(table, row, columns or None)
-        if not cells:
-            what = f"row {show_bytes(row)} of {table} has no {' or '.join(columns) if columns else 'cells'}"
+        definition = db.catalog.table(table).definition
+        snapshot = snapshot_at(db, moment)
+        read = _typed_row if definition.is_typed else _raw_row
+        found = read(snapshot, definition, row, columns or None)
+        if found is None:
+            what = f"row {row} of {table} has no {' or '.join(columns) if columns else 'cells'}"
+            if definition.is_typed:
+                what = f"{table} has no row {row}"
             raise Failure(what if at is None else f"{what} at {at}")
         if raw:
-            output.raw(next(iter(cells.values())))
+            output.raw(next(iter(found.raw.values())))
             return
         shown = outputs.table("column", "value")
-        for column, value in sorted(cells.items()):
-            shown.add_row(column, show_value(value))
-        alone = show_value(cells[columns[0]]) if columns and len(columns) == 1 else shown
-        output.result({"table": table, "at": snapshot.start_timestamp, **_row((row, cells))}, alone)
+        for column, text in found.texts.items():
+            shown.add_row(column, text)
+        alone = next(iter(found.texts.values())) if columns and len(columns) == 1 else shown
+        output.result({"table": table, "at": snapshot.start_timestamp, **found.data}, alone)
+
+
+class _Found(NamedTuple):
+    """A row that was read: its values for people, as bytes, and the row in JSON."""
+
+    texts: Mapping[str, str]
+    raw: Mapping[str, bytes]
+    data: Mapping[str, Any]
+
+
+def _raw_row(
+    snapshot: Snapshot, definition: TableDefinition, row: str, columns: Sequence[str] | None
+) -> _Found | None:
+    key = parse_bytes(row)
+    cells = dict(sorted(snapshot.get_row(definition.name, key, columns).items()))
+    texts = {column: show_value(value) for column, value in cells.items()}
+    return _Found(texts, cells, _row_data((key, cells))) if cells else None
+
+
+def _typed_row(
+    snapshot: Snapshot, definition: TableDefinition, row: str, columns: Sequence[str] | None
+) -> _Found | None:
+    for name in columns or ():
+        if name not in definition.by_name:
+            raise typer.BadParameter(
+                f"{definition.name} has no column {name!r}: it has {', '.join(definition.by_name)}"
+            )
+    values = snapshot.find(definition.name, **parse_key(definition, row))
+    if values is None:
+        return None
+    wanted = {name: values[name] for name in (columns or values)}
+    return _Found(
+        {name: show_typed(definition, name, value) for name, value in wanted.items()},
+        {name: raw_typed(definition, name, value) for name, value in wanted.items()},
+        {"row": {name: json_typed(definition, name, value) for name, value in wanted.items()}},
+    )
 
 
 def scan(
     table: TableName,
     *,
+    where: Where = None,
     prefix: Annotated[
         bytes | None, typer.Option(parser=parse_bytes, metavar="ROW", help="Rows that start so.")
     ] = None,
@@ -101,7 +180,7 @@ def scan(
     stop: Annotated[
         bytes | None, typer.Option(parser=parse_bytes, metavar="ROW", help="The row to stop before.")
     ] = None,
-    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")] = None,
+    columns: Columns = None,
     limit: Annotated[int, typer.Option(min=0, help="At most so many rows; 0 is all.")] = 100,
     reverse: Annotated[bool, typer.Option("--reverse", help="From the last row to the first.")] = False,
     at: At = None,
@@ -111,23 +190,125 @@ def scan(
     """Read rows in order of their keys."""
     output = outputs.current()
     moment = parse_time(at)
-    wanted = [name for name in columns.split(",") if name] if columns is not None else None
+    asked = _Asked(where, start, stop, prefix, parse_columns(columns), limit, reverse)
     with connect_to_existing(url, namespace) as db:
-        snapshot = db.snapshot(moment)
-        # One row more than asked for tells whether there are more.
-        rows = snapshot.scan(table, start, stop, prefix, wanted, limit + 1 if limit else None, reverse)
+        definition = db.catalog.table(table).definition
+        snapshot = snapshot_at(db, moment)
         head = {"table": table, "at": snapshot.start_timestamp}
-        cut: list[Row] = []
-        count = output.stream(head, "rows", _pieces(rows, limit, cut, output.console.width))
+        rows = (_typed_rows if definition.is_typed else _raw_rows)(
+            snapshot, definition, asked, output.console.width
+        )
+        cut: list[bytes] = []
+        count = output.stream(head, "rows", _shown(rows, limit, cut))
         if cut:
-            option = "--stop" if reverse else "--start"
-            where = show_bytes(cut[0][0] if not reverse else cut[0][0] + b"\0")
-            output.note(f"{count_of(count, 'row')} of more: --limit 0 shows all, {option} '{where}' goes on")
+            how = "--limit 0 shows all"
+            if not definition.is_typed or _text_key(definition):
+                bound = show_bytes(cut[0] + b"\0" if reverse else cut[0])
+                how += f", {'--stop' if reverse else '--start'} '{bound}' goes on"
+            output.note(f"{count_of(count, 'row')} of more: {how}")
+
+
+class _Asked(NamedTuple):
+    """The options of a scan."""
+
+    where: Sequence[str] | None
+    start: bytes | None
+    stop: bytes | None
+    prefix: bytes | None
+    columns: list[str] | None
+    limit: int
+    reverse: bool
+
+    @property
+    def most(self) -> int | None:
+        """One row more than asked for tells whether there are more."""
+        return self.limit + 1 if self.limit else None
+
+
+def _raw_rows(
+    snapshot: Snapshot, definition: TableDefinition, asked: _Asked, width: int
+) -> Iterator[tuple[bytes, Shown]]:
+    conditions = parse_conditions(asked.where)
+    wanted = asked.columns
+    read = None if wanted is None else list(dict.fromkeys([*wanted, *columns_asked(conditions)]))
+    most = None if conditions else asked.most
+    is_met = met_by(conditions)
+    found = snapshot.scan(definition.name, asked.start, asked.stop, asked.prefix, read, most, asked.reverse)
+    for row, cells in found:
+        if is_met(row, cells):
+            kept = {name: cell for name, cell in cells.items() if wanted is None or name in wanted}
+            if kept:
+                yield row, (_row_data((row, kept)), _raw_lines(row, kept, width))
+
+
+def _raw_lines(row: bytes, cells: Mapping[str, bytes], width: int) -> list[RenderableType]:
+    return [
+        Text(show_bytes(row), style="bold"),
+        *(
+            Text(f"  {column}  {show_bytes(value, room_for(column, width))}")
+            for column, value in sorted(cells.items())
+        ),
+    ]
+
+
+def _typed_rows(
+    snapshot: Snapshot, definition: TableDefinition, asked: _Asked, width: int
+) -> Iterator[tuple[bytes, Shown]]:
+    from percolator_core.schema.keys import encode_key
+
+    wanted = None if asked.columns is None else list(dict.fromkeys([*definition.key, *asked.columns]))
+    found = snapshot.select(definition.name, _predicate(definition, asked), wanted, asked.most, asked.reverse)
+    for values in found:
+        row = encode_key(definition, [values[name] for name in definition.key])
+        data = {name: json_typed(definition, name, value) for name, value in values.items()}
+        lines: list[RenderableType] = [Text(show_key(definition, values), style="bold")]
+        lines += [
+            Text(f"  {name}  {show_typed(definition, name, value, room_for(name, width))}")
+            for name, value in values.items()
+            if name not in definition.key
+        ]
+        yield row, (data, lines)
+
+
+def _predicate(definition: TableDefinition, asked: _Asked) -> Predicate | None:
+    """The filter, and the bounds of the keys."""
+    from percolator_core.schema.predicate import Comparison, Joined
+
+    parts = [found] if (found := parse_filter(definition, asked.where)) is not None else []
+    for option, op, bound in (
+        ("--start", ">=", asked.start),
+        ("--stop", "<", asked.stop),
+        ("--prefix", "^=", asked.prefix),
+    ):
+        if bound is None:
+            continue
+        if not _text_key(definition):
+            raise typer.BadParameter(
+                f"{option} is for row keys that are text, and the key of {definition.name} is "
+                f"({', '.join(f'{one.name} {one.type}' for one in definition.key_columns)}): use --where"
+            )
+        try:
+            parts.append(Comparison(definition.key[0], op, bound.decode()))  # type: ignore[arg-type]
+        except UnicodeDecodeError:
+            raise typer.BadParameter(f"{option}: {show_bytes(bound)} is no text") from None
+    return Joined("and", tuple(parts)) if parts else None
+
+
+def _text_key(definition: TableDefinition) -> bool:
+    return [one.type for one in definition.key_columns] == ["str"]
+
+
+def _shown(rows: Iterator[tuple[bytes, Shown]], limit: int, cut: list[bytes]) -> Iterator[Shown]:
+    """The rows up to the limit; the key of the one behind it goes to ``cut``."""
+    for _, shown in islice(rows, limit or None):
+        yield shown
+    if limit:
+        cut.extend(row for row, _ in islice(rows, 1))
 
 
 def history(
     table: TableName,
-    row: RowKey,
+    row: AnyRow,
     column: Annotated[str, typer.Argument(metavar="COLUMN", help="The column.", show_default=False)],
     *,
     limit: Annotated[int, typer.Option(min=1, help="At most so many versions.")] = 100,
@@ -136,63 +317,56 @@ def history(
 ) -> None:
     """List the committed versions of a cell, newest first."""
     with connect_to_existing(url, namespace) as db:
-        versions = db.history(table, row, column, limit)
+        definition = db.catalog.table(table).definition
+        key = parse_row(definition, row)
+        versions = db.history(table, key, column, limit)
     if not versions:
-        raise Failure(f"row {show_bytes(row)} of {table} never had {column}, or its versions were collected")
+        raise Failure(
+            f"row {show_row(definition, key)} of {table} never had {column}, or its versions were collected"
+        )
     shown = outputs.table("committed", "commit timestamp", "start timestamp", "value")
     data = []
     for commit_ts, start_ts, value in versions:
-        text = "(deleted)" if value is None else show_bytes(value, 60)
+        text, kept = _version(definition, column, value)
         shown.add_row(show_time(commit_ts), str(commit_ts), str(start_ts), text)
-        kept = None if value is None else json_bytes(value)
         data.append({"commit_timestamp": commit_ts, "start_timestamp": start_ts, "value": kept})
-    outputs.current().result(
-        {"table": table, "row": json_bytes(row), "column": column, "versions": data}, shown
-    )
+    head = {"table": table, "row": json_row(definition, key), "column": column}
+    outputs.current().result({**head, "versions": data}, shown)
 
 
-def parse_time(text: str | None) -> int | datetime | None:
-    """What ``--at`` means; raises typer.BadParameter for what is no time, or has no time zone."""
-    if text is None or not text.strip():
-        return None
-    if text.isascii() and text.isdecimal():
-        if 0 < int(text) < 2**53:
-            return int(text)
-        raise typer.BadParameter(f"--at {text}: microseconds since 1970 are 1 to 2**53 - 1")
+def _version(definition: TableDefinition, column: str, value: bytes | None) -> tuple[str, Any]:
+    """The value of a version as text and in JSON."""
+    if value is None:
+        return "(deleted)", None
+    if not definition.is_typed:
+        return show_bytes(value, 60), json_bytes(value)
+    from percolator_core.schema.types import column_type
+
+    decoded = column_type(definition.by_name[column].type).decode(value)
+    return show_typed(definition, column, decoded, 60), json_typed(definition, column, decoded)
+
+
+def snapshot_at(db: Database, moment: int | datetime | None, option: str = "--at") -> Snapshot:
+    """The tables as of that time; raises typer.BadParameter for one that has not come yet."""
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None:
-        raise typer.BadParameter(
-            f"--at {text!r} is no time: write 2026-11-20T10:00:00Z, or microseconds since 1970"
-        )
-    if moment.tzinfo is None:
-        raise typer.BadParameter(
-            f"--at {text!r} has no time zone: add Z for UTC, or an offset such as +02:00"
-        )
-    return moment
+        return db.snapshot(moment)
+    except ValueError as error:
+        raise typer.BadParameter(f"{option}: {error}") from None
 
 
-def _row(found: Row) -> dict[str, Any]:
+def parse_columns(text: str | None) -> list[str] | None:
+    """The columns that ``--columns`` names."""
+    return None if text is None else [name for name in text.split(",") if name]
+
+
+def room_for(column: str, width: int) -> int:
+    """How long a value may be beside the column's name."""
+    return max(20, width - len(column) - 4)
+
+
+def _row_data(found: Row) -> dict[str, Any]:
     row, cells = found
     return {
         "row": json_bytes(row),
         "columns": {column: json_bytes(value) for column, value in sorted(cells.items())},
     }
-
-
-def _pieces(
-    rows: Iterator[Row], limit: int, cut: list[Row], width: int
-) -> Iterator[tuple[dict[str, Any], Sequence[RenderableType]]]:
-    """Each row as data and as lines; the one behind the limit goes to ``cut``."""
-    for count, (row, cells) in enumerate(rows, 1):
-        if limit and count > limit:
-            cut.append((row, cells))
-            return
-        lines = [Text(show_bytes(row), style="bold")]
-        lines += [
-            Text(f"  {column}  {show_bytes(value, max(20, width - len(column) - 4))}")
-            for column, value in sorted(cells.items())
-        ]
-        yield _row((row, cells)), lines

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import traceback
@@ -81,20 +82,27 @@ class Output:
             self.console.print(renderable, soft_wrap=isinstance(renderable, str), highlight=False)
 
     def stream(
-        self, head: Mapping[str, Any], name: str, found: Iterable[tuple[Any, Sequence[RenderableType]]]
+        self,
+        head: Mapping[str, Any],
+        name: str,
+        found: Iterable[tuple[Any, Sequence[RenderableType]]],
+        tail: Mapping[str, Any] | None = None,
     ) -> int:
         """Print a result of unbounded size piece by piece; returns how many pieces there were.
 
         Each piece is its data and its human form. As JSON it becomes ``head`` with the list ``name`` at its
-        end.
+        end, and what ``tail`` then has.
         """
         count = 0
+        pieces = iter(found)
+        # Before anything is printed: what goes wrong at once is an error like any other, in JSON too.
+        first = list(itertools.islice(pieces, 1))
         if self.as_json:
             self._printed_json = True
             sys.stdout.write(
                 f"{json.dumps(head, ensure_ascii=False)[:-1]}{', ' if head else ''}{json.dumps(name)}: ["
             )
-        for count, (data, human) in enumerate(found, 1):
+        for count, (data, human) in enumerate(itertools.chain(first, pieces), 1):
             if self.as_json:
                 separator = ",\n" if count > 1 else "\n"
                 sys.stdout.write(separator + json.dumps(data, ensure_ascii=False))
@@ -102,7 +110,8 @@ class Output:
                 for renderable in human:
                     self.console.print(renderable, soft_wrap=True, highlight=False)
         if self.as_json:
-            sys.stdout.write("]}\n")
+            rest = "".join(f", {json.dumps(key)}: {json.dumps(value)}" for key, value in (tail or {}).items())
+            sys.stdout.write(f"]{rest}}}\n")
             sys.stdout.flush()
         return count
 

@@ -29,3 +29,26 @@ def show_time(timestamp: float, to: Literal["milliseconds", "microseconds"] = "m
     seconds, microseconds = divmod(int(timestamp), 1_000_000)
     moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
     return moment.isoformat(sep=" ", timespec=to).replace("+00:00", "Z")
+
+
+def parse_time(text: str | None, option: str = "--at") -> int | datetime | None:
+    """What ``--at`` means; raises typer.BadParameter for what is no time, or has no time zone."""
+    if text is None or not text.strip():
+        return None
+    if text.isascii() and text.isdecimal():
+        if 0 < int(text) < 2**53:
+            return int(text)
+        raise typer.BadParameter(f"{option} {text}: microseconds since 1970 are 1 to 2**53 - 1")
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None:
+        raise typer.BadParameter(
+            f"{option} {text!r} is no time: write 2026-11-20T10:00:00Z, or microseconds since 1970"
+        )
+    if moment.tzinfo is None:
+        raise typer.BadParameter(
+            f"{option} {text!r} has no time zone: add Z for UTC, or an offset such as +02:00"
+        )
+    return moment

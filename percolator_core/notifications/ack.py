@@ -106,7 +106,7 @@ def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes
             return None
         timestamp = observed.commit_ts
     transaction.write(lease.table, lease.row, acked, Write(PUT, value))
-    return Cell(lease.table, lease.row, lease.column.decode(), timestamp)
+    return Cell(lease.table, lease.row, transaction.column_name(lease.table, lease.column), timestamp)
 
 
 def trace(transaction: Transaction, lease: Lease, revision: int) -> None:

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.keys import encode_column
+from percolator_core.evolution import Evolution
 
 if TYPE_CHECKING:
+    from percolator_core.catalog import Entry
     from percolator_core.client import Client
     from percolator_core.database import Database
     from percolator_core.store.packing import Command
@@ -83,19 +84,23 @@ def _activate(
     known = db.active_observers()
     retired = [] if others else sorted(known - names)
     store = db.store
-    commands: list[Command] = []
-    for definition in db.tables():
-        handle = db.catalog.table(definition.name)
-        pairs: list[bytes | str] = []
-        for (table, column), observers in sorted(observed.items()):
-            if table == definition.name:
-                pairs += (encode_column(column), ",".join(observers))
-        how = "add" if others else "replace"
-        commands.extend(
-            store.script("observe", [tag], how, len(retired), *retired, *pairs) for tag in handle.tags
-        )
+    # Once more if a table was changed meanwhile: it may have tablets that were not told.
+    before = None
+    while before != (tables := [(entry.raw, entry.definition) for entry in _entries(db)]):
+        before = tables
+        commands: list[Command] = []
+        for _, definition in tables:
+            handle = db.catalog.table(definition.name)
+            pairs: list[bytes | str] = []
+            for (table, column), observers in sorted(observed.items()):
+                if table == definition.name:
+                    pairs += (handle.encode(column), ",".join(observers))
+            how = "add" if others else "replace"
+            commands.extend(
+                store.script("observe", [tag], how, len(retired), *retired, *pairs) for tag in handle.tags
+            )
+        store.call(*commands)
     # The chain's record goes last: an activation that breaks off is repeated by the next worker.
-    store.call(*commands)
     record = {
         "digest": digest,
         "observers": ",".join(sorted(names | known if others else names)),
@@ -103,6 +108,13 @@ def _activate(
     }
     fields = [text for pair in record.items() for text in pair]
     store.one((b"HSET", store.keyspace.chain, *fields))
+
+
+def _entries(db: Database) -> list[Entry]:
+    """The tables as they are when no change of one is under way."""
+    while any(entry.pending for entry in db.catalog.entries()):
+        Evolution(db.client).finish_all()
+    return db.catalog.entries()
 
 
 @contextmanager

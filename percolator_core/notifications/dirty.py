@@ -22,10 +22,8 @@ from percolator_core.client import Client
 from percolator_core.errors import UnknownTable
 from percolator_core.janitor import Janitor
 from percolator_core.keys import (
-    decode_column,
     decode_mark,
     dirty_key,
-    encode_column,
     encode_mark,
     failed_key,
     tablet_number,
@@ -33,6 +31,7 @@ from percolator_core.keys import (
 from percolator_core.store.packing import Command
 
 if TYPE_CHECKING:
+    from percolator_core.catalog import TableHandle
     from percolator_core.database import Database
 
 Mode = Literal["strong", "weak"]
@@ -125,14 +124,31 @@ class DirtyIndex:
         self._client = client
         # A lease is renewed from when it was asked for, which may be long before the server gave it.
         self._horizon = int((2 * longest_delay + 2 * LEASE) * 1000)
-        self._places: list[_Place] = []
         by_table: dict[str, set[str]] = {}
         for (table, _), observers in observed.items():
             by_table.setdefault(table, set()).update(observers)
-        for table, names in sorted(by_table.items()):
-            handle = client.catalog.table(table)
-            self._places.extend((table, tag, tuple(sorted(names))) for tag in handle.tags)
+        self._watched = {table: tuple(sorted(names)) for table, names in sorted(by_table.items())}
         self._observers = {name for names in by_table.values() for name in names}
+        self._handles: list[TableHandle] = []
+        self._places: list[_Place] = []
+        self._find_places()
+
+    def _find_places(self) -> None:
+        self._handles = [self._client.catalog.table(table) for table in self._watched]
+        self._places = [
+            (handle.name, tag, self._watched[handle.name]) for handle in self._handles for tag in handle.tags
+        ]
+
+    def _known_places(self) -> list[_Place]:
+        """Where marks may be; a table may have been given tablets meanwhile."""
+        catalog = self._client.catalog
+        catalog.keep_fresh()
+        if any(catalog.handles.get(handle.name) is not handle for handle in self._handles):
+            try:
+                self._find_places()
+            except UnknownTable:
+                pass  # dropped: no mark is left in it, nor will there be one
+        return self._places
 
     @property
     def tablets(self) -> int:
@@ -191,8 +207,9 @@ class DirtyIndex:
 
         So of many workers no two look at the same places at the same time.
         """
-        mine = [place for place in self._places if _number(place) in own] if own else []
-        others = [place for place in self._places if _number(place) not in own] if own else self._places
+        every = self._known_places()
+        mine = [place for place in every if _number(place) in own] if own else []
+        others = [place for place in every if _number(place) not in own] if own else every
         many = max(1, _LOOKED_AT // max(1, len(self._observers)))
         at_once = 1 if self._client.one_call_a_tablet else many
         for places, are_own in ((mine, True), (others, False)):
@@ -241,7 +258,7 @@ class DirtyIndex:
 
     def failed(self) -> Iterator[FailedCell]:
         """The cells in quarantine."""
-        for table, tag, names in self._places:
+        for table, tag, names in self._known_places():
             for name in names:
                 yield from self._failed_of(table, tag, name)
 
@@ -251,7 +268,7 @@ class DirtyIndex:
 
     def _sums(self, command: bytes, key: Callable[[bytes, str], bytes]) -> dict[str, int]:
         """What the command says of a key of each tablet and observer, added up by observer."""
-        asked = [(name, tag) for _, tag, names in self._places for name in names]
+        asked = [(name, tag) for _, tag, names in self._known_places() for name in names]
         counts = dict.fromkeys((name for name, _ in asked), 0)
         replies = self._client.store.call(*[(command, key(tag, name)) for name, tag in asked])
         for (name, _), count in zip(asked, replies, strict=True):
@@ -261,13 +278,16 @@ class DirtyIndex:
     def retry(self, cells: Sequence[FailedCell] | None = None) -> int:
         """Make quarantined cells dirty again: those given, or all. Returns how many."""
         if cells is None:
-            return sum(self._requeue_all(tag, name) for _, tag, names in self._places for name in names)
-        known = {(table, tag, name) for table, tag, names in self._places for name in names}
+            return sum(
+                self._requeue_all(tag, name) for _, tag, names in self._known_places() for name in names
+            )
+        known = {(table, tag, name) for table, tag, names in self._known_places() for name in names}
         marks: dict[tuple[bytes, str], list[bytes]] = {}
         for cell in cells:
-            tag = self._client.catalog.table(cell.table).tag(cell.row)
+            handle = self._client.catalog.table(cell.table)
+            tag = handle.tag(cell.row)
             if (cell.table, tag, cell.observer) in known:
-                mark = encode_mark(encode_column(cell.column), cell.row)
+                mark = encode_mark(handle.encode(cell.column), cell.row)
                 marks.setdefault((tag, cell.observer), []).append(mark)
         count = 0
         for (tag, name), those in marks.items():
@@ -297,9 +317,8 @@ class DirtyIndex:
             )
             for position in range(0, len(flat), 2):
                 column, row = decode_mark(flat[position])
-                yield FailedCell(
-                    observer, table, row, decode_column(column), **json.loads(flat[position + 1])
-                )
+                name = self._client.catalog.column_name(table, column)
+                yield FailedCell(observer, table, row, name, **json.loads(flat[position + 1]))
             if cursor == b"0":
                 return
 

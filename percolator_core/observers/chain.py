@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from percolator_core.errors import ConfigurationError
 from percolator_core.notifications.activation import activate
 from percolator_core.observers.graph import build_graph, generations, observed_columns
 from percolator_core.observers.loading import load_declarations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from percolator_core.observers.graph import Graph
     from percolator_core.observers.observer import Column, Observer
     from percolator_core.schema.definition import TableDefinition
+    from percolator_core.tables.model import Table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +37,8 @@ class Chain:
     column)``, and ``digest`` stands for which observers are active, on which columns and in which mode:
     workers with another digest refuse to start. What an observer does, how often it is tried again and where
     it may write is not part of it, so that code and settings can be rolled out one worker after the other.
-    ``trace`` says whether runs record what they write.
+    ``trace`` says whether runs record what they write. ``schemas`` are the modules of its typed tables, and
+    ``models`` has the model of each by the table's name; empty where no code of the project was imported.
     """
 
     name: str
@@ -46,32 +49,54 @@ class Chain:
     observed: dict[Column, tuple[str, ...]] = field(repr=False)
     digest: str
     trace: bool = False
+    schemas: tuple[str, ...] = ()
+    models: Mapping[str, type[Table]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def load(cls, path: str | PathLike[str], import_functions: bool = True) -> Chain:
         """Read and check the chain in the folder ``path``; touches no store.
 
-        Functions are imported with the current directory on ``sys.path``, which is put first there if it is
-        absent. With ``import_functions=False`` no code of the project runs, and the observers cannot be
-        called.
+        Functions, and models of typed tables, are imported with the current directory on ``sys.path``, which
+        is put first there if it is absent. With ``import_functions=False`` no code of the project runs: the
+        observers cannot be called, and nothing is known of typed tables. These are not among ``tables``, so
+        where the chain has ``schemas`` a reference to a table that is not raw is not checked, and
+        `create_tables` refuses.
 
         Raises ConfigurationError with one line for each thing that is wrong, and CyclicChain if all that is
         wrong is that observers would wake each other for ever.
         """
         folder = Path(path)
-        declared, tables, observers = load_declarations(folder, import_functions)
-        graph = build_graph(declared.chain, tables, observers)
-        observed = observed_columns(observers.values())
-        digest = digest_of(observers)
-        return cls(declared.chain, folder, tables, observers, graph, observed, digest, declared.trace)
+        loaded = load_declarations(folder, import_functions)
+        declared, observers = loaded.chain, loaded.observers
+        return cls(
+            declared.chain,
+            folder,
+            loaded.tables,
+            observers,
+            build_graph(declared.chain, loaded.tables, observers),
+            observed_columns(observers.values()),
+            digest_of(observers),
+            declared.trace,
+            declared.schemas,
+            loaded.models,
+        )
 
     def create_tables(self, db: Database, *, rolling: bool = False) -> None:
         """Make the chain's missing tables in ``db`` and activate its observers. May be repeated.
 
         Raises ConfigurationError while workers of another chain are alive; ``rolling`` lets them go on beside
-        this one (`percolator_core.notifications.activation`).
+        this one (`percolator_core.notifications.activation`). Also if a table is there with another
+        definition, or the chain has typed tables and was loaded without its code.
         """
+        if self.schemas and not self.models:
+            raise ConfigurationError(
+                f"{self.path} has typed tables, whose models were not imported: load the chain with "
+                "import_functions=True"
+            )
         for table in self.tables:
+            if table.is_typed:
+                db.create_table(self.models[table.name])
+                continue
             db.create_table(table.name, tablets=table.tablets, notify_only=table.notify_only)
         activate(db, self.observed, self.digest, rolling=rolling)
 

@@ -20,9 +20,11 @@ from pydantic import (
     StrictBool,
     StrictInt,
     StrictStr,
+    ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
+from pydantic_core import PydanticKnownError
 
 from percolator_core.keys import check_name
 from percolator_core.model import MAX_TABLETS
@@ -37,6 +39,7 @@ EVERY_COLUMN: Final = "*"
 NAME_PATTERN: Final = r"^[a-z][a-z0-9_]{0,62}$"
 DURATION_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$"
 COLUMN_PATTERN: Final = r"^[^.]+\..+$"
+MODULE_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 FUNCTION_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 
 UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -108,6 +111,25 @@ def _notify_only(value: object) -> list[Any]:
     return value
 
 
+def _modules(value: object) -> list[Any]:
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list) or not value:
+        what = "an empty list" if value == [] else describe(value)
+        raise ValueError(f"expected a module such as schemas.webindex, or a list of them, not {what}")
+    _refuse_repeated(module for module in value if isinstance(module, str))
+    return value
+
+
+def _some_tables(tables: dict[str, TableDeclaration], info: ValidationInfo) -> dict[str, TableDeclaration]:
+    # Schemas that are themselves wrong are not in the data: then that is the only problem.
+    if not tables and info.data.get("schemas") == ():
+        raise PydanticKnownError(
+            "too_short", {"field_type": "Dictionary", "min_length": 1, "actual_length": 0}
+        )
+    return tables
+
+
 def _refuse_repeated(names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
@@ -156,6 +178,10 @@ _COLUMNS_SCHEMA: Final = {
 _OBSERVE_SCHEMA: Final = {
     "anyOf": [_COLUMN_SCHEMA, {"type": "array", "items": _COLUMN_SCHEMA, "uniqueItems": True, "minItems": 1}],
 }
+_MODULE_SCHEMA: Final = {"type": "string", "pattern": MODULE_PATTERN}
+_MODULES_SCHEMA: Final = {
+    "anyOf": [_MODULE_SCHEMA, {"type": "array", "items": _MODULE_SCHEMA, "uniqueItems": True, "minItems": 1}],
+}
 
 Version = Annotated[int, BeforeValidator(_version), WithJsonSchema({"const": 1})]
 Name = Annotated[StrictStr, Field(pattern=NAME_PATTERN)]
@@ -164,6 +190,11 @@ Duration = Annotated[
 ]
 TableName = Annotated[StrictStr, AfterValidator(_table_name), Field(pattern=r"^[^.]+$")]
 NotifyOnlyName = Annotated[StrictStr, AfterValidator(_column_name)]
+Modules = Annotated[
+    tuple[Annotated[StrictStr, Field(pattern=MODULE_PATTERN)], ...],
+    BeforeValidator(_modules),
+    WithJsonSchema(_MODULES_SCHEMA),
+]
 Column = Annotated[tuple[str, str], BeforeValidator(_split_one_column)]
 WrittenColumn = Annotated[tuple[str, str], BeforeValidator(split_column)]
 Columns = Annotated[
@@ -205,12 +236,22 @@ class TableDeclaration(Declaration):
 
 
 class ChainDeclaration(Declaration):
-    """``chain.yaml``: the chain's name and its tables."""
+    """``chain.yaml``: the chain's name and its tables, of which there is one at least."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": ["tables"]}, {"required": ["schemas"]}]}
+    )
 
     version: Version = Field(description="The version of this format.")
     chain: Name = Field(description="The chain's name; also the default namespace in the store.")
-    tables: dict[TableName, TableDeclaration] = Field(
-        min_length=1, description="The raw tables that the chain's observers watch, read and write."
+    schemas: Modules = Field(
+        (),
+        description="The module with the models of the typed tables, such as schemas.webindex, or a list.",
+    )
+    tables: Annotated[dict[TableName, TableDeclaration], AfterValidator(_some_tables)] = Field(
+        default_factory=dict,
+        validate_default=True,
+        description="The raw tables that the chain's observers watch, read and write.",
     )
     trace: StrictBool = Field(
         False, description="Runs record what they wrote, for 'percolator trace': some bytes a written cell."

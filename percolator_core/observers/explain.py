@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from percolator_core.model import MAX_TABLETS
 from percolator_core.observers.declaration import (
-    ChainDeclaration,
     Declaration,
     ObserverDeclaration,
     RetryDeclaration,
@@ -43,6 +42,7 @@ _PATTERNS: Final = {
     "observer": "is not a name; use a lower-case letter, then up to 62 of a-z, 0-9 and _",
     "function": "is not module:function; write for instance observers.webindex.parse:process",
     "tables": "is not a table's name; write one without dots",
+    "schemas": "is not a module's name; write for instance schemas.webindex",
 }
 _TYPES: Final = {
     "string_type": "text",
@@ -55,9 +55,6 @@ _TYPES: Final = {
 _MISSING: Final = "is missing"
 _UNKNOWN: Final = "is not a known key"
 _MEANT: Final = re.compile(rf"^{_UNKNOWN}; did you mean '(.*)'\?$")
-_NO_SCHEMAS: Final = (
-    "typed tables are not supported in this version; remove it and declare raw tables under 'tables'"
-)
 
 
 def validate(model: type[AnyDeclaration], file: YamlFile, problems: Problems) -> AnyDeclaration | None:
@@ -99,7 +96,8 @@ def _explain(model: type[Declaration], file: YamlFile, location: Location, detai
         bounds = {"tablets": f"1 to {MAX_TABLETS}", "attempts": "1 to 100", "revision": "1 to 4294967295"}
         return f"{value} is out of range; write a number from {bounds[field]}"
     if kind == "too_short":
-        return f"is empty; declare at least one, such as '{_EXAMPLES[field]}'"
+        what = "is empty; declare at least one, such as" if field in file.data else f"{_MISSING}; add"
+        return f"{what} '{_EXAMPLES[field]}'"
     return _wrong_type(_TYPES.get(kind), value) or f"{detail['msg']}; compare with the schema"
 
 
@@ -120,8 +118,6 @@ def _wrong_type(expected: str | None, value: object) -> str | None:
 
 def _unknown_key(model: type[Declaration], file: YamlFile, location: Location) -> str:
     key = str(location[-1])
-    if model is ChainDeclaration and key == "schemas":
-        return _NO_SCHEMAS
     known = list(model.model_fields)
     # A key that is there already cannot be what was meant.
     guesses = known if len(location) > 1 else [name for name in known if name not in file.data]

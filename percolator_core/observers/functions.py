@@ -29,8 +29,7 @@ def import_function(name: str) -> ObserverFunction:
     Raises ValueError, with one sentence, if there is none or it does not take a transaction and a cell.
     """
     module_name, _, attribute = name.partition(":")
-    _search_current_directory()
-    module = _import_module(module_name)
+    module = import_module(module_name)
     try:
         function = getattr(module, attribute)
     except AttributeError:
@@ -52,14 +51,12 @@ def not_imported(name: str) -> ObserverFunction:
     return function
 
 
-def _search_current_directory() -> None:
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    importlib.invalidate_caches()
+def import_module(name: str) -> ModuleType:
+    """A module of the project; the current directory is put on ``sys.path`` if absent.
 
-
-def _import_module(name: str) -> ModuleType:
+    Raises ValueError, with one sentence, if it is not there or cannot be imported.
+    """
+    _search_current_directory()
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -77,6 +74,13 @@ def _import_module(name: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         what = f"{type(error).__name__}: {error}"
         raise ValueError(f"importing {quoted(name)} failed: {what}; mend that module") from error
+
+
+def _search_current_directory() -> None:
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
 
 
 def _nearest_module(missing: str) -> str:

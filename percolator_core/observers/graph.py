@@ -45,6 +45,8 @@ def build_graph(name: str, tables: Iterable[TableDefinition], observers: Mapping
     """The graph of a chain called ``name``; nodes and edges stand in a fixed order."""
     graph: Graph = nx.DiGraph(name=name)
     notify_only = {(table.name, column) for table in tables for column in table.notify_only}
+    # Where typed tables are not known, these tell: no other column may be observed so.
+    notify_only.update(one for it in observers.values() if it.mode == "weak" for one in it.observe)
     observed = observed_columns(observers.values())
     by_table: dict[str, list[Column]] = {}
     for column in observed:

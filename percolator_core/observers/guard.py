@@ -8,15 +8,17 @@ at no cost.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from percolator_core.errors import ConfigurationError
+from percolator_core.tables.model import definition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from percolator_core.observers.chain import Chain
     from percolator_core.observers.observer import Column, Observer
+    from percolator_core.tables.model import Table
     from percolator_core.transaction import Transaction
 
 Row = str | bytes
@@ -48,6 +50,11 @@ class Guard:
         if column is not None:
             self._refuse(table, column, f"{table}.*")
 
+    def check_columns(self, table: str, columns: Iterable[str]) -> None:
+        """The same for several columns."""
+        for column in columns:
+            self.check(table, column)
+
     def _refuse(self, table: str, column: str, mend: str) -> NoReturn:
         watchers = ", ".join(self._watchers[table, column])
         raise ConfigurationError(
@@ -64,7 +71,17 @@ class ObserverTransaction:
     it when the observer raises.
     """
 
-    __slots__ = ("_guard", "_transaction", "get", "get_many", "get_row", "scan")
+    __slots__ = (
+        "_guard",
+        "_transaction",
+        "find",
+        "get",
+        "get_many",
+        "get_row",
+        "scan",
+        "select",
+        "to_arrow",
+    )
 
     def __init__(self, transaction: Transaction, guard: Guard) -> None:
         self._transaction = transaction
@@ -73,6 +90,9 @@ class ObserverTransaction:
         self.get_row = transaction.get_row
         self.get_many = transaction.get_many
         self.scan = transaction.scan
+        self.find = transaction.find
+        self.select = transaction.select
+        self.to_arrow = transaction.to_arrow
 
     @property
     def start_timestamp(self) -> int:
@@ -103,6 +123,42 @@ class ObserverTransaction:
         self._guard.check_row(table)
         self._transaction.delete_row(table, row)
 
+    def insert(self, row: Table | type[Table] | str, /, **values: Any) -> None:
+        """Add a row to a typed table, as `Transaction.insert`.
+
+        Raises ConfigurationError unless all the table's observed columns are declared in ``writes``.
+        """
+        self._guard.check_row(_table_of(row))
+        self._transaction.insert(row, **values)
+
+    def upsert(self, row: Table | type[Table] | str, /, **values: Any) -> None:
+        """Add a row, or set the fields that were set of the one with its key, as `Transaction.upsert`.
+
+        Raises ConfigurationError unless those of them that are observed are declared in ``writes``, and so
+        are observed columns in which a row that is not there yet would have a default.
+        """
+        if isinstance(row, type):
+            row, values = row(**values), {}
+        names = set(values) if isinstance(row, str) else {name for name, value in row if value is not None}
+        if not isinstance(row, str):
+            names |= row.model_fields_set
+        self._guard.check_columns(_table_of(row), sorted(names))
+        self._transaction.upsert(row, **values)
+
+    def update(self, row: Table | type[Table] | str, /, **values: Any) -> None:
+        """Set the fields that were set of a row that is there, as `Transaction.update`.
+
+        Raises ConfigurationError unless those of them that are observed are declared in ``writes``.
+        """
+        names = values if isinstance(row, type | str) else row.model_fields_set
+        self._guard.check_columns(_table_of(row), sorted(names))
+        self._transaction.update(row, **values)
+
+    def remove(self, table: type[Table] | str, /, **key: Any) -> bool:
+        """Remove a row of a typed table, as `Transaction.remove`. Raises ConfigurationError as ``insert``."""
+        self._guard.check_row(_table_of(table))
+        return self._transaction.remove(table, **key)
+
     def notify(self, table: str, row: Row, column: str) -> None:
         """Wake the weak observers of a notify-only cell. Raises ConfigurationError as ``set`` does."""
         self._guard.check(table, column)
@@ -121,6 +177,13 @@ class ObserverTransaction:
             f"observer {self._guard.observer.name} called {called}(): return to commit, raise to discard; "
             "the worker commits the transaction together with the acknowledgement"
         )
+
+
+def _table_of(row: Table | type[Table] | str) -> str:
+    """The name of the table of a row, a model or a table's name. Raises TypeError for anything else."""
+    if isinstance(row, str):
+        return row
+    return definition_of(row if isinstance(row, type) else type(row)).name
 
 
 def guards(chain: Chain) -> dict[str, Guard]:

@@ -2,21 +2,26 @@
 
 Everything that can be checked is checked before anything is raised, so that one run shows all that is wrong.
 What follows from an earlier mistake is left out: with no tables to go by, no column is called unknown.
+
+Typed tables are known once the modules of their models are imported. Where no code of the project may run,
+references to tables that are not raw are taken as they are.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from percolator_core.errors import ConfigurationError, CyclicChain
-from percolator_core.observers.declaration import ChainDeclaration, ObserverDeclaration, TableDeclaration
+from percolator_core.observers.declaration import EVERY_COLUMN, ChainDeclaration, ObserverDeclaration
 from percolator_core.observers.explain import validate
 from percolator_core.observers.functions import ObserverFunction, import_function, not_imported
 from percolator_core.observers.graph import build_graph, undeclared_cycles
+from percolator_core.observers.models import Models, import_models
 from percolator_core.observers.observer import Observer
 from percolator_core.observers.yaml_file import Problems, YamlFile, did_you_mean, one_line, quoted, read_yaml
 from percolator_core.schema.definition import TableDefinition
+from percolator_core.tables.model import definition_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +29,24 @@ if TYPE_CHECKING:
 
 CHAIN_FILE: Final = "chain.yaml"
 
-Loaded = tuple[ChainDeclaration, tuple[TableDefinition, ...], dict[str, Observer]]
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The chain's own declaration, its tables by name, and its observers by name; both sorted."""
+
+    chain: ChainDeclaration
+    tables: tuple[TableDefinition, ...]
+    models: Models
+    observers: dict[str, Observer]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """The tables that are known, and whether these are all: not where models could not be imported."""
+
+    known: dict[str, TableDefinition] = field(default_factory=dict)
+    models: Models = field(default_factory=dict)
+    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +59,13 @@ class _Declared:
 
 
 def load_declarations(folder: Path, import_functions: bool) -> Loaded:
-    """The chain's own declaration, its tables and its observers, sorted by name.
+    """Read and check the chain in the folder.
 
     Raises ConfigurationError with one line for each thing that is wrong; CyclicChain if only cycles are.
     """
     problems = Problems()
     files = _observer_files(folder, problems)
-    chain = _read_chain(folder, problems)
+    chain, tables = _read_chain(folder, import_functions, problems)
     declared = [found for path in files if (found := _read_observer(path, problems))]
     if not files:
         example = folder / "parse.yaml"
@@ -51,19 +73,20 @@ def load_declarations(folder: Path, import_functions: bool) -> Loaded:
             f"{folder}: has no observers; add one file an observer beside {CHAIN_FILE}, such as {example}"
         )
     _refuse_shared_names(declared, problems)
-    if chain is not None:
-        for found in declared:
-            _check_columns(found, chain.tables, problems)
+    for found in declared:
+        _check_columns(found, tables, problems)
     functions = {found.path: _function(found, import_functions, problems) for found in declared}
-    tables = () if chain is None else _definitions(chain)
+    definitions = tuple(tables.known[name] for name in sorted(tables.known))
     observers = {
         found.observer.observer: Observer.from_declaration(found.observer, found.path, functions[found.path])
         for found in sorted(declared, key=lambda found: found.observer.observer)
     }
-    _refuse_cycles(tables, observers, {found.observer.observer: found.file for found in declared}, problems)
+    _refuse_cycles(
+        definitions, observers, {found.observer.observer: found.file for found in declared}, problems
+    )
     problems.raise_if_any()
     assert chain is not None, "a chain that could not be read is a problem, raised above"
-    return chain, tables, observers
+    return Loaded(chain, definitions, tables.models, observers)
 
 
 def _observer_files(folder: Path, problems: Problems) -> list[Path]:
@@ -90,7 +113,9 @@ def _observer_files(folder: Path, problems: Problems) -> list[Path]:
     return found
 
 
-def _read_chain(folder: Path, problems: Problems) -> ChainDeclaration | None:
+def _read_chain(
+    folder: Path, import_functions: bool, problems: Problems
+) -> tuple[ChainDeclaration | None, _Tables]:
     path = folder / CHAIN_FILE
     if not path.exists():
         if not (folder / "chain.yml").exists():
@@ -98,9 +123,35 @@ def _read_chain(folder: Path, problems: Problems) -> ChainDeclaration | None:
                 f"{path}: is missing; it names the chain and its tables: "
                 "'version: 1', 'chain: webindex', 'tables: {documents: {tablets: 16}}'"
             )
-        return None
+        return None, _Tables()
     file = read_yaml(path, problems)
-    return None if file is None else validate(ChainDeclaration, file, problems)
+    chain = None if file is None else validate(ChainDeclaration, file, problems)
+    if file is None or chain is None:
+        return None, _Tables()
+    tables = _Tables(_definitions(chain), complete=not chain.schemas)
+    return chain, _with_models(chain, file, tables, problems) if import_functions else tables
+
+
+def _with_models(chain: ChainDeclaration, file: YamlFile, tables: _Tables, problems: Problems) -> _Tables:
+    """The raw tables and those of the models that the chain names."""
+    known, models, complete = dict(tables.known), dict(tables.models), True
+    for position, module in enumerate(chain.schemas):
+        try:
+            imported = import_models(module)
+        except ValueError as error:
+            problems.add(file.problem(("schemas", position), str(error)))
+            complete = False
+            continue
+        for name, model in imported.items():
+            if name in known and models.get(name) is not model:
+                other = models.get(name)
+                by = "under 'tables'" if other is None else f"by {other.__name__} of {other.__module__!r}"
+                what = (
+                    f"table {quoted(name)} of {quoted(module)} is declared {by}, too; remove one of the two"
+                )
+                problems.add(file.problem(("schemas", position), what))
+            known[name], models[name] = definition_of(model), model
+    return _Tables(known, models, complete)
 
 
 def _read_observer(path: Path, problems: Problems) -> _Declared | None:
@@ -125,27 +176,58 @@ def _refuse_shared_names(declared: list[_Declared], problems: Problems) -> None:
             )
 
 
-def _check_columns(found: _Declared, tables: Mapping[str, TableDeclaration], problems: Problems) -> None:
-    """Each table is declared, and weak observers, and they alone, watch notify-only columns."""
-    observer = found.observer
-    for field in ("observe", "reads", "writes"):
-        for position, (table, column) in enumerate(getattr(observer, field)):
-            if table not in tables:
-                mend = did_you_mean(table, tables) or f"; declare it under 'tables' in {CHAIN_FILE}"
-                what = f"table {quoted(table)} is not declared in {CHAIN_FILE}{mend}"
-                problems.add(found.file.problem((field, position), what))
-            elif field == "observe":
-                wrong = _mode_problem(observer.mode, table, column, tables[table].notify_only)
-                if wrong:
-                    problems.add(found.file.problem((field, position), wrong))
+def _check_columns(found: _Declared, tables: _Tables, problems: Problems) -> None:
+    """Tables and columns are known, and weak observers, and they alone, watch notify-only columns."""
+    for field_ in ("observe", "reads", "writes"):
+        for position, (table, column) in enumerate(getattr(found.observer, field_)):
+            wrong = _column_problem(found.observer.mode, field_, table, column, tables)
+            if wrong:
+                problems.add(found.file.problem((field_, position), wrong))
 
 
-def _mode_problem(mode: str, table: str, column: str, notify_only: tuple[str, ...]) -> str | None:
+def _column_problem(mode: str, field_: str, table: str, column: str, tables: _Tables) -> str | None:
+    definition = tables.known.get(table)
+    if definition is None:
+        if not tables.complete:
+            return None
+        mend = did_you_mean(table, tables.known) or f"; declare it under 'tables' in {CHAIN_FILE}"
+        return f"table {quoted(table)} is not declared in {CHAIN_FILE}{mend}"
+    if definition.is_typed and column != EVERY_COLUMN:
+        wrong = _typed_problem(field_, definition, column, tables)
+        if wrong:
+            return wrong
+    return _mode_problem(mode, definition, column, tables) if field_ == "observe" else None
+
+
+def _typed_problem(field_: str, definition: TableDefinition, column: str, tables: _Tables) -> str | None:
+    """What a raw table cannot have: columns that are not there, and a key."""
+    table = definition.name
+    names = [*definition.by_name, *definition.notify_only]
+    if column not in names:
+        mend = did_you_mean(column, names) or f"; it has {', '.join(names)}"
+        return f"{tables.models[table].__name__}, table {quoted(table)}, has no column {quoted(column)}{mend}"
+    if column in definition.key and field_ != "reads":
+        done, instead = {
+            "observe": ("changes", "observe one of its other columns"),
+            "writes": ("is written", "leave it out: who inserts a row writes its other columns"),
+        }[field_]
+        others = ", ".join(one.name for one in definition.value_columns)
+        hint = f", such as {others}" if field_ == "observe" and others else ""
+        return f"{table}.{column} is part of the key, which never {done}; {instead}{hint}"
+    return None
+
+
+def _mode_problem(mode: str, definition: TableDefinition, column: str, tables: _Tables) -> str | None:
+    table, notify_only = definition.name, definition.notify_only
     if mode == "weak" and column not in notify_only:
         mend = did_you_mean(f"{table}.{column}", [f"{table}.{name}" for name in notify_only])
         if not mend:
-            place = f"notify_only of {quoted(table)} in {CHAIN_FILE}"
+            where = tables.models[table].__name__ if definition.is_typed else CHAIN_FILE
+            place = f"notify_only of {quoted(table)} in {where}"
+            # A column that holds data cannot be a mark as well.
             mend = f"; add {quoted(column)} to {place}, or write mode: strong"
+            if definition.is_typed:
+                mend = f"; add another one to {place}, or write mode: strong"
         return f"a weak observer watches notify-only columns, and {table}.{column} is an ordinary one{mend}"
     if mode == "strong" and column in notify_only:
         return f"{table}.{column} is notify-only and wakes only weak observers; write mode: weak"
@@ -162,11 +244,12 @@ def _function(found: _Declared, import_functions: bool, problems: Problems) -> O
     return not_imported(name)
 
 
-def _definitions(chain: ChainDeclaration) -> tuple[TableDefinition, ...]:
-    return tuple(
-        TableDefinition(name, chain.tables[name].tablets, tuple(sorted(chain.tables[name].notify_only)))
-        for name in sorted(chain.tables)
-    )
+def _definitions(chain: ChainDeclaration) -> dict[str, TableDefinition]:
+    """The raw tables."""
+    return {
+        name: TableDefinition(name, table.tablets, tuple(sorted(table.notify_only)))
+        for name, table in chain.tables.items()
+    }
 
 
 def _refuse_cycles(

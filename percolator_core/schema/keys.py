@@ -1,8 +1,8 @@
 """Row keys of typed tables: the values of the key's columns, put together so that keys sort as the tuples do.
 
-A column whose bytes may have any length ends with a mark, unless it is the last one: a zero within it becomes
-``00 FF``, the end is ``00 01``, which is less than whatever may follow in a longer value. So a key of one text
-column is that text.
+A column whose bytes may have any length ends with a mark, unless it is the last one: a zero within it
+becomes ``00 FF``, the end is ``00 01``, which is less than whatever may follow in a longer value. So a key of
+one text column is that text.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from percolator_core.schema.definition import TableDefinition
-from percolator_core.schema.types import ColumnType, column_type
+from percolator_core.schema.types import ColumnType, column_type, encode_value, shown
 
 _ZERO: Final = b"\x00"
 _ESCAPED: Final = b"\x00\xff"
@@ -34,15 +34,15 @@ class KeyCodec:
 
         Raises:
             TypeError, ValueError: a value is none of its column's type; the message begins with the column.
+            ValueError: there are not as many values as the key has columns.
         """
+        if len(values) != len(self._types):
+            raise ValueError(f"the key is ({', '.join(self.columns)}), of which {len(values)} are given")
         return self.join([self.encode_part(position, value) for position, value in enumerate(values)])
 
     def encode_part(self, position: int, value: Any) -> bytes:
         """The bytes of one value, without what ends it. Raises as `encode`."""
-        try:
-            return self._types[position].encode(value)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{self.columns[position]}: {error}") from None
+        return encode_value(self.columns[position], self._types[position], value)
 
     def join(self, parts: Sequence[bytes]) -> bytes:
         """The row key of encoded values; of fewer than all, what keys begin with that have them."""
@@ -58,7 +58,7 @@ class KeyCodec:
         """The encoded values in a row key.
 
         Raises:
-            ValueError: it is no key of this table.
+            ValueError: it is no key of this table; joining what was split gives the same row key.
         """
         last = len(self._types) - 1
         parts: list[bytes] = []
@@ -68,23 +68,30 @@ class KeyCodec:
                 end = at + kind.width
                 part, at = row[at:end], end
                 if len(part) != kind.width:
-                    raise ValueError(f"{row!r} is no key of this table")
+                    raise _no_key(row)
             elif position == last:
                 part, at = row[at:], len(row)
             else:
                 end = row.find(END, at)
                 # A zero that belongs to the value is followed by 255, so the first end mark is the end.
                 if end < 0:
-                    raise ValueError(f"{row!r} is no key of this table")
-                part, at = row[at:end].replace(_ESCAPED, _ZERO), end + len(END)
+                    raise _no_key(row)
+                marked, at = row[at:end], end + len(END)
+                part = marked.replace(_ESCAPED, _ZERO)
+                if len(marked) - len(part) != part.count(_ZERO):
+                    raise _no_key(row)
             parts.append(part)
         if at != len(row):
-            raise ValueError(f"{row!r} is no key of this table")
+            raise _no_key(row)
         return parts
 
     def decode(self, row: bytes) -> tuple[Any, ...]:
         """The values in a row key. Raises as `split`."""
-        return tuple(kind.decode(part) for kind, part in zip(self._types, self.split(row), strict=True))
+        parts = self.split(row)
+        try:
+            return tuple(kind.decode(part) for kind, part in zip(self._types, parts, strict=True))
+        except (ValueError, OverflowError):
+            raise _no_key(row) from None
 
     def bounds(
         self,
@@ -94,7 +101,9 @@ class KeyCodec:
     ) -> tuple[bytes, bytes | None]:
         """``(low, high)``, inclusive and exclusive, of the keys whose first columns are ``equal``, encoded.
 
-        ``low`` and ``high``, both inclusive, bound the column behind these; None leaves a side open.
+        ``low`` and ``high``, both inclusive, bound the column behind these; None leaves a side open. They are
+        of the column's width, if it has one, and else any bytes. Where no key can be within, the upper bound
+        may be below the lower one. An upper bound of None is the end of the table.
         """
         front = self.join(equal) if equal else b""
         behind = len(equal)
@@ -115,6 +124,10 @@ class KeyCodec:
         if self._types[position].width is not None or position == len(self._types) - 1:
             return part
         return part.replace(_ZERO, _ESCAPED)
+
+
+def _no_key(row: bytes) -> ValueError:
+    return ValueError(f"{shown(row)} is no key of this table")
 
 
 def least_above(prefix: bytes) -> bytes | None:

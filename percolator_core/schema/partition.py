@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 from zlib import crc32
 
 from percolator_core.schema.definition import HashRule, RangeRule, TableDefinition
 from percolator_core.schema.keys import KeyCodec
+from percolator_core.schema.types import column_type, shown
 
 MOST_COMBINATIONS: Final = 1000
 """Combinations of values that pruning tries of the columns of one hash rule; beyond, it prunes nothing."""
 
+_WORD: Final = 0xFFFFFFFF
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a predicate leaves of a column, in encoded values: one of ``values``, or between two inclusive bounds.
+    """What a predicate leaves of a column, in encoded values: one of ``values`` between two inclusive bounds.
 
-    None is no such bound.
+    None is no such bound. ``high`` may be no value of the column, and ``low`` is above ``high`` where the
+    predicate contradicts itself.
     """
 
     values: frozenset[bytes] | None = None
@@ -34,20 +37,23 @@ class Partition:
     """The tablets of a typed table.
 
     A tablet's number is ``range number * buckets + bucket``, where ``bucket`` counts through all hash rules.
+    Without any rule it is by a hash of the whole key.
     """
 
-    __slots__ = ("_codec", "_hashes", "_ranges", "buckets")
+    __slots__ = ("_codec", "_hashes", "_ranges", "_whole", "buckets")
 
     def __init__(self, definition: TableDefinition) -> None:
         self._codec = KeyCodec(definition)
+        self._whole = tuple(range(len(definition.key)))
         position = {name: place for place, name in enumerate(definition.key)}
+        hashes = _hash_rules(definition)
         self._hashes = tuple(
-            (tuple(position[name] for name in rule.columns), rule.buckets) for rule in definition.hashes
+            (tuple(position[name] for name in rule.columns), rule.buckets) for rule in hashes
         )
         self._ranges = (
             None if definition.ranges is None else (position[definition.ranges.column], definition.ranges)
         )
-        self.buckets = math.prod(rule.buckets for rule in definition.hashes)
+        self.buckets = math.prod(rule.buckets for rule in hashes)
 
     def tablet_of(self, row: bytes) -> int:
         """The number of the tablet that holds the row. Raises ValueError for what is no key of the table."""
@@ -81,22 +87,33 @@ class Partition:
         numbers = _ranges_left(rule, bounds.get(names[place]))
         return sorted(number * self.buckets + bucket for number in numbers for bucket in buckets)
 
-    def _bucket(self, places: Sequence[int], parts: Sequence[bytes], seed: int) -> int:
-        """The hash of some parts of the key; that of the whole key is the hash of the row, as in raw tables."""
-        if len(places) == len(self._codec.columns) and all(map(operator.eq, places, itertools.count())):
+    def _bucket(self, places: tuple[int, ...], parts: Sequence[bytes], seed: int) -> int:
+        """The hash of some parts of the key; of the whole key the hash of the row, as in raw tables."""
+        if places == self._whole:
             return crc32(self._codec.join(parts), seed)
         found = seed
         for part in parts:
             found = crc32(part, crc32(len(part).to_bytes(4, "big"), found))
-        return found
+        return _mixed(found)
 
     def _buckets_left(
-        self, places: Sequence[int], bounds: Sequence[Bounds | None], seed: int, buckets: int
+        self, places: tuple[int, ...], bounds: Sequence[Bounds | None], seed: int, buckets: int
     ) -> Sequence[int]:
         values = [one.values for one in bounds if one is not None and one.values is not None]
         if len(values) < len(bounds) or math.prod(map(len, values)) > MOST_COMBINATIONS:
             return range(buckets)
         return sorted({self._bucket(places, parts, seed) % buckets for parts in itertools.product(*values)})
+
+
+def _mixed(found: int) -> int:
+    """The last steps of MurmurHash3, for 32 bits.
+
+    CRCs of values that differ in the same bits differ in the same bits themselves, whatever the seed: alone
+    they would leave buckets empty where the values are few, and where two columns have the same ones.
+    """
+    found = (found ^ found >> 16) * 0x85EBCA6B & _WORD
+    found = (found ^ found >> 13) * 0xC2B2AE35 & _WORD
+    return found ^ found >> 16
 
 
 def tablets(hashes: Sequence[HashRule], ranges: RangeRule | None) -> int:
@@ -108,14 +125,60 @@ def placement(definition: TableDefinition) -> Callable[[bytes], int] | None:
     """What tells a row's tablet; None where it is the hash of the whole row key, as in raw tables."""
     if not definition.is_typed:
         return None
-    if definition.ranges is None and [rule.columns for rule in definition.hashes] == [definition.key]:
+    if definition.ranges is None and [rule.columns for rule in _hash_rules(definition)] == [definition.key]:
         return None
     return Partition(definition).tablet_of
+
+
+def with_split(definition: TableDefinition, split: bytes, upper: bool) -> TableDefinition:
+    """The definition with one range more: the range that holds ``split`` is cut there, in two.
+
+    One of the halves keeps the range's number, and so its tablets; the other one gets a new number, one more
+    than the highest, and tablets that are empty so far. ``split`` is encoded, and belongs to the upper half.
+    ``upper`` says which half the new tablets are for: the rows of that half must be none, or move.
+
+    Raises:
+        ValueError: the table has no range rule, or a split there already, or it is no value of the column.
+    """
+    rule = definition.ranges
+    if rule is None:
+        raise ValueError(f"{definition.name} has no Range(…), so no range can be added to it")
+    value = _decoded(definition, rule.column, split)
+    place = bisect_left(rule.splits, split)
+    if split in rule.splits[place : place + 1]:
+        raise ValueError(f"{definition.name} has a split of {rule.column} at {shown(value)} already")
+    # The number at `place` is that of the range to be cut.
+    behind = place + upper
+    ranges = replace(
+        rule,
+        splits=(*rule.splits[:place], split, *rule.splits[place:]),
+        numbers=(*rule.numbers[:behind], max(rule.numbers) + 1, *rule.numbers[behind:]),
+    )
+    return replace(definition, ranges=ranges, tablets=tablets(definition.hashes, ranges))
+
+
+def _decoded(definition: TableDefinition, column: str, part: bytes) -> Any:
+    kind = column_type(definition.by_name[column].type)
+    if kind.width in {None, len(part)}:
+        try:
+            value = kind.decode(part)
+            if kind.encode(value) == part:
+                return value
+        except (ValueError, OverflowError):
+            pass
+    raise ValueError(f"{shown(part)} is no encoded value of {column}, which is {kind.name}")
+
+
+def _hash_rules(definition: TableDefinition) -> tuple[HashRule, ...]:
+    if definition.hashes or definition.ranges is not None:
+        return definition.hashes
+    return (HashRule(definition.key, definition.tablets),)
 
 
 def _ranges_left(rule: RangeRule, bounds: Bounds | None) -> set[int]:
     if bounds is None:
         return set(rule.numbers)
+    # Values that the bounds leave out are none: `bounds_of` keeps none such.
     if bounds.values is not None:
         return {rule.numbers[bisect_right(rule.splits, value)] for value in bounds.values}
     first = 0 if bounds.low is None else bisect_right(rule.splits, bounds.low)

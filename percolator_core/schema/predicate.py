@@ -4,8 +4,8 @@ A predicate is written with columns of a model, ``(Document.page_rank > 0.5) & (
 from a text, or handed over by Spark. `bind` turns it into one over encoded values, which the store evaluates
 (`scripts/select.lua`) and, where it cannot, the client (`Bound.holds`), by the same rules.
 
-The logic is SQL's: a comparison with a null is neither true nor false, and so is what hangs on it alone. A row
-is wanted where the predicate is true.
+The logic is SQL's: a comparison with a null is neither true nor false, and so is what hangs on it alone. A
+row is wanted where the predicate is true.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from percolator_core.errors import UnknownColumn
 from percolator_core.schema.definition import TableDefinition
 from percolator_core.schema.keys import least_above
 from percolator_core.schema.partition import Bounds
-from percolator_core.schema.types import ColumnType, column_type
+from percolator_core.schema.types import ColumnType, column_type, encode_value, shown
 
 Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">=", "^="]
 OPERATORS: Final[tuple[Operator, ...]] = ("=", "!=", "<=", ">=", "^=", "<", ">")
@@ -48,8 +48,8 @@ class Predicate:
 
     def __bool__(self) -> NoReturn:
         raise TypeError(
-            "a predicate is neither true nor false before it is asked of a row: combine predicates with & | ~, "
-            "not with and, or, not, and write a < x < b as (x > a) & (x < b)"
+            "a predicate is neither true nor false before it is asked of a row: combine predicates with "
+            "& | ~, not with and, or, not, and write a < x < b as (x > a) & (x < b)"
         )
 
 
@@ -122,9 +122,11 @@ class ColumnExpression:
 
     def in_(self, values: Iterable[Any]) -> Predicate:
         """The column has one of the values; None among them is the null."""
+        if isinstance(values, str | bytes):
+            raise TypeError(f"{self.name}: in_ takes a list of values, not one {type(values).__name__}")
         wanted = tuple(values)
         some = In(self.name, tuple(value for value in wanted if value is not None))
-        return some | IsNull(self.name) if None in wanted else some
+        return some if len(some.values) == len(wanted) else some | IsNull(self.name)
 
     def is_null(self) -> Predicate:
         """The column has no value."""
@@ -143,7 +145,7 @@ class ColumnExpression:
 
 def _joined(how: Literal["and", "or"], left: Predicate, right: object) -> Predicate:
     if not isinstance(right, Predicate):
-        raise TypeError(f"{right!r} is no predicate: put each comparison into parentheses")
+        raise TypeError(f"{shown(right)} is no predicate: put each comparison into parentheses")
     parts: list[Predicate] = []
     for part in (left, right):
         parts += part.parts if isinstance(part, Joined) and part.how == how else (part,)
@@ -238,17 +240,24 @@ def bind(predicate: Predicate, definition: TableDefinition) -> Bound:
             return Test(part.column, "null")
         if isinstance(part, In):
             kind = _ordered(part.column, definition)
-            return Test(part.column, "in", tuple(_encoded(part.column, kind, one) for one in part.values))
+            values = {_encoded(part.column, kind, value) for value in part.values}
+            return Test(part.column, "in", tuple(sorted(values)))
         if isinstance(part, Comparison):
-            kind = _ordered(part.column, definition)
-            if part.op == "^=" and kind.name not in {"str", "bytes"}:
-                raise TypeError(f"{part.column} is {kind.name}: only str and bytes can start with something")
-            if part.value is None:
-                raise TypeError(f"{part.column} {part.op} None: only == and != compare with None")
-            return Test(part.column, part.op, (_encoded(part.column, kind, part.value),))
-        raise TypeError(f"{part!r} is no predicate: write for instance (Document.page_rank > 0.5)")
+            return _bound_comparison(part, definition)
+        raise TypeError(f"{shown(part)} is no predicate: write for instance (Document.page_rank > 0.5)")
 
     return bound(predicate, 0)
+
+
+def _bound_comparison(part: Comparison, definition: TableDefinition) -> Test:
+    if part.op not in OPERATORS:
+        raise TypeError(f"{part.column} {part.op}: an operator is one of {' '.join(OPERATORS)}")
+    kind = _ordered(part.column, definition)
+    if part.op == "^=" and kind.name not in {"str", "bytes"}:
+        raise TypeError(f"{part.column} is {kind.name}: only str and bytes can start with something")
+    if part.value is None:
+        raise TypeError(f"{part.column} {part.op} None: only == and != compare with None")
+    return Test(part.column, part.op, (_encoded(part.column, kind, part.value),))
 
 
 def _type_of(name: str, definition: TableDefinition) -> ColumnType:
@@ -267,10 +276,7 @@ def _ordered(name: str, definition: TableDefinition) -> ColumnType:
 
 
 def _encoded(name: str, kind: ColumnType, value: Any) -> bytes:
-    try:
-        return kind.encode(value.value if isinstance(value, Enum) else value)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{name}: {error}") from None
+    return encode_value(name, kind, value.value if isinstance(value, Enum) else value)
 
 
 def columns_of(bound: Bound) -> Iterator[str]:
@@ -316,7 +322,9 @@ def _narrowed(bounds: Bounds, test: Test) -> Bounds | None:
         return None
     kept = bounds.values
     if values is not None:
-        kept = frozenset(values) if kept is None else kept & frozenset(values)
-    lows = [one for one in (bounds.low, low) if one is not None]
-    highs = [one for one in (bounds.high, high) if one is not None]
-    return Bounds(kept, max(lows, default=None), min(highs, default=None))
+        kept = frozenset(values) if kept is None else kept.intersection(values)
+    low = max((one for one in (bounds.low, low) if one is not None), default=None)
+    high = min((one for one in (bounds.high, high) if one is not None), default=None)
+    if kept is not None:
+        kept = frozenset(one for one in kept if (low is None or one >= low) and (high is None or one <= high))
+    return Bounds(kept, low, high)

@@ -14,10 +14,13 @@ type               in Python              bytes
 ``bytes``          bytes                  as they are
 ``datetime``       aware datetime         microseconds since 1970 as an int; comes back in UTC
 ``date``           date                   days since 1970, 4, as an int
-``decimal(p,s)``   Decimal                the value times 10**s as an int: 8 bytes for p of 18 or less, else 16
+``decimal(p,s)``   Decimal                the value times 10**s as an int: 8 bytes, or 16 for p above 18
 ``uuid``           UUID                   16
-``json``           list, dict, any model  JSON in UTF-8
+``json``           what JSON can hold     JSON in UTF-8; what is no text as a key of a dict becomes one
 =================  =====================  ==============================================================
+
+An int that a float column is given is rounded to the nearest float. A datetime is refused that in UTC is not
+within the years 1 to 9999, because none could be made of it again.
 """
 
 from __future__ import annotations
@@ -38,11 +41,18 @@ from uuid import UUID
 MAX_DIGITS: Final = 38
 """Most digits of a decimal, as in Arrow and Spark."""
 
+MOST_SHOWN: Final = 80
+"""Most characters of a value that an error shows."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DAY: Final = date(1970, 1, 1)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_FIRST_TIME: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_LAST_TIME: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _INT64: Final = 1 << 63
-_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_NAN: Final = 0x7FF8 << 48
+# One spelling for each type: definitions are compared as they stand.
+_DECIMAL: Final = re.compile(r"decimal\((0|[1-9][0-9]{0,3}),(0|[1-9][0-9]{0,3})\)")
 _DOUBLE: Final = struct.Struct(">d")
 _WORD: Final = struct.Struct(">Q")
 _CONTEXT: Final = decimal.Context(prec=MAX_DIGITS + 2, traps=[decimal.InvalidOperation])
@@ -52,9 +62,10 @@ _CONTEXT: Final = decimal.Context(prec=MAX_DIGITS + 2, traps=[decimal.InvalidOpe
 class ColumnType:
     """How the values of a column become bytes.
 
-    ``encode`` raises TypeError for a value of another type, ValueError for one that does not fit; both say why.
-    ``width`` is the length of every encoded value, None where lengths differ. ``has_order`` is False for what
-    cannot be compared, nor be in a key.
+    ``encode`` raises TypeError for a value of another type, ValueError for one that does not fit; both say
+    why. ``decode`` is for what ``encode`` made; for other bytes it raises ValueError or OverflowError, or
+    makes some value of them. ``width`` is the length of every encoded value, None where lengths differ.
+    ``has_order`` is False for what cannot be compared, nor be in a key.
     """
 
     name: str
@@ -67,9 +78,32 @@ class ColumnType:
     """Of a decimal: all digits, and those behind the point."""
 
 
+def encode_value(column: str, kind: ColumnType, value: Any) -> bytes:
+    """The bytes of a column's value.
+
+    Raises:
+        TypeError, ValueError: as `ColumnType.encode`; the message begins with the column.
+    """
+    try:
+        return kind.encode(value)
+    except TypeError as error:
+        raise TypeError(f"{column}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{column}: {error}") from None
+
+
+def shown(value: object) -> str:
+    """A value for an error's message, cut off where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # The interpreter makes no decimal digits of very large ints.
+        return f"this {type(value).__name__}"
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
+
+
 def _expect(value: object, kind: type, name: str) -> None:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise TypeError(f"{value!r} is no {name}")
+        raise TypeError(f"{shown(value)} is no {name}")
 
 
 def _encode_bool(value: Any) -> bytes:
@@ -84,7 +118,7 @@ def _decode_bool(found: bytes) -> bool:
 def _encode_int(value: Any) -> bytes:
     _expect(value, int, "int")
     if not -_INT64 <= value < _INT64:
-        raise ValueError(f"{value} does not fit into 64 bits")
+        raise ValueError(f"{shown(value)} does not fit into 64 bits")
     return _WORD.pack(value + _INT64)
 
 
@@ -95,16 +129,13 @@ def _decode_int(found: bytes) -> int:
 
 def _encode_float(value: Any) -> bytes:
     if isinstance(value, bool) or not isinstance(value, float | int):
-        raise TypeError(f"{value!r} is no float")
+        raise TypeError(f"{shown(value)} is no float")
     try:
         number = float(value)
     except OverflowError:
-        raise ValueError(f"{value} does not fit into a float") from None
-    if math.isnan(number):
-        number = math.nan
-    word: int = _WORD.unpack(_DOUBLE.pack(number + 0.0 if number else 0.0))[0]
-    if math.isnan(number):
-        word = 0x7FF8 << 48
+        raise ValueError(f"{shown(value)} does not fit into a float") from None
+    # -0.0 is false as 0.0 is, and equals it.
+    word: int = _NAN if math.isnan(number) else _WORD.unpack(_DOUBLE.pack(number or 0.0))[0]
     return _WORD.pack(word ^ (_INT64 if not word & _INT64 else _INT64 * 2 - 1))
 
 
@@ -119,7 +150,7 @@ def _encode_str(value: Any) -> bytes:
     try:
         encoded: bytes = value.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{value!r} is no text that UTF-8 can hold") from None
+        raise ValueError(f"{shown(value)} is no text that UTF-8 can hold") from None
     return encoded
 
 
@@ -135,9 +166,12 @@ def _same(found: bytes) -> bytes:
 
 def _encode_datetime(value: Any) -> bytes:
     _expect(value, datetime, "datetime")
-    if value.tzinfo is None:
+    if value.utcoffset() is None:
         raise ValueError(f"{value} has no time zone: give an aware datetime")
-    return _encode_int((value - _EPOCH) // _MICROSECOND)
+    microseconds = (value - _EPOCH) // _MICROSECOND
+    if not _FIRST_TIME <= microseconds <= _LAST_TIME:
+        raise ValueError(f"{value} is not within the years 1 to 9999 in UTC")
+    return _encode_int(microseconds)
 
 
 def _decode_datetime(found: bytes) -> datetime:
@@ -146,7 +180,7 @@ def _decode_datetime(found: bytes) -> datetime:
 
 def _encode_date(value: Any) -> bytes:
     if not isinstance(value, date) or isinstance(value, datetime):
-        raise TypeError(f"{value!r} is no date")
+        raise TypeError(f"{shown(value)} is no date")
     return ((value - _FIRST_DAY).days + (1 << 31)).to_bytes(4, "big")
 
 
@@ -167,6 +201,8 @@ def _decode_uuid(found: bytes) -> UUID:
 def _encode_json(value: Any) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except RecursionError:
+        raise ValueError("no JSON can be made of it: it is nested too deeply") from None
     except (TypeError, ValueError) as error:
         raise ValueError(f"no JSON can be made of it: {error}") from None
 
@@ -175,11 +211,11 @@ def _decimal(digits: int, places: int) -> ColumnType:
     width = 8 if digits <= 18 else 16
     half = 1 << (8 * width - 1)
     most = 10**digits
-    step = Decimal(1).scaleb(-places)
+    step = Decimal(1).scaleb(-places, context=_CONTEXT)
 
     def encode(value: Any) -> bytes:
         if isinstance(value, bool) or not isinstance(value, Decimal | int):
-            raise TypeError(f"{value!r} is no Decimal")
+            raise TypeError(f"{shown(value)} is no Decimal")
         number = Decimal(value)
         if not number.is_finite():
             raise ValueError(f"{value} is no number")
@@ -187,9 +223,11 @@ def _decimal(digits: int, places: int) -> ColumnType:
             exact = number.quantize(step, context=_CONTEXT)
         except decimal.InvalidOperation:
             exact = None
-        scaled = None if exact is None else int(exact.scaleb(places, context=_CONTEXT))
-        if exact is None or scaled is None or exact != number or abs(scaled) >= most:
-            raise ValueError(f"{value} does not fit into {digits} digits, {places} of them behind the point")
+        scaled = most if exact is None or exact != number else int(exact.scaleb(places, context=_CONTEXT))
+        if not -most < scaled < most:
+            raise ValueError(
+                f"{shown(value)} does not fit into {digits} digits, {places} of them behind the point"
+            )
         return (scaled + half).to_bytes(width, "big")
 
     def decode(found: bytes) -> Decimal:
@@ -226,7 +264,7 @@ def column_type(name: str) -> ColumnType:
         return plain
     found = _DECIMAL.fullmatch(name)
     if found is None:
-        raise ValueError(f"there is no type {name!r}: it is one of {', '.join(_PLAIN)} or decimal(p,s)")
+        raise ValueError(f"there is no type {shown(name)}: it is one of {', '.join(_PLAIN)} or decimal(p,s)")
     digits, places = int(found[1]), int(found[2])
     if not (1 <= digits <= MAX_DIGITS and places <= digits):
         raise ValueError(f"{name}: a decimal has 1 to {MAX_DIGITS} digits, and no more places than digits")

@@ -15,12 +15,15 @@ from importlib.resources import files
 from typing import Final
 
 NAMES: Final = (
+    "change_table",
+    "changes",
     "claim",
     "clear",
     "collect",
     "commit",
     "define_table",
     "drop_table",
+    "fence",
     "history",
     "mark",
     "now",
@@ -38,27 +41,32 @@ NAMES: Final = (
     "resolve_primary",
     "rollback",
     "scan",
+    "select",
+    "sweep",
     "sync",
     "timestamp",
 )
 
 _WHILE_MEMORY_IS_FULL: Final = frozenset(
     {
+        "change_table",
         "clear",
         "collect",
         "commit",
         "drop_table",
+        "fence",
         "raise_safe_point",
         "recover_oracle",
         "resolve_primary",
         "rollback",
+        "sweep",
         "sync",
         "timestamp",
     }
 )
 """Scripts that finish or clean up what was begun: when Redis is out of memory, they are the way out."""
 
-_READ_ONLY: Final = frozenset({"history", "now", "read", "scan"})
+_READ_ONLY: Final = frozenset({"changes", "history", "now", "read", "scan", "select"})
 """Scripts that write nothing. Unless it is told, a server whose memory is full refuses them too."""
 
 _FIRST_WRITE: Final = "redis.call('HDEL', KEYS[1], '')"

@@ -9,12 +9,14 @@ local function even(time)
   return time - time % 2
 end
 
--- What a tablet's meta hash says: the safe point, and column -> names of its observers as the active chain
--- registered them.
+-- What a tablet's meta hash says: the safe point, the version of its table, and column -> names of its observers as
+-- the active chain registered them.
 local function read_meta(tag)
-  local fields, meta = redis.call('HGETALL', tag .. 'meta'), {safe = 0, observers = {}}
+  local fields, meta = redis.call('HGETALL', tag .. 'meta'), {safe = 0, version = '', observers = {}}
   for i = 1, #fields, 2 do
-    if fields[i] == 'safe' then
+    if fields[i] == 'version' then
+      meta.version = fields[i + 1]
+    elseif fields[i] == 'safe' then
       meta.safe = tonumber(fields[i + 1])
     else
       meta.observers[string.sub(fields[i], 2)] = fields[i + 1]

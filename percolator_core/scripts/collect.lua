@@ -49,10 +49,10 @@ local function is_dirty(row, column)
   return false
 end
 
--- The column that an acknowledgement acknowledges, or nil for a user's column.
+-- The column that an acknowledgement acknowledges, or nil for any other column, the marker of a typed row included.
 local function acknowledged(column)
-  if string.byte(column) ~= 255 then return nil end
-  return string.sub(column, string.find(column, '\255', 2, true) + 1)
+  local behind = string.byte(column) == 255 and string.find(column, '\255', 2, true)
+  return behind and string.sub(column, behind + 1) or nil
 end
 
 local function collect_row(row)

@@ -1,9 +1,10 @@
--- Remove a bounded number of rows, and at last everything else, of one tablet.
+-- Remove a bounded number of rows, and at last everything else, of one tablet of a table that is being dropped.
 --   KEYS    tag
---   ARGV    rows at most, observers …
---   reply   rows removed; 0 when the tablet is gone
+--   ARGV    version that the drop gave the tablet, rows at most, observers …
+--   reply   rows removed; 0 when the tablet is gone, or belongs to a table that was made since
 
-local tag, limit = KEYS[1], tonumber(ARGV[1])
+local tag, limit = KEYS[1], tonumber(ARGV[2])
+if redis.call('HGET', tag .. 'meta', 'version') ~= ARGV[1] then return 0 end
 local rows = redis.call('ZRANGE', tag .. 'rows', 0, limit - 1)
 -- Fields and versions that one step frees are so many, or as many as the last row has: others wait meanwhile.
 local ENOUGH = 50000
@@ -18,7 +19,7 @@ for _, row in ipairs(rows) do
 end
 if #rows == 0 then
   redis.call('DEL', tag .. 'rows', tag .. 'locks', tag .. 'meta')
-  for i = 2, #ARGV do
+  for i = 3, #ARGV do
     redis.call('DEL', tag .. 'dirty:' .. ARGV[i], tag .. 'tries:' .. ARGV[i], tag .. 'failed:' .. ARGV[i])
   end
 end

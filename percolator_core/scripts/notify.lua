@@ -2,12 +2,17 @@
 -- is needed. A mark set twice is one mark.
 --   uses    clock, dirty
 --   KEYS    tags …
---   ARGV    per cell: position of its tag, row, column, kind
---   reply   "notified"
+--   ARGV    per cell: position of its tag, row, column, kind; at the end the versions of the tables, one a tag, joined
+--           by commas
+--   reply   "notified" | "changed": a table is no longer what the caller takes it for
 
-local metas = {}
-for i = 1, #KEYS do metas[i] = read_meta(KEYS[i]) end
-for i = 1, #ARGV, 4 do
+local metas, versions = {}, {}
+for i = 1, #KEYS do
+  metas[i] = read_meta(KEYS[i])
+  versions[i] = metas[i].version
+end
+if table.concat(versions, ',') ~= ARGV[#ARGV] then return 'changed' end
+for i = 1, #ARGV - 1, 4 do
   local position = tonumber(ARGV[i])
   mark_weakly(KEYS[position], metas[position], ARGV[i + 1], ARGV[i + 2])
 end

@@ -4,21 +4,29 @@
 --   KEYS    tags … ; then the oracle where the same server has it, which "both" needs
 --   ARGV    "both", "primary" or "secondaries" (what the call covers: everything, or the part that has the primary as
 --           its first cell, or another part), start_ts, then per cell: position of its tag, row, column, kind, value;
---           unless "both": ttl in ms, owner, primary
+--           unless "both": ttl in ms, owner, primary; at the end the versions of the tables, one a tag, joined by
+--           commas
 --   reply   {"prewritten"} | {"committed", commit_ts} | {"newer commit", i} | {"locked", i, lock}
---           | {"rolled back", 0}, the primary has a tombstone | {"too old"} | {"failed over"}: it began at a server
---           that this one has replaced;  i counts cells from 0
+--           | {"rolled back", 0}, the primary has a tombstone | {"too old"} | {"changed"}: a table is no longer what
+--           the caller takes it for | {"failed over"}: it began at a server that this one has replaced;  i counts
+--           cells from 0
 
 local role, start_ts = ARGV[1], tonumber(ARGV[2])
 local both = role == 'both'
-local last = both and #ARGV or #ARGV - 3
+local last = both and #ARGV - 1 or #ARGV - 4
 
 -- Below the safe point the tombstone of an earlier rollback may be gone: refuse whatever arrives so late.
-local metas = {}
-for i = 1, both and #KEYS - 1 or #KEYS do
-  metas[i] = read_meta(KEYS[i])
-  if start_ts <= metas[i].safe then return {'too old'} end
+local metas, versions = {}, ''
+-- The oracle's key, which is no tag, does not end in a brace.
+for i = 1, string.byte(KEYS[#KEYS], -1) == 125 and #KEYS or #KEYS - 1 do
+  local meta = read_meta(KEYS[i])
+  if start_ts <= meta.safe then return {'too old'} end
+  metas[i] = meta
+  versions = i == 1 and meta.version or versions .. ',' .. meta.version
 end
+-- Whoever changes a table fences its tablets first, and waits for the locks that were there: behind that, nothing is
+-- written by the old definition, nor to a table that was dropped.
+if versions ~= ARGV[#ARGV] then return {'changed'} end
 
 -- What it read and lost there would live on in what it writes here.
 local oracle = both and redis.call('HMGET', KEYS[#KEYS], 'last', 'limit', 'floor')

@@ -28,11 +28,13 @@ from percolator_core.errors import ConfigurationError
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
     from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
 
 MIN_JAVA: Final = 17
 """Oldest Java that Spark 4 runs on."""
 
 _RETRIES: Final = 4
+_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -40,8 +42,8 @@ _SETTINGS: Final = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # A cancelled task is killed, not waited for: transactions make that harmless.
     "spark.python.task.killTimeout": "200ms",
-    # Spark's Python data sources leave it off. Nothing here needs it yet: this version has no such source.
-    "spark.sql.python.filterPushdown.enabled": "true",
+    # Off by default, and then filters of the data source `percolator` are evaluated by Spark.
+    _PUSHDOWN: "true",
 }
 _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 """Further settings where all of Spark is on this machine; executors elsewhere have to reach the driver."""
@@ -92,6 +94,26 @@ def spark_context(
     context = _launch(conf, Path(log) if log is not None else None)
     check_versions(context.version)
     return context
+
+
+def spark_session(
+    app: str = "percolator",
+    master: str | None = None,
+    *,
+    project: str | os.PathLike[str] = ".",
+    settings: Mapping[str, str] | None = None,
+    log: str | os.PathLike[str] | None = None,
+) -> SparkSession:
+    """A session in which the data source ``percolator`` works as it should: filters reach the store.
+
+    Of the running SparkContext, or of a new one. Arguments and errors as of `spark_context`.
+    """
+    from pyspark.sql import SparkSession
+
+    context = spark_context(app, master, project=project, settings=settings, log=log)
+    session = SparkSession(context)
+    session.conf.set(_PUSHDOWN, "true")
+    return session
 
 
 @contextmanager

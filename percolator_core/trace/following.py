@@ -7,12 +7,12 @@ began behind a change is that of the run that dealt with it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from percolator_core.database import Database
-from percolator_core.keys import acknowledgement, dirty_key, encode_column, encode_mark, failed_key, tries_key
+from percolator_core.keys import acknowledgement, dirty_key, encode_mark, failed_key, tries_key
 from percolator_core.model import (
     DELETE,
     NOTIFY,
@@ -37,6 +37,9 @@ _ALL_LATER: Final = b"\xff" * 9
 """Behind any timestamp."""
 
 _KINDS: Final[dict[int, Kind]] = {PUT: "put", DELETE: "delete", NOTIFY: "notify"}
+
+_Name: TypeAlias = Callable[[str, bytes], str]
+"""Tells the name of a column of a table."""
 
 _RunKey: TypeAlias = tuple[str, str, bytes, bytes, int]
 """Observer, table, row, column, commit timestamp."""
@@ -91,9 +94,10 @@ class Following:
     def roots(self, table: str, row: bytes, columns: Sequence[str], change: str | int) -> list[_Change]:
         """The changes to begin with, oldest first."""
         found: list[_Change] = []
-        notify_only = self._db.catalog.table(table).definition.notify_only
+        handle = self._db.catalog.table(table)
+        notify_only = handle.definition.notify_only
         for column in columns:
-            encoded = encode_column(column)
+            encoded = handle.encode(column)
             if column not in notify_only:
                 for version in self._versions(table, row, column, change):
                     kind = DELETE if version.value is None else PUT
@@ -111,9 +115,10 @@ class Following:
         newest = self._db.history(table, row, column, self._limit if change == "all" else 1)
         if not isinstance(change, int) or not newest or newest[0].commit_ts <= change:
             return newest
-        prefix = encode_mark(encode_column(column), b"")
+        handle = self._db.catalog.table(table)
+        prefix = encode_mark(handle.encode(column), b"")
         above, below = b"(" + prefix + pack_timestamp(change + 1), b"[" + prefix
-        key = self._db.catalog.table(table).tag(row) + b"v:" + row
+        key = handle.tag(row) + b"v:" + row
         older = self._db.store.one((b"ZREVRANGEBYLEX", key, above, below, b"LIMIT", 0, 1))
         return [unpack_version(member[len(prefix) :]) for member in older]
 
@@ -321,30 +326,33 @@ class Following:
         ordered = sorted(self._runs.values(), key=lambda one: (one.version.start_ts, one.key))
         numbers = {run.key: number for number, run in enumerate(ordered, 1)}
         made = {change.key for run in ordered for change in run.changes}
+        name = self._db.catalog.column_name
         return Trace(
             table,
             row,
-            tuple(_frozen(change, numbers) for change in roots if change.key not in made),
-            tuple(_frozen_run(run, numbers) for run in ordered),
+            tuple(_frozen(change, numbers, name) for change in roots if change.key not in made),
+            tuple(_frozen_run(run, numbers, name) for run in ordered),
             len(self._uncertain),
         )
 
     def _watchers(self, table: str, column: bytes) -> Sequence[str]:
-        return self._chain.observed.get((table, column.decode()), ())
+        return self._chain.observed.get((table, self._db.catalog.column_name(table, column)), ())
 
     def _call(self, commands: Sequence[Command]) -> list[Any]:
         return self._db.store.call_many(commands, _BATCH)
 
 
-def _frozen(change: _Change, numbers: dict[_RunKey, int]) -> Change:
+def _frozen(change: _Change, numbers: dict[_RunKey, int], name: _Name) -> Change:
     outcomes = tuple(
         outcome if key is None else replace(outcome, run=numbers[key]) for outcome, key in change.outcomes
     )
     kind = _KINDS[change.kind]
-    return Change(change.table, change.row, change.column.decode(), kind, change.timestamp, outcomes)
+    return Change(
+        change.table, change.row, name(change.table, change.column), kind, change.timestamp, outcomes
+    )
 
 
-def _frozen_run(run: _Run, numbers: dict[_RunKey, int]) -> Run:
+def _frozen_run(run: _Run, numbers: dict[_RunKey, int], name: _Name) -> Run:
     observer, table, row, column, _ = run.key
     written = run.ack.writes or ()
     return Run(
@@ -352,16 +360,16 @@ def _frozen_run(run: _Run, numbers: dict[_RunKey, int]) -> Run:
         observer=observer,
         table=table,
         row=row,
-        column=column.decode(),
+        column=name(table, column),
         start_timestamp=run.version.start_ts,
         commit_timestamp=run.version.commit_ts,
         revision=run.ack.revision,
         recorded=run.ack.writes is not None,
         written=run.ack.written,
         cells=tuple(
-            WrittenCell(one.table, one.row, one.column.decode(), _KINDS[one.kind]) for one in written
+            WrittenCell(one.table, one.row, name(one.table, one.column), _KINDS[one.kind]) for one in written
         ),
-        changes=tuple(_frozen(change, numbers) for change in run.changes),
+        changes=tuple(_frozen(change, numbers, name) for change in run.changes),
         unfollowed=run.unfollowed,
         changes_seen=run.seen,
     )

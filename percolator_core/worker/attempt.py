@@ -25,7 +25,6 @@ from percolator_core.errors import (
     StoreUnavailable,
     TransactionConflict,
 )
-from percolator_core.keys import decode_column, encode_column
 from percolator_core.log import Log
 from percolator_core.metrics import NAMES, Cost
 from percolator_core.model import Cell
@@ -110,7 +109,10 @@ class Attempts:
         self._listener = listener
         self._acks = {name: Ack(guard.observer.revision).pack() for name, guard in guards.items()}
         self._observed = {
-            name: {(table, encode_column(column)) for table, column in guard.observer.observe}
+            name: {
+                (table, client.catalog.table(table).encode(column))
+                for table, column in guard.observer.observe
+            }
             for name, guard in guards.items()
         }
         self._counting = threading.Lock()
@@ -222,7 +224,7 @@ class Attempts:
     def _tell(self, lease: Lease, run: int, outcome: Ending, began: float) -> None:
         if self._listener is not None:
             seconds = time.monotonic() - began
-            column = decode_column(lease.column)
+            column = self._client.catalog.column_name(lease.table, lease.column)
             self._listener(
                 EndedRun(
                     lease.observer, lease.table, lease.row, column, lease.tries + 1, run, outcome, seconds
@@ -246,7 +248,7 @@ class Attempts:
             "observer": observer.name,
             "table": lease.table,
             "row": lease.row,
-            "column": decode_column(lease.column),
+            "column": self._client.catalog.column_name(lease.table, lease.column),
             "attempt": tries,
             "run": start_ts,
             "error": _described(error),

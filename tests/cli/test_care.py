@@ -22,10 +22,12 @@ def abandoned(project: Project) -> Project:
         db.create_table("docs", tablets=2)
         start = db.timestamp()
         primary = encode_primary(CellAddress(db.catalog.table("docs").tag(b"a"), b"a", b"text"))
+        version = db.catalog.table("docs").version
         for row, role in ((b"a", "primary"), (b"\xff", "secondaries")):
             tag = db.catalog.table("docs").tag(row)
             cell = (1, row, "text", 0, "never committed")
-            db.store.one(db.store.script("prewrite", [tag], role, start, *cell, 1000, "nobody", primary))
+            lock = (1000, "nobody", primary)
+            db.store.one(db.store.script("prewrite", [tag], role, start, *cell, *lock, version))
     return project
 
 
@@ -59,6 +61,7 @@ def test_the_oldest_locks_of_all_tablets_come_first(project: Project) -> None:
                 60_000,
                 "nobody",
                 primary,
+                db.catalog.table("docs").version,
             )
             db.store.one(command)
         for limit in (1, 7, 20, 100):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
@@ -16,6 +19,10 @@ from hypothesis import strategies as st
 from percolator_core import connect
 from percolator_core.cli import namespaces
 from percolator_core.cli.bytestext import json_bytes, parse_bytes, show_bytes
+from percolator_core.cli.typedtext import json_typed, parse_row, show_row, show_typed
+from percolator_core.schema.definition import Column, TableDefinition
+from percolator_core.schema.keys import KeyCodec
+from tests.cli import typed
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Project
@@ -192,3 +199,201 @@ def test_text_stands_for_itself(text: str) -> None:
         return
     assert parsed == data or text.startswith(("hex:", "base64:"))
     assert parse_bytes(show_bytes(data)) == data
+
+
+@pytest.fixture
+def shop(project: Project) -> Iterator[Any]:
+    yield typed.make(project)
+    sys.modules.pop("cli_models", None)
+
+
+def test_get_of_a_typed_row(project: Project, shop: Any) -> None:
+    rows = [line.split() for line in project.ok("get", "customers", "ada@a").out.splitlines()]
+    assert rows == [
+        ["column", "value"],
+        ["email", "ada@a"],
+        ["name", "Ada"],
+        ["since", "2026-01-01T00:00:00Z"],
+        ["tags", '["new",', '"ä"]'],
+    ]
+    found = project.ok("get", "orders", "shop=north number=-7", "--json").json
+    assert found["row"] == {
+        "shop": "north",
+        "number": -7,
+        "customer": "ada@a",
+        "receipt": None,
+        "amount": "1.50",
+        "weight": None,
+        "paid": False,
+        "scan": {"base64": "/wA="},
+    }
+    assert project.ok("get", "orders", "number=7 'shop=north side'", "weight").out == "0.25\n"
+    assert list(
+        project.ok("get", "orders", "shop=north number=-7", "paid", "shop", "--json").json["row"]
+    ) == [
+        "paid",
+        "shop",
+    ]
+    process = project.start("get", "orders", "shop=north number=-7", "scan", "--raw", text=False)
+    assert process.communicate(timeout=60)[0] == b"\xff\x00"
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("north", "'north' is no column of the key and its value: the key of orders is (shop, number)"),
+        ("shop=north", "'shop=north' lacks number: the key of orders is (shop, number)"),
+        ("shop=north shop=b number=1", "'shop=b' is no column of the key and its value"),
+        ("shop=north number=x", "'x' is no int, which number of orders is"),
+        ("shop=hex:ff number=1", "'hex:ff' is no text, which shop of orders is"),
+        ("shop='north number=1", "has a quote without its end: write 'shop=… number=…'"),
+        (f"shop=a number={2**63}", "number: 9223372036854775808 does not fit into 64 bits"),
+    ],
+)
+def test_what_is_no_key_of_a_typed_table(project: Project, shop: Any, row: str, said: str) -> None:
+    for command in (["get"], ["history"]):
+        ended = project(*command, "orders", row, "paid")
+        assert ended.code == 2
+        assert said in ended.error
+
+
+def test_typed_rows_that_are_not_there(project: Project, shop: Any) -> None:
+    ended = project("get", "orders", "shop=north number=8")
+    assert (ended.code, ended.error) == (1, "orders has no row shop=north number=8")
+    assert "customers has no row ada@a at 5" in project("get", "customers", "ada@a", "--at", "5").error
+    ended = project("get", "customers", "ada@a", "nam")
+    assert ended.code == 2
+    assert "customers has no column 'nam': it has email, name, since, tags" in ended.error
+
+
+def test_scan_of_typed_rows_by_a_filter(project: Project, shop: Any) -> None:
+    rows = project.ok("scan", "orders", "--json").json["rows"]
+    assert [(row["shop"], row["number"]) for row in rows] == [
+        ("north", -7),
+        ("north side", 7),
+        ("south", 120),
+    ]
+    found = project.ok(
+        "scan", "orders", "--where", "shop ^= 'north' and number < 100", "--where", "paid = true", "--json"
+    ).json
+    assert [row["weight"] for row in found["rows"]] == [0.25]
+    lines = project.ok(
+        "scan", "orders", "--where", "amount > 10", "--columns", "amount,scan"
+    ).out.splitlines()
+    assert lines == ["shop=south number=120", "  amount  20.00", "  scan  null"]
+    shown = project.ok("scan", "orders", "--where", "weight is not null", "--columns", "weight").out
+    assert shown == "shop='north side' number=7\n  weight  0.25\n"
+    back = project.ok("scan", "orders", "--reverse", "--limit", "1", "--json")
+    assert [row["shop"] for row in back.json["rows"]] == ["south"]
+    assert back.err.strip() == "1 row of more: --limit 0 shows all"
+    assert project.ok("scan", "orders", "--at", "5", "--json").json["rows"] == []
+
+
+def test_a_text_key_has_bounds(project: Project, shop: Any) -> None:
+    def emails(*options: str) -> list[str]:
+        rows = project.ok("scan", "customers", "--json", *options).json["rows"]
+        return [row["email"] for row in rows]
+
+    assert emails("--start", "b") == emails("--prefix", "bo") == ["bob@b"]
+    assert emails("--stop", "hex:62") == ["ada@a"]
+    assert emails("--start", "b", "--where", "name = 'Ada'") == []
+    ended = project.ok("scan", "customers", "--limit", "1")
+    assert "--start 'bob@b' goes on" in ended.err
+    ended = project.ok("scan", "customers", "--limit", "1", "--reverse")
+    rest = ended.err.partition("--stop '")[2].partition("'")[0]
+    assert emails("--stop", rest, "--reverse") == ["ada@a"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--where", "size > 5"], "--where 'size > 5': orders has no column 'size': it has shop, number"),
+        (["--where", "number >"], "a value is expected, not the end"),
+        (["--where", "number = 'a'"], "number is int, so its values are whole numbers, not 'a'"),
+        (["--start", "a"], "the key of orders is (shop str, number int): use --where"),
+    ],
+)
+def test_a_bad_filter_is_one_line(project: Project, shop: Any, options: list[str], said: str) -> None:
+    ended = project("scan", "orders", *options)
+    assert ended.code == 2
+    assert said in ended.error
+    assert project("scan", "orders", "--json", *options).json["error"]["exit_code"] == 2
+
+
+def test_a_filter_of_raw_rows(filled: Project) -> None:
+    def rows(*options: str) -> list[str]:
+        found = filled.ok("scan", "docs", "--json", *options).json["rows"]
+        assert all(list(row["columns"]) == ["size"] for row in found)
+        return [row["row"].get("text", "binary") for row in found]
+
+    only = ("--columns", "size")
+    assert rows("--where", "text>=of b", "--where", "row^=b", *only) == ["b", "b/1"]
+    assert rows("--where", "text=hex:6f66206865783a3431", *only) == ["hex:41"]
+    assert rows("--where", "text!=of a", "--limit", "1", *only) == ["b"]
+    assert rows("--where", "revision<2", *only) == []
+    ended = filled("scan", "docs", "--where", "text")
+    assert ended.code == 2
+    assert "'text' is no condition: write NAME OP VALUE" in ended.error
+
+
+def test_history_of_a_typed_cell(project: Project, shop: Any) -> None:
+    with project.connect() as db, db.transaction() as t:
+        t.update(shop.Order(shop="south", number=120, amount="21", customer="ada@a", receipt=None))
+    found = project.ok("history", "orders", "shop=south number=120", "amount", "--json").json
+    assert found["row"] == {"shop": "south", "number": 120}
+    assert [version["value"] for version in found["versions"]] == ["21.00", "20.00"]
+    assert "(deleted)" in project.ok("history", "orders", "shop=south number=120", "receipt").out
+    assert project("history", "orders", "shop=south number=120", "shop").code == 1
+
+
+def test_a_time_that_has_not_come_yet(filled: Project) -> None:
+    ended = filled("scan", "docs", "--at", "2100-01-01T00:00:00Z", "--json")
+    assert ended.code == 2
+    assert "--at: 2100-01-01 00:00:00+00:00 has not come yet" in ended.json["error"]["message"]
+
+
+TYPED = TableDefinition(
+    "any",
+    columns=tuple(
+        Column(kind.partition("(")[0], kind)
+        for kind in ("bool", "int", "float", "str", "bytes", "datetime", "date", "decimal(9,3)", "uuid")
+    ),
+    key=("bool", "int", "float", "str", "bytes", "datetime", "date", "decimal", "uuid"),
+)
+finite = st.floats(allow_nan=False)
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "bool": st.booleans(),
+            "int": st.integers(-(2**63), 2**63 - 1),
+            "float": finite,
+            "str": st.text().filter(lambda text: text.isprintable()),
+            "bytes": st.binary(),
+            "datetime": st.datetimes(timezones=st.just(UTC)),
+            "date": st.dates(),
+            "decimal": st.decimals(-999999, 999999, places=3),
+            "uuid": st.uuids(),
+        }
+    )
+)
+def test_a_typed_key_that_is_shown_can_be_given_back(key: dict[str, Any]) -> None:
+    row = KeyCodec(TYPED).encode([key[name] for name in TYPED.key])
+    assert parse_row(TYPED, show_row(TYPED, row)) == row
+    for name, value in key.items():
+        alone = TYPED.with_(key=(name,))
+        row = KeyCodec(alone).encode([value])
+        assert parse_row(alone, show_row(alone, row)) == row
+
+
+def test_typed_values_in_json() -> None:
+    moment = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
+    assert json_typed(TYPED, "datetime", moment) == "2026-01-02T03:04:05.000006Z"
+    assert json_typed(TYPED, "float", float("nan")) == "nan"
+    assert json_typed(TYPED, "float", 0.5) == 0.5
+    assert json_typed(TYPED, "decimal", Decimal("1.50")) == "1.50"
+    assert json_typed(TYPED, "bytes", b"\xff") == {"base64": "/w=="}
+    assert json_typed(TYPED, "bool", False) is False
+    assert show_typed(TYPED, "str", "two\nlines", 40) == "two\\nlines"
+    assert len(show_typed(TYPED, "str", "x" * 100, 40)) == 40

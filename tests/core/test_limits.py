@@ -285,8 +285,9 @@ def test_dropping_stops_after_so_many_cells(db: Database) -> None:
         with db.transaction() as t:
             for column in range(30_000):
                 t.set("one", b"%d" % row, f"c{column}", b"")
-    tag = db.catalog.table("one").tag(b"0")
-    steps = [db.store.one(db.store.script("drop_table", [tag], 1000)) for _ in range(3)]
+    handle = db.catalog.table("one")
+    command = db.store.script("drop_table", [handle.tag(b"0")], handle.version, 1000)
+    steps = [db.store.one(command) for _ in range(3)]
     assert steps == [2, 1, 0]
 
 

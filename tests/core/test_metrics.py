@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from typing import Any
@@ -18,6 +19,7 @@ def exchanges(db: Database, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of commands of each exchange that was waited for."""
     found: list[int] = []
     real = db.store.exchange
+    db.client.catalog.due = math.inf
 
     def exchange(commands: Any, *args: Any, **settings: Any) -> Any:
         found.append(len(commands))

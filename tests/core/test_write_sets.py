@@ -11,6 +11,7 @@ import percolator_core as percolator
 from percolator_core import (
     Database,
     LockTimeout,
+    UnknownTable,
 )
 from percolator_core.keys import CellAddress, encode_primary
 from percolator_core.model import NOTIFY
@@ -60,8 +61,12 @@ def test_a_dropped_table_does_not_block_the_others(writer: Database, reader: Dat
     t.set("other", "row", "v", b"primary")
     t.set("t", X, "v", b"new")
     commit_of(t).prewrite()
-    reader.drop_table("other")
+    with pytest.raises(LockTimeout):
+        reader.drop_table("other")
+    with pytest.raises(UnknownTable):
+        reader.snapshot().get("other", "row", "v")
     die(writer)
+    reader.drop_table("other")
     assert values(reader) == [b"old"] * 3
 
 

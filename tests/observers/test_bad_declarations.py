@@ -278,17 +278,11 @@ FUNCTIONS = {
 }
 
 CHAINS = {
-    "typed tables": (
-        "version: 1\nchain: web\ntables: {documents: {}}\nschemas: schemas.web\n",
-        (
-            "chain.yaml:4: schemas: typed tables are not supported in this version; "
-            "remove it and declare raw tables under 'tables'"
-        ),
-    ),
     "misspelt key": (
         "version: 1\nchain: web\ntabels: {}\ntables: {documents: {tablet: 3}}\n",
         (
-            "chain.yaml:3: tabels: is not a known key; the known keys are version, chain, tables, trace\n"
+            "chain.yaml:3: tabels: is not a known key; the known keys are version, chain, schemas, "
+            "tables, trace\n"
             "chain.yaml:4: tables.documents.tablet: is not a known key; did you mean 'tablets'?"
         ),
     ),

@@ -37,6 +37,15 @@ class Recorder:
     def scan(self, table: str) -> Iterator[tuple[bytes, dict[str, bytes]]]:
         return iter(())
 
+    def find(self, table: str, **key: object) -> dict[str, object]:
+        return {}
+
+    def select(self, table: str) -> Iterator[dict[str, object]]:
+        return iter(())
+
+    def to_arrow(self, table: str) -> None:
+        return None
+
     def set(self, table: str, row: str | bytes, column: str, value: bytes) -> None:
         self.calls.append(("set", table, row, column, value))
 
@@ -48,6 +57,19 @@ class Recorder:
 
     def notify(self, table: str, row: str | bytes, column: str) -> None:
         self.calls.append(("notify", table, row, column))
+
+    def insert(self, row: object, /, **values: object) -> None:
+        self.calls.append(("insert", row, values))
+
+    def upsert(self, row: object, /, **values: object) -> None:
+        self.calls.append(("upsert", row, values))
+
+    def update(self, row: object, /, **values: object) -> None:
+        self.calls.append(("update", row, values))
+
+    def remove(self, table: object, /, **key: object) -> bool:
+        self.calls.append(("remove", table, key))
+        return True
 
 
 @pytest.fixture
@@ -109,7 +131,7 @@ def test_all_columns_of_a_table_may_be_declared_at_once(project: Project) -> Non
 
 def test_reads_are_the_transactions_own(under: tuple[Recorder, ObserverTransaction]) -> None:
     recorder, t = under
-    for name in ("get", "get_row", "get_many", "scan"):
+    for name in ("get", "get_row", "get_many", "scan", "find", "select", "to_arrow"):
         assert getattr(t, name) == getattr(recorder, name)
     assert (t.start_timestamp, t.commit_timestamp) == (7, None)
 

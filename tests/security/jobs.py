@@ -16,11 +16,12 @@ import pytest
 import redis
 
 from percolator_core import Cell, Database, LockTimeout, Transaction, TransactionConflict, Worker, connect
+from percolator_core.evolution import Evolution
 from percolator_core.notifications.activation import activate
 from percolator_core.notifications.dirty import DirtyIndex, Stranded
 from percolator_core.observers import Chain, Observer, Retry
 from percolator_core.rerun import rerun
-from percolator_core.schema.definition import TableDefinition
+from percolator_core.schema.definition import TableDefinition, to_json
 from percolator_core.status import locks, status
 from percolator_core.trace import trace
 from percolator_core.worker import Counts
@@ -234,6 +235,7 @@ def worker(scene: Scene) -> None:
     _read_all(db)
     scene.forget()
     _read_all(db)
+    _carries_on(scene, db)
     with db.transaction() as t:
         t.set("docs", FIRST, "text", b"at last")
     scene.until(scene.no_locks)
@@ -258,6 +260,20 @@ def _read_all(db: Database) -> None:
     assert db.history("docs", FIRST, "text")
     with db.snapshot() as pinned:
         pinned.get("docs", FIRST, "text")
+
+
+def _carries_on(scene: Scene, db: Database) -> None:
+    """A change of a table that another client left when its tablets were fenced."""
+    evolution = Evolution(scene.helper.client)
+    entry = scene.helper.catalog.entry("docs")
+    assert entry is not None
+    held = evolution._begin(entry, {"kind": "define", "definition": to_json(entry.definition)})
+    assert held is not None
+    next(evolution.steps(held))
+    db.run(lambda t: t.set("docs", FIRST, "text", b"new"))
+    found = scene.helper.catalog.entry("docs")
+    assert found is not None
+    assert found.pending is None
 
 
 def _transactions(scene: Scene, db: Database) -> None:

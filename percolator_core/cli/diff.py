@@ -1,0 +1,133 @@
+"""What changed in a table between two moments: ``diff``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.text import Text
+
+from percolator_core.cli import output as outputs
+from percolator_core.cli.bytestext import json_bytes, show_bytes
+from percolator_core.cli.data import Columns, TableName, parse_columns, snapshot_at
+from percolator_core.cli.filters import Where, met_by, parse_conditions, parse_filter
+from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, connect_to_existing
+from percolator_core.cli.times import parse_time
+from percolator_core.cli.typedtext import json_row, json_typed, show_row, show_typed
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from percolator_core.difference import RowChange
+    from percolator_core.schema.definition import TableDefinition
+
+_MARKS: Final = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow")}
+_NOTHING: Final = "(none)"
+
+
+def diff(
+    table: TableName,
+    *,
+    begin: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="The earlier time: microseconds since 1970, or 2026-11-20T10:00:00Z with a time zone.",
+            show_default=False,
+        ),
+    ],
+    end: Annotated[
+        str | None,
+        typer.Option("--to", metavar="TIME", help="The later time. Default: now.", show_default=False),
+    ] = None,
+    where: Where = None,
+    columns: Columns = None,
+    url: Url = DEFAULT_URL,
+    namespace: Namespace = None,
+) -> None:
+    """Show which rows were added, removed and changed between two times.
+
+    With --where only those for which it is true at one of the two times at least.
+    """
+    from percolator_core.difference import changes
+
+    output = outputs.current()
+    earlier, later = parse_time(begin, "--from"), parse_time(end, "--to")
+    if earlier is None:
+        raise typer.BadParameter(
+            "--from names no time: write 2026-11-20T10:00:00Z, or microseconds since 1970"
+        )
+    with connect_to_existing(url, namespace) as db:
+        definition = db.catalog.table(table).definition
+        # Of moments that are written down, so that the same command shows the same again.
+        first = snapshot_at(db, earlier, "--from").start_timestamp
+        last = snapshot_at(db, later, "--to").start_timestamp
+        if last < first:
+            raise typer.BadParameter(
+                f"--to {end or 'now'} is before --from {begin}: give the earlier time first"
+            )
+        if definition.is_typed:
+            chosen: Any = parse_filter(definition, where)
+        else:
+            chosen = met_by(parse_conditions(where)) if where else None
+        found = changes(db, table, first, last, where=chosen, columns=parse_columns(columns))
+        counts: Counter[str] = Counter(added=0, removed=0, changed=0)
+        head = {"table": table, "from": first, "to": last}
+        output.stream(head, "changes", _counted(definition, found, counts, output.console.width), tail=counts)
+    if not output.as_json:
+        texts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+        output.result(None, f"{texts}" if counts.total() else "nothing changed")
+
+
+def _counted(
+    definition: TableDefinition, found: Iterable[RowChange], counts: Counter[str], width: int
+) -> Iterator[tuple[dict[str, Any], Sequence[RenderableType]]]:
+    """Each change as data and as lines."""
+    for change in found:
+        counts[change.kind] += 1
+        mark, style = _MARKS[change.kind]
+        lines: list[RenderableType] = [
+            Text(f"{mark} {show_row(definition, change.row)}", style=f"bold {style}")
+        ]
+        for name, (old, new) in change.columns.items():
+            room = max(20, width - len(name) - 6)
+            lines.append(Text(f"    {name}  {_arrow(definition, change, name, (old, new), room)}"))
+        yield _data(definition, change), lines
+
+
+def _arrow(
+    definition: TableDefinition, change: RowChange, name: str, values: tuple[Any, Any], room: int
+) -> str:
+    old, new = values
+    if change.kind == "added":
+        return _text(definition, name, new, room)
+    if change.kind == "removed":
+        return _text(definition, name, old, room)
+    half = (room - 3) // 2
+    return f"{_text(definition, name, old, half)} → {_text(definition, name, new, half)}"
+
+
+def _text(definition: TableDefinition, name: str, value: Any, longest: int) -> str:
+    if definition.is_typed:
+        return show_typed(definition, name, value, longest)
+    return _NOTHING if value is None else show_bytes(value, longest)
+
+
+def _data(definition: TableDefinition, change: RowChange) -> dict[str, Any]:
+    def as_json(name: str, value: Any) -> Any:
+        if definition.is_typed:
+            return json_typed(definition, name, value)
+        return None if value is None else json_bytes(value)
+
+    columns: Mapping[str, tuple[Any, Any]] = change.columns
+    return {
+        "change": change.kind,
+        "row": json_row(definition, change.row),
+        "columns": {
+            name: {"old": as_json(name, old), "new": as_json(name, new)}
+            for name, (old, new) in columns.items()
+        },
+    }

@@ -1,0 +1,303 @@
+"""The tables of a chain, or of a store, as a diagram and as JSON Schema: ``schema``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.text import Text
+
+from percolator_core.cli import output as outputs
+from percolator_core.cli.options import (
+    DEFAULT_URL,
+    Namespace,
+    OptionalChainPath,
+    Url,
+    connect_to_existing,
+    load_chain,
+)
+from percolator_core.cli.output import Failure, count_of
+from percolator_core.cli.typedtext import json_typed, show_typed
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from percolator_core.schema.definition import Column, TableDefinition
+    from percolator_core.tables.model import Table
+
+
+class Form(StrEnum):
+    """The forms of the diagram."""
+
+    TEXT = "text"
+    MERMAID = "mermaid"
+    JSON = "json"
+
+
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A table, and what only its model knows: defaults of columns, as text, and what the table is for."""
+
+    definition: TableDefinition
+    model: type[Table] | None = None
+    defaults: Mapping[str, str] = field(default_factory=dict)
+
+
+def schema(
+    path: OptionalChainPath = None,
+    form: Annotated[Form, typer.Option("--format", help="text, mermaid or json.")] = Form.TEXT,
+    json_schema: Annotated[
+        Path | None,
+        typer.Option(
+            "--json-schema",
+            metavar="FOLDER",
+            help="Write a JSON Schema of the rows of each typed table into this folder, one file a table.",
+            show_default=False,
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    namespace: Namespace = None,
+) -> None:
+    """Draw the tables of a chain or, without one, those that are in the store.
+
+    A chain's models are imported, and nothing is connected to.
+    """
+    output = outputs.current()
+    title, found = _of_chain(path) if path is not None else _of_store(url, namespace)
+    if json_schema is not None:
+        _write_schemas(json_schema, found)
+        return
+    data = {**title, "tables": [table_data(one.definition, one.defaults) for one in found]}
+    name = next(iter(title.values()))
+    if output.as_json or form is Form.JSON:
+        output.result(data, json.dumps(data, ensure_ascii=False, indent=2))
+    elif form is Form.MERMAID:
+        output.raw(_mermaid(found).encode())
+    else:
+        output.result(data, Text(f"{name}: {count_of(len(found), 'table')}"), *_boxes(found))
+
+
+def _of_chain(path: Path) -> tuple[dict[str, str], list[_Described]]:
+    chain = load_chain(path)
+    return {"chain": chain.name}, [
+        _Described(one, model, _defaults(one, model))
+        for one in chain.tables
+        for model in [chain.models.get(one.name)]
+    ]
+
+
+def _of_store(url: str, namespace: str | None) -> tuple[dict[str, str], list[_Described]]:
+    with connect_to_existing(url, namespace) as db:
+        # An index is told of by its table.
+        found = [one for one in db.tables() if not one.index_of]
+        return {"namespace": db.namespace}, [_Described(one, None, _defaults(one, None)) for one in found]
+
+
+def _defaults(definition: TableDefinition, model: type[Table] | None) -> dict[str, str]:
+    """What columns have that are not given; of a store only what rows lack that are older than the column."""
+    from percolator_core.schema.types import column_type
+    from percolator_core.tables.model import fields_of
+
+    found: dict[str, str] = {}
+    for column in definition.columns:
+        value, is_known = None, False
+        if model is not None:
+            info = model.model_fields[column.name]
+            if info.default_factory is not None:
+                found[column.name] = f"{getattr(info.default_factory, '__name__', '…')}()"
+            elif not info.is_required() and info.default is not None:
+                kept = fields_of(model)[column.name].encode(info.default)
+                value, is_known = column_type(column.type).decode(kept), True
+        elif column.missing is not None:
+            value, is_known = column_type(column.type).decode(column.missing), True
+        if is_known:
+            found[column.name] = show_typed(definition, column.name, value, 40) or "''"
+    return found
+
+
+def table_data(definition: TableDefinition, defaults: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A table in types that JSON has."""
+    plain: dict[str, Any] = {
+        "name": definition.name,
+        "tablets": definition.tablets,
+        "notify_only": list(definition.notify_only),
+    }
+    if not definition.is_typed:
+        return plain
+    columns = [
+        {"name": one.name, "type": one.type, "nullable": one.nullable}
+        | ({"default": defaults[one.name]} if defaults and one.name in defaults else {})
+        for one in definition.columns
+    ]
+    indexes = [{"column": one.column, "unique": one.unique, "table": one.table} for one in definition.indexes]
+    partition: list[dict[str, Any]] = [
+        {"hash": list(rule.columns), "buckets": rule.buckets} for rule in definition.hashes
+    ]
+    if definition.ranges is not None:
+        name = definition.ranges.column
+        splits = [json_typed(definition, name, value) for value in _splits(definition)]
+        partition.append({"range": name, "splits": splits})
+    typed = {"columns": columns, "key": list(definition.key), "partition": partition, "indexes": indexes}
+    return plain | typed | ({"index_of": definition.index_of} if definition.index_of else {})
+
+
+def partition_text(definition: TableDefinition) -> str:
+    """The partition rules of a typed table, in a line."""
+    parts = [f"hash({', '.join(rule.columns)}) in {rule.buckets}" for rule in definition.hashes]
+    if definition.ranges is not None:
+        name = definition.ranges.column
+        splits = [show_typed(definition, name, value, 20) for value in _splits(definition)]
+        more = [f"… {len(splits) - 4} more"] if len(splits) > 4 else []
+        parts.append(
+            f"range({name}) at {', '.join([*splits[: 4 if more else None], *more]) or 'nothing yet'}"
+        )
+    return ", ".join(parts)
+
+
+def _splits(definition: TableDefinition) -> list[Any]:
+    from percolator_core.schema.types import column_type
+
+    rule = definition.ranges
+    if rule is None:
+        return []
+    decode = column_type(definition.by_name[rule.column].type).decode
+    return [decode(split) for split in rule.splits]
+
+
+def _boxes(found: Sequence[_Described]) -> list[RenderableType]:
+    boxes: list[RenderableType] = []
+    for one in found:
+        boxes += ["", _box(one)]
+    return boxes
+
+
+def _box(one: _Described) -> RenderableType:
+    """A table in a frame: its columns, and below them how it is cut and what wakes whom."""
+    from rich.console import Group
+    from rich.panel import Panel
+
+    definition = one.definition
+    parts: list[RenderableType] = []
+    if definition.is_typed:
+        shown = outputs.table("column", "type", "key", "null", "default", "index")
+        for column in definition.columns:
+            shown.add_row(*_column_cells(one, column))
+        parts += [shown, ""]
+    tablets = count_of(definition.tablets, "tablet")
+    how = partition_text(definition) if definition.is_typed else "hash of the row key, cells of bytes"
+    parts.append(Text(f"{tablets}: {how}", style="dim"))
+    if definition.notify_only:
+        parts.append(Text(f"notify-only: {', '.join(definition.notify_only)}", style="dim"))
+    if definition.index_of:
+        parts.append(Text(f"index of {definition.index_of}", style="dim"))
+    return Panel(Group(*parts), title=Text(definition.name, style="bold"), title_align="left", expand=False)
+
+
+def _column_cells(one: _Described, column: Column) -> list[str]:
+    definition = one.definition
+    key = definition.key
+    place = "key" if len(key) == 1 else f"key {key.index(column.name) + 1}" if column.name in key else ""
+    indexes = [
+        "unique" if rule.unique else "yes" for rule in definition.indexes if rule.column == column.name
+    ]
+    return [
+        column.name,
+        column.type,
+        place if column.name in key else "",
+        "null" if column.nullable else "",
+        one.defaults.get(column.name, ""),
+        ", ".join(indexes),
+    ]
+
+
+def _mermaid(found: Sequence[_Described]) -> str:
+    """A mermaid entity-relationship diagram, as GitHub and many editors show it."""
+    lines = ["erDiagram"]
+    for one in found:
+        definition = one.definition
+        title = definition.name.replace('"', "'")
+        lines.append(f'    "{title}" {{')
+        for column in definition.columns:
+            unique = any(rule.unique for rule in definition.indexes if rule.column == column.name)
+            marks = "PK" if column.name in definition.key else "UK" if unique else ""
+            kind = column.type.replace(",", "-")
+            name = (
+                column.name if _PLAIN.fullmatch(column.name) else re.sub(r"[^A-Za-z0-9_-]", "_", column.name)
+            )
+            comment = ", ".join(
+                [
+                    *(["null"] if column.nullable else []),
+                    *([f"default {one.defaults[column.name]}"] if column.name in one.defaults else []),
+                    *(["indexed"] if any(r.column == column.name for r in definition.indexes) else []),
+                ]
+            ).replace('"', "'")
+            words = [kind, name, marks, f'"{comment}"' if comment else ""]
+            lines.append(f"        {' '.join(word for word in words if word)}")
+        lines += [f'        notify {column} "notify-only"' for column in definition.notify_only]
+        lines.append("    }")
+    return "\n".join(lines) + "\n"
+
+
+def _write_schemas(folder: Path, found: Sequence[_Described]) -> None:
+    typed = [one for one in found if one.definition.is_typed]
+    if not typed:
+        raise Failure("there are no typed tables: raw ones have cells of bytes, and no schema")
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for one in typed:
+            path = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', one.definition.name)}.schema.json"
+            path.write_text(json.dumps(json_schema_of(one.definition, one.model), indent=2) + "\n", "utf-8")
+            written.append(str(path))
+    except OSError as error:
+        raise Failure(f"{folder} cannot be written ({error.strerror}): name another folder") from error
+    outputs.current().result({"written": written}, "\n".join(f"{path} written" for path in written))
+
+
+def json_schema_of(definition: TableDefinition, model: type[Table] | None = None) -> dict[str, Any]:
+    """The JSON Schema of a typed table's rows: the model's own, or what the definition tells."""
+    from pydantic import PydanticUserError
+
+    if model is not None:
+        try:
+            return {"$schema": _DIALECT, **model.model_json_schema()}
+        except PydanticUserError as error:
+            why = str(error).partition("\n")[0]
+            raise Failure(f"no JSON Schema can be made of {model.__name__}: {why}") from None
+    properties = {
+        one.name: {"anyOf": [_json_type(one.type), {"type": "null"}]}
+        if one.nullable
+        else _json_type(one.type)
+        for one in definition.columns
+    }
+    required = [one.name for one in definition.columns if not one.nullable and one.missing is None]
+    return {
+        "$schema": _DIALECT,
+        "title": definition.name,
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def _json_type(name: str) -> dict[str, Any]:
+    """The JSON Schema of a column's type, as pydantic has it."""
+    formats = {"bytes": "binary", "datetime": "date-time", "date": "date", "uuid": "uuid"}
+    plain = {"bool": "boolean", "int": "integer", "float": "number", "str": "string"}
+    if name in formats:
+        return {"type": "string", "format": formats[name]}
+    if name in plain:
+        return {"type": plain[name]}
+    # What JSON there is in a column no definition tells.
+    return {} if name == "json" else {"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?$"}

@@ -1,0 +1,61 @@
+"""Finding the typed tables of a chain: the models in the modules that its ``schemas`` names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import PydanticUserError
+
+from percolator_core.errors import ConfigurationError
+from percolator_core.observers.functions import import_module
+from percolator_core.observers.yaml_file import quoted
+from percolator_core.tables.model import Table, definition_of, is_table
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+Models = dict[str, type[Table]]
+"""Models by the names of their tables."""
+
+
+def import_models(name: str) -> Models:
+    """The models of the tables in a module: those it defines, and those it imports.
+
+    The current directory is put on ``sys.path`` if absent.
+
+    Raises:
+        ValueError: the module cannot be imported or has no table, two of its models are the same table, or no
+            table can be made of one; in one sentence.
+    """
+    module = import_module(name)
+    found: Models = {}
+    for model in _tables(module):
+        try:
+            table = definition_of(model).name
+        except (ConfigurationError, PydanticUserError, NameError) as error:
+            # Of pydantic's own errors the first line says what is wrong.
+            why = str(error).partition("\n")[0]
+            raise ValueError(f"{model.__name__} of {quoted(name)}: {why}; mend that model") from None
+        if "." in table:
+            raise ValueError(
+                f"{model.__name__} of {quoted(name)} is the table {quoted(table)}, which has a dot, so no "
+                f"observer could name it; rename it, for instance to {quoted(table.replace('.', '_'))}"
+            )
+        first = found.setdefault(table, model)
+        if first is not model:
+            raise ValueError(
+                f"{first.__name__} and {model.__name__} of {quoted(name)} are both the table "
+                f"{quoted(table)}; give one of them another name"
+            )
+    if not found:
+        raise ValueError(
+            f"module {quoted(name)} has no table; write one, such as "
+            "'class Document(Table, name=\"documents\")', or import it there"
+        )
+    return found
+
+
+def _tables(module: ModuleType) -> list[type[Table]]:
+    """The named subclasses of Table among the module's attributes, each once."""
+    classes = (value for value in vars(module).values() if isinstance(value, type))
+    return list(dict.fromkeys(one for one in classes if is_table(one)))

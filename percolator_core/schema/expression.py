@@ -1,0 +1,304 @@
+"""Predicates as text, as the command line takes and messages show them: ``size > 5 and url ^= 'https:'``.
+
+====================================  ========================================================================
+``=`` ``==`` ``!=`` ``<>``            compare; with ``null`` they ask whether there is a value
+``<`` ``<=`` ``>`` ``>=``             compare
+``^=``                                starts with: text and bytes
+``in (1, 2)`` ``not in (1, 2)``       one of these, none of these; a ``null`` among them is the null
+``between 1 and 2``                   both bounds included; also ``not between``
+``is null`` ``is not null``           whether there is a value
+``like 'abc%'``                       starts with; no other pattern; also ``not like``
+``not`` ``and`` ``or`` ``(`` ``)``    in this order of precedence; any case
+``true`` ``false``                    as a value; in place of a comparison, what every row meets, or none
+``'it''s'``                           text; times, days, UUIDs, ``'nan'`` and ``'inf'`` are written so, too
+``5`` ``-0.5`` ``1e3``                numbers
+``x'00ff'`` ``hex'00ff'``             bytes
+``"page rank"``                       the name of a column that is no plain word, or one of the words above
+====================================  ========================================================================
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, NoReturn
+
+from percolator_core.errors import UnknownColumn
+from percolator_core.schema.definition import TableDefinition
+from percolator_core.schema.literals import RESERVED, Token, literal, name, pointed, read, tokens
+from percolator_core.schema.predicate import (
+    MOST_DEPTH,
+    MOST_NODES,
+    Comparison,
+    In,
+    IsNull,
+    Joined,
+    Not,
+    Operator,
+    Predicate,
+    bind,
+)
+from percolator_core.schema.types import ColumnType, column_type, shown
+
+_OPERATORS: Final[Mapping[str, Operator]] = {
+    "=": "=",
+    "==": "=",
+    "!=": "!=",
+    "<>": "!=",
+    "<": "<",
+    "<=": "<=",
+    ">": ">",
+    ">=": ">=",
+    "^=": "^=",
+}
+
+
+def parse(text: str, definition: TableDefinition) -> Predicate:
+    """The predicate that a text says about the rows of a table; `bind` takes it.
+
+    Values are of the Python types of their columns.
+
+    Raises:
+        UnknownColumn: the table has no such column.
+        ValueError: the text cannot be read, a value is none of its column's type, or it is too long. The
+            message is a sentence, then the part of the text, then a caret below the place.
+    """
+    parser = _Parser(text, definition)
+    found = parser.whole()
+    # Brackets and connectives together may nest deeper than brackets alone, which the parser counts.
+    bind(found, definition)
+    return found
+
+
+class _Parser:
+    """Descends into the text, once; each method takes what it is named after and leaves what follows."""
+
+    __slots__ = ("_at", "_definition", "_nested", "_nodes", "_text", "_tokens")
+
+    def __init__(self, text: str, definition: TableDefinition) -> None:
+        self._text = text
+        self._definition = definition
+        self._tokens = list(tokens(text))
+        self._at = 0
+        self._nested = 0
+        self._nodes = 0
+
+    def whole(self) -> Predicate:
+        if self._next().kind == "end":
+            self._fail(self._next(), "the filter is empty: write for instance page_rank > 0.5")
+        found = self._any()
+        if self._next().kind != "end":
+            self._fail(self._next(), f"and, or or the end is expected, not {self._next()}")
+        return found
+
+    def _next(self) -> Token:
+        return self._tokens[self._at]
+
+    def _take(self) -> Token:
+        token = self._tokens[self._at]
+        if token.kind != "end":
+            self._at += 1
+        return token
+
+    def _taken(self, word: str) -> bool:
+        """Whether the word or mark comes next, which then is taken."""
+        found = self._next().word == word
+        self._at += found
+        return found
+
+    def _expect(self, word: str, behind: str) -> None:
+        if not self._taken(word):
+            self._fail(self._next(), f"{word} is expected behind {behind}, not {self._next()}")
+
+    def _fail(self, token: Token, sentence: str) -> NoReturn:
+        raise ValueError(pointed(self._text, token.at, sentence))
+
+    def _count(self, token: Token) -> None:
+        self._nodes += 1
+        if self._nodes > MOST_NODES:
+            self._fail(token, f"a filter has at most {MOST_NODES} parts: split it up")
+
+    def _any(self) -> Predicate:
+        return self._connected("or", self._all)
+
+    def _all(self) -> Predicate:
+        return self._connected("and", self._one)
+
+    def _connected(self, how: Literal["and", "or"], part: Callable[[], Predicate]) -> Predicate:
+        first = part()
+        if self._next().word != how:
+            return first
+        self._count(self._next())
+        parts = [first]
+        while self._taken(how):
+            parts.append(part())
+        # Those of the same kind within are as good here, less deep.
+        flat = (one.parts if isinstance(one, Joined) and one.how == how else (one,) for one in parts)
+        return Joined(how, tuple(itertools.chain.from_iterable(flat)))
+
+    def _one(self) -> Predicate:
+        token = self._next()
+        if token.word not in {"not", "("}:
+            return self._test()
+        self._at += 1
+        self._nested += 1
+        if self._nested > MOST_DEPTH:
+            self._fail(token, f"a filter is nested at most {MOST_DEPTH} deep: split it up")
+        found: Predicate
+        if token.word == "not":
+            self._count(token)
+            found = Not(self._one())
+        else:
+            found = self._any()
+            if not self._taken(")"):
+                self._fail(self._next(), f"and, or or ) is expected, not {self._next()}")
+        self._nested -= 1
+        return found
+
+    def _test(self) -> Predicate:
+        token = self._take()
+        self._count(token)
+        if token.word in {"true", "false"}:
+            return Joined("and" if token.word == "true" else "or", ())
+        if token.kind not in {"word", "name"} or token.word in RESERVED:
+            self._fail(token, f"a column is expected, not {token}")
+        kind = self._type_of(token)
+        column = token.text
+        operator = self._take()
+        negated = operator.word == "not"
+        if negated:
+            operator = self._take()
+        if operator.word == "is" and not negated:
+            return self._is_null(column)
+        if not kind.has_order and not (operator.word in _OPERATORS and self._next().word == "null"):
+            self._fail(operator, f"{column} is {kind.name}: only is null and is not null may be asked of it")
+        match operator.word:
+            case "in":
+                found = self._in(column, kind)
+            case "between":
+                found = self._between(column, kind)
+            case "like":
+                found = self._like(column, kind)
+            case op if op in _OPERATORS and not negated:
+                return self._comparison(column, kind, operator)
+            case _:
+                some = "in, between or like" if negated else "an operator such as =, in or is null"
+                self._fail(operator, f"{some} is expected behind {column}, not {operator}")
+        return Not(found) if negated else found
+
+    def _type_of(self, token: Token) -> ColumnType:
+        column = self._definition.by_name.get(token.text)
+        if column is None:
+            names = ", ".join(self._definition.by_name) or "none, because it is not typed"
+            sentence = f"{self._definition.name} has no column {shown(token.text)}: it has {names}"
+            raise UnknownColumn(pointed(self._text, token.at, sentence))
+        return column_type(column.type)
+
+    def _is_null(self, column: str) -> Predicate:
+        negated = self._taken("not")
+        self._expect("null", "is not" if negated else "is")
+        return Not(IsNull(column)) if negated else IsNull(column)
+
+    def _comparison(self, column: str, kind: ColumnType, operator: Token) -> Predicate:
+        op = _OPERATORS[operator.word]
+        if op == "^=" and kind.name not in {"str", "bytes"}:
+            self._fail(operator, f"{column} is {kind.name}: only str and bytes can start with something")
+        if not self._taken("null"):
+            return Comparison(column, op, self._value(column, kind))
+        if op not in {"=", "!="}:
+            self._fail(operator, f"only = and != compare with null, not {operator}")
+        return IsNull(column) if op == "=" else Not(IsNull(column))
+
+    def _in(self, column: str, kind: ColumnType) -> Predicate:
+        self._expect("(", "in")
+        values: list[Any] = []
+        with_null = False
+        if not self._taken(")"):
+            while True:
+                if self._taken("null"):
+                    with_null = True
+                else:
+                    values.append(self._value(column, kind))
+                if self._taken(")"):
+                    break
+                if not self._taken(","):
+                    self._fail(self._next(), f"a comma or ) is expected, not {self._next()}")
+        some = In(column, tuple(values))
+        return some | IsNull(column) if with_null else some
+
+    def _between(self, column: str, kind: ColumnType) -> Predicate:
+        low = self._value(column, kind)
+        self._expect("and", "the lower bound")
+        return Joined(
+            "and", (Comparison(column, ">=", low), Comparison(column, "<=", self._value(column, kind)))
+        )
+
+    def _like(self, column: str, kind: ColumnType) -> Predicate:
+        token = self._take()
+        if kind.name != "str":
+            self._fail(token, f"{column} is {kind.name}: like is for str")
+        if token.kind != "text":
+            self._fail(token, f"a text in single quotes is expected behind like, not {token}")
+        prefix = token.text.removesuffix("%")
+        if "%" in prefix or "_" in prefix:
+            self._fail(
+                token, "like takes a beginning and one %, such as 'abc%': write ^= where it has _ or %"
+            )
+        return Comparison(
+            column, "=" if prefix == token.text else "^=", self._checked(token, column, kind, prefix)
+        )
+
+    def _value(self, column: str, kind: ColumnType) -> Any:
+        token = self._take()
+        if token.kind in {"name", "end"} or (token.kind == "word" and token.word not in RESERVED):
+            self._fail(token, f"a value is expected, not {token}: a text stands in single quotes")
+        try:
+            value = read(kind, token)
+        except ValueError as error:
+            self._fail(token, f"{column} {error}")
+        return self._checked(token, column, kind, value)
+
+    def _checked(self, token: Token, column: str, kind: ColumnType, value: Any) -> Any:
+        try:
+            kind.encode(value)
+        except (TypeError, ValueError) as error:
+            self._fail(token, f"{column}: {error}")
+        return value
+
+
+def show(predicate: Predicate) -> str:
+    """The predicate as text; `parse` makes one of it that is true, false and neither for the same rows.
+
+    For messages: it raises nothing. What no table can be asked is shown somehow, and what lies deeper than
+    `bind` allows as an ellipsis.
+    """
+    return _show(predicate, 0, 0)
+
+
+def _show(part: object, within: int, depth: int) -> str:
+    """``within`` tells what binds the part: 0 or, 1 and, 2 not."""
+    if depth > MOST_DEPTH:
+        return "…"
+    if isinstance(part, Joined):
+        if not part.parts:
+            return "true" if part.how == "and" else "false"
+        if len(part.parts) == 1:
+            return _show(part.parts[0], within, depth + 1)
+        level = int(part.how == "and")
+        text = f" {part.how} ".join(_show(one, level, depth + 1) for one in part.parts)
+        return f"({text})" if within > level else text
+    if isinstance(part, Not):
+        if isinstance(part.part, IsNull | In):
+            return _show_test(part.part, "not ")
+        return f"not {_show(part.part, 2, depth + 1)}"
+    return _show_test(part, "")
+
+
+def _show_test(part: object, negated: str) -> str:
+    if isinstance(part, IsNull):
+        return f"{name(part.column)} is {negated}null"
+    if isinstance(part, In):
+        return f"{name(part.column)} {negated}in ({', '.join(map(literal, part.values))})"
+    if isinstance(part, Comparison):
+        return f"{name(part.column)} {part.op} {literal(part.value)}"
+    return shown(part)

@@ -1,0 +1,199 @@
+"""The words of filter expressions: names, values and marks, read and written."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+from percolator_core.schema.types import ColumnType, shown
+
+_NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_TOKEN: Final = re.compile(
+    rf"""(?P<space>\s+)
+    |(?:[hH][eE][xX]|[xX])'(?P<bytes>[^']*+)'
+    |'(?P<text>(?:[^']|'')*+)'
+    |"(?P<name>(?:[^"]|"")*+)"
+    |(?P<number>{_NUMBER})(?![\w.])
+    |(?P<word>[^\W\d]\w*)
+    |(?P<mark>==|!=|<>|<=|>=|\^=|[=<>(),])""",
+    re.VERBOSE,
+)
+_PLAIN_NUMBER: Final = re.compile(_NUMBER)
+_PLAIN_NAME: Final = re.compile(r"[^\W\d]\w*")
+_WORD: Final = re.compile(r"[\w.]+")
+
+RESERVED: Final = frozenset(("and", "or", "not", "in", "between", "is", "null", "like", "true", "false"))
+"""Words that mean something; a column of such a name is written in double quotes."""
+
+_NO_NUMBERS: Final = frozenset({"nan", "inf", "-inf"})
+_BEFORE: Final = 40
+_BEHIND: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of an expression. ``text`` is what is meant, without quotes; ``at`` is where it begins.
+
+    ``kind`` is ``text``, ``bytes``, ``name`` (in double quotes), ``number``, ``word``, ``mark``, and ``end``,
+    behind the last one.
+    """
+
+    kind: str
+    text: str
+    at: int
+
+    @property
+    def word(self) -> str:
+        """The word or mark in lower case; nothing for what is quoted, or a number."""
+        return self.text.lower() if self.kind in {"word", "mark"} else ""
+
+    def __str__(self) -> str:
+        if self.kind == "end":
+            return "the end"
+        text = self.text if len(self.text) <= _BEFORE else f"{self.text[:_BEFORE]}…"
+        return {"text": f"'{text}'", "name": f'"{text}"', "bytes": f"x'{text}'"}.get(self.kind, text)
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """The pieces of the text, and the end. Raises ValueError, with the place, for what is none."""
+    at = 0
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise ValueError(pointed(text, at, _unreadable(text, at)))
+        kind = found.lastgroup
+        if kind in {"text", "name"}:
+            quote = text[at]
+            yield Token(kind, found[kind].replace(quote * 2, quote), at)
+        elif kind is not None and kind != "space":
+            yield Token(kind, found[kind], at)
+        at = found.end()
+    yield Token("end", "", at)
+
+
+def _unreadable(text: str, at: int) -> str:
+    if text[at] in {"'", '"'}:
+        return f"a {text[at]} is missing that ends what begins here"
+    if text[at] in "&|!~":
+        return "and, or and not are written as words"
+    word = _WORD.match(text, at)
+    return f"{shown(word[0])} is no number" if word else f"{shown(text[at])} means nothing here"
+
+
+def pointed(text: str, at: int, sentence: str) -> str:
+    """The sentence, and below it the text around the place, with a caret."""
+    start = max(0, at - _BEFORE)
+    around = "".join(one if one.isprintable() else " " for one in text[start : at + _BEHIND])
+    return f"{sentence}, at character {at + 1}:\n  {around}\n  {' ' * (at - start)}^"
+
+
+def _whole_number(text: str) -> int:
+    return int(text)
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError("too large")
+    return value
+
+
+def _no_number(text: str) -> float:
+    if text.lower() not in _NO_NUMBERS:
+        raise ValueError("a number needs no quotes")
+    return float(text)
+
+
+def _decimal(text: str) -> Decimal:
+    if not _PLAIN_NUMBER.fullmatch(text):
+        raise ValueError("no number")
+    return Decimal(text)
+
+
+def _time(text: str) -> datetime:
+    value = datetime.fromisoformat(text)
+    if value.utcoffset() is None:
+        raise ValueError("no zone")
+    return value
+
+
+def _uuid(text: str) -> UUID:
+    value = UUID(text)
+    if value.hex != text.replace("-", "").lower():
+        raise ValueError("not as UUIDs are written")
+    return value
+
+
+_READERS: Final[Mapping[tuple[str, str], Callable[[str], Any]]] = {
+    ("bool", "word"): lambda text: {"true": True, "false": False}[text.lower()],
+    ("int", "number"): _whole_number,
+    ("float", "number"): _float,
+    ("float", "text"): _no_number,
+    ("str", "text"): str,
+    ("bytes", "bytes"): bytes.fromhex,
+    ("datetime", "text"): _time,
+    ("date", "text"): date.fromisoformat,
+    ("decimal", "number"): _decimal,
+    ("decimal", "text"): _decimal,
+    ("uuid", "text"): _uuid,
+}
+_WRITTEN: Final[Mapping[str, str]] = {
+    "bool": "true and false",
+    "int": "whole numbers",
+    "float": "numbers, 'nan', 'inf' and '-inf'",
+    "str": "texts in single quotes",
+    "bytes": "bytes such as x'00ff'",
+    "datetime": "times with their zone such as '2025-06-01T12:00:00Z'",
+    "date": "days such as '2025-06-01'",
+    "decimal": "numbers",
+    "uuid": "UUIDs in single quotes",
+}
+
+
+def read(kind: ColumnType, token: Token) -> Any:
+    """The value that a piece stands for in a column of that type.
+
+    Raises:
+        ValueError: it stands for none; the message says what the column's values are.
+    """
+    family = "decimal" if kind.digits else kind.name
+    try:
+        return _READERS[family, token.kind](token.text)
+    except (KeyError, ValueError, ArithmeticError):
+        raise ValueError(f"is {kind.name}, so its values are {_WRITTEN[family]}, not {token}") from None
+
+
+def name(column: str) -> str:
+    """A column's name as it is written."""
+    if _PLAIN_NAME.fullmatch(column) and column.lower() not in RESERVED:
+        return column
+    return '"' + column.replace('"', '""') + '"'
+
+
+def quoted(text: str) -> str:
+    """A text as it is written."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def literal(value: Any) -> str:
+    """A value as it is written; one of no column's type as some text."""
+    if isinstance(value, Enum):
+        value = value.value
+    if value is None or isinstance(value, bool):
+        return str(value).lower().replace("none", "null")
+    if isinstance(value, bytes):
+        return f"x'{value.hex()}'"
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, datetime | date):
+        return quoted(value.isoformat())
+    text = str(value) if isinstance(value, Decimal | UUID) else shown(value)
+    is_plain = isinstance(value, int | float | Decimal) and _PLAIN_NUMBER.fullmatch(text)
+    return text if is_plain else quoted(text)

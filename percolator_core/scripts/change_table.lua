@@ -1,0 +1,16 @@
+-- Replace a table's entry in the catalog, or take it out, if it still is the one that the caller has read.
+--   KEYS    catalog
+--   ARGV    name, entry as it was read, entry to be or "" for none, "numbered" to give it a version or ""
+--   reply   the entry that the catalog now holds, "" if there is none
+
+local entry = redis.call('HGET', KEYS[1], ARGV[1])
+if entry ~= ARGV[2] then return entry or '' end
+local count = redis.call('HINCRBY', KEYS[1], '\255', 1)
+if ARGV[3] == '' then
+  redis.call('HDEL', KEYS[1], ARGV[1])
+  return ''
+end
+entry = ARGV[3]
+if ARGV[4] == 'numbered' then entry = string.sub(entry, 1, -2) .. string.format(', "version": %.0f}', count) end
+redis.call('HSET', KEYS[1], ARGV[1], entry)
+return entry

@@ -1,0 +1,61 @@
+-- A bounded step through the rows of one tablet of a typed table: those that were changed after one timestamp, up to
+-- another one.
+--   uses    layout, read
+--   KEYS    tag
+--   ARGV    since (0: every row that ever was), at, from, to (bounds as ZRANGEBYLEX takes them), rows looked at at most,
+--           bytes at most, columns …
+--   reply   {"too old"} | {"rows", bound to resume from or "", row, commit_ts, …}: of each changed row the newest change up
+--           to at; "" where a lock stands in the way, which the caller has to wait for before it asks again
+
+local tag, since, at, from, to = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local limit, budget = tonumber(ARGV[5]), tonumber(ARGV[6])
+local safe = safe_point(tag)
+if at < safe or (since > 0 and since < safe) then return {'too old'} end
+
+local columns, fields = {}, {}
+for i = 7, #ARGV do
+  columns[#columns + 1] = ARGV[i]
+  fields[#fields + 1] = 'c' .. ARGV[i]
+  fields[#fields + 1] = 'l' .. ARGV[i]
+end
+
+local size = 0
+
+-- The newest change of a row up to `at`, and whether a lock may bring another one.
+local function newest_change(row)
+  local newest = 0
+  for first = 1, #fields, 2000 do
+    local found = redis.call('HMGET', tag .. 'r:' .. row, unpack(fields, first, math.min(first + 1999, #fields)))
+    for i = 1, #found, 2 do
+      local version, lock = found[i], found[i + 1]
+      if lock and lock_start(lock) < at then return 0, true end
+      if version then
+        size = size + #version
+        local commit_ts = version_times(version)
+        if commit_ts > at then
+          version = version_at(tag, row, columns[(first + i) / 2], version, at)
+          commit_ts = version and version_times(version) or 0
+        end
+        newest = math.max(newest, commit_ts)
+      end
+    end
+  end
+  return newest, false
+end
+
+local reply, last = {'rows', ''}, nil
+local rows = redis.call('ZRANGEBYLEX', tag .. 'rows', from, to, 'LIMIT', 0, limit)
+for _, row in ipairs(rows) do
+  if size > budget then
+    reply[2] = '(' .. last
+    return reply
+  end
+  local newest, locked = newest_change(row)
+  if locked or newest > since then
+    reply[#reply + 1] = row
+    reply[#reply + 1] = locked and '' or string.format('%.0f', newest)
+  end
+  last = row
+end
+if #rows == limit then reply[2] = '(' .. last end
+return reply

@@ -1,0 +1,131 @@
+"""What was changed in a table after one timestamp, up to another one.
+
+The store goes through the rows and tells those of which some cell, or the row's marker, has a version with a
+commit timestamp in between; then they are read as they are at the later one. So a row that was changed
+several times comes once, and one that was made and removed in between comes as deleted. Ranges that follow on
+each other have every change in one of them: commit timestamps are given out in order, and a transaction that
+may still commit in the range has its lock in the row, which is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from percolator_core.database import Database
+from percolator_core.errors import SnapshotTooOld
+from percolator_core.schema.definition import Column
+from percolator_core.schema.keys import KeyCodec
+from percolator_core.schema.plan import Piece
+from percolator_core.snapshot import Snapshot
+from percolator_core.tables import rows
+from percolator_core.tables.arrow import from_rows
+from percolator_core.tables.query import Query
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CHANGE_COLUMNS: Final = (Column("_commit_timestamp", "int"), Column("_deleted", "bool"))
+"""What a read of changes adds: when the row was changed last (microseconds), and whether it is gone."""
+
+_ROWS: Final = 500
+_BYTES: Final = 1 << 20
+"""Bounds of one step of the store."""
+
+Change = tuple[bytes, int]
+"""A row, and the timestamp of its newest change."""
+
+
+def as_changed(columns: Sequence[Column]) -> tuple[Column, ...]:
+    """The columns as a change has them: of a row that is gone all but the key are null."""
+    return tuple(replace(column, nullable=True, missing=None) for column in columns)
+
+
+def changed_rows(
+    db: Database, snapshot: Snapshot, query: Query, pieces: Sequence[Piece], since: int
+) -> Iterator[pa.RecordBatch]:
+    """The changed rows of some pieces, with `CHANGE_COLUMNS` behind the wanted ones.
+
+    Raises:
+        SnapshotTooOld: garbage collection has passed ``since``, or the snapshot.
+    """
+    key = query.handle.definition.key
+    codec = KeyCodec(query.handle.definition)
+    names = [column.name for column in query.columns if column.name not in key]
+    for found in changes(db, snapshot, query, pieces, since):
+        read = rows.read_many(snapshot, query.handle, [row for row, _ in found], names)
+        values, times, gone = [], [], []
+        for (row, commit_ts), cells in zip(found, read, strict=True):
+            parts = dict(zip(key, codec.split(row), strict=True))
+            if query.bound is not None and query.bound.holds(parts.__getitem__) is not True:
+                continue
+            if cells is None and not since:
+                continue  # it is not there, and nobody has seen it
+            known = {**(cells or dict.fromkeys(names)), **parts}
+            values.append([known[column.name] for column in query.columns])
+            times.append(commit_ts)
+            gone.append(cells is None)
+        if values:
+            yield _batch(as_changed(query.columns), values, times, gone)
+
+
+def changes(
+    db: Database, snapshot: Snapshot, query: Query, pieces: Sequence[Piece], since: int
+) -> Iterator[list[Change]]:
+    """The keys of the changed rows, a step at a time."""
+    for piece in pieces:
+        low: bytes = b"[" + piece.low
+        high = b"+" if piece.high is None else b"(" + piece.high
+        while low:
+            low, found = _step(db, snapshot, query, piece.tablet, low, high, since)
+            locked = [row for row, commit_ts in found if not commit_ts]
+            settled = [change for change in found if change[1]]
+            for row in locked:
+                settled += _awaited(db, snapshot, query, piece.tablet, row, since)
+            if settled:
+                yield settled
+
+
+def _awaited(  # noqa: PLR0917
+    db: Database, snapshot: Snapshot, query: Query, tablet: int, row: bytes, since: int
+) -> list[Change]:
+    """The change of a row with a lock in the way: reading its cells waits for it, or settles it."""
+    handle = query.handle
+    bound = b"[" + row
+    while True:
+        snapshot.values(handle, row, [handle.marker, *handle.columns.values()])
+        _, found = _step(db, snapshot, query, tablet, bound, bound, since)
+        if all(commit_ts for _, commit_ts in found):
+            return found
+
+
+def _step(  # noqa: PLR0917
+    db: Database, snapshot: Snapshot, query: Query, tablet: int, low: bytes, high: bytes, since: int
+) -> tuple[bytes, list[Change]]:
+    handle = query.handle
+    columns = (handle.marker.encoded, *(fields.encoded for fields in handle.columns.values()))
+    bounds = (since, snapshot.start_timestamp, low, high, _ROWS, _BYTES)
+    reply = db.store.one(db.store.script("changes", [handle.tags[tablet]], *bounds, *columns))
+    if reply[0] == b"too old":
+        raise too_old(since)
+    pairs = zip(reply[2::2], reply[3::2], strict=True)
+    return reply[1], [(row, int(commit_ts or 0)) for row, commit_ts in pairs]
+
+
+def too_old(since: int) -> SnapshotTooOld:
+    """What is raised when changes can no longer be told."""
+    return SnapshotTooOld(
+        f"the changes since {since} lie below the safe point of garbage collection: read the whole table "
+        "once (since=0, for a stream with a new checkpoint folder), or keep versions longer"
+    )
+
+
+def _batch(
+    columns: Sequence[Column], values: Sequence[Sequence[bytes | None]], times: list[int], gone: list[bool]
+) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    read = from_rows(columns, values)
+    arrays = [*read.columns, pa.array(times, pa.int64()), pa.array(gone, pa.bool_())]
+    return pa.RecordBatch.from_arrays(arrays, names=[*read.schema.names, "_commit_timestamp", "_deleted"])

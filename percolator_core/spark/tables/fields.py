@@ -1,0 +1,51 @@
+"""The columns of a table, as Spark has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from percolator_core.catalog import TableHandle
+from percolator_core.database import Database
+from percolator_core.errors import ConfigurationError
+from percolator_core.schema.definition import Column
+from percolator_core.schema.types import column_type
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+
+def spark_type(type_name: str) -> DataType:
+    """The Spark type of a column's type; ``uuid`` and ``json`` are text."""
+    from pyspark.sql import types
+
+    kind = column_type(type_name)
+    if kind.digits:
+        return types.DecimalType(kind.digits, kind.places)
+    plain: dict[str, type[DataType]] = {
+        "bool": types.BooleanType,
+        "int": types.LongType,
+        "float": types.DoubleType,
+        "bytes": types.BinaryType,
+        "datetime": types.TimestampType,
+        "date": types.DateType,
+    }
+    return plain.get(kind.name, types.StringType)()
+
+
+def spark_schema(columns: Iterable[Column]) -> StructType:
+    """The schema of some columns."""
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(one.name, spark_type(one.type), one.nullable) for one in columns])
+
+
+def typed_table(db: Database, table: str) -> TableHandle:
+    """The table of that name. Raises UnknownTable, and ConfigurationError for a raw one."""
+    handle = db.catalog.table(table)
+    if not handle.is_typed:
+        raise ConfigurationError(
+            f"{table} is a raw table, which has no columns that Spark could know: write it with "
+            "percolator load, and read it with db.snapshot().scan"
+        )
+    return handle

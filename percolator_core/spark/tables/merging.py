@@ -1,0 +1,200 @@
+"""What a transaction of a write does with its rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+from percolator_core.catalog import ColumnFields, TableHandle
+from percolator_core.errors import ConfigurationError, PercolatorError, RowExists, RowNotFound
+from percolator_core.model import DELETE, PUT, Version, Write
+from percolator_core.rowread import RowRead
+from percolator_core.spark.tables.options import WriteOptions
+from percolator_core.tables import rows as typed
+from percolator_core.tables.indexes import described
+from percolator_core.transaction import Transaction
+
+Row: TypeAlias = tuple[bytes, Mapping[str, bytes | None]]
+"""A row key, and the encoded cells to be written; None is null."""
+
+Verdict = Literal["new", "changed", "unchanged", "removed", "kept"]
+
+_GONE: Final = Write(DELETE, b"")
+_HERE: Final = Write(PUT, b"")
+
+
+def merge(
+    options: WriteOptions, version: bytes, since: int | None, rows: Sequence[Row], t: Transaction
+) -> Counter[str]:
+    """Buffer what the options say of the rows of one transaction; returns how many met which fate.
+
+    ``version`` is the table's when the write began; ``since`` is when that was, and rows that were changed
+    later are others' business; None if nobody asks.
+
+    Raises:
+        ConfigurationError: the table is no longer what it was.
+        RowExists, RowNotFound: what an insert or an update meets; names the row.
+        PercolatorError: somebody else has changed a row, and the option ``newer`` is ``fail``.
+    """
+    handle = t.handle_of(options.place.table)
+    if handle.version != version:
+        raise ConfigurationError(f"the table {handle.name!r} was changed since the write began: write again")
+    return _Merge(handle, options, since)(rows, t)
+
+
+class _Merge:
+    """One transaction's work."""
+
+    def __init__(self, handle: TableHandle, options: WriteOptions, since: int | None) -> None:
+        self._handle = handle
+        self._options = options
+        self._since = since
+        self._missing = {column.name: column.missing for column in handle.definition.columns}
+
+    def __call__(self, given: Sequence[Row], t: Transaction) -> Counter[str]:
+        rows = dict(given)
+        mode = self._options.mode
+        if mode == "upsert" and self._is_blind(given):
+            for row, cells in rows.items():
+                self._put_new(t, row, cells, whole=True)
+            return Counter(written=len(rows))
+        handle = self._handle
+        markers = dict(zip(rows, _versions(t, handle, list(rows), [handle.marker]), strict=True))
+        names = self._to_look_at(given)
+        present = [
+            row for row, (marker,) in markers.items() if marker is not None and marker.value is not None
+        ]
+        fields = [handle.columns[name] for name in names]
+        found = dict(zip(present, _versions(t, handle, present, fields), strict=True))
+        counts: Counter[str] = Counter()
+        for row, cells in rows.items():
+            (marker,) = markers[row]
+            if row in found:
+                assert marker is not None
+                counts[self._present(t, row, cells, marker, dict(zip(names, found[row], strict=True)))] += 1
+            else:
+                counts[self._absent(t, row, cells, marker)] += 1
+        return counts
+
+    def _is_blind(self, given: Sequence[Row]) -> bool:
+        """Whether nothing need be read: all cells are given, and whatever is there is overwritten."""
+        return (
+            self._since is None
+            and not self._options.skip_unchanged
+            and not self._handle.definition.indexes
+            and len(given[0][1]) == len(self._handle.definition.value_columns)
+        )
+
+    def _to_look_at(self, given: Sequence[Row]) -> list[str]:
+        if self._options.mode == "remove":
+            return [column.name for column in self._handle.definition.value_columns]
+        return list(given[0][1])
+
+    def _present(
+        self,
+        t: Transaction,
+        row: bytes,
+        cells: Mapping[str, bytes | None],
+        marker: Version,
+        found: Mapping[str, Version | None],
+    ) -> Verdict:
+        mode = self._options.mode
+        newest = max([marker.commit_ts, *(version.commit_ts for version in found.values() if version)])
+        is_newer = self._since is not None and newest > self._since
+        if mode == "remove":
+            if is_newer and self._must_keep(row):
+                return "kept"
+            typed.remove(t, self._handle, row)
+            return "removed"
+        changed = {name: value for name, value in cells.items() if value != self._value(name, found[name])}
+        if mode == "insert":
+            if is_newer and not changed:
+                return "unchanged"  # an earlier attempt of this very write
+            raise RowExists(
+                f"{self._handle.name} has a row {described(self._handle, row)}: write it with the option "
+                "mode_of_rows=upsert or update"
+            )
+        if not changed and (is_newer or self._options.skip_unchanged):
+            return "unchanged"
+        if is_newer and self._must_keep(row):
+            return "kept"
+        self._change(t, row, changed if self._options.skip_unchanged else cells)
+        return "changed"
+
+    def _absent(
+        self, t: Transaction, row: bytes, cells: Mapping[str, bytes | None], marker: Version | None
+    ) -> Verdict:
+        mode = self._options.mode
+        if mode == "remove":
+            return "unchanged"
+        is_newer = self._since is not None and marker is not None and marker.commit_ts > self._since
+        if is_newer and self._must_keep(row):
+            return "kept"
+        if mode == "update":
+            raise RowNotFound(
+                f"{self._handle.name} has no row {described(self._handle, row)}: write it with the option "
+                "mode_of_rows=upsert or insert"
+            )
+        self._put_new(t, row, cells)
+        return "new"
+
+    def _must_keep(self, row: bytes) -> bool:
+        """Whether a row that somebody else has changed stays as it is."""
+        if self._options.newer == "fail":
+            raise PercolatorError(
+                f"{self._handle.name}, row {described(self._handle, row)}: somebody else has changed it "
+                "since the write began: write again, or with the option newer=keep or newer=overwrite"
+            )
+        return self._options.newer == "keep"
+
+    def _value(self, name: str, version: Version | None) -> bytes | None:
+        value = None if version is None else version.value
+        return self._missing[name] if value is None else value
+
+    def _put_new(
+        self, t: Transaction, row: bytes, cells: Mapping[str, bytes | None], *, whole: bool = False
+    ) -> None:
+        handle = self._handle
+        if handle.definition.indexes:
+            typed.upsert(t, handle, row, cells, {})
+            return
+        t.put(handle, row, handle.marker.encoded, _HERE)
+        columns = handle.columns
+        for name, value in cells.items():
+            if value is not None:
+                t.put(handle, row, columns[name].encoded, Write(PUT, value))
+            elif whole:
+                t.put(handle, row, columns[name].encoded, _GONE)
+
+    def _change(self, t: Transaction, row: bytes, cells: Mapping[str, bytes | None]) -> None:
+        handle = self._handle
+        if handle.definition.indexes:
+            typed.update(t, handle, row, cells)
+            return
+        for name, value in cells.items():
+            t.put(handle, row, handle.columns[name].encoded, _GONE if value is None else Write(PUT, value))
+
+
+def _versions(
+    t: Transaction, handle: TableHandle, rows: Sequence[bytes], fields: Sequence[ColumnFields]
+) -> list[list[Version | None]]:
+    """The visible versions of some cells of many rows, by a command a row, in one round trip."""
+    if not rows or not fields:
+        return [[] for _ in rows]
+    reads = []
+    for row in rows:
+        read = RowRead(handle, row)
+        read.columns = list(fields)
+        reads.append(read)
+    found = []
+    for row, flat in zip(rows, t._ask([read.command() for read in reads]), strict=True):  # noqa: SLF001
+        pairs = iter(flat)
+        tag = handle.tag(row)
+        versions = []
+        for one, version, lock in zip(fields, pairs, pairs, strict=False):
+            seen = t._judge(tag, row, one.encoded, version, lock)  # noqa: SLF001
+            t._keep(one, row, None if seen is None else seen.value)  # noqa: SLF001
+            versions.append(seen)
+        found.append(versions)
+    return found

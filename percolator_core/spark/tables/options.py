@@ -1,0 +1,165 @@
+"""The options of the data source, as texts that a person wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, Literal, TypeVar, get_args
+
+from percolator_core.errors import ConfigurationError
+from percolator_core.model import MAX_TIMESTAMP
+from percolator_core.store import StoreUrl
+from percolator_core.store.url import absolute
+
+RowMode = Literal["upsert", "insert", "update", "remove"]
+Newer = Literal["keep", "overwrite", "fail"]
+Choice = TypeVar("Choice", bound=str)
+
+LEASE: Final = 600.0
+"""Seconds for which a read's snapshot stays pinned while no task of it runs."""
+
+MOST_PARTITIONS: Final = 32
+"""Tasks of one read, unless the option ``partitions`` says how many."""
+
+_PLACE: Final = frozenset({"url", "namespace", "table"})
+_READ: Final = _PLACE | {"at", "columns", "filter", "lease", "partitions", "since"}
+_WRITE: Final = _PLACE | {"lease", "mode_of_rows", "newer", "skip_unchanged"}
+# Spark hands its own options of a stream to the source, too.
+_OF_STREAMS: Final = frozenset({"checkpointlocation", "queryname", "path"})
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A table of a namespace of a store. The URL is shown without its password."""
+
+    url: str = field(repr=False)
+    namespace: str
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What of a table is read.
+
+    ``at`` and ``since`` are timestamps in microseconds, None where they were not given; ``since`` 0 is before
+    all that was ever committed. ``lease`` is in seconds.
+    """
+
+    place: Place
+    at: int | None = None
+    since: int | None = None
+    columns: tuple[str, ...] | None = None
+    filter: str = ""
+    partitions: int = MOST_PARTITIONS
+    lease: float = LEASE
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How rows are written."""
+
+    place: Place
+    mode: RowMode = "upsert"
+    newer: Newer = "keep"
+    skip_unchanged: bool = True
+    lease: float = LEASE
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """The options of a read. Raises ConfigurationError, which names the option."""
+    found = _known(given, _READ)
+    columns = found.get("columns")
+    return ReadOptions(
+        _place(found),
+        at=_time("at", found["at"]) if "at" in found else None,
+        since=_since(found["since"]) if "since" in found else None,
+        columns=None if columns is None else _names(columns),
+        filter=found.get("filter", ""),
+        partitions=int(_number("partitions", found.get("partitions", str(MOST_PARTITIONS)), whole=True)),
+        lease=_number("lease", found.get("lease", str(LEASE))),
+    )
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """The options of a write. Raises ConfigurationError, which names the option."""
+    found = _known(given, _WRITE)
+    return WriteOptions(
+        _place(found),
+        _choice("mode_of_rows", found.get("mode_of_rows", "upsert"), get_args(RowMode)),
+        _choice("newer", found.get("newer", "keep"), get_args(Newer)),
+        _choice("skip_unchanged", found.get("skip_unchanged", "true"), ("true", "false")) == "true",
+        _number("lease", found.get("lease", str(LEASE))),
+    )
+
+
+def _known(given: Mapping[str, str], known: frozenset[str]) -> dict[str, str]:
+    found = {name.lower(): value for name, value in given.items()}
+    for name in found:
+        if name not in known | _OF_STREAMS:
+            raise ConfigurationError(
+                f"the data source percolator has no option {name!r} here: it has {', '.join(sorted(known))}"
+            )
+    return found
+
+
+def _place(found: Mapping[str, str]) -> Place:
+    for name, example in (("url", "redis://127.0.0.1:6379/0"), ("table", "documents")):
+        if not found.get(name):
+            raise ConfigurationError(
+                f"the option {name!r} is missing: add .option({name!r}, …), for instance {example}"
+            )
+    # Executors and the driver may stand in different folders.
+    url = StoreUrl(absolute(found["url"]))
+    return Place(url, found.get("namespace", "default"), found["table"])
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if not all(names):
+        raise ConfigurationError(
+            f"the option 'columns' is names with commas between them, such as url,page_rank, not {text!r}"
+        )
+    return names
+
+
+def _since(text: str) -> int:
+    return 0 if text == "0" else _time("since", text)
+
+
+def _time(name: str, text: str) -> int:
+    """Microseconds since 1970, of a number of them or of a time with its zone."""
+    try:
+        timestamp = int(text) if text.strip().isdecimal() else _microseconds(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
+        timestamp = 0
+    if not 0 < timestamp <= MAX_TIMESTAMP:
+        raise ConfigurationError(
+            f"the option {name!r} is a timestamp in microseconds, or a time with its zone such as "
+            f"2026-01-31T12:00:00Z, not {text!r}"
+        )
+    return timestamp
+
+
+def _microseconds(time: datetime) -> int:
+    if time.tzinfo is None:
+        return 0
+    return (time - datetime.fromtimestamp(0, time.tzinfo)) // timedelta(microseconds=1)
+
+
+def _number(name: str, text: str, *, whole: bool = False) -> float:
+    try:
+        number = float(int(text)) if whole else float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        what = "a whole number" if whole else "seconds,"
+        raise ConfigurationError(f"the option {name!r} is {what} above 0, not {text!r}")
+    return number
+
+
+def _choice(name: str, text: str, choices: tuple[Choice, ...]) -> Choice:
+    for choice in choices:
+        if text.lower() == choice:
+            return choice
+    raise ConfigurationError(f"the option {name!r} is one of {', '.join(choices)}, not {text!r}")

@@ -1,0 +1,241 @@
+"""Batch reads: one snapshot, many tasks.
+
+The driver chooses the timestamp when it plans a query, pins it (`percolator_core.spark.tables.lease`), and
+tells it to every task with the keys to look at. So all tasks of a read see one snapshot, and a task that is
+run again sees the same. Two reads of one query are two snapshots, unless both are given the same ``at``;
+`percolator_core.spark.snapshot_views` does that.
+
+What is wrong is said by the driver while it plans: an unknown table, a filter that cannot be, and a snapshot
+that garbage collection has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from percolator_core.catalog import TableHandle
+from percolator_core.database import Database, connect
+from percolator_core.errors import ConfigurationError, SnapshotTooOld, UnknownColumn
+from percolator_core.schema.definition import Column, TableDefinition
+from percolator_core.schema.expression import parse
+from percolator_core.schema.plan import Piece, pieces
+from percolator_core.schema.predicate import Bound, Joined, Predicate, bind, columns_of
+from percolator_core.snapshot import Snapshot
+from percolator_core.spark.tables.changes import CHANGE_COLUMNS, changed_rows, too_old
+from percolator_core.spark.tables.errors import as_sentence
+from percolator_core.spark.tables.fields import spark_type, typed_table
+from percolator_core.spark.tables.filters import predicate_of
+from percolator_core.spark.tables.lease import Lease, take_lease
+from percolator_core.spark.tables.options import ReadOptions
+from percolator_core.tables.arrow import from_rows, record_batch
+from percolator_core.tables.query import Query
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is read of a table, as far as it is known before the snapshot."""
+
+    definition: TableDefinition
+    columns: tuple[Column, ...]
+    predicates: tuple[Predicate, ...]
+
+    @property
+    def bound(self) -> Bound | None:
+        """All of the predicates, bound to the table."""
+        if not self.predicates:
+            return None
+        return bind(Joined("and", self.predicates), self.definition)
+
+
+@dataclass(frozen=True, repr=False)
+class Share(InputPartition):
+    """The work of one task, as the driver planned it.
+
+    ``version`` is the table's in the catalog: a task that finds another one does not know what is asked.
+    """
+
+    lease: Lease
+    version: bytes
+    pieces: tuple[Piece, ...]
+    predicates: tuple[Predicate, ...]
+    since: int | None = None
+
+
+def plan_read(options: ReadOptions, schema: StructType) -> Plan:
+    """What the options say.
+
+    Raises:
+        UnknownTable, UnknownColumn, ConfigurationError: what is asked for cannot be read.
+        ValueError: the filter cannot be read.
+    """
+    with connect(options.place.url, options.place.namespace) as db:
+        definition = typed_table(db, options.place.table).definition
+    columns = _wanted(definition, schema, changes=options.since is not None)
+    predicates = (parse(options.filter, definition),) if options.filter else ()
+    plan = Plan(definition, columns, predicates)
+    bound = plan.bound
+    if options.since is not None and bound is not None and set(columns_of(bound)).difference(definition.key):
+        raise ConfigurationError(
+            "a filter of changes is over columns of the key alone, for a row that is gone has no others: "
+            "filter the DataFrame by them"
+        )
+    return plan
+
+
+class TableReader(DataSourceReader):
+    """Reads a snapshot, or what was changed before it. Travels to the tasks."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self.plan = plan_read(options, schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks, over one pinned snapshot."""
+        with as_sentence():
+            options = self.options
+            with connect(options.place.url, options.place.namespace) as db:
+                return shares_of(db, options, self.plan, options.at, options.since)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        with as_sentence():
+            yield from read_share(self.options, self.schema, self.plan, partition)
+
+
+class PushingReader(TableReader):
+    """One that takes filters over; only where the session allows it."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Takes over what means the same here; gives back the rest."""
+        if self.options.since is not None:
+            return filters
+        left, taken = [], []
+        for one in filters:
+            predicate = predicate_of(one, self.plan.definition)
+            if predicate is None:
+                left.append(one)
+            else:
+                taken.append(predicate)
+        self.plan = replace(self.plan, predicates=(*self.plan.predicates, *taken))
+        return left
+
+
+def shares_of(
+    db: Database, options: ReadOptions, plan: Plan, at: int | None, since: int | None
+) -> list[InputPartition]:
+    """The tasks of a read of the snapshot at a timestamp, or of a fresh one.
+
+    Raises:
+        SnapshotTooOld: garbage collection has passed the snapshot.
+        ConfigurationError: it has not come yet, or lies before ``since``.
+    """
+    handle = typed_table(db, options.place.table)
+    if at is not None and at > db.timestamp():
+        raise ConfigurationError(
+            f"the snapshot at {at} has not come yet: leave the option 'at' out to read the table as it is now"
+        )
+    lease = take_lease(db, at, since or None, options.lease)
+    if since is not None and since > lease.at:
+        raise ConfigurationError(f"the changes since {since} lie behind the snapshot at {lease.at}")
+    wanted = pieces(plan.definition, plan.bound)
+    _must_be_whole(db, handle, wanted, lease.at, since or None)
+    return [
+        Share(lease, handle.version, share, plan.predicates, since)
+        for share in shared_out(wanted, options.partitions)
+    ]
+
+
+def shared_out(wanted: Sequence[Piece], most: int) -> list[tuple[Piece, ...]]:
+    """The pieces in at most so many groups, as alike in number as can be; those of a tablet side by side."""
+    count = min(len(wanted), most)
+    bounds = [len(wanted) * number // count for number in range(count + 1)] if count else []
+    return [tuple(wanted[low:high]) for low, high in pairwise(bounds)]
+
+
+def read_share(
+    options: ReadOptions, schema: StructType, plan: Plan, share: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """What an executor does: the rows of a share, in batches as Spark wants them."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    if not isinstance(share, Share):  # Spark makes one task of none
+        return
+    as_spark_has_it = to_arrow_schema(schema, timezone="UTC")
+    with connect(options.place.url, options.place.namespace) as db, share.lease.kept(db):
+        handle = typed_table(db, options.place.table)
+        if handle.version != share.version:
+            raise ConfigurationError(
+                f"the table {handle.name!r} was changed since the read was planned: read it again"
+            )
+        snapshot = Snapshot(db.client, share.lease.at, fresh=False)
+        query = Query(handle, plan.columns, replace(plan, predicates=share.predicates).bound)
+        if share.since is None:
+            found = _batches(db, snapshot, query, share.pieces)
+        else:
+            found = changed_rows(db, snapshot, query, share.pieces, share.since)
+        for batch in found:
+            if batch.num_rows:
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=as_spark_has_it)
+
+
+def _batches(
+    db: Database, snapshot: Snapshot, query: Query, wanted: Sequence[Piece]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of some pieces."""
+    for piece in wanted:
+        select = query.select(db.client.store.script, piece)
+        while select.more:
+            (batch,) = snapshot.take_batches([select])
+            yield record_batch(query.columns, batch)
+            if batch.unsettled:
+                late = query.judge_many(snapshot, batch.unsettled)
+                yield from_rows(query.columns, [values for _, values in late])
+
+
+def _wanted(definition: TableDefinition, schema: StructType, *, changes: bool) -> tuple[Column, ...]:
+    """The columns that Spark wants, which may have been told by a schema of the user's."""
+    added = [column.name for column in CHANGE_COLUMNS] if changes else []
+    names = schema.names
+    if changes and names[-len(added) :] != added:
+        raise ConfigurationError(f"a schema for changes ends with the columns {' and '.join(added)}")
+    columns = []
+    for one in schema.fields[: len(names) - len(added)]:
+        column = definition.by_name.get(one.name)
+        if column is None:
+            known = ", ".join(definition.by_name)
+            raise UnknownColumn(f"{definition.name} has no column {one.name!r}: it has {known}")
+        if one.dataType != spark_type(column.type):
+            raise ConfigurationError(
+                f"{definition.name}.{column.name} is {spark_type(column.type).simpleString()}, not "
+                f"{one.dataType.simpleString()}: leave the schema out, or cast the column afterwards"
+            )
+        columns.append(column)
+    return tuple(columns)
+
+
+def _must_be_whole(
+    db: Database, handle: TableHandle, wanted: Iterable[Piece], at: int, since: int | None
+) -> None:
+    """Raise SnapshotTooOld if garbage collection has passed what is read of some of the pieces."""
+    tags = [handle.tags[number] for number in sorted({piece.tablet for piece in wanted})]
+    commands: list[Any] = [(b"HGET", tag + b"meta", b"safe") for tag in tags]
+    safe = max((int(found or 0) for found in db.store.call_many(commands, 500)), default=0)
+    if since is not None and since < safe:
+        raise too_old(since)
+    if at < safe:
+        raise SnapshotTooOld(
+            f"the snapshot at {at} lies below the safe point of garbage collection, {safe}: read a newer "
+            "one, or leave the option 'at' out"
+        )

@@ -1,0 +1,124 @@
+"""Streams of a table's changes: offsets are timestamps.
+
+A micro-batch has the rows that were changed after its start, up to and with its end, which is a fresh
+timestamp. Spark writes both down before it runs the batch, so one that is run again after a failure reads the
+same. While the query runs its process in the driver pins what it has not seen yet; a query that was stopped
+finds its place again if garbage collection has not passed it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+from percolator_core.database import Database, connect
+from percolator_core.schema.plan import pieces
+from percolator_core.snapshot import Snapshot
+from percolator_core.spark.tables.changes import changes
+from percolator_core.spark.tables.errors import as_sentence
+from percolator_core.spark.tables.fields import typed_table
+from percolator_core.spark.tables.options import ReadOptions
+from percolator_core.spark.tables.reading import Plan, plan_read, read_share, shares_of
+from percolator_core.tables.query import Query
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+_IDLE: Final = 60.0
+"""Seconds after which a batch is begun although nothing was changed, so that old versions can go."""
+
+_OFFSET: Final = "timestamp"
+
+
+class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads changes. Lives in a process of the driver, one a query; copies travel to the tasks."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self.plan: Plan = plan_read(options, schema)
+        self._db: Database | None = None
+        self._pinned = ExitStack()
+        self._pin_at = 0
+        self._last: int | None = None
+        self._advanced = time.monotonic()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options, "schema": self.schema, "plan": self.plan}
+
+    def initialOffset(self) -> dict[str, int]:
+        """The option ``since``."""
+        return {_OFFSET: self.options.since or 0}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """What is committed from now on is for another query."""
+        with as_sentence():
+            self._last = self._store().timestamp()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: ARG002
+        """A fresh timestamp if anything was changed since the start."""
+        with as_sentence():
+            db, since = self._store(), start[_OFFSET]
+            if since != self._pin_at:
+                self._pin(since)
+            now = self._last or db.timestamp()
+            if now <= since:
+                return start
+            if time.monotonic() - self._advanced < _IDLE and not self._is_changed(db, since, now):
+                return start
+            self._advanced = time.monotonic()
+            return {_OFFSET: now}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """The tasks of a batch."""
+        with as_sentence():
+            if start[_OFFSET] >= end[_OFFSET]:
+                return []
+            return shares_of(self._store(), self.options, self.plan, end[_OFFSET], start[_OFFSET])
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The changed rows of one task."""
+        with as_sentence():
+            yield from read_share(self.options, self.schema, self.plan, partition)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """What lies before the end is no longer needed."""
+        with as_sentence():
+            self._pin(end[_OFFSET])
+
+    def stop(self) -> None:
+        """The query has ended."""
+        self._pinned.close()
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def _store(self) -> Database:
+        if self._db is None:
+            self._db = connect(self.options.place.url, self.options.place.namespace)
+        return self._db
+
+    def _pin(self, since: int) -> None:
+        """Keep what was changed since then, and let go of what was kept."""
+        before, self._pinned = self._pinned, ExitStack()
+        if since:
+            self._pinned.enter_context(Snapshot(self._store().client, since, fresh=False))
+        self._pin_at = since
+        before.close()
+
+    def _is_changed(self, db: Database, since: int, now: int) -> bool:
+        handle = typed_table(db, self.options.place.table)
+        query = Query(handle, (), self.plan.bound)
+        found = changes(db, Snapshot(db.client, now, fresh=False), query, self._pieces(), since)
+        return next(found, None) is not None
+
+    def _pieces(self) -> Any:
+        return pieces(self.plan.definition, self.plan.bound)

@@ -1,0 +1,118 @@
+"""Reads from a program: with predicates, and several tables as of one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from percolator_core.database import connect
+from percolator_core.errors import ConfigurationError
+from percolator_core.schema.expression import parse, show
+from percolator_core.schema.predicate import Predicate, bind
+from percolator_core.spark.tables.fields import typed_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def read_table(
+    spark: SparkSession,
+    url: str,
+    table: str,
+    *,
+    namespace: str = "default",
+    columns: Sequence[str] | None = None,
+    where: Predicate | str | None = None,
+    at: int | datetime | None = None,
+    partitions: int | None = None,
+) -> DataFrame:
+    """A table as a DataFrame, of which only what is asked for leaves the store.
+
+    Args:
+        spark: the session; one of `spark_session` has filters of the DataFrame evaluated by the store, too.
+        url: the store.
+        table: the name of a typed table.
+        namespace: the namespace of the table.
+        columns: only these, or all.
+        where: only rows for which this is true: a predicate of a model's columns, or text as ``percolator
+            scan`` takes it.
+        at: the snapshot: a timestamp in microseconds or an aware datetime. When it is None, each query of the
+            DataFrame reads the table as it is when the query begins.
+        partitions: tasks at most.
+
+    Raises:
+        AnalysisException: of Spark, around one sentence of ours, which `plain_table_error` takes out.
+        ConfigurationError: ``where`` cannot be said in a text.
+    """
+    options = {"url": url, "namespace": namespace, "table": table}
+    if columns is not None:
+        options["columns"] = ",".join(columns)
+    if where is not None:
+        options["filter"] = where if isinstance(where, str) else _text(url, namespace, table, where)
+    if at is not None:
+        options["at"] = at.isoformat() if isinstance(at, datetime) else str(at)
+    if partitions is not None:
+        options["partitions"] = str(partitions)
+    return spark.read.format("percolator").options(**options).load()
+
+
+@contextmanager
+def snapshot_views(
+    spark: SparkSession,
+    url: str,
+    tables: Sequence[str] | Mapping[str, str],
+    *,
+    namespace: str = "default",
+    at: int | datetime | None = None,
+) -> Iterator[int]:
+    """Temporary views of several tables, all of one snapshot, for SQL that joins them.
+
+    ``with snapshot_views(spark, url, ["orders", "customers"]): spark.sql("select … from orders join …")``
+
+    The snapshot is pinned against garbage collection by this process until the block ends, however long that
+    takes; then the views are dropped.
+
+    Args:
+        spark: the session.
+        url: the store. An embedded one is held open, too.
+        tables: names of typed tables, which are those of the views; or a mapping of views to tables.
+        namespace: the namespace of the tables.
+        at: the snapshot: a timestamp in microseconds, an aware datetime, or now.
+
+    Yields:
+        The timestamp of the snapshot.
+
+    Raises:
+        UnknownTable, ConfigurationError: a table is not there, or a raw one.
+        SnapshotTooOld: garbage collection has passed ``at``.
+    """
+    views = dict(tables) if isinstance(tables, Mapping) else {table: table for table in tables}
+    with connect(url, namespace) as db:
+        for table in views.values():
+            typed_table(db, table)
+        with db.snapshot(at) as snapshot:
+            try:
+                for view, table in views.items():
+                    frame = read_table(spark, url, table, namespace=namespace, at=snapshot.start_timestamp)
+                    frame.createOrReplaceTempView(view)
+                yield snapshot.start_timestamp
+            finally:
+                for view in views:
+                    spark.catalog.dropTempView(view)
+
+
+def _text(url: str, namespace: str, table: str, where: Predicate) -> str:
+    """The predicate as a text that means the same."""
+    text = show(where)
+    with connect(url, namespace) as db:
+        definition = typed_table(db, table).definition
+    wanted = bind(where, definition)
+    try:
+        same = bind(parse(text, definition), definition) == wanted
+    except ValueError:
+        same = False
+    if not same:
+        raise ConfigurationError(f"the predicate {text} cannot be said in a text: filter the DataFrame by it")
+    return text

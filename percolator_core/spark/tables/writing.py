@@ -1,0 +1,218 @@
+"""Batch and streaming writes: transactions of bounded size, which may run any number of times.
+
+A write takes a timestamp when it begins, in the driver, and all its tasks know it. A transaction reads what
+its rows have and writes the cells that differ, so a task that is run again, or twice at the same time, finds
+its work done, and an unchanged row wakes no observer. A row whose cells somebody changed after the write
+began is left as it is, unless the option ``newer`` says otherwise: the write counts as done at the moment it
+began. That is what keeps a late copy of a task from undoing what others have made of its rows meanwhile. It
+costs a look at one cell of each row that is new, and at all cells of each row that is there.
+
+The versions by which this is told are pinned as those of a read are (`percolator_core.spark.tables.lease`).
+
+A stream has no such moment, because its batches may write the same rows again and again: there the last one
+to commit wins, and a batch that is run again after a failure may undo a change that came in between.
+
+Of several rows with one key some one is written. A transaction is written as a whole or not at all, a write
+is not: of one that fails, what was done stays, and the same write again completes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from percolator_core.catalog import TableHandle
+from percolator_core.commit import BYTES_PER_CALL, CELLS_PER_CALL
+from percolator_core.database import Database, connect
+from percolator_core.errors import CommitUndetermined, ConfigurationError
+from percolator_core.schema.definition import TableDefinition
+from percolator_core.spark.tables.errors import as_sentence
+from percolator_core.spark.tables.fields import typed_table
+from percolator_core.spark.tables.lease import Lease, take_lease
+from percolator_core.spark.tables.merging import Row, merge
+from percolator_core.spark.tables.options import WriteOptions
+from percolator_core.tables.arrow import encoded_rows
+from percolator_core.transaction import Transaction
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+WIDTH: Final = 6
+"""Transactions of a task that are under way at a time."""
+
+_BATCH_BYTES: Final = 4 << 20
+_BATCH_ROWS: Final = 1000
+"""Bounds of what is encoded at a time; Spark hands over 10,000 rows, however long they are."""
+
+_ATTEMPTS: Final = 30
+_UNDETERMINED: Final = 5
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteJob:
+    """A write, as its tasks know it. ``since`` is when it began, None in a stream."""
+
+    options: WriteOptions
+    version: bytes
+    lease: Lease
+    since: int | None
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task did: how many rows were new, changed, unchanged, removed, or kept as others made them."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+def begin_write(options: WriteOptions, schema: StructType, *, stream: bool = False) -> WriteJob:
+    """Check that rows of the schema can be written to the table; take the write's timestamp.
+
+    Raises:
+        UnknownTable, UnknownColumn, ConfigurationError: they cannot; nothing was written.
+    """
+    place = options.place
+    with connect(place.url, place.namespace) as db:
+        handle = typed_table(db, place.table)
+        _check(handle.definition, schema, options)
+        lease = take_lease(db, None, None, options.lease)
+        since = None if stream or options.newer == "overwrite" else lease.at
+        return WriteJob(options, handle.version, lease, since)
+
+
+def _check(definition: TableDefinition, schema: StructType, options: WriteOptions) -> None:
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # It says what is wrong with columns and their types, and no rows are wrong.
+    empty: pa.RecordBatch = pa.RecordBatch.from_pylist([], schema=to_arrow_schema(schema, timezone="UTC"))
+    encoded_rows(definition, empty)
+    given = set(schema.names)
+    beyond = given.difference(definition.key)
+    if options.mode == "remove" and beyond:
+        raise ConfigurationError(
+            f"{definition.name}: rows are removed by their keys ({', '.join(definition.key)}): leave "
+            f"{', '.join(sorted(beyond))} out"
+        )
+    if options.mode in {"upsert", "insert"}:
+        for column in definition.value_columns:
+            if column.name not in given and not column.nullable and column.missing is None:
+                raise ConfigurationError(
+                    f"{definition.name}: the column {column.name!r} is missing, and a new row cannot be "
+                    "without it: add it, or write with the option mode_of_rows=update"
+                )
+
+
+class TableWriter(DataSourceArrowWriter):
+    """A batch write. Travels to the tasks."""
+
+    def __init__(self, job: WriteJob) -> None:
+        self.job = job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write the rows of one task."""
+        with as_sentence():
+            return write_rows(self.job, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks have written."""
+        report(self.job, messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """A write of a stream's batches. Travels to the tasks."""
+
+    def __init__(self, job: WriteJob) -> None:
+        self.job = job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write the rows of one task."""
+        with as_sentence():
+            return write_rows(self.job, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002
+        """A batch was written."""
+        report(self.job, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """A batch was not written as a whole; Spark writes it again."""
+
+
+def report(job: WriteJob, messages: Iterable[WriterCommitMessage | None]) -> None:
+    """Say in the driver's log what was left as others made it."""
+    counts: Counter[str] = Counter()
+    for message in messages:
+        if isinstance(message, Written):
+            counts.update(message.counts)
+    if counts["kept"]:
+        _log.warning(
+            "%s: %d rows were changed by others since the write began and stay as they are",
+            job.options.place.table,
+            counts["kept"],
+        )
+
+
+def write_rows(job: WriteJob, given: Iterable[pa.RecordBatch]) -> Written:
+    """What an executor does."""
+    place = job.options.place
+    written = Written()
+    with connect(place.url, place.namespace) as db, job.lease.kept(db):
+        handle = typed_table(db, place.table)
+        run = partial(merge, job.options, job.version, job.since)
+        with db.concurrency(WIDTH) as executor:
+            for counts in executor.map(partial(_commit, db, run), chunks(handle, given)):
+                written.counts.update(counts)
+    return written
+
+
+def _commit(
+    db: Database, run: Callable[[Sequence[Row], Transaction], Counter[str]], rows: Sequence[Row]
+) -> Counter[str]:
+    """Run one transaction; again when its outcome is unknown, since it begins by looking."""
+    for _ in range(_UNDETERMINED):
+        try:
+            return db.run(partial(run, rows), _ATTEMPTS)
+        except CommitUndetermined:
+            continue
+    return db.run(partial(run, rows), _ATTEMPTS)
+
+
+def chunks(handle: TableHandle, given: Iterable[pa.RecordBatch]) -> Iterator[list[Row]]:
+    """The rows in groups that one call can commit; of one tablet where a call can reach no more."""
+    rows: list[Row] = []
+    cells = size = 0
+    for batch in given:
+        most = max(1, CELLS_PER_CALL // (1 + len(handle.definition.value_columns)))
+        for part in _parts(batch):
+            for row in encoded_rows(handle.definition, part):
+                weight = len(row[0]) + sum([len(value) for value in row[1].values() if value is not None])
+                if rows and (cells >= most or size + weight > BYTES_PER_CALL):
+                    yield rows
+                    rows, cells, size = [], 0, 0
+                rows.append(row)
+                cells += 1
+                size += weight
+    if rows:
+        yield rows
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch in parts of bounded size."""
+    if not batch.num_rows:
+        return
+    step = max(1, min(_BATCH_ROWS, _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))
+    for start in range(0, batch.num_rows, step):
+        yield batch.slice(start, step)

@@ -1,0 +1,280 @@
+"""Typed tables as Arrow: types and schemas, rows that were read, rows that are to be written.
+
+Columns are made and taken apart as a whole, with numpy, so a cell costs nanoseconds. pyarrow and numpy come
+with ``percolator-core[spark]``; nothing else of the package needs this module.
+
+=================  ===========================================================================
+column             Arrow
+=================  ===========================================================================
+``bool``           bool
+``int``            int64
+``float``          float64
+``str``            string
+``bytes``          binary
+``datetime``       timestamp[us, tz=UTC]
+``date``           date32
+``decimal(p,s)``   decimal128(p, s)
+``uuid``, ``json`` string: the canonical text of an UUID; JSON
+=================  ===========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from percolator_core.errors import ConfigurationError, UnknownColumn
+from percolator_core.model import VERSION_HEADER
+from percolator_core.schema.definition import Column, TableDefinition
+from percolator_core.schema.keys import KeyCodec
+from percolator_core.schema.plan import Piece
+from percolator_core.schema.types import ColumnType, column_type, shown
+from percolator_core.store.packing import Command
+from percolator_core.tables.arrow_values import (
+    Refused,
+    arrow_type,
+    encoded,
+    of_bytes,
+    of_values,
+    pyarrow,
+    texts,
+)
+from percolator_core.tables.query import Found, Query, Selector
+from percolator_core.tables.select import Batch, misfit
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+    Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+_AT_ONCE: Final = 4
+"""Pieces of a table whose steps share a round trip."""
+
+
+def arrow_schema(definition: TableDefinition, columns: Iterable[Column] | None = None) -> pa.Schema:
+    """The schema of some columns of a table, or of all of them. Raises as `arrow_type`."""
+    return _schema(definition.columns if columns is None else columns)
+
+
+def _schema(columns: Iterable[Column]) -> pa.Schema:
+    pa = pyarrow()
+    return pa.schema([pa.field(one.name, arrow_type(one.type), nullable=one.nullable) for one in columns])
+
+
+def record_batch(columns: Sequence[Column], batch: Batch) -> pa.RecordBatch:
+    """The rows of a batch, without those that are unsettled; ``columns`` are among those of its select.
+
+    Raises:
+        ConfigurationError: pyarrow is not installed, or the cells are not as the definition has them.
+    """
+    pa = pyarrow()
+    if not columns:
+        return _only_rows(len(batch))
+    rows = _Rows(batch)
+    try:
+        arrays = [rows.column(column) for column in columns]
+    except pa.ArrowInvalid:
+        raise misfit(batch.layout.definition) from None
+    return pa.RecordBatch.from_arrays(arrays, schema=_schema(columns))
+
+
+def from_rows(columns: Sequence[Column], rows: Sequence[Sequence[bytes | None]]) -> pa.RecordBatch:
+    """Rows that were read one by one: the encoded values of the columns, None for a null.
+
+    Raises ConfigurationError when pyarrow is not installed.
+    """
+    pa = pyarrow()
+    if not columns:
+        return _only_rows(len(rows))
+    arrays = [
+        of_values(column_type(column.type), [row[place] for row in rows])
+        for place, column in enumerate(columns)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=_schema(columns))
+
+
+def read_table(
+    t: Selector,
+    script: Callable[..., Command],
+    query: Query,
+    pieces: Iterable[Piece],
+    own: Collection[bytes] = (),
+) -> pa.Table:
+    """The rows that are wanted of some pieces of a table, in no particular order.
+
+    ``own`` are the rows that the transaction has written: they are judged as it sees them.
+
+    Raises ConfigurationError when pyarrow is not installed; while it reads, as a select.
+    """
+    pa = pyarrow()
+    batches = []
+    selects = [query.select(script, piece) for piece in pieces]
+    while selects:
+        for batch in t.take_batches(selects[:_AT_ONCE]):
+            late = [row for row in batch.unsettled if row not in own]
+            found = query.judge_many(t, late) if late else []
+            if own:
+                found += [one for one in batch.rows() if one[0] not in own]
+            else:
+                batches.append(record_batch(query.columns, batch))
+            batches += _of_found(query, found)
+        selects = [select for select in selects if select.more]
+    if own:
+        batches += _of_found(query, query.judge_many(t, sorted(own)))
+    return pa.Table.from_batches(batches, schema=_schema(query.columns))
+
+
+def _of_found(query: Query, found: Sequence[Found]) -> list[pa.RecordBatch]:
+    return [from_rows(query.columns, [values for _, values in found])] if found else []
+
+
+def encoded_rows(
+    definition: TableDefinition, batch: pa.RecordBatch
+) -> list[tuple[bytes, dict[str, bytes | None]]]:
+    """The rows of a batch: of each its key, and its cells by column as encoded values, None for a null.
+
+    Columns that the batch does not have are left out; the names of columns are the table's.
+
+    Raises:
+        UnknownColumn: the table has no such column.
+        ConfigurationError: pyarrow is not installed; a column of the key is missing, a column comes twice, or
+            is of a type that cannot be taken for the table's.
+        ValueError: a value does not fit; says which row, which column and why.
+    """
+    names = batch.schema.names
+    for name in names:
+        if name not in definition.by_name:
+            known = ", ".join(definition.by_name)
+            raise UnknownColumn(f"{definition.name} has no column {name!r}: it has {known}")
+        if names.count(name) > 1:
+            raise ConfigurationError(f"{definition.name}: the column {name!r} comes twice, leave one out")
+    for name in definition.key:
+        if name not in names:
+            raise ConfigurationError(
+                f"{definition.name}: the column {name!r} is missing, which is part of the key"
+            )
+    codec = KeyCodec(definition)
+    parts: list[Any] = [_encoded(definition, column, batch, None) for column in definition.key_columns]
+    keys: list[bytes] = parts[0] if len(parts) == 1 else list(map(codec.join, zip(*parts, strict=True)))
+    columns = [column for column in definition.value_columns if column.name in names]
+    if not columns:
+        return [(key, {}) for key in keys]
+    stored = tuple(column.name for column in columns)
+    cells = zip(*[_encoded(definition, column, batch, keys) for column in columns], strict=True)
+    return [(key, dict(zip(stored, values, strict=True))) for key, values in zip(keys, cells, strict=True)]
+
+
+def _encoded(
+    definition: TableDefinition, column: Column, batch: pa.RecordBatch, keys: Sequence[bytes] | None
+) -> list[bytes | None]:
+    """The values of one column, whose errors name rows by their keys if these are known."""
+    nullable = column.nullable and keys is not None
+    try:
+        return encoded(column_type(column.type), nullable, batch.column(column.name))
+    except TypeError as error:
+        raise ConfigurationError(f"{definition.name}, column {column.name!r}: {error}") from None
+    except Refused as error:
+        if keys is None:
+            row = f"number {error.place} of the batch"
+        else:
+            values = KeyCodec(definition).decode(keys[error.place])
+            row = ", ".join(f"{name}={shown(one)}" for name, one in zip(definition.key, values, strict=True))
+        raise ValueError(f"{definition.name}, row {row}: {column.name}: {error}") from None
+
+
+def _only_rows(count: int) -> pa.RecordBatch:
+    """A batch of no columns, which nevertheless has a number of rows."""
+    pa = pyarrow()
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+
+
+class _Rows:
+    """A batch, opened up: where each cell begins."""
+
+    def __init__(self, batch: Batch) -> None:
+        import numpy as np
+
+        layout = batch.layout
+        self._batch = batch
+        self._layout = layout
+        self._count = count = len(batch)
+        lengths = np.frombuffer(batch.lengths, ">u4").reshape(count, 1 + layout.loose)
+        self._key_offsets = _offsets(lengths[:, 0])
+        self._sizes = sizes = np.empty((count, len(layout.cells)), np.int32)
+        sizes[:, : len(layout.solid)] = layout.solid
+        sizes[:, len(layout.solid) :] = lengths[:, 1:]
+        self._offsets = _offsets(sizes.reshape(-1))
+        if self._offsets[-1] != len(batch.cells) or self._key_offsets[-1] != len(batch.row_keys):
+            raise misfit(layout.definition)
+
+    def column(self, column: Column) -> pa.Array:
+        """The values of a column."""
+        import numpy as np
+
+        number = self._layout.numbers.get(column.name)
+        kind = column_type(column.type)
+        if number is None:
+            return self._part(kind, self._layout.definition.key.index(column.name))
+        ends = self._offsets[1:].reshape(self._sizes.shape)[:, number]
+        sizes = self._sizes[:, number] - VERSION_HEADER
+        valid = sizes >= 0
+        if kind.width is None:
+            found = _pieces(self._batch.cells, ends - np.maximum(sizes, 0), ends, valid)
+            return texts(kind, found if column.missing is None else found.fill_null(column.missing))
+        if not bool((valid <= (sizes == kind.width)).all()):
+            raise misfit(self._layout.definition)
+        values = _gathered(self._batch.cells, ends - kind.width, kind.width)
+        if column.missing is not None:
+            values[~valid] = np.frombuffer(column.missing, np.uint8)
+            return of_bytes(kind, values)
+        return of_bytes(kind, values, valid)
+
+    def _part(self, kind: ColumnType, place: int) -> pa.Array:
+        """A column of the key."""
+        widths = [column_type(column.type).width for column in self._layout.definition.key_columns]
+        front = widths[:place]
+        last = place == len(widths) - 1
+        if None in front or (kind.width is None and not last):
+            split = self._layout.codec.split
+            return of_values(kind, [split(key)[place] for key in self._batch.keys])
+        starts = self._key_offsets[:-1] + sum(width for width in front if width is not None)
+        if kind.width is not None:
+            return of_bytes(kind, _gathered(self._batch.row_keys, starts, kind.width))
+        return texts(kind, _pieces(self._batch.row_keys, starts, self._key_offsets[1:]))
+
+
+def _pieces(joined: bytes, starts: Numbers, ends: Numbers, valid: Numbers | None = None) -> pa.Array:
+    """What stands between each start and end; these ascend. Null where it is not valid."""
+    import numpy as np
+
+    pa = pyarrow()
+    count = len(starts)
+    # Every other element is a piece, those between are what is left out.
+    offsets = np.zeros(2 * count + 1, np.int32)
+    offsets[1::2] = starts
+    offsets[2::2] = ends
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(joined)]
+    found = pa.Array.from_buffers(pa.binary(), 2 * count, buffers)
+    places = np.arange(1, 2 * count, 2, dtype=np.int32)
+    return found.take(pa.array(places, mask=None if valid is None else ~valid))
+
+
+def _offsets(lengths: Numbers) -> Numbers:
+    import numpy as np
+
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _gathered(joined: bytes, starts: Numbers, width: int) -> Bytes:
+    """The bytes from each start on, a row of them each; anything where the start is none."""
+    import numpy as np
+
+    if len(joined) < width:
+        return np.zeros((len(starts), width), np.uint8)
+    windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(joined, np.uint8), width)
+    found: Bytes = windows[np.clip(starts, 0, len(windows) - 1)]
+    return found

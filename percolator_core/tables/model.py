@@ -1,0 +1,455 @@
+"""Models of typed tables: a pydantic model a table, turned into a definition once.
+
+>>> class Document(Table, name="documents", partition=[Hash("url", buckets=16)]):
+...     url: PrimaryKey[str]
+...     contents: bytes | None = None
+...     page_rank: float = 0.0
+
+A column of the class is a part of a predicate, ``Document.page_rank > 0.5``; of an instance, a value.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
+from uuid import UUID
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    FutureDate,
+    FutureDatetime,
+    NaiveDatetime,
+    PastDate,
+    PastDatetime,
+    TypeAdapter,
+)
+from pydantic.fields import FieldInfo
+
+from percolator_core.errors import ConfigurationError
+from percolator_core.schema.checks import check_definition
+from percolator_core.schema.definition import (
+    DEFAULT_TABLETS,
+    Column,
+    HashRule,
+    IndexRule,
+    RangeRule,
+    TableDefinition,
+)
+from percolator_core.schema.keys import KeyCodec
+from percolator_core.schema.partition import tablets
+from percolator_core.schema.predicate import ColumnExpression
+from percolator_core.schema.types import ColumnType, column_type
+
+if TYPE_CHECKING:
+    # Type checkers must see that ours is made of it, or they refuse every subclass of `Table`.
+    from pydantic._internal._model_construction import ModelMetaclass as _ModelType
+else:
+    _ModelType = type(BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    name: Literal["key", "index", "unique"]
+
+
+T = TypeVar("T")
+
+PrimaryKey = Annotated[T, _Role("key")]
+"""A column of the primary key; several make a composite one, in the order in which they stand."""
+
+Indexed = Annotated[T, _Role("index")]
+"""A column with a secondary index, kept in the transactions that change it. Nulls are not in it."""
+
+Unique = Annotated[T, _Role("unique")]
+"""As `Indexed`, and no two rows have the same value, nulls aside."""
+
+
+class Hash:
+    """Spreads rows over ``buckets`` tablets (1 to 4096) by a hash of some columns of the key."""
+
+    __slots__ = ("buckets", "columns")
+
+    def __init__(self, *columns: str | Sequence[str], buckets: int) -> None:
+        self.columns = tuple(name for part in columns for name in ([part] if isinstance(part, str) else part))
+        self.buckets = buckets
+
+    def __repr__(self) -> str:
+        return f"Hash({', '.join(map(repr, self.columns))}, buckets={self.buckets})"
+
+
+class Range:
+    """Cuts a table at the ``splits`` of one column of the key, which ascend; a split is the first above it.
+
+    `Database.add_range` adds another split later.
+    """
+
+    __slots__ = ("column", "splits")
+
+    def __init__(self, column: str, splits: Iterable[Any] = ()) -> None:
+        self.column = column
+        self.splits = tuple(splits)
+
+    def __repr__(self) -> str:
+        return f"Range({self.column!r}, splits={list(self.splits)!r})"
+
+
+class _TableType(_ModelType):
+    """Makes columns attributes of the class."""
+
+    def __getattr__(cls, name: str) -> Any:  # noqa: N805 - a metaclass
+        fields = cls.__dict__.get("__pydantic_fields__", ())  # not there yet while the class is made
+        if name in fields:
+            return ColumnExpression(name)
+        return super().__getattr__(name)  # type: ignore[misc]
+
+
+class Table(BaseModel, metaclass=_TableType):
+    """A row of a typed table; subclasses are tables.
+
+    The arguments of the class are ``name``, the table's; ``partition``, rules over columns of the key, by
+    default a hash of the whole key into 16 buckets; and ``notify_only``, columns without data for weak
+    observers. A class without a name is no table, but what tables have in common.
+
+    Raises ConfigurationError for a model that no table can be made of.
+    """
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    _arguments: ClassVar[tuple[str, tuple[Hash | Range, ...], tuple[str, ...]] | None] = None
+    _definition: ClassVar[TableDefinition | None] = None
+    _key: ClassVar[_Key | None] = None
+
+    def __init_subclass__(
+        cls,
+        name: str | None = None,
+        partition: Iterable[Hash | Range] = (),
+        notify_only: Iterable[str] = (),
+        **settings: Any,
+    ) -> None:
+        super().__init_subclass__(**settings)
+        cls._arguments = None if name is None else (name, tuple(partition), tuple(notify_only))
+        cls._definition = None
+        cls._key = None
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
+        for own in ("name", "partition", "notify_only"):
+            arguments.pop(own, None)
+        super().__pydantic_init_subclass__(**arguments)
+        if cls._arguments is not None and cls.__pydantic_complete__:
+            definition_of(cls)
+
+    @classmethod
+    def key_of(cls, row: bytes) -> dict[str, Any]:
+        """The values of the key in a row key, by column: ``t.find(Document, **Document.key_of(cell.row))``.
+
+        Raises ValueError for what is no row key of the table, ConfigurationError as `definition_of`.
+        """
+        codec, fields = _key(cls)
+        parts = zip(fields, codec.split(row), strict=True)
+        return {field.column.name: field.decode(part) for field, part in parts}
+
+    @classmethod
+    def row_key(cls, /, **key: Any) -> bytes:
+        """The row key of the key's values, as ``cell.row`` has it.
+
+        Raises:
+            TypeError, ValueError: a column of the key is missing, what is given is none, or a value is none
+            of its column's type. ConfigurationError: as `definition_of`.
+        """
+        codec, fields = _key(cls)
+        if key.keys() != set(codec.columns):
+            raise TypeError(f"the key is ({', '.join(codec.columns)}), not ({', '.join(key)})")
+        parts = []
+        for field in fields:
+            name = field.column.name
+            try:
+                parts.append(field.encode(key[name]))
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{name}: {error}") from None
+        return codec.join(parts)
+
+    def __getitem__(self, column: str) -> Any:
+        """The value of a column by its name, as of rows that are read without a model."""
+        if column not in type(self).__pydantic_fields__:
+            raise KeyError(column)
+        return getattr(self, column)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a model as a column: how its values become bytes and come back.
+
+    ``encode`` raises TypeError or ValueError, saying why.
+    """
+
+    column: Column
+    role: Literal["key", "index", "unique"] | None
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+
+
+_Key: TypeAlias = tuple[KeyCodec, tuple[Field, ...]]
+"""How the key of a model is made, and its columns, in order."""
+
+
+def _key(model: type[Table]) -> _Key:
+    found: _Key | None = model.__dict__.get("_key")
+    if found is None:
+        definition = definition_of(model)
+        fields = fields_of(model)
+        found = KeyCodec(definition), tuple(fields[name] for name in definition.key)
+        model._key = found  # noqa: SLF001 - the class keeps it for us
+    return found
+
+
+def is_table(model: type) -> bool:
+    """Whether a class is the model of a table: a subclass of `Table` that has a name."""
+    return issubclass(model, Table) and model.__dict__.get("_arguments") is not None
+
+
+def definition_of(model: type[Table]) -> TableDefinition:
+    """The definition of a model's table.
+
+    Raises:
+        ConfigurationError: no table can be made of it; says of which field and why.
+        TypeError: it is no model of a table.
+    """
+    if not (isinstance(model, type) and issubclass(model, Table)):  # type: ignore[redundant-expr]
+        raise TypeError(f"{model!r} is no table: give a subclass of percolator_core.Table, or a table's name")
+    found = model.__dict__.get("_definition")
+    if found is None:
+        found = _define(model)
+        model._definition = found  # noqa: SLF001 - the class keeps it for us
+    definition: TableDefinition = found
+    return definition
+
+
+def fields_of(model: type[Table]) -> dict[str, Field]:
+    """The fields of a model as columns, by name. Raises ConfigurationError as `definition_of`."""
+    if not model.__pydantic_complete__:
+        model.model_rebuild()
+    return {name: _field(model, name, info) for name, info in model.__pydantic_fields__.items()}
+
+
+def assigned(model: type[Table], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Some values of a row as the model makes them of what was given, each checked alone.
+
+    Raises ValueError (pydantic's ValidationError) for one that the model does not take.
+    """
+    instance = model.model_construct()
+    for name, value in values.items():
+        setattr(instance, name, value)
+    return {name: instance.__dict__[name] for name in values}
+
+
+def _define(model: type[Table]) -> TableDefinition:
+    arguments = model.__dict__.get("_arguments")
+    if arguments is None:
+        raise ConfigurationError(
+            f"{model.__name__} is no table, for it has no name: write class {model.__name__}(Table, name=…)"
+        )
+    name, partition, notify_only = arguments
+    fields = fields_of(model)
+    key = tuple(one.column.name for one in fields.values() if one.role == "key")
+    if not key:
+        raise ConfigurationError(f"table {name!r}: no column is its key: declare one as PrimaryKey[…]")
+    rules = partition or (Hash(*key, buckets=DEFAULT_TABLETS),)
+    hashes = tuple(HashRule(rule.columns, rule.buckets) for rule in rules if isinstance(rule, Hash))
+    ranges = [rule for rule in rules if isinstance(rule, Range)]
+    if len(hashes) + len(ranges) < len(rules) or len(ranges) > 1:
+        raise ConfigurationError(f"table {name!r}: partition is a list of Hash(…), and at most one Range(…)")
+    if ranges and rules[-1] is not ranges[0]:
+        raise ConfigurationError(f"table {name!r}: the Range(…) of a partition comes last")
+    rule = _range_rule(name, ranges[0], fields) if ranges else None
+    definition = TableDefinition(
+        name,
+        tablets(hashes, rule),
+        tuple(sorted(set(notify_only))),
+        columns=tuple(one.column for one in fields.values()),
+        key=key,
+        hashes=hashes,
+        ranges=rule,
+        indexes=tuple(
+            IndexRule(one.column.name, one.role == "unique", f"{name}({one.column.name})")
+            for one in fields.values()
+            if one.role in {"index", "unique"}
+        ),
+    )
+    check_definition(definition)
+    return definition
+
+
+def _range_rule(table: str, rule: Range, fields: dict[str, Field]) -> RangeRule:
+    field = fields.get(rule.column)
+    if field is None or field.role != "key":
+        raise ConfigurationError(
+            f"table {table!r}: {rule!r} is over {rule.column!r}, which is no column of the key"
+        )
+    try:
+        splits = tuple(field.encode(split) for split in rule.splits)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"table {table!r}: {rule!r}: {error}") from None
+    return RangeRule(rule.column, splits, tuple(range(len(splits) + 1)))
+
+
+# From a field's annotation to a type.
+
+_KNOWN: Final[tuple[tuple[Any, str], ...]] = (
+    (bool, "bool"),
+    (int, "int"),
+    (float, "float"),
+    (str, "str"),
+    (bytes, "bytes"),
+    (datetime, "datetime"),
+    (date, "date"),
+    (UUID, "uuid"),
+)
+_ALIASES: Final[dict[Any, str]] = {
+    AwareDatetime: "datetime",
+    PastDatetime: "datetime",
+    FutureDatetime: "datetime",
+    PastDate: "date",
+    FutureDate: "date",
+}
+
+
+def _field(model: type[Table], name: str, info: FieldInfo) -> Field:
+    where = f"{model.__name__}.{name}"
+    metadata: list[Any] = list(info.metadata)
+    annotation, nullable = _unwrapped(info.annotation, metadata)
+    roles = {one.name for one in metadata if isinstance(one, _Role)}
+    if len(roles) > 1:
+        raise ConfigurationError(f"{where}: one of PrimaryKey, Indexed and Unique, not {len(roles)} of them")
+    role = next(iter(roles), None)
+    if annotation is NaiveDatetime:
+        raise ConfigurationError(f"{where}: a datetime has a time zone here: declare it as datetime")
+    type_name, convert, restore = _column_type(annotation, metadata, where)
+    if role == "key" and nullable:
+        raise ConfigurationError(f"{where}: a column of the key cannot be null: leave out None")
+    if role is not None and type_name == "json":
+        raise ConfigurationError(f"{where}: what is kept as JSON has no order, so it can be no key or index")
+    kind = column_type(type_name)
+    if type_name == "json":
+        encode, decode = _json_codec(info.annotation)
+        return Field(Column(name, type_name, nullable), role, encode, decode)
+    return Field(
+        Column(name, type_name, nullable),
+        role,
+        kind.encode if convert is None else _composed(kind.encode, convert),
+        kind.decode if restore is None else _composed(restore, kind.decode),
+    )
+
+
+def _composed(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: outer(inner(value))
+
+
+def _unwrapped(annotation: Any, metadata: list[Any]) -> tuple[Any, bool]:
+    """The type within ``Annotated`` and ``| None``, whose metadata is added; whether None is allowed."""
+    nullable = False
+    while True:
+        origin = get_origin(annotation)
+        if origin is Annotated:
+            annotation, *more = get_args(annotation)
+            for one in more:  # a Field(…) beneath ``| None`` is still whole
+                metadata += one.metadata if isinstance(one, FieldInfo) else [one]
+        elif hasattr(annotation, "__supertype__"):
+            annotation = annotation.__supertype__
+        elif origin is Literal and None in get_args(annotation):
+            nullable = True
+            annotation = Literal[tuple(one for one in get_args(annotation) if one is not None)]
+        elif origin in {Union, types.UnionType} and type(None) in get_args(annotation):
+            others = [one for one in get_args(annotation) if one is not type(None)]
+            nullable = True
+            if len(others) > 1:
+                return Union[tuple(others)], True  # noqa: UP007 - made of a list
+            annotation = others[0]
+        else:
+            return annotation, nullable
+
+
+Convert = Callable[[Any], Any] | None
+
+
+def _column_type(annotation: Any, metadata: Iterable[Any], where: str) -> tuple[str, Convert, Convert]:
+    """The name of the type; what is done to a value before it is encoded, and after it is decoded."""
+    if annotation in _ALIASES:
+        return _ALIASES[annotation], None, None
+    if get_origin(annotation) is Literal:
+        return _of_values(get_args(annotation)), None, None
+    if not isinstance(annotation, type) or get_origin(annotation) is not None:
+        return "json", None, None
+    if issubclass(annotation, Enum):
+        return _of_values([member.value for member in annotation]), _value_of, annotation
+    if issubclass(annotation, Decimal):
+        return _decimal(metadata, where), None, None
+    for python_type, name in _KNOWN:
+        if issubclass(annotation, python_type):
+            # A subclass of str or the like is made of its plain value again.
+            plain = annotation is python_type or python_type in {datetime, date, UUID}
+            return name, None, None if plain else annotation
+    return "json", None, None
+
+
+def _value_of(member: Any) -> Any:
+    return member.value if isinstance(member, Enum) else member
+
+
+def _of_values(values: Iterable[Any]) -> str:
+    kinds = {type(value) for value in values}
+    for python_type, name in _KNOWN:
+        if kinds == {python_type}:
+            return name
+    return "json"
+
+
+def _decimal(metadata: Iterable[Any], where: str) -> str:
+    digits = places = None
+    for one in metadata:
+        digits = getattr(one, "max_digits", None) or digits
+        places = getattr(one, "decimal_places", None) if places is None else places
+    if places is None:
+        places = 18 if digits is None else 0
+    name = f"decimal({38 if digits is None else digits},{places})"
+    try:
+        kind: ColumnType = column_type(name)
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: {error}") from None
+    return kind.name
+
+
+def _json_codec(annotation: Any) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+
+    def encode(value: Any) -> bytes:
+        try:
+            encoded = adapter.dump_json(value, warnings="error")
+            # What does not come back, such as a secret or NaN in a list, is found now, not by who reads it.
+            same = adapter.validate_json(encoded) == value
+        except ValueError as error:
+            raise ValueError(f"no JSON can be made of it that reads back: {error}") from None
+        if not same:
+            raise ValueError("the JSON that is made of it does not read back as the same value")
+        return encoded
+
+    return encode, adapter.validate_json

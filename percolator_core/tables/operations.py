@@ -1,0 +1,288 @@
+"""The typed side of snapshots and transactions: find and select; insert, upsert, update and remove."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+
+from percolator_core.catalog import ColumnFields, TableHandle
+from percolator_core.client import Client
+from percolator_core.errors import ConfigurationError
+from percolator_core.schema.plan import pieces
+from percolator_core.schema.predicate import Predicate, bind
+from percolator_core.tables import rows
+from percolator_core.tables.binding import Binding, Cells, bound, model_of, table_name
+from percolator_core.tables.indexes import Wanted
+from percolator_core.tables.lookup import Range, choose, found_rows
+from percolator_core.tables.model import Table, assigned
+from percolator_core.tables.query import Query
+from percolator_core.tables.select import Batch, TabletSelect
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from percolator_core.model import Write
+
+M = TypeVar("M", bound=Table)
+
+
+class TypedReads:
+    """What a snapshot reads of typed tables.
+
+    A table is given by its model, and then rows are instances of it, or by its name, and then they are dicts
+    of Python values.
+    """
+
+    __slots__ = ()
+
+    _client: Client
+
+    def values(self, handle: TableHandle, row: bytes, fields: Iterable[ColumnFields]) -> list[bytes | None]:
+        """The values of some cells of one row."""
+        raise NotImplementedError
+
+    def take_batches(self, selects: Sequence[TabletSelect]) -> list[Batch]:
+        """The next step of each select, in one round trip."""
+        raise NotImplementedError
+
+    def values_of(self, wanted: Iterable[Wanted]) -> list[list[bytes | None]]:
+        """The values of some cells of many rows, row by row."""
+        raise NotImplementedError
+
+    def own_rows(self, table: str) -> Collection[bytes]:  # noqa: ARG002
+        """The rows of a table that have writes of our own."""
+        return ()
+
+    def handle_of(self, table: str) -> TableHandle:
+        """A table by its name. Raises UnknownTable."""
+        return self._client.catalog.handles[table]
+
+    def count_rows(self, ranges: Sequence[Range]) -> list[int]:
+        """How many rows lie between two keys of a tablet, for each range; removed ones may still count."""
+        commands = [
+            (b"ZLEXCOUNT", tag + b"rows", b"[" + low, b"+" if high is None else b"(" + high)
+            for tag, low, high in ranges
+        ]
+        counts: list[int] = self._client.store.exchange(commands).result()
+        return counts
+
+    @overload
+    def find(self, table: type[M], /, **key: Any) -> M | None: ...
+
+    @overload
+    def find(self, table: str, /, **key: Any) -> dict[str, Any] | None: ...
+
+    def find(self, table: type[Table] | str, /, **key: Any) -> Any:
+        """The row with that key, or None.
+
+        ``t.find(Document, url="http://a")``; of a composite key all columns are given.
+
+        Raises:
+            UnknownTable, UnknownColumn: no such table, or what is given is no column of its key.
+            ConfigurationError: a raw table, a model that does not agree with the table, or a column of the
+            key is missing.
+            TypeError, ValueError: a value is none of its column's type.
+            LockTimeout, SnapshotTooOld, StoreUnavailable: as `Snapshot.get`.
+        """
+        binding = self._binding(table)
+        row = binding.key(key)
+        columns = binding.columns
+        cells = rows.read(self, binding.handle, row, binding.value_columns(columns))
+        return None if cells is None else binding.decode(row, cells, columns)
+
+    @overload
+    def select(
+        self,
+        table: type[M],
+        where: Predicate | bool | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> Iterator[M]: ...
+
+    @overload
+    def select(
+        self,
+        table: str,
+        where: Predicate | bool | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> Iterator[dict[str, Any]]: ...
+
+    def select(
+        self,
+        table: type[Table] | str,
+        where: Predicate | bool | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> Iterator[Any]:
+        """The rows for which ``where`` is true, in the order of their keys; all rows when it is None.
+
+        ``t.select(Document, where=(Document.page_rank > 0.5) & (Document.url >= "a"), columns=["url"])``. The
+        store evaluates the predicate; what it says of the key's columns decides where to look at all, and an
+        index is used where that leaves few enough rows. Of
+        ``columns`` only these are read, and a model's instances have no others. Rows are fetched in bounded
+        steps while the iterator is consumed.
+
+        Raises:
+            UnknownTable, UnknownColumn, ConfigurationError: as `find`.
+            TypeError, ValueError: ``where`` is no predicate or compares with a value that cannot be; or
+            ``limit`` is no int, or below 0.
+            LockTimeout, SnapshotTooOld, StoreUnavailable: as `Snapshot.get`; while it is consumed, too.
+        """
+        if limit is not None and not isinstance(limit, int):
+            raise TypeError(f"limit is int, not {type(limit).__name__}")
+        if limit is not None and limit < 0:
+            raise ValueError(f"limit is 0 or more, not {limit}")
+        binding = self._binding(table)
+        wanted = binding.chosen(columns)
+        query = _query(binding, where, wanted)
+        if limit == 0:
+            return iter(())
+        found = found_rows(self, self._client.store.script, query, limit=limit, reverse=reverse)
+        return map(partial(_decoded, binding, wanted), found)
+
+    def explain(
+        self,
+        table: type[Table] | str,
+        where: Predicate | bool | None = None,
+        limit: int | None = None,
+    ) -> str:
+        """How `select` would find these rows: in which tablets, or by which index; for a person.
+
+        Raises as `select`.
+        """
+        binding = self._binding(table)
+        return str(choose(self, _query(binding, where, ()), limit))
+
+    def to_arrow(
+        self,
+        table: type[Table] | str,
+        where: Predicate | bool | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The rows for which ``where`` is true, as a ``pyarrow.Table``, in no particular order.
+
+        For pandas (``.to_pandas()``), Polars (``polars.from_arrow``) and DuckDB, which reads it by its name.
+
+        Raises:
+            ConfigurationError: pyarrow is not installed; or as `select`, and so for the others.
+        """
+        from percolator_core.tables.arrow import read_table
+
+        binding = self._binding(table)
+        query = _query(binding, where, binding.chosen(columns))
+        chosen = pieces(binding.definition, query.bound)
+        return read_table(self, self._client.store.script, query, chosen)
+
+    def _binding(self, table: type[Table] | str) -> Binding:
+        return bound(self._client.catalog.handles[table_name(table)], model_of(table))
+
+
+class TypedWrites(TypedReads):
+    """What a transaction writes to typed tables."""
+
+    __slots__ = ()
+
+    def put(self, handle: TableHandle, row: bytes, column: bytes, write: Write) -> None:
+        """Buffer a write to an encoded column."""
+        raise NotImplementedError
+
+    def insert(self, row: Table | type[Table] | str, /, **values: Any) -> None:
+        """Add a row: ``t.insert(Document(url="a"))``, or by values, ``t.insert("documents", url="a")``.
+
+        Raises:
+            RowExists: there is one with its key, or with its value in a column that is unique.
+            UnknownTable, UnknownColumn: no such table or column.
+            ConfigurationError: a raw table, a model that does not agree with the table, or a column of the
+            key is missing.
+            TypeError, ValueError: a value does not fit its column, or is missing; says which row, which field
+            and why. Nothing is written.
+            LockTimeout, SnapshotTooOld, StoreUnavailable: as `Snapshot.get`.
+        """
+        binding, key, cells, _ = self._encoded(row, values)
+        rows.insert(self, binding.handle, key, cells)
+
+    def upsert(self, row: Table | type[Table] | str, /, **values: Any) -> None:
+        """Add a row, or change the one with its key.
+
+        Of a row that is there only the fields that were set are changed: ``Document(url=…, page_rank=1.0)``
+        leaves the contents alone. If all are set nothing is read first. Raises as `insert`, but for its key.
+        """
+        binding, key, cells, given = self._encoded(row, values)
+        rows.upsert(self, binding.handle, key, given, cells)
+
+    def update(self, row: Table | type[Table] | str, /, **values: Any) -> None:
+        """Change the fields that were set of a row that is there.
+
+        Of a row that was read these are the ones assigned since. By values, ``t.update(Document, url="a",
+        page_rank=1.0)`` needs the key and what changes.
+
+        Raises:
+            RowNotFound: there is no row with its key.
+            Others as `insert`.
+        """
+        binding, key, given = self._changed(row, values)
+        rows.update(self, binding.handle, key, given)
+
+    def remove(self, table: type[Table] | str, /, **key: Any) -> bool:
+        """Remove a row; whether there was one. Raises as `find`."""
+        binding = self._to_write(table)
+        return rows.remove(self, binding.handle, binding.key(key))
+
+    def _encoded(
+        self, row: Table | type[Table] | str, values: Mapping[str, Any]
+    ) -> tuple[Binding, bytes, Cells, Cells]:
+        """The key, all cells, and those of them that were set."""
+        if not isinstance(row, str | type):
+            _no_values_beside(row, values)
+        elif not isinstance(row, str):
+            row, values = row(**values), {}
+        binding = self._to_write(row if isinstance(row, str) else type(row))
+        key, cells = binding.encode(values) if isinstance(row, str) else binding.encode(row.__dict__)
+        given = values if isinstance(row, str) else row.model_fields_set
+        binding.must_be_whole(key, cells)
+        return binding, key, cells, {name: cells[name] for name in cells if name in given}
+
+    def _changed(
+        self, row: Table | type[Table] | str, values: Mapping[str, Any]
+    ) -> tuple[Binding, bytes, Cells]:
+        """The key, and the cells that were set; of the others nothing need be known."""
+        if isinstance(row, Table):
+            _no_values_beside(row, values)
+            names = {*row.model_fields_set, *self._binding(type(row)).definition.key}
+            values = {name: value for name, value in row.__dict__.items() if name in names}
+            row = type(row)
+        elif not isinstance(row, str):
+            values = assigned(row, values)
+        binding = self._to_write(row)
+        return binding, *binding.encode(values)
+
+    def _to_write(self, table: type[Table] | str) -> Binding:
+        binding = self._binding(table)
+        indexed = binding.definition.index_of
+        if indexed:
+            name = binding.definition.name
+            raise ConfigurationError(f"{name} is an index of {indexed}: write to {indexed}")
+        return binding
+
+
+def _no_values_beside(row: object, values: Mapping[str, Any]) -> None:
+    if not isinstance(row, Table):
+        raise TypeError(f"{row!r} is no row: give an instance of a model, or a table and values")
+    if values:
+        raise TypeError(f"{next(iter(values))} is given beside a row: assign it to the row")
+
+
+def _query(binding: Binding, where: Predicate | bool | None, columns: Sequence[str]) -> Query:
+    definition = binding.definition
+    predicate = None if where is None else bind(cast("Predicate", where), definition)
+    return Query(binding.handle, tuple(definition.by_name[name] for name in columns), predicate)
+
+
+def _decoded(binding: Binding, columns: Sequence[str], found: tuple[bytes, Sequence[bytes | None]]) -> Any:
+    row, values = found
+    return binding.decode(row, dict(zip(columns, values, strict=True)), columns)

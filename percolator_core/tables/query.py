@@ -1,0 +1,154 @@
+"""Selects: the rows of a typed table for which a predicate is true.
+
+The store evaluates the predicate, a bounded step of each tablet at a time (`percolator_core.tables.select`).
+What it cannot judge, rows with a lock in the way, is read cell by cell and judged here by the same rules; so
+are the rows that the transaction itself has written.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from operator import itemgetter
+from typing import Protocol, TypeAlias
+
+from percolator_core.catalog import TableHandle
+from percolator_core.schema.definition import Column
+from percolator_core.schema.keys import KeyCodec
+from percolator_core.schema.plan import Piece
+from percolator_core.schema.predicate import Bound, columns_of
+from percolator_core.store.packing import Command
+from percolator_core.tables import rows
+from percolator_core.tables.select import Batch, TabletSelect
+
+Found: TypeAlias = tuple[bytes, Sequence[bytes | None]]
+"""A row key, and the encoded values of the wanted columns; None is null."""
+
+
+class Selector(rows.Reader, Protocol):
+    """What a select needs of a snapshot or a transaction."""
+
+    def take_batches(self, selects: Sequence[TabletSelect]) -> list[Batch]:
+        """The next step of each, in one round trip."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked of a table: ``columns`` of the rows for which ``bound`` is true, or of all rows."""
+
+    handle: TableHandle
+    columns: tuple[Column, ...]
+    bound: Bound | None = None
+
+    def select(
+        self,
+        script: Callable[..., Command],
+        piece: Piece,
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> TabletSelect:
+        """The steps over one piece of the table. ``limit`` is how many rows will be asked for, if known."""
+        tag = self.handle.tags[piece.tablet]
+        return TabletSelect(
+            script,
+            self.handle,
+            tag,
+            piece.low,
+            piece.high,
+            self.columns,
+            self.bound,
+            reverse=reverse,
+            limit=limit,
+        )
+
+    def judge_many(self, t: rows.Reader, some: Sequence[bytes]) -> list[Found]:
+        """Those of the rows that are there and wanted, in the same order, read cell by cell."""
+        definition = self.handle.definition
+        codec = KeyCodec(definition)
+        names = [column.name for column in self.columns]
+        asked = [] if self.bound is None else columns_of(self.bound)
+        needed = [name for name in dict.fromkeys([*names, *asked]) if name not in definition.key]
+        found: list[Found] = []
+        for row, cells in zip(some, rows.read_many(t, self.handle, some, needed), strict=True):
+            if cells is None:
+                continue
+            known: dict[str, bytes | None] = dict(zip(definition.key, codec.split(row), strict=True))
+            known.update(cells)
+            if self.bound is None or self.bound.holds(known.__getitem__) is True:
+                found.append((row, [known[name] for name in names]))
+        return found
+
+
+def in_order(
+    t: Selector,
+    script: Callable[..., Command],
+    query: Query,
+    pieces: Iterable[Piece],
+    *,
+    limit: int | None,
+    reverse: bool,
+    own: Collection[bytes] = (),
+) -> Iterator[Found]:
+    """The rows that are wanted, in the order of their keys, at most ``limit``.
+
+    ``own`` are the rows that the transaction has written: they are judged as it sees them.
+    """
+    chosen = list(pieces)
+    most = None if limit is None else limit + len(own)
+    selects = [query.select(script, piece, limit=most, reverse=reverse) for piece in chosen]
+    streams = [_rows_of(t, query, select, own, reverse) for select in _begun(t, query, selects, own, reverse)]
+    mine = sorted((row for row in own if _is_in(chosen, query.handle, row)), reverse=reverse)
+    judged = query.judge_many(t, mine) if mine else []
+    return islice(heapq.merge(*streams, judged, key=itemgetter(0), reverse=reverse), limit)
+
+
+def _is_in(pieces: Sequence[Piece], handle: TableHandle, row: bytes) -> bool:
+    tablet = handle.tablet(row)
+    return any(
+        piece.tablet == tablet and piece.low <= row and (piece.high is None or row < piece.high)
+        for piece in pieces
+    )
+
+
+def _begun(
+    t: Selector, query: Query, selects: Sequence[TabletSelect], own: Collection[bytes], reverse: bool
+) -> list[tuple[TabletSelect, list[Found]]]:
+    """The first step of all in one round trip."""
+    if not selects:
+        return []
+    batches = t.take_batches(selects)
+    return [
+        (select, settled(t, query, batch, own, reverse=reverse))
+        for select, batch in zip(selects, batches, strict=True)
+    ]
+
+
+def _rows_of(
+    t: Selector,
+    query: Query,
+    begun: tuple[TabletSelect, list[Found]],
+    own: Collection[bytes],
+    reverse: bool,
+) -> Iterator[Found]:
+    select, found = begun
+    while True:
+        yield from found
+        if not select.more:
+            return
+        (batch,) = t.take_batches([select])
+        found = settled(t, query, batch, own, reverse=reverse)
+
+
+def settled(
+    t: rows.Reader, query: Query, batch: Batch, own: Collection[bytes] = (), *, reverse: bool = False
+) -> list[Found]:
+    """The rows of a batch in their order, those among them that the store could not judge."""
+    found: list[Found] = [one for one in batch.rows() if one[0] not in own] if own else list(batch.rows())
+    late = [row for row in batch.unsettled if row not in own]
+    if late:
+        found += query.judge_many(t, late)
+        found.sort(key=itemgetter(0), reverse=reverse)
+    return found
