@@ -244,9 +244,14 @@ class Entry:
         return self.pending is None or self.pending["kind"] != "drop"
 
     @property
+    def is_new(self) -> bool:
+        """Whether it is being made."""
+        return self.pending is not None and self.pending["kind"] == "create"
+
+    @property
     def writers_version(self) -> bytes:
         """What writers who have read this entry tell the tablets."""
-        if self.pending is not None and self.pending["kind"] != "create":
+        if self.pending is not None and not self.is_new:
             return _UNDER_WAY
         return b"%d" % self.version if self.version else b""
 
@@ -290,8 +295,9 @@ class Catalog:
         raw = self._store.one((b"HGETALL", self._store.keyspace.catalog))
         found = [_decode(value) for name, value in zip(raw[::2], raw[1::2], strict=True) if name != _EPOCH]
         names = {entry.definition.name for entry in found}
-        for name in [name for name in self.handles if name not in names]:
-            self.forget(name)
+        for name in list(self.handles):
+            if name not in names:
+                self.forget(name)
         for entry in found:
             if entry.definition.name in self.handles:
                 self.take_in(entry)
@@ -331,8 +337,10 @@ class Catalog:
         text = "" if definition is None else _encode(definition, version, pending, sweep)
         keys = [store.keyspace.catalog]
         how = "numbered" if version is None else ""
-        # Durably: tablets know of the version, and must not know of one that a failover takes back.
-        (held,) = store.call_durably(store.script("change_table", keys, name, entry.raw, text, how))
+        command = store.script("change_table", keys, name, entry.raw, text, how)
+        # Durably: a failover must not take back what others then rest upon. Nothing rests on a new table.
+        call = store.call if entry.is_new else store.call_durably
+        (held,) = call(command)
         return _decode(held) if held else None
 
     def forget(self, name: str) -> None:

@@ -290,6 +290,7 @@ class Database:
             TypeError, ValueError: ``limit`` is no int, or below 1.
         """
         check_limit(limit, 1)
+        self.client.catalog.keep_fresh()
         handle = self.client.catalog.table(table)
         key, fields = row_bytes(row), handle.columns[column]
         # Reading the cell first settles a lock that a dead client left on a committed version.

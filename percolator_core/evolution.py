@@ -94,7 +94,9 @@ class Evolution:
         entry = self._catalog.entry(name)
         if entry is None:
             raise self._unknown(name)
-        if entry.definition.index_of:
+        table = entry.definition.index_of
+        # One without its table was left by who died while he made both.
+        if table and self._catalog.entry(table) is not None:
             raise ConfigurationError(f"{name} is an index: drop its table, {entry.definition.index_of!r}")
         self._drop(name)
 
@@ -311,9 +313,10 @@ class Evolution:
         return [tag(definition.name, number) for number in range(definition.tablets)]
 
     def _fence(self, entry: Entry, tags: Sequence[bytes], fields: Sequence[bytes] = ()) -> None:
-        # Durably: what is published then rests on it.
-        script = self._store.script
-        self._store.call_durably(*[script("fence", [tag], entry.version, *fields) for tag in tags])
+        # Durably: what is published then rests on it. To a new table nobody writes by an earlier definition.
+        script, store = self._store.script, self._store
+        call = store.call if entry.is_new else store.call_durably
+        call(*[script("fence", [tag], entry.version, *fields) for tag in tags])
 
     def _settle(self, entry: Entry) -> None:
         """End, or wait for, what had begun to commit before the fence.

@@ -131,7 +131,7 @@ class Janitor:
         self,
         wanted: Callable[[FoundLock], bool],
         tablets: Sequence[tuple[str, bytes]] | None = None,
-        mend: str = "change the table later",
+        mend: str = "try again later",
     ) -> ResolvedLocks:
         """Resolve all locks of which ``wanted`` is true, of some tablets or of all; waits for live ones.
 

@@ -23,6 +23,12 @@ MAX_TIMESTAMP: Final = 2**53 - 1
 MAX_TABLETS: Final = 4096
 """Most tablets of a table."""
 
+MAX_VALUE: Final = 128 << 20
+"""Largest value in bytes. One of twice the size takes nearly as long as a server may be silent."""
+
+MAX_ROW: Final = 64 << 10
+"""Longest row key in bytes."""
+
 PUT: Final = 0
 DELETE: Final = 1
 NOTIFY: Final = 2

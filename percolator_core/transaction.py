@@ -20,6 +20,8 @@ from percolator_core.model import (
     DELETE,
     KIND,
     LOCK_MARK,
+    MAX_ROW,
+    MAX_VALUE,
     NOTIFY,
     PUT,
     VALUE,
@@ -35,12 +37,6 @@ from percolator_core.store.packing import READ
 from percolator_core.tables.operations import TypedWrites
 from percolator_core.tables.select import Batch, TabletSelect
 from percolator_core.tabletscan import Row, TabletScan, scan_bounds
-
-MAX_VALUE: Final = 128 << 20
-"""Largest value in bytes. One of twice the size takes nearly as long as a server may be silent."""
-
-MAX_ROW: Final = 64 << 10
-"""Longest row key in bytes."""
 
 CACHE_BYTES: Final = 16 << 20
 """How much a transaction keeps of what it has read; what is read beyond is not kept, and read again."""

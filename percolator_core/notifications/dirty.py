@@ -335,18 +335,18 @@ class Stranded:
 
     def __init__(self, db: Database, observed: Mapping[tuple[str, str], Sequence[str]]) -> None:
         self._client = db.client
-        handles = {table: db.catalog.table(table) for table, _ in observed}
-        weak = {table for table, column in observed if column in handles[table].definition.notify_only}
-        self._tags = [tag for table in sorted(weak) for tag in handles[table].tags]
+        self._weak = sorted(
+            {table for table, column in observed if column in db.catalog.table(table).definition.notify_only}
+        )
 
     def roll_forward(self, older_than: float) -> int:
         """Settle the locks that nobody touched for that many seconds; returns how many were committed."""
-        if not self._tags:
-            return 0
-        counts = self._client.store.call(*[(b"ZCARD", tag + b"locks") for tag in self._tags])
-        if not any(counts):
+        if not self._weak:
             return 0
         try:
+            tags = [tag for table in self._weak for tag in self._client.catalog.table(table).tags]
+            if not any(self._client.store.call(*[(b"ZCARD", tag + b"locks") for tag in tags])):
+                return 0
             return Janitor(self._client).resolve(older_than).committed
         except UnknownTable:
             return 0  # it was dropped meanwhile, with its locks

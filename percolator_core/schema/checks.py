@@ -9,7 +9,7 @@ from typing import Final
 from percolator_core.errors import ConfigurationError
 from percolator_core.keys import check_name
 from percolator_core.model import MAX_TABLETS
-from percolator_core.schema.definition import HashRule, RangeRule, TableDefinition
+from percolator_core.schema.definition import Column, HashRule, RangeRule, TableDefinition
 from percolator_core.schema.partition import tablets
 from percolator_core.schema.types import column_type
 
@@ -58,19 +58,23 @@ def _check_columns(definition: TableDefinition, where: str) -> None:
         raise ConfigurationError(f"{where}: {min(both)!r} holds data, so it cannot be notify-only")
     if not definition.key:
         raise ConfigurationError(f"{where} has no key: declare a column as PrimaryKey[…]")
-    for column in definition.columns:
-        try:
-            kind = column_type(column.type)
-        except ValueError as error:
-            raise ConfigurationError(f"{where}, column {column.name!r}: {error}") from None
-        if column.name in definition.key and (column.nullable or not kind.has_order):
-            why = "may be null" if column.nullable else f"is {kind.name}, which has no order"
-            raise ConfigurationError(f"{where}: {column.name!r} {why}, so it cannot be in the key")
     for name in (*definition.key, *(rule.column for rule in definition.indexes)):
         if name not in definition.by_name:
             raise ConfigurationError(
                 f"{where} has no column {name!r}: it has {', '.join(definition.by_name)}"
             )
+    for column in definition.columns:
+        _check_column(definition, column, where)
+
+
+def _check_column(definition: TableDefinition, column: Column, where: str) -> None:
+    try:
+        kind = column_type(column.type)
+    except ValueError as error:
+        raise ConfigurationError(f"{where}, column {column.name!r}: {error}") from None
+    if column.name in definition.key and (column.nullable or not kind.has_order):
+        why = "may be null" if column.nullable else f"is {kind.name}, which has no order"
+        raise ConfigurationError(f"{where}: {column.name!r} {why}, so it cannot be in the key")
 
 
 def _check_partition(definition: TableDefinition, where: str) -> None:

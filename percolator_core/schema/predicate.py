@@ -28,6 +28,9 @@ OPERATORS: Final[tuple[Operator, ...]] = ("=", "!=", "<=", ">=", "^=", "<", ">")
 MOST_NODES: Final = 2000
 """Comparisons and connectives of one predicate, at most."""
 
+MOST_VALUES: Final = 5000
+"""Values of one ``in_``, at most: the store is sent them with each step of a select."""
+
 MOST_DEPTH: Final = 50
 """How deeply they may be nested."""
 
@@ -240,6 +243,8 @@ def bind(predicate: Predicate, definition: TableDefinition) -> Bound:
             return Test(part.column, "null")
         if isinstance(part, In):
             kind = _ordered(part.column, definition)
+            if len(part.values) > MOST_VALUES:
+                raise ValueError(f"{part.column}: one of {len(part.values)} values is asked for: split it up")
             values = {_encoded(part.column, kind, value) for value in part.values}
             return Test(part.column, "in", tuple(sorted(values)))
         if isinstance(part, Comparison):

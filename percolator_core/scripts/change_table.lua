@@ -5,12 +5,13 @@
 
 local entry = redis.call('HGET', KEYS[1], ARGV[1])
 if entry ~= ARGV[2] then return entry or '' end
-local count = redis.call('HINCRBY', KEYS[1], '\255', 1)
+local count = string.format('%.0f', (redis.call('HGET', KEYS[1], '\255') or 0) + 1)
+redis.call('HSET', KEYS[1], '\255', count)
 if ARGV[3] == '' then
   redis.call('HDEL', KEYS[1], ARGV[1])
   return ''
 end
 entry = ARGV[3]
-if ARGV[4] == 'numbered' then entry = string.sub(entry, 1, -2) .. string.format(', "version": %.0f}', count) end
+if ARGV[4] == 'numbered' then entry = string.sub(entry, 1, -2) .. ', "version": ' .. count .. '}' end
 redis.call('HSET', KEYS[1], ARGV[1], entry)
 return entry

@@ -27,7 +27,7 @@ from typing import Final, Literal, NamedTuple
 from uuid import UUID
 
 from percolator_core.keys import encode_column
-from percolator_core.transaction import MAX_ROW
+from percolator_core.model import MAX_ROW
 
 MAX_LOADED_VALUE: Final = 64 * 1024 * 1024
 """Largest value of a record, in bytes: a task holds many records, so it is less than a transaction takes."""

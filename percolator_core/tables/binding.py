@@ -6,22 +6,18 @@ Values are encoded one by one; pydantic has checked them when the row was made.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from percolator_core.catalog import TableHandle
 from percolator_core.errors import ConfigurationError, UnknownColumn
+from percolator_core.model import MAX_ROW, MAX_VALUE
 from percolator_core.schema.definition import Column, TableDefinition
 from percolator_core.schema.keys import KeyCodec
 from percolator_core.schema.types import column_type, shown
-from percolator_core.tables.indexes import MOST_BYTES
 from percolator_core.tables.model import Field, Table, definition_of, fields_of
 
 Cells: TypeAlias = dict[str, bytes | None]
 """Encoded values of a row by column; None is null."""
-
-MOST_OF_A_VALUE: Final = 128 << 20
-"""Most bytes of a value, encoded."""
 
 
 class Binding:
@@ -62,8 +58,8 @@ class Binding:
         if missing:
             raise ConfigurationError(f"{self._name}: {missing[0]} is missing: the key is {self._key_text}")
         key = self._codec.join([self._encoded(name, values[name]) for name in self.definition.key])
-        if len(key) > MOST_BYTES:
-            raise ValueError(f"a row key has at most {MOST_BYTES} bytes, this one has {len(key)}")
+        if len(key) > MAX_ROW:
+            raise ValueError(f"a row key has at most {MAX_ROW} bytes, this one has {len(key)}")
         return key
 
     def encode(self, values: Mapping[str, Any]) -> tuple[bytes, Cells]:
@@ -156,10 +152,8 @@ class Binding:
                 raise ValueError(f"{name}: it cannot be null")
             return None
         encoded = self._encoded(name, value)
-        if len(encoded) > MOST_OF_A_VALUE:
-            raise ValueError(
-                f"{name}: it has {len(encoded)} bytes, and may have {MOST_OF_A_VALUE}: cut it up"
-            )
+        if len(encoded) > MAX_VALUE:
+            raise ValueError(f"{name}: it has {len(encoded)} bytes, and may have {MAX_VALUE}: cut it up")
         return encoded
 
 
@@ -230,13 +224,3 @@ def _must_agree(model: TableDefinition, table: TableDefinition) -> None:
             raise ConfigurationError(
                 f"table {table.name!r} does not have the model's index of {rule.column!r} ({kind}): {_NEWER}"
             )
-
-
-def agrees(model: TableDefinition, table: TableDefinition) -> bool:
-    """Whether a table that is there is the model's own: all but stored names and later additions alike."""
-
-    def bare(definition: TableDefinition) -> TableDefinition:
-        columns = tuple(replace(column, stored=column.name, missing=None) for column in definition.columns)
-        return replace(definition, columns=columns, retired=())
-
-    return bare(model) == bare(table)

@@ -18,13 +18,10 @@ from typing import Final, Protocol, TypeAlias
 
 from percolator_core.catalog import ColumnFields, TableHandle
 from percolator_core.errors import ConfigurationError, RowExists
-from percolator_core.model import DELETE, PUT, Write
+from percolator_core.model import DELETE, MAX_ROW, PUT, Write
 from percolator_core.schema.definition import Column, HashRule, IndexRule, TableDefinition
 from percolator_core.schema.keys import KeyCodec
 from percolator_core.schema.types import column_type, shown
-
-MOST_BYTES: Final = 64 << 10
-"""Longest row key, and so the longest entry."""
 
 _COMPILED: Final = "indexes"
 """Where a handle keeps what is made of its rules, among the bindings of models."""
@@ -173,7 +170,7 @@ def moves(  # noqa: PLR0917
         if old == new:
             continue
         holder = holders.get(name)
-        if index.rule.unique and new is not None and holder is not None and holder != row:
+        if index.rule.unique and new is not None and holder is not None:
             raise RowExists(
                 f"{handle.name} has a row with {name}={_shown(index, new)} already, "
                 f"{described(handle, holder)}: {name} is unique"
@@ -209,11 +206,11 @@ def indexed(handle: TableHandle, names: Iterable[str] | None = None) -> list[str
 
 def _checked(handle: TableHandle, index: Index, value: bytes, row: bytes) -> bytes:
     entry = index.entry(value, row)
-    if len(entry) > MOST_BYTES:
+    if len(entry) > MAX_ROW:
         together = "value" if index.rule.unique else "value and the row's key together"
         raise ValueError(
             f"{handle.name}, row {described(handle, row)}: {index.rule.column}: the {together} have "
-            f"{len(entry)} bytes in the index, and may have {MOST_BYTES}"
+            f"{len(entry)} bytes in the index, and may have {MAX_ROW}"
         )
     return entry
 

@@ -176,7 +176,8 @@ class TypedReads:
         binding = self._binding(table)
         query = _query(binding, where, binding.chosen(columns))
         chosen = pieces(binding.definition, query.bound)
-        return read_table(self, self._client.store.script, query, chosen)
+        own = frozenset(self.own_rows(binding.definition.name))
+        return read_table(self, self._client.store.script, query, chosen, own)
 
     def _binding(self, table: type[Table] | str) -> Binding:
         return bound(self._client.catalog.handles[table_name(table)], model_of(table))

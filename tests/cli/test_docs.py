@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "cli.md"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TEXTS = {"dream": "to sleep perchance to dream", "mercy": "the quality of mercy", "storm": "boom"}
 
 
@@ -61,6 +62,11 @@ def test_the_examples_print_what_the_page_says(project: Project) -> None:
     lines = [json.dumps({"id": row, "text": text}) for row, text in TEXTS.items()]
     (project.folder / "texts.jsonl").write_text("\n".join(lines) + "\n")
     page = PAGE.read_text()
+    python = shim.with_name("python")
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    for name, text in FILE.findall(page):
+        (project.folder / name).write_text(text)
     made = []
     for block in BLOCK.findall(page):
         printed = []

@@ -130,7 +130,7 @@ def nothing_is_under_way(db: Database) -> bool:
     return not any(entry.pending or entry.sweep for entry in db.catalog.entries())
 
 
-@pytest.mark.parametrize("finder", ["writer", "collector", "changer"])
+@pytest.mark.parametrize("finder", ["writer", "collector", "changer", "activator"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_who_comes_next_finishes(made: Database, connect: Connect, change: str, finder: str) -> None:
     writer = connect()
@@ -146,6 +146,11 @@ def test_who_comes_next_finishes(made: Database, connect: Connect, change: str, 
         elif finder == "collector":
             writer.collect_garbage(timedelta(0))
             assert nothing_is_under_way(writer)
+        elif finder == "activator":
+            activate(writer, {("docs", "rank"): ["watcher"]}, "digest")
+            tags = writer.catalog.table("docs").tags
+            known = writer.store.call(*[(b"HGET", tag + b"meta", b"orank") for tag in tags])
+            assert known == [b"watcher"] * len(tags)
         else:
             # Once it is published the change is made: then there is no such column.
             with suppress(UnknownColumn):

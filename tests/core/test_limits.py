@@ -12,10 +12,10 @@ import percolator_core as percolator
 from percolator_core import Database, Transaction, TransactionConflict
 from percolator_core.commit import CELLS_PER_CALL
 from percolator_core.keys import encode_mark
+from percolator_core.model import MAX_ROW, MAX_VALUE
 from percolator_core.notifications.ack import acknowledge
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.schema.definition import TableDefinition
-from percolator_core.transaction import MAX_ROW, MAX_VALUE
 from tests.chains import chain_of, watch
 from tests.core.conftest import BINARIES, Connect, connecting
 from tests.core.servers import Server, commit_of, die

@@ -184,7 +184,6 @@ WORKER_WITH_SELECTORS = """
     DEL {shop:t:0}rows {shop:t:0}locks {shop:t:0}meta
     DEL {shop}catalog
     HDEL {shop}catalog t
-    HSET {shop}catalog t x
     SET {shop}format 2
     SET {shop:t:0}r:row v
 """

@@ -156,7 +156,9 @@ LEFT: list[Filter] = [
 
 def encoded(definition: TableDefinition, row: Mapping[str, Any]) -> dict[str, bytes | None]:
     return {
-        column.name: None if row.get(column.name) is None else column_type(column.type).encode(row[column.name])
+        column.name: None
+        if row.get(column.name) is None
+        else column_type(column.type).encode(row[column.name])
         for column in definition.columns
     }
 
@@ -168,7 +170,8 @@ def test_the_same_rows_as_spark(spark: SparkContext) -> None:
     rows = [{"id": number, **row} for number, row in enumerate(ROWS)]
     shown = [
         tuple(
-            str(value) if isinstance(value := row.get(name), UUID | list) else value for name in definition.by_name
+            str(value) if isinstance(value := row.get(name), UUID | list) else value
+            for name in definition.by_name
         )
         for row in rows
     ]

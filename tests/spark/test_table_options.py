@@ -14,7 +14,13 @@ PLACE = {"url": "redis://:secret@h:1/0", "table": "t"}
 
 
 def test_a_read() -> None:
-    given = {"columns": "a, b,a", "partitions": "3", "AT": "2026-01-31T13:00:00+01:00", "since": "0", "lease": "5"}
+    given = {
+        "columns": "a, b,a",
+        "partitions": "3",
+        "AT": "2026-01-31T13:00:00+01:00",
+        "since": "0",
+        "lease": "5",
+    }
     found = read_options({**PLACE, **given})
     place = Place("redis://:secret@h:1/0", "default", "t")
     assert found == ReadOptions(place, 1769860800_000000, 0, ("a", "b"), "", 3, 5.0)
@@ -31,7 +37,10 @@ def test_a_write() -> None:
 
 def test_a_folder_stands_in_full() -> None:
     """Executors are elsewhere."""
-    assert read_options({"url": "embedded:state", "table": "t"}).place.url == f"embedded:{Path('state').absolute()}"
+    assert (
+        read_options({"url": "embedded:state", "table": "t"}).place.url
+        == f"embedded:{Path('state').absolute()}"
+    )
 
 
 def test_the_password_is_not_shown() -> None:

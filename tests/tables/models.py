@@ -5,8 +5,6 @@ from __future__ import annotations
 from enum import Enum, IntEnum
 
 from percolator_core import Database, Hash, Indexed, PrimaryKey, Table, Unique
-from percolator_core.evolution import Evolution
-from percolator_core.tables.model import definition_of
 
 
 class Colour(Enum):
@@ -40,4 +38,4 @@ class Seat(Table, name="seats", partition=[Hash("hall", buckets=3)]):
 
 def create(db: Database, *models: type[Table]) -> None:
     for model in models:
-        Evolution(db.client).create(definition_of(model))
+        db.create_table(model)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from percolator_core import (
     ConfigurationError,
     Database,
+    PercolatorError,
     PrimaryKey,
     RowExists,
     RowNotFound,
@@ -25,12 +26,14 @@ from percolator_core import (
     TransactionConflict,
     Unique,
 )
-from percolator_core.model import DELETE, PUT, Write
+from percolator_core.evolution import Evolution
+from percolator_core.model import DELETE, MAX_ROW, PUT, Write
 from percolator_core.schema.definition import Column, HashRule, IndexRule, TableDefinition
 from percolator_core.schema.keys import KeyCodec
-from percolator_core.schema.predicate import Predicate
+from percolator_core.schema.predicate import ColumnExpression, Predicate
+from percolator_core.schema.types import column_type
 from percolator_core.tables import lookup, rows
-from percolator_core.tables.indexes import MOST_BYTES, Index, index_definition
+from percolator_core.tables.indexes import Index, index_definition
 from percolator_core.tables.model import definition_of
 from percolator_core.tables.verify import Difference, check_indexes
 from tests.core.servers import some_namespace
@@ -204,7 +207,7 @@ def test_what_is_refused_leaves_nothing_behind(users: Database) -> None:
         with pytest.raises(
             ValueError, match=r"users, row name='bob': city: the value and the row's key toget"
         ):
-            t.update(User(name="bob", city="x" * MOST_BYTES, age=7))
+            t.update(User(name="bob", city="x" * MAX_ROW, age=7))
         assert not t.own_rows("users")
         assert not t.own_rows("users(city)")
     assert cities(users) == [("Rome", "bob")]
@@ -498,6 +501,13 @@ def test_a_select_by_an_index_reads_little(hall: Database) -> None:
         assert t.cost.scanned <= 8
 
 
+def test_a_limit_is_reached_sooner_without_sorting_all_entries(hall: Database) -> None:
+    where = SEAT.level.in_([3, 4])
+    assert "index seats(level), 2 values" in hall.snapshot().explain(Seat, where)
+    assert "tablets" in hall.snapshot().explain(Seat, where, limit=1)
+    assert "index seats(level), 1 value" in hall.snapshot().explain(Seat, SEAT.level == 3, limit=1)
+
+
 def test_own_writes_are_found_by_an_index(hall: Database) -> None:
     t = hall.begin()
     where = GUEST == b"guest 07"
@@ -514,6 +524,67 @@ def test_own_writes_are_found_by_an_index(hall: Database) -> None:
     t.update(Person(number=1, badge=5))
     assert [one.number for one in t.select(Person, where=PERSON.badge.in_([2, 5]))] == [1]
     t.rollback()
+
+
+def test_a_select_of_a_transaction_that_is_over_is_refused(hall: Database) -> None:
+    t = hall.begin()
+    t.commit()
+    for model, where in ((Person, PERSON.badge == 300), (Seat, GUEST == b"guest 07")):
+        with pytest.raises(PercolatorError, match="the transaction is committed"):
+            list(t.select(model, where=where))
+
+
+def test_rows_older_than_an_indexed_column_are_found_by_its_default(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = definition_of(User)
+    level = Column("level", "int", missing=column_type("int").encode(7))
+    index = IndexRule("level", False, "users(level)")
+    more = plain.with_(columns=(*plain.columns, level), indexes=(*plain.indexes, index))
+    Evolution(db.client).create(more)
+    put(db, User(name="ada"))
+    with db.transaction() as t:
+        t.insert("users", name="bob", city=None, email=None, age=None, level=7)
+    monkeypatch.setattr(lookup, "FEW", 0)
+    monkeypatch.setattr(lookup, "A_FETCH", 0)
+    found = db.snapshot().select("users", where=SEAT.level == 7)
+    assert [row["name"] for row in found] == ["ada", "bob"]
+
+
+def test_an_index_outlives_new_names_of_its_columns(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(db, User)
+    put(db, User(name="ada", city="Rome", email="a@x"), User(name="bob", city="Oslo"))
+    for old, new in (("city", "row"), ("name", "city"), ("email", "name"), ("row", "town")):
+        db.rename_column("users", old, new)
+    monkeypatch.setattr(lookup, "FEW", 0)
+    monkeypatch.setattr(lookup, "A_FETCH", 1)
+    with db.transaction() as t:
+        t.update("users", city="bob", town="Rome", name="b@x")
+        with pytest.raises(
+            RowExists, match="users has a row with name='a@x' already, city='ada': name is uni"
+        ):
+            t.insert("users", city="eve", name="a@x")
+        where = ColumnExpression("town") == "Rome"
+        assert [row["city"] for row in t.select("users", where=where)] == ["ada", "bob"]
+    snapshot = db.snapshot()
+    assert "index" in snapshot.explain("users", where, limit=1)
+    assert [row["city"] for row in snapshot.select("users", where=where, limit=1)] == ["ada"]
+    assert [row["city"] for row in snapshot.select("users", where=ColumnExpression("name") == "b@x")] == [
+        "bob"
+    ]
+    assert agree(db, "users")
+
+
+def test_a_model_that_does_not_know_of_an_index_keeps_it(db: Database) -> None:
+    plain = definition_of(User)
+    Evolution(db.client).create(plain.with_(indexes=(*plain.indexes, IndexRule("age", True, "users(age)"))))
+    put(db, User(name="ada", age=3), User(name="bob", age=4))
+    with db.transaction() as t:
+        t.update(User(name="ada", age=5))
+        with pytest.raises(RowExists, match="age=4 already, name='bob'"):
+            t.update(User(name="ada", age=4))
+    assert entries(db.snapshot(), "users(age)") == [(4, b"bob"), (5, b"ada")]
+    assert agree(db, User)
 
 
 def test_an_old_snapshot_is_read_by_the_index_of_then(hall: Database) -> None:

@@ -13,7 +13,7 @@ import percolator_core
 from percolator_core import ConfigurationError, Database
 from percolator_core.schema.definition import Column
 from percolator_core.schema.keys import KeyCodec
-from percolator_core.schema.predicate import Comparison, IsNull, Not, bind
+from percolator_core.schema.predicate import Comparison, In, IsNull, Not, bind
 from percolator_core.schema.types import column_type
 from percolator_core.tables import select as select_module
 from tests.core.servers import Server, binaries, some_namespace
@@ -258,6 +258,52 @@ def test_a_column_that_was_added_has_its_default(db: Database) -> None:
         assert (batch.keys, list(batch.rows())) == (keys, laid.expected([word, added], bound, 100)[0])
     (batch,) = laid.steps(laid.select([added]), 100)
     assert list(batch.rows()) == [(b"new", (number(8),)), (b"old", (number(7),))]
+
+
+def test_what_hangs_on_a_null_is_unknown(db: Database) -> None:
+    other = Column("other", "int", nullable=True)
+    laid = Laid(db, definition_of([KEY], [other, TEXT]))
+    laid.rows = {
+        f"{a} {b}".encode(): [
+            {"other": None if a is None else number(a), "text": None if b is None else b.encode()}
+        ]
+        for a in (None, 0, 1)
+        for b in (None, "a", "b")
+    }
+    laid.put()
+    left, right = Comparison("other", "=", 1), Comparison("text", "=", "a")
+    tests = [
+        left,
+        left & right,
+        left | right,
+        Comparison("other", "!=", 1),
+        In("other", (0,)),
+        Comparison("text", "^=", ""),
+    ]
+    for predicate in (*tests, *map(Not, tests), Not(Not(left | right)), Not(left) | Not(right)):
+        bound = bind(predicate, laid.definition)
+        (batch,) = laid.steps(laid.select([TEXT], bound), 100)
+        assert list(batch.rows()) == laid.expected([TEXT], bound, 100)[0], predicate
+
+
+def test_a_lock_on_what_the_predicate_asks_for(db: Database) -> None:
+    laid = numbered(db, 3)
+    laid.locks[b"0001"] = (NUMBER, 50)
+    laid.put()
+    bound = bind(Comparison("n", "=", 2), laid.definition)
+    (batch,) = laid.steps(laid.select([TEXT], bound), 100)
+    assert (batch.keys, batch.unsettled) == ([b"0002"], [b"0001"])
+    (batch,) = laid.steps(laid.select([TEXT]), 100)
+    assert len(batch) == 3
+
+
+def test_a_page_counts_unsettled_rows(db: Database) -> None:
+    laid = numbered(db, 6)
+    laid.locks = dict.fromkeys([b"0001", b"0002", b"0004"], (NUMBER, 50))
+    laid.put()
+    bound = bind(Comparison("n", ">=", 0), laid.definition)
+    batches = list(laid.steps(laid.select([NUMBER], bound, page=2), 100))
+    assert [len(batch) + len(batch.unsettled) for batch in batches] == [2, 2, 2]
 
 
 def test_parts_of_keys_are_taken_apart(db: Database) -> None:
