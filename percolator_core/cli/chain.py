@@ -50,6 +50,8 @@ def check(
                 observer.function_name,
             )
     sizes = f"{count_of(len(chain.tables), 'table')}, {count_of(len(chain.observers), 'observer')}"
+    if chain.schemas and not chain.models:
+        sizes += f"; the typed tables of {', '.join(chain.schemas)} were not looked at"
     title = Text(f"chain {chain.name}: {sizes}")
     outputs.current().result(_as_data(chain), title, "", shown)
 
@@ -103,6 +105,7 @@ def _as_data(chain: Chain) -> dict[str, Any]:
         "chain": chain.name,
         "path": str(chain.path),
         "tables": [table_data(one) for one in chain.tables],
+        "schemas": list(chain.schemas),
         "generations": [[observer.name for observer in generation] for generation in chain.order()],
         "observers": [_observer_data(observer) for observer in chain.observers.values()],
     }

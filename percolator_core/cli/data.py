@@ -38,15 +38,6 @@ if TYPE_CHECKING:
     from percolator_core.tabletscan import Row
 
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table.", show_default=False)]
-RowKey = Annotated[
-    bytes,
-    typer.Argument(
-        metavar="ROW",
-        parser=parse_bytes,
-        help="The row key: text, hex:… or base64:…",
-        show_default=False,
-    ),
-]
 AnyRow = Annotated[
     str,
     typer.Argument(

@@ -13,7 +13,7 @@ from rich.tree import Tree
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.bytestext import json_bytes, show_bytes
-from percolator_core.cli.data import RowKey, TableName
+from percolator_core.cli.data import AnyRow, TableName
 from percolator_core.cli.options import (
     DEFAULT_URL,
     ChainPath,
@@ -24,6 +24,7 @@ from percolator_core.cli.options import (
 )
 from percolator_core.cli.output import Failure, count_of
 from percolator_core.cli.times import show_time
+from percolator_core.cli.typedtext import parse_row
 
 if TYPE_CHECKING:
     from percolator_core.observers import Chain
@@ -48,7 +49,7 @@ _SAID: Final = {"put": "written", "delete": "deleted", "notify": "notified"}
 def trace(
     path: ChainPath,
     table: TableName,
-    row: RowKey,
+    row: AnyRow,
     *,
     column: Annotated[
         str | None, typer.Option("--column", metavar="C", help="Only this column.", show_default=False)
@@ -66,10 +67,11 @@ def trace(
     wanted = _parse_change(change)
     chain = load_chain(path, import_functions=False)
     with connect_to_existing(url, namespace, chain) as db:
-        found = read_trace(db, chain, table, row, column, change=wanted, depth=depth)
+        key = parse_row(db.catalog.table(table).definition, row)
+        found = read_trace(db, chain, table, key, column, change=wanted, depth=depth)
     if not found.changes:
         raise Failure(
-            f"row {show_bytes(row, _LONGEST_ROW)} of {table} has no such change that an observer watches, or "
+            f"row {show_bytes(key, _LONGEST_ROW)} of {table} has no such change that an observer watches, or "
             f"garbage collection has dropped it: `percolator scan {table}` lists the rows that there are"
         )
     output = outputs.current()

@@ -348,6 +348,12 @@ def test_history_of_a_typed_cell(project: Project, shop: Any) -> None:
     assert project("history", "orders", "shop=south number=120", "shop").code == 1
 
 
+def test_trace_of_a_typed_row(project: Project, shop: Any) -> None:
+    found = project.ok("trace", "shop", "orders", "shop=north number=-7", "--json").json
+    assert [change["column"] for change in found["changes"]] == ["paid"]
+    assert "lacks number" in project("trace", "shop", "orders", "shop=north").error
+
+
 def test_a_time_that_has_not_come_yet(filled: Project) -> None:
     ended = filled("scan", "docs", "--at", "2100-01-01T00:00:00Z", "--json")
     assert ended.code == 2

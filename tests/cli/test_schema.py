@@ -177,7 +177,9 @@ def test_typed_tables_in_check_graph_and_tables(project: Project, shop: Any) -> 
         "tags",
     ]
     assert project.ok("check", "shop").out.startswith("chain shop: 3 tables, 1 observer\n")
-    assert project.ok("check", "shop", "--no-import").code == 0
+    unseen = project.ok("check", "shop", "--no-import").out.splitlines()[0]
+    assert unseen == "chain shop: 1 table, 1 observer; the typed tables of cli_models were not looked at"
+    assert checked["schemas"] == ["cli_models"]
     assert '(["orders.paid"]):::column' in project.ok("graph", "shop").out
     (project.folder / "shop" / "total.yaml").write_text(
         typed.FILES["shop/total.yaml"].replace("paid", "payd")

@@ -24,7 +24,6 @@ from tests.spark.tables import DEFINITION, Document, Tables
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
 
 
 @pytest.fixture
@@ -172,7 +171,7 @@ def test_a_stream_into_another_table(session: SparkSession, tables: Tables, tmp_
         sink = {"url": tables.url, "namespace": copy.namespace, "table": "documents"}
         counts: list[int] = []
 
-        def pour() -> StreamingQuery:
+        def pour() -> None:
             stream: DataFrame = (
                 session.readStream.format("percolator")
                 .options(**tables.options, since="0", partitions="1")
@@ -189,7 +188,6 @@ def test_a_stream_into_another_table(session: SparkSession, tables: Tables, tmp_
             )
             query.awaitTermination()
             counts.append(sum(progress.numInputRows for progress in query.recentProgress))
-            return query
 
         tables.insert(*(Document(url=f"u{number}", size=1) for number in range(10)))
         pour()

@@ -24,7 +24,7 @@ def test_a_read() -> None:
     found = read_options({**PLACE, **given})
     place = Place("redis://:secret@h:1/0", "default", "t")
     assert found == ReadOptions(place, 1769860800_000000, 0, ("a", "b"), "", 3, 5.0)
-    assert read_options({**PLACE, "at": "17", "namespace": "n"}) == ReadOptions(
+    assert read_options({**PLACE, "at": "17", "namespace": "n", "partitions": "4"}) == ReadOptions(
         Place("redis://:secret@h:1/0", "n", "t"), 17
     )
 

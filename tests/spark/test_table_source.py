@@ -27,6 +27,7 @@ from percolator_core import (
     UnknownTable,
     connect,
 )
+from percolator_core.schema.predicate import ColumnExpression
 from percolator_core.spark import plain_table_error, read_table, snapshot_views
 from percolator_core.spark.tables.lease import Lease
 from tests.spark.tables import Document, Tables
@@ -126,7 +127,8 @@ def test_a_read(session: SparkSession, tables: Tables) -> None:
 
 def test_columns_filter_and_a_schema(session: SparkSession, tables: Tables) -> None:
     filled(tables)
-    where = (Document.size >= 4) & (Document.at < NOON + timedelta(hours=6))  # type: ignore[operator]
+    size, at = (ColumnExpression(name) for name in ("size", "at"))
+    where = (size >= 4) & (at < NOON + timedelta(hours=6))
     frame = read_table(
         session, tables.url, "documents", namespace=tables.db.namespace, columns=["size", "url"], where=where
     )

@@ -224,7 +224,7 @@ def test_indexes_move_with_the_rows(tables: Tables) -> None:
 
     assert run({"id": 1, "mail": "a", "town": "x"}, {"id": 2, "mail": "b", "town": "x"}) == {"new": 2}
     assert run({"id": 1, "mail": "c", "town": "y"}) == {"changed": 1}
-    assert [row.id for row in tables.db.snapshot().select(Account, Account.town == "x")] == [2]  # type: ignore[arg-type]
+    assert [row.id for row in tables.db.snapshot().select(Account, Account.town == "x")] == [2]
     assert run({"id": 3, "mail": "a", "town": None}) == {"new": 1}
     with pytest.raises(RowExists, match="mail"):
         run({"id": 4, "mail": "b", "town": None})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -19,8 +20,8 @@ Choice = TypeVar("Choice", bound=str)
 LEASE: Final = 600.0
 """Seconds for which a read's snapshot stays pinned while no task of it runs."""
 
-MOST_PARTITIONS: Final = 32
-"""Tasks of one read, unless the option ``partitions`` says how many."""
+FEWEST_PARTITIONS: Final = 4
+"""Tasks of one read on a small machine, unless the option ``partitions`` says how many."""
 
 _PLACE: Final = frozenset({"url", "namespace", "table"})
 _READ: Final = _PLACE | {"at", "columns", "filter", "lease", "partitions", "since"}
@@ -51,7 +52,7 @@ class ReadOptions:
     since: int | None = None
     columns: tuple[str, ...] | None = None
     filter: str = ""
-    partitions: int = MOST_PARTITIONS
+    partitions: int = FEWEST_PARTITIONS
     lease: float = LEASE
 
 
@@ -76,7 +77,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         since=_since(found["since"]) if "since" in found else None,
         columns=None if columns is None else _names(columns),
         filter=found.get("filter", ""),
-        partitions=int(_number("partitions", found.get("partitions", str(MOST_PARTITIONS)), whole=True)),
+        partitions=int(_number("partitions", found.get("partitions", str(_partitions())), whole=True)),
         lease=_number("lease", found.get("lease", str(LEASE))),
     )
 
@@ -121,6 +122,11 @@ def _names(text: str) -> tuple[str, ...]:
             f"the option 'columns' is names with commas between them, such as url,page_rank, not {text!r}"
         )
     return names
+
+
+def _partitions() -> int:
+    """Two a core of the driver's machine: a task costs Spark some 50 ms, and a server feeds few at a time."""
+    return max(FEWEST_PARTITIONS, 2 * (os.cpu_count() or 1))
 
 
 def _since(text: str) -> int:

@@ -17,7 +17,8 @@
                     beginning. Adds the columns ``_commit_timestamp`` and ``_deleted``; a stream needs it
 ``columns``         read: only these, with commas between them
 ``filter``          read: only rows for which this is true, as ``percolator scan`` takes it
-``partitions``      read: tasks at most, 32 when left out
+``partitions``      read: tasks at most; when left out two for each core of the driver's machine, but 4 at
+                    least
 ``lease``           seconds for which a snapshot stays pinned while no task of its read runs; 600 when left
                     out
 ``mode_of_rows``    write: ``upsert`` (when left out), ``insert``, ``update`` or ``remove``
