@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from percolator_core.model import Cell, Version
     from percolator_core.observers import Chain, ObserverTransaction
     from percolator_core.schema.definition import TableDefinition
+    from percolator_core.schema.predicate import col
     from percolator_core.snapshot import Snapshot
     from percolator_core.store.durability import Durability
     from percolator_core.tables.model import Hash, Indexed, PrimaryKey, Range, Table, Unique
@@ -68,6 +69,7 @@ __all__ = [
     "UnknownTable",
     "Version",
     "Worker",
+    "col",
     "connect",
 ]
 
@@ -100,6 +102,7 @@ _HOMES = {
         "ObserverTransaction",
     ),
     "percolator_core.schema.definition": ("TableDefinition",),
+    "percolator_core.schema.predicate": ("col",),
     "percolator_core.snapshot": ("Snapshot",),
     "percolator_core.store.durability": ("Durability",),
     "percolator_core.tables.model": (

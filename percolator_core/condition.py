@@ -59,6 +59,12 @@ class Condition:
             raise ValueError(f"{text!r}: a revision is a number, so write for instance {REVISION}<2")
         return cls(name, op, int(value))
 
+    @staticmethod
+    def name_in(text: str) -> str | None:
+        """The name at the front of a condition; None if the text is none."""
+        found = _CONDITION.fullmatch(text)
+        return None if found is None else found[1]
+
     def holds(self, found: bytes | int | None) -> bool:
         """Whether what was found meets it; None meets nothing."""
         return found is not None and OPERATORS[self.op](found, self.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -263,6 +263,7 @@ class Database:
         """The tables as of a timestamp (microseconds), an aware datetime, or now.
 
         Raises:
+            TypeError: ``at`` is neither int nor datetime.
             ValueError: a datetime without a time zone, or a time that has not come yet, which has no
             snapshot.
         """
@@ -376,7 +377,10 @@ def _timestamp(at: int | datetime) -> int:
     if isinstance(at, datetime):
         if at.tzinfo is None:
             raise ValueError(f"{at} has no time zone: give an aware datetime")
-        at = int((at - datetime.fromtimestamp(0, at.tzinfo)) / timedelta(microseconds=1))
+        # In UTC: the difference of two times in one zone takes no heed of summer time.
+        at = int((at - datetime.fromtimestamp(0, UTC)) / timedelta(microseconds=1))
+    if isinstance(at, bool) or not isinstance(at, int):
+        raise TypeError(f"at is a timestamp, which is an int, or an aware datetime, not {type(at).__name__}")
     if not 0 < at <= MAX_TIMESTAMP:
         raise ValueError(f"a timestamp is microseconds since 1970, 1 to 2**53 - 1, not {at}")
     return at

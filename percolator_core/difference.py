@@ -1,6 +1,7 @@
 """What changed in a table between two moments: two snapshots, read side by side in the order of the keys.
 
-Both are pinned meanwhile. Memory is bounded: of each snapshot the client holds a step of a scan.
+Both are pinned meanwhile. Memory is bounded: of each snapshot the client holds a step of a scan, and a few
+hundred rows that differ.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from percolator_core.catalog import TableHandle
 from percolator_core.database import Database
 from percolator_core.schema.plan import pieces
 from percolator_core.schema.predicate import Predicate, bind, columns_of
-from percolator_core.snapshot import Snapshot
+from percolator_core.snapshot import BYTES_AT_ONCE, Snapshot
 from percolator_core.tables import rows
 from percolator_core.tables.binding import bound, model_of, table_name
 from percolator_core.tables.model import Table
 from percolator_core.tables.query import Query, in_order
+
+_AT_ONCE: Final = 256
+"""Rows of which is read at once what one of the moments lacks; fewer if they are large."""
 
 Kind: TypeAlias = Literal["added", "removed", "changed"]
 RawFilter: TypeAlias = Callable[[bytes, Mapping[str, bytes]], bool]
@@ -92,6 +96,8 @@ def changes(
 
 Cells: TypeAlias = Mapping[str, Any]
 _Rows: TypeAlias = Generator[tuple[bytes, Cells], None, None]
+_Pair: TypeAlias = tuple[bytes, Cells | None, Cells | None]
+"""A row at both moments; None for what was not read of it."""
 
 
 class _Source(Protocol):
@@ -100,8 +106,8 @@ class _Source(Protocol):
     def read(self, snapshot: Snapshot) -> _Rows:
         """The rows that are wanted in this snapshot, perhaps, in the order of their keys."""
 
-    def completed(self, snapshot: Snapshot, row: bytes) -> Cells | None:
-        """A row that the snapshot's ``read`` did not have."""
+    def completed(self, snapshot: Snapshot, some: Sequence[bytes]) -> Iterable[Cells | None]:
+        """Rows that the snapshot's ``read`` did not have."""
 
     def change(self, row: bytes, old: Cells | None, new: Cells | None) -> RowChange | None:
         """The change, if it is one that is wanted."""
@@ -109,19 +115,36 @@ class _Source(Protocol):
 
 def _differing(earlier: Snapshot, later: Snapshot, source: _Source) -> Iterator[RowChange]:
     with earlier, later, closing(source.read(earlier)) as left, closing(source.read(later)) as right:
-        for row, old, new in _side_by_side(left, right):
-            change = source.change(
-                row,
-                source.completed(earlier, row) if old is None else old,
-                source.completed(later, row) if new is None else new,
-            )
-            if change is not None:
-                yield change
+        for some in _batches(_side_by_side(left, right)):
+            old = iter(source.completed(earlier, [row for row, cells, _ in some if cells is None]))
+            new = iter(source.completed(later, [row for row, _, cells in some if cells is None]))
+            for row, before, after in some:
+                change = source.change(
+                    row, next(old) if before is None else before, next(new) if after is None else after
+                )
+                if change is not None:
+                    yield change
+
+
+def _batches(every: Iterator[_Pair]) -> Iterator[list[_Pair]]:
+    """Rows that are not as they were, some at a time: what one moment lacks of them is read at once."""
+    some: list[_Pair] = []
+    size = 0
+    for row, old, new in every:
+        if old == new:
+            continue
+        some.append((row, old, new))
+        size += sum([len(cell) for cells in (old, new) if cells for cell in cells.values() if cell])
+        if len(some) == _AT_ONCE or size > BYTES_AT_ONCE:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def _side_by_side(
     left: Iterator[tuple[bytes, Cells]], right: Iterator[tuple[bytes, Cells]]
-) -> Iterator[tuple[bytes, Cells | None, Cells | None]]:
+) -> Iterator[_Pair]:
     """The rows of both in order; None for what one of them lacks."""
     old, new = next(left, None), next(right, None)
     while old is not None or new is not None:
@@ -162,8 +185,8 @@ class _Raw:
         # A filter may ask for any column.
         yield from snapshot.scan(self._table, columns=self._columns if self._where is None else None)
 
-    def completed(self, snapshot: Snapshot, row: bytes) -> Cells | None:  # noqa: ARG002
-        return None
+    def completed(self, snapshot: Snapshot, some: Sequence[bytes]) -> Iterable[Cells | None]:  # noqa: ARG002
+        return [None] * len(some)
 
     def change(self, row: bytes, old: Cells | None, new: Cells | None) -> RowChange | None:
         if self._where is not None:
@@ -209,8 +232,10 @@ class _Typed:
         for row, values in found:
             yield row, dict(zip(self._names, values, strict=True))
 
-    def completed(self, snapshot: Snapshot, row: bytes) -> Cells | None:
-        return rows.read(snapshot, self._query.handle, row, self._names) if self._may_differ else None
+    def completed(self, snapshot: Snapshot, some: Sequence[bytes]) -> Iterable[Cells | None]:
+        if not self._may_differ:
+            return [None] * len(some)
+        return rows.read_many(snapshot, self._query.handle, some, self._names)
 
     def change(self, row: bytes, old: Cells | None, new: Cells | None) -> RowChange | None:
         found = _change(row, old, new, self._names)

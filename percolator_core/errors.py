@@ -6,7 +6,7 @@
     ├── ConfigurationError        a declaration, URL, server setting or version that cannot work
     │   └── CyclicChain           observers that would wake each other for ever
     ├── UnknownTable, UnknownColumn
-    ├── RowExists, RowNotFound    reserved for typed tables, which are not in this version: never raised
+    ├── RowExists, RowNotFound    a row of a typed table is there already, or is not: nothing was written
     ├── TransactionConflict       aborted, nothing written: run it again
     │   └── TransactionAborted    rolled back by another client, or by a failover: run it again
     ├── LockTimeout               a reader waited too long for a live lock
@@ -55,11 +55,17 @@ class UnknownColumn(PercolatorError):
 
 
 class RowExists(PercolatorError):
-    """An insert met a row with the same primary key."""
+    """There is a row with that primary key, or with that value in a column that is unique.
+
+    Of what was refused nothing is buffered: the transaction may go on. Use upsert, or another key or value.
+    """
 
 
 class RowNotFound(PercolatorError):
-    """An update met no row with that primary key."""
+    """There is no row with that primary key to update: use insert or upsert.
+
+    Nothing of the update is buffered: the transaction may go on.
+    """
 
 
 class TransactionConflict(PercolatorError):

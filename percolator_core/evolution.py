@@ -198,7 +198,7 @@ class Evolution:
             return
         if entry.pending is not None:
             self.finish(entry, sweep=False)
-        elif entry.writers_version == version:
+        elif entry.writers_version == version and not self._all_have(entry, version):
             # Entry and tablets do not agree, and nobody is about to change that: a failover lost one of both.
             held = self._begin(entry, _plain("define", definition=to_json(entry.definition)))
             if held is not None:
@@ -312,6 +312,15 @@ class Evolution:
         tag = self._store.keyspace.tag
         return [tag(definition.name, number) for number in range(definition.tablets)]
 
+    def _all_have(self, entry: Entry, version: bytes) -> bool:
+        """Whether all tablets of a table have a version: then not it has changed, but another one beside it.
+
+        To give it a new one all the same would put out others who write to it, who would then do likewise to
+        the next table; and an index that is newer than the end of its table is not dropped with it.
+        """
+        wanted = [(b"HGET", tag + b"meta", b"version") for tag in self._tags(entry.definition)]
+        return all((found or b"") == version for found in self._store.call(*wanted))
+
     def _fence(self, entry: Entry, tags: Sequence[bytes], fields: Sequence[bytes] = ()) -> None:
         # Durably: what is published then rests on it. To a new table nobody writes by an earlier definition.
         script, store = self._store.script, self._store
@@ -372,7 +381,8 @@ class Evolution:
         for number in spread.tablets_with(value):
             tag = self._store.keyspace.tag(definition.name, number)
             low, high = self._beside(spread, tag, value)
-            below, above = below or low, above or high
+            # A row may have a key without a byte, so these are not asked whether they are true.
+            below, above = low if below is None else below, high if above is None else above
         if below is not None and above is not None:
             raise ConfigurationError(
                 f"table {definition.name!r}: a split there would move rows, such as {spread.describe(below)} "

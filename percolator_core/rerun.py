@@ -15,17 +15,18 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from percolator_core.condition import REVISION, ROW, Condition
+from percolator_core.choice import Asked, Choice, choice, of_runs
+from percolator_core.condition import Condition
 from percolator_core.errors import ConfigurationError, SnapshotTooOld, TransactionConflict
 from percolator_core.keys import acknowledgement
 from percolator_core.model import DELETE, Version, Write, unpack_version
 from percolator_core.notifications.ack import Ack
 from percolator_core.notifications.activation import active
-from percolator_core.tabletscan import PAGE_BYTES, scan_bounds
+from percolator_core.tabletscan import PAGE_BYTES
 
 if TYPE_CHECKING:
     from percolator_core.catalog import TableHandle
@@ -85,12 +86,13 @@ def rerun(
     db: Database,
     chain: Chain,
     observer: str,
-    where: Iterable[str | Condition] = (),
+    where: Iterable[Asked] = (),
     *,
     limit: int | None = None,
     rate: float | None = None,
     dry_run: bool = False,
     progress: Callable[[RerunCounts], object] | None = None,
+    to_bytes: Callable[[str], bytes] = str.encode,
 ) -> RerunCounts:
     """Make cells of an observer dirty again, so that workers redo them, and what follows from them.
 
@@ -105,25 +107,36 @@ def rerun(
         db: where the tables are.
         chain: the chain that is active there.
         observer: the observer's name.
-        where: conditions that a cell must meet, all of them; as text, or as `Condition`.
+        where: conditions that a cell must meet, all of them. On the revision, and on rows of raw tables: as
+            text, ``language=en``, or as `Condition`. On rows of typed tables: as a predicate,
+            ``Document.page_rank > 0.5``, or as text, ``page_rank > 0.5 and url ^= 'https:'``.
         limit: choose so many cells at most, 1 or more.
         rate: choose so many cells a second at most, above 0.
         dry_run: only count.
         progress: called with the counts after each batch. What it raises ends the rerun between two batches.
+        to_bytes: makes the values in texts for raw tables bytes; their UTF-8 unless told otherwise.
 
     Raises:
         ConfigurationError: the chain has no such observer, or another chain is active; the message says how
             to mend it.
-        ValueError: a condition, limit or rate that cannot be.
-        UnknownColumn: a condition names a notify-only column.
+        TypeError, ValueError: a condition, limit or rate that cannot be.
+        UnknownTable: an observed table is not there.
+        UnknownColumn: a condition names a notify-only column, or one that a typed table does not have.
         TransactionConflict, LockTimeout, CommitUndetermined, StoreUnavailable: call it again.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit is 1 or more, not {limit}")
     if rate is not None and not rate > 0:
         raise ValueError(f"rate is a number of cells a second above 0, not {rate}")
-    conditions = [Condition.parse(one) if isinstance(one, str) else one for one in where]
-    work = _Rerun(db, _active(db, chain, observer), conditions, limit, rate, dry_run=dry_run, tell=progress)
+    asked = list(where)
+    runs = of_runs(asked)
+    observed = _active(db, chain, observer)
+    # All conditions are looked at before anything is done.
+    choices = {
+        table: choice(db.catalog.table(table), asked, to_bytes)
+        for table in dict.fromkeys(table for table, _ in observed.observe)
+    }
+    work = _Rerun(db, observed, choices, runs, limit=limit, rate=rate, dry_run=dry_run, tell=progress)
     return work.run()
 
 
@@ -147,19 +160,20 @@ def _inactive(db: Database, name: str) -> ConfigurationError:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One tablet, and what is read of its rows."""
+    """Rows of one tablet up to ``high``, and what is read of them."""
 
     handle: TableHandle
     tag: bytes
+    high: bytes | None
     column: bytes
     acked: bytes
-    beside: tuple[bytes, ...]
+    choice: Choice
     counts: CellCounts
 
     @property
     def columns(self) -> list[bytes]:
         """All that is read, encoded: observed column, acknowledgement, columns of conditions."""
-        return [self.column, self.acked, *self.beside]
+        return [self.column, self.acked, *self.choice.columns]
 
 
 class _Taken(NamedTuple):
@@ -177,20 +191,19 @@ class _Rerun:
         self,
         db: Database,
         observer: Observer,
-        conditions: Sequence[Condition],
+        choices: Mapping[str, Choice],
+        of_the_run: Sequence[Condition],
+        *,
         limit: int | None,
         rate: float | None,
-        *,
         dry_run: bool,
         tell: Callable[[RerunCounts], object] | None,
     ) -> None:
         self._db = db
         self._store = db.store
         self._observer = observer
-        self._of_the_row = [one for one in conditions if one.name == ROW]
-        self._of_the_run = [one for one in conditions if one.name == REVISION]
-        self._of_columns = [one for one in conditions if one.name not in (ROW, REVISION)]
-        self._low, self._high = _bounds(self._of_the_row)
+        self._choices = choices
+        self._of_the_run = of_the_run
         self._limit = limit
         self._rate = rate
         self._dry_run = dry_run
@@ -202,24 +215,22 @@ class _Rerun:
 
     def run(self) -> RerunCounts:
         """All tablets of all columns that the observer watches."""
-        if self._high is not None and self._low >= self._high:
-            return self._counts
         for table, column in self._observer.observe:
-            for place in self._places(table, column):
-                low = b"[" + self._low
+            for place, first in self._places(table, column):
+                low = b"[" + first
                 while low and not self._is_enough():
                     low = self._batch(place, low)
                     self._hold_back()
         return self._counts
 
-    def _places(self, table: str, column: str) -> list[_Place]:
-        handle = self._db.catalog.table(table)
+    def _places(self, table: str, column: str) -> Iterator[tuple[_Place, bytes]]:
+        """Where to look for cells, each with the row key to begin at."""
+        handle, found = self._db.catalog.table(table), self._choices[table]
         encoded = handle.encode(column)
         acked = acknowledgement(self._observer.name, encoded)
-        beside = tuple(handle.columns[one.name].encoded for one in self._of_columns)
         counts = self._counts.columns[f"{table}.{column}"] = CellCounts()
-        tags = [handle.tag(self._low)] if self._high == self._low + b"\0" else handle.tags
-        return [_Place(handle, tag, encoded, acked, beside, counts) for tag in tags]
+        for tag, low, high in found.ranges:
+            yield _Place(handle, tag, high, encoded, acked, found, counts), low
 
     def _is_enough(self) -> bool:
         return self._limit is not None and self._counts.chosen >= self._limit
@@ -260,7 +271,7 @@ class _Rerun:
         with self._db.transaction() as t:
             found, resume = self._read(t, place, low)
             cells = [(row, versions) for row, versions in found if self._is_known(versions)]
-            rows = [row for row, versions in cells if self._is_chosen(row, versions)]
+            rows = [row for row, versions in cells if self._is_chosen(place, row, versions)]
             if self._limit is not None:
                 rows = rows[: self._limit - self._counts.chosen]
             if not self._dry_run:
@@ -272,7 +283,7 @@ class _Rerun:
     def _read(
         self, t: Transaction, place: _Place, low: bytes
     ) -> tuple[list[tuple[bytes, list[Version | None]]], bytes]:
-        high = b"+" if self._high is None else b"(" + self._high
+        high = b"+" if place.high is None else b"(" + place.high
         bounds = (t.start_timestamp, low, high, self._page, PAGE_BYTES, b"forward")
         reply = self._store.one(self._store.script("scan", [place.tag], *bounds, *place.columns))
         if reply[0] != b"rows":
@@ -302,14 +313,9 @@ class _Rerun:
         observed, acked = versions[:2]
         return (acked if self._observer.mode == "weak" else observed) is not None
 
-    def _is_chosen(self, row: bytes, versions: Sequence[Version | None]) -> bool:
-        acked, beside = versions[1], versions[2:]
-        if not all(one.holds(row) for one in self._of_the_row):
-            return False
-        if not all(
-            one.holds(None if found is None else found.value)
-            for one, found in zip(self._of_columns, beside, strict=True)
-        ):
+    def _is_chosen(self, place: _Place, row: bytes, versions: Sequence[Version | None]) -> bool:
+        acked = versions[1]
+        if not place.choice.holds(row, [None if one is None else one.value for one in versions[2:]]):
             return False
         if acked is not None and acked.value is None:
             return True  # a rerun was asked for, and may have broken off before it marked the cell
@@ -337,27 +343,6 @@ class _Rerun:
     def _say(self) -> None:
         if self._tell is not None:
             self._tell(self._counts)
-
-
-def _bounds(of_the_row: Iterable[Condition]) -> tuple[bytes, bytes | None]:
-    """The row keys between which conditions on the row key can be met: inclusive, exclusive."""
-    low, high = b"", None
-    for condition in of_the_row:
-        value = condition.value
-        assert isinstance(value, bytes)
-        least, above = {
-            "=": (value, value + b"\0"),
-            "<": (b"", value),
-            "<=": (b"", value + b"\0"),
-            ">": (value + b"\0", None),
-            ">=": (value, None),
-            "!=": (b"", None),
-            "^=": scan_bounds(None, None, value),
-        }[condition.op]
-        low = max(low, least)
-        if above is not None:
-            high = above if high is None else min(high, above)
-    return low, high
 
 
 __all__ = ["CellCounts", "Condition", "RerunCounts", "rerun"]

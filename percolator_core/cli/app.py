@@ -58,6 +58,7 @@ COMMANDS: Final[dict[str, Registered]] = {
     "locks": Registered("locks:locks", _CARE),
     "resolve": Registered("locks:resolve", _CARE),
     "gc": Registered("gc:gc", _CARE),
+    "reindex": Registered("reindex:reindex", _CARE),
     "bench": Registered("bench:bench", _CARE),
     "torture": Registered("torture:torture", _CARE),
 }

@@ -36,8 +36,11 @@ LARGEST: Final = {"proto-max-bulk-len": 512 << 20, "client-query-buffer-limit": 
 """Settings as they come, in bytes. With less, the server hangs up on whoever sends it a large value."""
 
 
-def check_store(url: str, namespace: str | None) -> Iterator[Finding]:
-    """All checks of the store at ``url`` and of one of its namespaces, or of each."""
+def check_store(url: str, namespace: str | None, *, indexes: bool = False) -> Iterator[Finding]:
+    """All checks of the store at ``url`` and of one of its namespaces, or of each.
+
+    ``indexes``: those of large tables are compared with their rows, too.
+    """
     try:
         address = parse(url)
     except ConfigurationError as error:
@@ -48,7 +51,7 @@ def check_store(url: str, namespace: str | None) -> Iterator[Finding]:
         if not (address.folder / "redis.mutex").exists():
             yield ok("store", f"none yet in {address.folder}: the first load, drain or worker makes it")
             return
-    yield from _server(url, address, namespace)
+    yield from _server(url, address, namespace, indexes=indexes)
 
 
 def _folder(folder: Path) -> Iterator[Finding]:
@@ -72,7 +75,7 @@ def _folder(folder: Path) -> Iterator[Finding]:
         yield ok("socket", f"{length} of {_SOCKET_PATH_LIMIT} bytes")
 
 
-def _server(url: str, address: Address, namespace: str | None) -> Iterator[Finding]:
+def _server(url: str, address: Address, namespace: str | None, *, indexes: bool) -> Iterator[Finding]:
     from percolator_core.cli.namespaces import existing_store
 
     try:
@@ -86,7 +89,7 @@ def _server(url: str, address: Address, namespace: str | None) -> Iterator[Findi
                     # Of several servers, each line says which.
                     check = f"{server}: {finding.check}" if address.kind == "cluster" else finding.check
                     yield replace(finding, check=check)
-            yield from _contents(url, namespace)
+            yield from _contents(url, namespace, indexes=indexes)
     except ConfigurationError as error:
         yield fail("store", "not what the URL says", str(error))
     except (PercolatorError, redis.RedisError, OSError) as error:
@@ -202,8 +205,8 @@ def _clock(difference: float) -> Finding:
     return ok("clock", found)
 
 
-def _contents(url: str, namespace: str | None) -> Iterator[Finding]:
-    """Each namespace: its format, which connecting checks, its workers and its quarantine."""
+def _contents(url: str, namespace: str | None, *, indexes: bool) -> Iterator[Finding]:
+    """Each namespace: its format, which connecting checks, its workers, its quarantine and its tables."""
     from percolator_core.cli.namespaces import namespaces
     from percolator_core.database import connect
 
@@ -214,14 +217,15 @@ def _contents(url: str, namespace: str | None) -> Iterator[Finding]:
             continue
         try:
             with connect(url, name) as db:
-                yield from _namespace(db)
+                yield from _namespace(db, indexes=indexes)
         except ConfigurationError as error:
             yield fail(name, "cannot be read", str(error))
     if not found:
         yield ok("namespaces", "none yet")
 
 
-def _namespace(db: Database) -> Iterator[Finding]:
+def _namespace(db: Database, *, indexes: bool) -> Iterator[Finding]:
+    from percolator_core.cli.check_tables import check_tables
     from percolator_core.status import status
     from percolator_core.store import FORMAT
 
@@ -243,6 +247,7 @@ def _namespace(db: Database) -> Iterator[Finding]:
         )
     else:
         yield ok(f"{name}: quarantine", "empty")
+    yield from check_tables(db, now.tables, indexes=indexes)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
-def doctor(url: Url = DEFAULT_URL, namespace: Namespace = None) -> None:
+def doctor(
+    indexes: Annotated[
+        bool,
+        typer.Option("--indexes", help="Compare the indexes of large tables with their rows, too."),
+    ] = False,
+    url: Url = DEFAULT_URL,
+    namespace: Namespace = None,
+) -> None:
     """Check what is installed, reachable and misconfigured; each fault comes with its mend.
 
     Exit code 0 when nothing has failed; warnings are no failures.
@@ -35,7 +42,7 @@ def doctor(url: Url = DEFAULT_URL, namespace: Namespace = None) -> None:
     with output.status("looking"):
         findings = [
             *check_installation(embedded=url.startswith("embedded:")),
-            *check_store(url, namespace),
+            *check_store(url, namespace, indexes=indexes),
         ]
     counts: Counter[str] = Counter(finding.verdict for finding in findings)
     output.result(

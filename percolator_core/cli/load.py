@@ -63,7 +63,9 @@ def load(
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option(metavar="FIELD", help="The field that holds the row key (jsonl, csv, parquet)."),
+        typer.Option(
+            metavar="FIELD", help="The field that holds the row key (jsonl, csv, parquet into raw tables)."
+        ),
     ] = None,
     columns: Annotated[
         str | None,
@@ -99,9 +101,9 @@ def load(
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
-    """Load files into a table: one transaction a record, which writes only what differs.
+    """Load files into a table with Spark, and write only what differs.
 
-    A load may be repeated at any time. What did not change is not written, and wakes no observer.
+    Of a typed table, fields are read as the types of the columns of their names. A load may be repeated at any time. What did not change is not written, and wakes no observer.
     """
     output = outputs.current()
     output.carry_on = "the same load, run again, writes only what is still missing"

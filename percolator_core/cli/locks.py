@@ -10,9 +10,9 @@ import typer
 from rich.text import Text
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.bytestext import json_bytes, show_bytes
 from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, connect_to_existing
 from percolator_core.cli.status import show_age
+from percolator_core.cli.typedtext import Rows
 
 if TYPE_CHECKING:
     from percolator_core.status import HeldLock
@@ -29,21 +29,22 @@ def locks(
     output = outputs.current()
     with connect_to_existing(url, namespace) as db:
         found = read_locks(db, limit)
+        rows = Rows(db.tables())
     shown = outputs.table("table", "row", "column", "age", "begun at", "primary", "owner", numbers=["age"])
     for lock in found:
         table, row, column = lock.primary
-        primary = "this" if lock.is_primary else f"{table} {show_bytes(row, 40)} {column}"
+        primary = "this" if lock.is_primary else f"{table} {rows.show(table, row, 40)} {column}"
         owner = Text(lock.owner) if lock.owner_alive else Text(f"{lock.owner} (dead)", style="red")
         shown.add_row(
             lock.table,
-            show_bytes(lock.row, 40),
+            rows.show(lock.table, lock.row, 40),
             lock.column,
             show_age(lock.age),
             str(lock.start_timestamp),
             primary,
             owner,
         )
-    output.result({"locks": [_data(lock) for lock in found]}, shown if found else "no locks")
+    output.result({"locks": [_data(lock, rows) for lock in found]}, shown if found else "no locks")
     if any(not lock.owner_alive for lock in found):
         output.note(
             "`percolator resolve` settles what dead clients left; readers and writers that meet it do so too"
@@ -68,7 +69,7 @@ def resolve(
     outputs.current().result(asdict(done), shown)
 
 
-def _data(lock: HeldLock) -> dict[str, Any]:
+def _data(lock: HeldLock, rows: Rows) -> dict[str, Any]:
     table, row, column = lock.primary
-    primary = {"table": table, "row": json_bytes(row), "column": column}
-    return asdict(lock) | {"row": json_bytes(lock.row), "primary": primary}
+    primary = {"table": table, "row": rows.data(table, row), "column": column}
+    return asdict(lock) | {"row": rows.data(lock.table, lock.row), "primary": primary}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -10,7 +10,6 @@ import typer
 from rich.text import Text
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.bytestext import json_bytes, parse_bytes, show_bytes
 from percolator_core.cli.options import (
     DEFAULT_URL,
     ChainPath,
@@ -21,6 +20,7 @@ from percolator_core.cli.options import (
 )
 from percolator_core.cli.output import count_of
 from percolator_core.cli.times import show_time
+from percolator_core.cli.typedtext import Rows, parse_row, row_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     from percolator_core.database import Database
     from percolator_core.notifications.dirty import DirtyIndex, FailedCell
     from percolator_core.observers import Chain
+    from percolator_core.schema.definition import TableDefinition
 
 ObserverName = Annotated[
     str | None, typer.Option("--observer", metavar="NAME", help="Only this observer.", show_default=False)
 ]
 FailedRow = Annotated[
-    bytes | None,
-    typer.Option("--row", metavar="ROW", parser=parse_bytes, help="Only this row key.", show_default=False),
+    str | None,
+    typer.Option("--row", metavar="ROW", parser=row_text, help="Only this row key.", show_default=False),
 ]
 
 _BATCH: Final = 500
@@ -56,12 +57,13 @@ def failed(
     chain = load_chain(path, import_functions=False)
     _check_observer(chain, observer)
     with connect_to_existing(url, namespace, chain) as db:
-        index = _index(db, chain)
-        found = _chosen(index, observer, row)
+        tables = _tables(db, chain)
+        rows, index = Rows(tables.values()), _index(db, chain, tables)
+        found = _chosen(index, observer, _keys(tables, row))
         head = {"chain": chain.name, "total": sum(index.count_failed().values()) if index else 0}
         listed = islice(found, limit or None)
         count = output.stream(
-            head, "failed", ((_data(cell), _human(cell, traceback=traceback)) for cell in listed)
+            head, "failed", ((_data(cell, rows), _human(cell, rows, traceback=traceback)) for cell in listed)
         )
         more = next(found, None) is not None
     if not count and not output.as_json:
@@ -83,36 +85,63 @@ def retry(
     chain = load_chain(path, import_functions=False)
     _check_observer(chain, observer)
     with connect_to_existing(url, namespace, chain) as db:
-        index = _index(db, chain)
-        count = _put_back(index, observer, row) if index else 0
+        tables = _tables(db, chain)
+        index = _index(db, chain, tables)
+        count = _put_back(index, observer, _keys(tables, row)) if index else 0
     said = f"{count_of(count, 'cell')} to be observed again" + (
         f": `percolator drain {path}` does it" if count else ""
     )
     outputs.current().result({"chain": chain.name, "retried": count}, said)
 
 
-def _put_back(index: DirtyIndex, observer: str | None, row: bytes | None) -> int:
-    if observer is None and row is None:
+def _put_back(index: DirtyIndex, observer: str | None, keys: Mapping[str, bytes] | None) -> int:
+    if observer is None and keys is None:
         return index.retry()
     # All are found before the first is put back: a worker may fail on it again at once.
-    cells = list(_chosen(index, observer, row))
+    cells = list(_chosen(index, observer, keys))
     return sum(index.retry(cells[start : start + _BATCH]) for start in range(0, len(cells), _BATCH))
 
 
-def _index(db: Database, chain: Chain) -> DirtyIndex | None:
+def _tables(db: Database, chain: Chain) -> dict[str, TableDefinition]:
+    """Those of the observed tables that are there."""
+    observed = {table for table, _ in chain.observed}
+    return {definition.name: definition for definition in db.tables() if definition.name in observed}
+
+
+def _index(db: Database, chain: Chain, tables: Mapping[str, TableDefinition]) -> DirtyIndex | None:
     """The dirty index over those of the chain's tables that are there."""
     from percolator_core.notifications.dirty import DirtyIndex
 
-    there = {definition.name for definition in db.tables()}
-    observed = {column: names for column, names in chain.observed.items() if column[0] in there}
+    observed = {column: names for column, names in chain.observed.items() if column[0] in tables}
     return DirtyIndex(db.client, observed) if observed else None
 
 
-def _chosen(index: DirtyIndex | None, observer: str | None, row: bytes | None) -> Iterator[FailedCell]:
+def _keys(tables: Mapping[str, TableDefinition], row: str | None) -> dict[str, bytes] | None:
+    """The row key that an argument is in each table where it is one; None if there is no argument.
+
+    Raises typer.BadParameter where it is one in no table.
+    """
+    if row is None:
+        return None
+    found: dict[str, bytes] = {}
+    refused: typer.BadParameter | None = None
+    for name, definition in tables.items():
+        try:
+            found[name] = parse_row(definition, row)
+        except typer.BadParameter as error:
+            refused = error
+    if refused is not None and not found:
+        raise refused
+    return found
+
+
+def _chosen(
+    index: DirtyIndex | None, observer: str | None, keys: Mapping[str, bytes] | None
+) -> Iterator[FailedCell]:
     if index is None:
         return
     for cell in index.failed():
-        if observer in (None, cell.observer) and row in (None, cell.row):
+        if observer in (None, cell.observer) and (keys is None or keys.get(cell.table) == cell.row):
             yield cell
 
 
@@ -123,11 +152,11 @@ def _check_observer(chain: Chain, observer: str | None) -> None:
         )
 
 
-def _data(cell: FailedCell) -> dict[str, Any]:
+def _data(cell: FailedCell, rows: Rows) -> dict[str, Any]:
     return {
         "observer": cell.observer,
         "table": cell.table,
-        "row": json_bytes(cell.row),
+        "row": rows.data(cell.table, cell.row),
         "column": cell.column,
         "error": cell.error,
         "attempts": cell.attempts,
@@ -136,8 +165,8 @@ def _data(cell: FailedCell) -> dict[str, Any]:
     }
 
 
-def _human(cell: FailedCell, *, traceback: bool) -> Sequence[RenderableType]:
-    where = f"{cell.table} {show_bytes(cell.row)} {cell.column}"
+def _human(cell: FailedCell, rows: Rows, *, traceback: bool) -> Sequence[RenderableType]:
+    where = f"{cell.table} {rows.show(cell.table, cell.row)} {cell.column}"
     lines = [
         Text.assemble(
             (cell.observer, "bold"), f"  {where}  {cell.attempts} attempts, last {show_time(cell.time)}"

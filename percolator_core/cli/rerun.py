@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +11,7 @@ import typer
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.bytestext import parse_bytes
+from percolator_core.cli.filters import parse_conditions, parse_filter
 from percolator_core.cli.options import (
     DEFAULT_URL,
     ChainPath,
@@ -41,8 +42,8 @@ def rerun(
         typer.Option(
             "--where",
             metavar="CONDITION",
-            help="Only cells that meet it: NAME OP VALUE, such as revision<2, row^=doc- or language=en. "
-            "May be repeated.",
+            help="Only cells that meet it: NAME OP VALUE, such as revision<2, row^=doc- or language=en; of "
+            "typed tables a filter as of scan. May be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -73,7 +74,7 @@ def rerun(
         raise typer.BadParameter(
             f"{chain.name} has no observer {observer!r}: it has {', '.join(chain.observers)}"
         )
-    conditions = _conditions(where or [], chosen, outdated=outdated)
+    asked = _of_runs(where or [], chosen, outdated=outdated)
     interrupted = False
 
     def stop() -> None:
@@ -81,6 +82,7 @@ def rerun(
         interrupted = True
 
     with connect_to_existing(url, namespace, chain) as db, _progress(output, db, chosen) as show:
+        columns = _columns(db, chosen, where or [])
 
         def tell(counts: RerunCounts) -> None:
             show(counts)
@@ -93,43 +95,54 @@ def rerun(
                     db,
                     chain,
                     observer,
-                    conditions,
+                    asked,
                     limit=limit or None,
                     rate=rate,
                     dry_run=dry_run,
                     progress=tell,
+                    to_bytes=parse_bytes,
                 )
         except PercolatorError:
             output.note("what was marked stays marked: the same command marks the rest, once this is mended")
             raise
     output.result(_data(chain, chosen, counts, dry_run=dry_run), *_human(counts, dry_run=dry_run))
-    taken = _columns(conditions)
-    if taken and counts.looked_at and not counts.chosen:
+    if columns and counts.looked_at and not counts.chosen:
         output.note(
             "no cell meets all conditions: every name but row and revision is taken for a column of the same "
-            f"row, here {', '.join(taken)}"
+            f"row, here {', '.join(columns)}"
         )
     if counts.chosen and not dry_run:
         output.note(f"workers redo them, or `percolator drain {path}`")
 
 
-def _conditions(texts: list[str], observer: Observer, *, outdated: bool) -> list[Condition]:
+def _of_runs(texts: list[str], observer: Observer, *, outdated: bool) -> list[str | Condition]:
+    """All conditions; those on the revision are known to be ones."""
+    from percolator_core.choice import of_runs
     from percolator_core.condition import REVISION, Condition
 
     try:
-        conditions = [Condition.parse(text, parse_bytes) for text in texts]
+        of_runs(texts)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    if outdated:
-        conditions.append(Condition(REVISION, "<", observer.revision))
-    return conditions
+    return [*texts, Condition(REVISION, "<", observer.revision)] if outdated else [*texts]
 
 
-def _columns(conditions: Iterable[Condition]) -> list[str]:
-    """The names in conditions that stand for columns, as a misspelt one does, too."""
-    from percolator_core.condition import REVISION, ROW
+def _columns(db: Database, observer: Observer, texts: list[str]) -> list[str]:
+    """The names in conditions that stand for columns of raw tables, as a misspelt one does, too.
 
-    return sorted({one.name for one in conditions} - {REVISION, ROW})
+    Raises typer.BadParameter for a condition that one of the tables cannot be asked.
+    """
+    from percolator_core.condition import REVISION, ROW, Condition
+
+    others = [text for text in texts if Condition.name_in(text) != REVISION]
+    found: set[str] = set()
+    for table in dict.fromkeys(table for table, _ in observer.observe):
+        definition = db.catalog.table(table).definition
+        if definition.is_typed:
+            parse_filter(definition, others)
+        else:
+            found |= {one.name for one in parse_conditions(others)}
+    return sorted(found - {ROW})
 
 
 def _data(chain: Chain, observer: Observer, counts: RerunCounts, *, dry_run: bool) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.bytestext import json_bytes, show_bytes
+from percolator_core.cli.bytestext import json_bytes
 from percolator_core.cli.data import AnyRow, TableName
 from percolator_core.cli.options import (
     DEFAULT_URL,
@@ -24,7 +24,7 @@ from percolator_core.cli.options import (
 )
 from percolator_core.cli.output import Failure, count_of
 from percolator_core.cli.times import show_time
-from percolator_core.cli.typedtext import parse_row
+from percolator_core.cli.typedtext import Rows, parse_row
 
 if TYPE_CHECKING:
     from percolator_core.observers import Chain
@@ -69,21 +69,23 @@ def trace(
     with connect_to_existing(url, namespace, chain) as db:
         key = parse_row(db.catalog.table(table).definition, row)
         found = read_trace(db, chain, table, key, column, change=wanted, depth=depth)
+        rows = Rows(db.tables())
     if not found.changes:
         raise Failure(
-            f"row {show_bytes(key, _LONGEST_ROW)} of {table} has no such change that an observer watches, or "
-            f"garbage collection has dropped it: `percolator scan {table}` lists the rows that there are"
+            f"row {rows.show(table, key, _LONGEST_ROW)} of {table} has no such change that an observer "
+            f"watches, or garbage collection has dropped it: `percolator scan {table}` lists the rows that "
+            "there are"
         )
     output = outputs.current()
-    output.result(trace_data(found), *_Drawing(found).trees, _sum(found))
+    output.result(trace_data(found, rows), *_Drawing(found, rows).trees, _sum(found))
     for note in notes(found, chain, path):
         output.note(note)
 
 
-def trace_data(found: Trace) -> dict[str, Any]:
-    """The trace in types that JSON has."""
+def trace_data(found: Trace, rows: Rows) -> dict[str, Any]:
+    """The trace in types that JSON has; ``rows`` knows the tables."""
     names = ("seconds", "waiting", "quarantined", "unrecorded", "unfollowed")
-    data: dict[str, Any] = _plain(asdict(found)) | {name: getattr(found, name) for name in names}
+    data: dict[str, Any] = _plain(asdict(found), rows) | {name: getattr(found, name) for name in names}
     return data
 
 
@@ -117,7 +119,8 @@ def notes(found: Trace, chain: Chain, path: Path) -> list[str]:
 class _Drawing:
     """The trace as trees: a run is drawn where it is first met, and referred to afterwards."""
 
-    def __init__(self, found: Trace) -> None:
+    def __init__(self, found: Trace, rows: Rows) -> None:
+        self._rows = rows
         self._runs = {run.number: run for run in found.runs}
         self._met = Counter(outcome.run for outcome in found.outcomes if outcome.run is not None)
         self._drawn: set[int] = set()
@@ -125,7 +128,7 @@ class _Drawing:
 
     def _tree(self, change: Change) -> Tree:
         when = "" if change.timestamp is None else f" {_time(change.timestamp)}"
-        root = Tree(Text.assemble((_cell(change), "bold"), f"  {_SAID[change.kind]}{when}"))
+        root = Tree(Text.assemble((self._cell(change), "bold"), f"  {_SAID[change.kind]}{when}"))
         # A stack and no recursion: a loop of the chain may be a thousand runs deep.
         todo: list[tuple[Tree, Change, Outcome | int]] = [
             (root, change, outcome) for outcome in reversed(change.outcomes)
@@ -152,7 +155,7 @@ class _Drawing:
         if run is not None and self._met[run.number] > 1:
             line.append(f" #{run.number}")
         if not top:
-            line.append(f"  {_cell(change)}", "dim")
+            line.append(f"  {self._cell(change)}", "dim")
         if run is None:
             return line.append(f"  {_state(outcome)}", _STYLES.get(outcome.state, "yellow"))
         line.append("  again, began" if outcome.again else "  began")
@@ -160,6 +163,9 @@ class _Drawing:
         if run.number in self._drawn:
             return line.append(", shown above")
         return line.append(f", took {_ms(run.seconds)}{_facts(run)}")
+
+    def _cell(self, change: Change) -> str:
+        return f"{change.table} {self._rows.show(change.table, change.row, _LONGEST_ROW)} {change.column}"
 
 
 def _facts(run: Run) -> str:
@@ -187,10 +193,6 @@ def _state(outcome: Outcome) -> str:
     return _STATES[outcome.state]
 
 
-def _cell(change: Change) -> str:
-    return f"{change.table} {show_bytes(change.row, _LONGEST_ROW)} {change.column}"
-
-
 def _sum(found: Trace) -> Text:
     if found.seconds is None:
         said = "no run yet"
@@ -212,12 +214,16 @@ def _time(timestamp: int) -> str:
     return show_time(timestamp, to="microseconds")
 
 
-def _plain(data: Any) -> Any:
+def _plain(data: Any, rows: Rows) -> Any:
     if isinstance(data, bytes):
         return json_bytes(data)
     if isinstance(data, dict):
-        return {key: _plain(value) for key, value in data.items()}
-    return [_plain(value) for value in data] if isinstance(data, list | tuple) else data
+        # Whatever has a row key has the table beside it.
+        return {
+            name: rows.data(data["table"], value) if name == "row" else _plain(value, rows)
+            for name, value in data.items()
+        }
+    return [_plain(value, rows) for value in data] if isinstance(data, list | tuple) else data
 
 
 def _parse_change(text: str) -> Literal["latest", "all"] | int:

@@ -19,6 +19,8 @@ import typer
 from percolator_core.cli.bytestext import json_bytes, parse_bytes, show_bytes, show_value
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from percolator_core.schema.definition import TableDefinition
 
 NULL: Final = "null"
@@ -130,6 +132,31 @@ def json_row(definition: TableDefinition, row: bytes) -> Any:
         return json_bytes(row)
     key = key_of(definition, row)
     return {name: json_typed(definition, name, value) for name, value in key.items()}
+
+
+class Rows:
+    """Row keys of some tables for people and in JSON; as bytes where a table is not known, or is raw."""
+
+    def __init__(self, definitions: Iterable[TableDefinition] = ()) -> None:
+        self._typed = {one.name: one for one in definitions if one.is_typed}
+
+    def show(self, table: str, row: bytes, longest: int | None = None) -> str:
+        """A row key as `parse_row` takes it; cut off with ``…`` behind ``longest`` characters."""
+        definition = self._typed.get(table)
+        try:
+            shown = show_bytes(row, longest) if definition is None else show_row(definition, row)
+        except ValueError:
+            # Of a table that was there before under this name.
+            shown = show_bytes(row, longest)
+        return shown if longest is None or len(shown) <= longest else shown[: max(1, longest - 1)] + "…"
+
+    def data(self, table: str, row: bytes) -> Any:
+        """A row key in JSON, as `json_row`."""
+        definition = self._typed.get(table)
+        try:
+            return json_bytes(row) if definition is None else json_row(definition, row)
+        except ValueError:
+            return json_bytes(row)
 
 
 def show_typed(definition: TableDefinition, name: str, value: Any, longest: int | None = None) -> str:

@@ -146,6 +146,19 @@ class ColumnExpression:
         return f"<column {self.name}>"
 
 
+def col(column: object) -> ColumnExpression:
+    """The column itself, ``col(Document.page_rank) > 0.5``, for type checkers.
+
+    They take ``Document.page_rank`` for a value of the field's type, so they find no ``>`` in ``| None``, and
+    no ``in_`` in anything. While a program runs there is no difference.
+
+    Raises TypeError for what is no column of a model, such as a row's value.
+    """
+    if not isinstance(column, ColumnExpression):
+        raise TypeError(f"{shown(column)} is no column: give one of a model, such as Document.page_rank")
+    return column
+
+
 def _joined(how: Literal["and", "or"], left: Predicate, right: object) -> Predicate:
     if not isinstance(right, Predicate):
         raise TypeError(f"{shown(right)} is no predicate: put each comparison into parentheses")

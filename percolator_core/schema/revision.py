@@ -134,7 +134,12 @@ def agrees(wanted: TableDefinition, found: TableDefinition) -> bool:
         if not set(ours.splits) <= set(theirs.splits):
             return False
         wanted = wanted.with_(ranges=replace(theirs, column=ours.column), tablets=found.tablets)
-    return wanted == found.with_(columns=wanted.columns, retired=wanted.retired)
+    # An index is called after its column as that was called when it was made.
+    if {(one.column, one.unique) for one in wanted.indexes} != {
+        (one.column, one.unique) for one in found.indexes
+    }:
+        return False
+    return wanted == found.with_(columns=wanted.columns, retired=wanted.retired, indexes=wanted.indexes)
 
 
 def describe(definition: TableDefinition) -> str:
@@ -142,7 +147,10 @@ def describe(definition: TableDefinition) -> str:
     words = f"{definition.tablets} tablets"
     if definition.is_typed:
         columns = ", ".join(f"{one.name} {_kind(one)}" for one in definition.columns)
-        words = f"the columns {columns}, the key {', '.join(definition.key)} and {words}"
+        indexes = "".join(
+            f", {'a unique' if one.unique else 'an'} index of {one.column}" for one in definition.indexes
+        )
+        words = f"the columns {columns}, the key {', '.join(definition.key)}{indexes} and {words}"
     notify_only = f" and notify-only {', '.join(definition.notify_only)}" if definition.notify_only else ""
     return words + notify_only
 

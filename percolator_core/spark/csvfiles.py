@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, TextIO, cast
 
-from percolator_core.spark.records import HEAD, MAX_LOADED_VALUE, BadRecord, Origin, Record, build_record
+from percolator_core.spark.records import HEAD, MAX_LOADED_VALUE, BadRecord, Origin, Record
 from percolator_core.spark.splits import Split, SplitReader
 
 _DELIMITERS: Final = ",;\t|"
@@ -71,7 +71,11 @@ class CsvReader(SplitReader):
                 yield self._record(origin, header, row, lines.head())
 
     def _check_header(self, header: list[str]) -> str | None:
-        if self.options.key not in header:
+        typed = self.options.typed
+        problem = None if typed is None else typed.problem(header)
+        if problem is not None:
+            return f"the header {problem}, so nothing of the file was read"
+        if typed is None and self.options.key not in header:
             return f"the header has no field {self.options.key!r}, so nothing of the file was read"
         repeated = sorted({name for name in header if header.count(name) > 1})
         if repeated:
@@ -79,15 +83,13 @@ class CsvReader(SplitReader):
         return None
 
     def _record(self, origin: Origin, header: list[str], row: list[str], head: bytes) -> Record | BadRecord:
+        if self.options.typed is not None:
+            return self.options.typed.build(origin, dict(zip(header, row, strict=True)), head)
         fields: dict[str, object] = {
             name: None if text == self.options.null_text else _as_bytes(text)
             for name, text in zip(header, row, strict=True)
         }
-        assert self.options.key is not None
-        key = fields[self.options.key]
-        if self.options.columns is None:
-            del fields[self.options.key]
-        return build_record(origin, key, fields, self.options.columns, head)
+        return self.keyed_record(origin, fields, head)
 
 
 class _Lines:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Final
 from urllib.parse import quote_from_bytes
 
-from percolator_core.spark.records import MAX_LOADED_VALUE, BadRecord, Origin, Record, build_record, too_large
+from percolator_core.spark.records import MAX_LOADED_VALUE, BadRecord, Origin, Record, too_large
 from percolator_core.spark.splits import Split, SplitReader
 
 CONTENT_TYPES: Final = {
@@ -51,7 +51,7 @@ class DocumentReader(SplitReader):
             "url": url,
             "path": fsencode(split.name),
         }
-        yield build_record(origin, url, fields, self.options.columns or _DEFAULT_COLUMNS, contents)
+        yield self.page_record(origin, url, fields, _DEFAULT_COLUMNS, contents)
 
 
 def page_url(base_url: str, name: str) -> str:

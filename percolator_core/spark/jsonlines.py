@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from percolator_core.spark.records import HEAD, MAX_LOADED_VALUE, BadRecord, Origin, Record, build_record
+from percolator_core.spark.records import HEAD, MAX_LOADED_VALUE, BadRecord, Origin, Record
 from percolator_core.spark.splits import Split, SplitReader
+from percolator_core.spark.values import JsonNumber
 
 _MAX_LINE: Final = 4 * MAX_LOADED_VALUE
 _CHUNK: Final = 1 << 20
@@ -60,19 +61,25 @@ class JsonLinesReader(SplitReader):
             yield BadRecord(origin, f"unreadable from here on: {error}")
 
     def _record(self, origin: Origin, line: bytes) -> Record | BadRecord:
-        assert self.options.key is not None
+        number = None if self.options.typed is None else JsonNumber
         try:
-            fields = json.loads(line.decode())
+            fields = json.loads(line.decode(), parse_float=number)
         except UnicodeDecodeError as error:
             return BadRecord(origin, f"byte {error.start} of the line is not UTF-8", line[:HEAD])
         except (ValueError, RecursionError) as error:
             return BadRecord(origin, f"not JSON: {error}", line[:HEAD])
         if not isinstance(fields, dict):
             return BadRecord(origin, f"not a JSON object but a {type(fields).__name__}", line[:HEAD])
-        key = fields.get(self.options.key)
-        if self.options.columns is None:
-            fields.pop(self.options.key, None)
-        return build_record(origin, key, fields, self.options.columns, line[:HEAD])
+        return self.keyed_record(origin, fields, line[:HEAD])
+
+
+def first_line(path: str) -> bytes:
+    """The first line with something in it; raises OSError, EOFError and zlib.error."""
+    with cast("BinaryIO", gzip.open(path)) if path.endswith(".gz") else Path(path).open("rb") as file:
+        line = file.readline(_MAX_LINE).removeprefix(_BOM)
+        while line.isspace():
+            line = file.readline(_MAX_LINE)
+        return line
 
 
 def _skip_line(file: BinaryIO) -> int:

@@ -26,6 +26,7 @@ from percolator_core.spark.loading import LoadTask, TaskResult, remove
 from percolator_core.spark.session import running_context
 from percolator_core.spark.sources import Source
 from percolator_core.spark.splits import Split
+from percolator_core.spark.typedloading import check_prefix, remove_missing
 from percolator_core.store.url import absolute
 
 if TYPE_CHECKING:
@@ -124,7 +125,10 @@ def load(
     width: int = 256,
     progress: Callable[[LoadProgress], object] | None = None,
 ) -> LoadReport:
-    """Load a source into a table, with one transaction a record that writes only the cells that differ.
+    """Load a source into a table, with transactions that write only the cells that differ.
+
+    In a raw table each record has its own. In a typed one some records share one: fields become values of
+    the columns' types, rows are added or changed, and a record that does not fit is put aside.
 
     It may be repeated at any time, after a crash too; an unchanged record writes nothing.
 
@@ -135,7 +139,8 @@ def load(
         source: what `open_source` returned.
         chain: its tables are created, and its observers registered, before the load.
         delete_missing: a prefix of row keys. Of rows that begin with it and are not in the source, the
-            columns that the source has are deleted, unless some record was too malformed to tell its key.
+            columns that the source has are deleted, in a typed table the rows, unless some record was too
+            malformed to tell its key. A typed table's key has to be one column of text.
         aside: the folder for malformed records; made when there are any. All executors have to see it.
         max_bad: stop when more records than this are malformed; None for never.
         context: the SparkContext to use; else the running one; else one is started, and stopped at the end.
@@ -145,7 +150,8 @@ def load(
 
     Raises:
         UnknownTable: there is no such table.
-        ConfigurationError: Spark cannot start, or the store cannot be used.
+        ConfigurationError: Spark cannot start, the store cannot be used, or the source and the table do not
+            agree.
         StoreUnavailable: the store went away for longer than Spark repeats a task.
         TooManyBadRecords: see ``max_bad``.
     """
@@ -156,6 +162,10 @@ def load(
             chain.create_tables(db)
         if all(definition.name != table for definition in db.tables()):
             raise UnknownTable(f"There is no table {table!r} in {namespace!r}: create it or name its chain.")
+        handle = db.catalog.table(table)
+        source = source.into(handle)
+        if delete_missing is not None and handle.is_typed:
+            check_prefix(handle.definition, delete_missing)
         with running_context(context, master) as spark:
             job = _Job(
                 spark,
@@ -248,11 +258,14 @@ class _Job:
             return
         started = time.monotonic()
         keys = {key for result in results for key in result.keys}
-        columns = sorted({column for result in results for column in result.columns})
-        rows = db.snapshot().scan(table, prefix=prefix, columns=columns)
-        missing = (row for row, _ in rows if row not in keys)
-        with db.concurrency() as executor:
-            self._deleted = sum(executor.map(lambda row: remove(db, table, row, columns), missing))
+        if self.source.options.typed is not None:
+            self._deleted = remove_missing(db, table, prefix, keys)
+        else:
+            columns = sorted({column for result in results for column in result.columns})
+            rows = db.snapshot().scan(table, prefix=prefix, columns=columns)
+            missing = (row for row, _ in rows if row not in keys)
+            with db.concurrency() as executor:
+                self._deleted = sum(executor.map(lambda row: remove(db, table, row, columns), missing))
         self._delete_seconds = time.monotonic() - started
 
     def report(self, table: str) -> LoadReport:

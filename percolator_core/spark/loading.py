@@ -8,29 +8,26 @@ whole repeated loads harmless, and an unchanged document wakes no observer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
+from percolator_core.concurrency import Concurrency
 from percolator_core.database import Database, connect
-from percolator_core.errors import CommitUndetermined, UnknownColumn
+from percolator_core.errors import UnknownColumn
 from percolator_core.spark.aside import Aside
 from percolator_core.spark.records import BadRecord, Record
 from percolator_core.spark.splits import Split, SplitReader
+from percolator_core.spark.typedloading import groups, merge_group, run
 from percolator_core.transaction import Transaction
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
 
-T = TypeVar("T")
-
 BATCH_ROWS: Final = 512
 BATCH_BYTES: Final = 16 * 1024 * 1024
 """Bounds of what an executor holds in memory and works on at a time."""
-
-_ATTEMPTS: Final = 30
-_UNDETERMINED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ class LoadTask:
         complete = True
         with self.aside.part(number) as aside, db.concurrency(self.width) as executor:
             for batch in batches(item for split in splits for item in self.reader.read(split)):
-                for outcome in executor.map(partial(merge, db, self.table), batch.records.values()):
+                for outcome in self._merged(db, executor, batch):
                     if isinstance(outcome, BadRecord):
                         batch.bad.append(outcome)
                     else:
@@ -89,6 +86,16 @@ class LoadTask:
                     break
         self.counts.add(counts)
         return TaskResult(keys, frozenset(columns), complete)
+
+    def _merged(self, db: Database, executor: Concurrency, batch: Batch) -> Iterator[str | BadRecord]:
+        """What became of each record."""
+        records = list(batch.records.values())
+        typed = self.reader.options.typed
+        if typed is None:
+            yield from executor.map(partial(merge, db, self.table), records)
+            return
+        for outcomes in executor.map(partial(merge_group, db, typed), groups(typed, records)):
+            yield from outcomes
 
 
 class Batch:
@@ -148,7 +155,7 @@ def merge(db: Database, table: str, record: Record) -> str | BadRecord:
         return outcome
 
     try:
-        return _run(db, transaction)
+        return run(db, transaction)
     except (UnknownColumn, ValueError) as error:
         return BadRecord(record.origin, str(error), key=record.key)
 
@@ -162,14 +169,4 @@ def remove(db: Database, table: str, row: bytes, columns: Iterable[str]) -> bool
             t.delete(table, row, column)
         return bool(stored)
 
-    return _run(db, transaction)
-
-
-def _run(db: Database, transaction: Callable[[Transaction], T]) -> T:
-    """As `Database.run`, and again when the outcome is unknown: both transactions above begin by looking."""
-    for _ in range(_UNDETERMINED):
-        try:
-            return db.run(transaction, _ATTEMPTS)
-        except CommitUndetermined:
-            continue
-    return db.run(transaction, _ATTEMPTS)
+    return run(db, transaction)

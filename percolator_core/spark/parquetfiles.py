@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from percolator_core.spark.records import BadRecord, Origin, Record, build_record
+from percolator_core.spark.records import BadRecord, Origin, Record
 from percolator_core.spark.splits import Split, SplitReader
 
 _BATCH: Final = 512
@@ -50,7 +50,12 @@ class ParquetReader(SplitReader):
             yield BadRecord(Origin(split.path, "row", position), f"unreadable from here on: {error}")
 
     def _wanted(self, names: list[str]) -> list[str] | None:
-        key = self.options.key
+        key, typed = self.options.key, self.options.typed
+        if typed is not None:
+            problem = typed.problem(names)
+            if problem is not None:
+                raise ValueError(f"it {problem}")
+            return typed.wanted
         assert key is not None
         if key not in names:
             raise ValueError(f"there is no column {key!r}")
@@ -63,15 +68,15 @@ class ParquetReader(SplitReader):
             rows = iter(batch.to_pylist())
         except ValueError:
             rows = _one_by_one(batch)
+        typed = self.options.typed
+        keys = [self.options.key] if typed is None else typed.key_fields
         for number, row in enumerate(rows, position):
             origin = Origin(path, "row", number)
             if isinstance(row, ValueError):
                 yield BadRecord(origin, f"undecodable: {row}")
                 continue
-            key = row[self.options.key]
-            if self.options.columns is None:
-                del row[self.options.key]
-            yield build_record(origin, key, row, self.options.columns, repr(key).encode())
+            head = ", ".join(repr(row[key]) for key in keys)
+            yield self.keyed_record(origin, row, head.encode())
 
 
 def read_schema(path: str) -> list[str]:

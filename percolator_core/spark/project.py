@@ -1,9 +1,9 @@
-"""The project's code on its way to Spark's executors: the chain's folder, and the modules of its observers.
+"""The project's code on its way to Spark's executors: the chain's folder, and the modules that it names.
 
 Where driver and executors share their files, as with ``local[…]``, executors import from the project's
 folder itself. To all others the project travels as an archive: the chain's YAML files, and of the modules and
-packages in the project's folder those that the observers import, wherever in their code the import stands.
-What is installed does not travel: executors need an installation of their own.
+packages in the project's folder those of the chain's observers and schemas, and what they import, wherever in
+their code the import stands. What is installed does not travel: executors need an installation of their own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHAIN: Final = "chain"
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A chain and the code of its observers; travels to the executors.
+    """A chain and the code of its observers and models; travels to the executors.
 
     ``names`` are its top-level modules and packages. ``digest`` is another one after any change of them.
     """
@@ -48,7 +48,8 @@ class Project:
     def of(cls, chain: Chain, code: Path, spark: SparkContext) -> Project:
         """The project whose modules are found in the folder ``code``, ready to be sent with tasks."""
         code, folder = code.resolve(), chain.path.resolve()
-        names = imported_names(code, (observer.function_name for observer in chain.observers.values()))
+        functions = [observer.function_name for observer in chain.observers.values()]
+        names = imported_names(code, [*functions, *chain.schemas])
         files = {
             f"{_CODE}/{path.relative_to(code)}": path for name in names for path in _files_of(code, name)
         }
@@ -109,15 +110,15 @@ def shares_files(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def imported_names(code: Path, functions: Iterable[str]) -> tuple[str, ...]:
-    """The top-level modules and packages in the folder that these functions need, sorted.
+def imported_names(code: Path, needed: Iterable[str]) -> tuple[str, ...]:
+    """The top-level modules and packages in the folder that these functions and modules need, sorted.
 
     Args:
         code: the project's folder.
-        functions: each ``module:function``.
+        needed: each ``module:function`` or ``module``.
     """
     found: set[str] = set()
-    coming = {name.partition(":")[0].partition(".")[0] for name in functions}
+    coming = {name.partition(":")[0].partition(".")[0] for name in needed}
     while coming:
         name = coming.pop()
         files = list(_files_of(code, name)) if name not in found and _may_be_ours(name) else []

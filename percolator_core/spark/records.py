@@ -62,19 +62,25 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """A record that could not be read; ``key`` is its row key if that much was legible."""
+    """A record that could not be read; ``key`` is its row key if that much was legible.
+
+    ``shown`` is how a typed table's key is shown, whose bytes tell people nothing.
+    """
 
     origin: Origin
     reason: str
     head: bytes = b""
     key: bytes | None = None
+    shown: str | None = None
 
     def to_json(self) -> str:
         """One line of the aside file."""
-        fields: dict[str, object] = {"file": self.origin.file, self.origin.unit: self.origin.position}
+        fields: dict[str, object] = {"file": self.origin.file}
+        if self.origin.unit != "file":
+            fields[self.origin.unit] = self.origin.position
         fields["reason"] = self.reason
         if self.key is not None:
-            fields["key"] = readable(self.key)
+            fields["key"] = readable(self.key) if self.shown is None else self.shown
         fields["head"] = readable(self.head)
         return json.dumps(fields)
 

@@ -7,20 +7,22 @@ import glob
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote
 
+from percolator_core.catalog import TableHandle
 from percolator_core.errors import ConfigurationError
-from percolator_core.spark import csvfiles, parquetfiles
+from percolator_core.spark import csvfiles, jsonlines, parquetfiles
 from percolator_core.spark.csvfiles import CsvReader
 from percolator_core.spark.documents import CONTENT_TYPES, DocumentReader
 from percolator_core.spark.jsonlines import JsonLinesReader
 from percolator_core.spark.parquetfiles import ParquetReader
 from percolator_core.spark.records import BadRecord, Origin, Record
 from percolator_core.spark.splits import ReadOptions, Split, SplitReader, group_splits, task_size
+from percolator_core.spark.typedrecords import TypedRecords, json_line_problem, typed_records
 from percolator_core.spark.warc import WarcReader
 
 FORMATS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -61,6 +63,27 @@ class Source:
         """What reads the splits; small, so that it travels to executors."""
         return _READERS[self.format](self.options)
 
+    def into(self, table: TableHandle) -> Source:
+        """The source, read as the table needs it.
+
+        Raises:
+            ConfigurationError: the table is raw and the format needs a key; or it is typed, and fields and
+            columns do not agree; says which.
+        """
+        options = self.options
+        if not table.is_typed:
+            if self.format in _KEYED and options.key is None:
+                raise ConfigurationError(
+                    f"A load of {self.format} needs the field that holds the row key: name it with "
+                    "--key FIELD (in Python with key)."
+                )
+            return self
+        typed = typed_records(
+            table.definition, table.version, self.format, options.key, options.columns, options.null_text
+        )
+        _check_fields(self.format, self.files[0][0], options, typed)
+        return replace(self, options=replace(options, typed=typed))
+
     def tasks(self, cores: int) -> list[list[Split]]:
         """The splits of all files, grouped into tasks for this many cores."""
         sizes = [_size(path) for path, _ in self.files]
@@ -96,16 +119,18 @@ def open_source(
     Args:
         paths: where the input is. A file that is named is read whatever its suffix.
         format: ``html``, ``warc``, ``jsonl``, ``csv`` or ``parquet``; guessed from the suffixes when None.
-        key: the field that holds the row key (jsonl, csv, parquet).
+        key: the field that holds the row key (jsonl, csv, parquet). Needed for raw tables alone: a typed
+            one's is made of the fields of its key columns.
         columns: field → table column. Only these are loaded; None means every field under its own
-            name, without the key (for html and warc: contents, content_type and so on).
+            name, without the key of a raw table (for html and warc: contents, content_type and so on).
         base_url: what the row keys of html start with; ``doc://<name of the folder>/`` when None.
         delimiter: of csv; guessed from the header line when None.
         encoding: of csv; UTF-8, with other bytes kept as they are, when None.
-        null_text: the csv field that stands for no cell.
+        null_text: the csv field that stands for no cell, or null; if it is empty, in a column of text that
+            may not be null, for an empty text.
 
     Raises:
-        ConfigurationError: nothing is there, the format or the key is missing or cannot be.
+        ConfigurationError: nothing is there, the format is missing, or it or the key cannot be.
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     roots = [root for path in given for root in _expand(os.fspath(path))]
@@ -192,23 +217,36 @@ def _default_base_url(root: str) -> str:
 
 def _check_key(format_: str, first: str, options: ReadOptions) -> None:
     """Fails early, with the names that are there, rather than with every record put aside."""
-    if options.key is None:
+    names = _names_of(format_, first, options)
+    wanted = [*([] if options.key is None else [options.key]), *(options.columns or ())]
+    missing = [name for name in wanted if name not in names] if names is not None else []
+    if missing:
+        raise ConfigurationError(f"{first} has no field {missing[0]!r}: it has {', '.join(names or ())}.")
+
+
+def _check_fields(format_: str, first: str, options: ReadOptions, typed: TypedRecords) -> None:
+    """As `_check_key`, for a typed table."""
+    if format_ == "jsonl":
+        try:
+            problem = json_line_problem(typed, jsonlines.first_line(first))
+        except (OSError, EOFError, zlib.error):
+            return
+    else:
+        names = _names_of(format_, first, options)
+        problem = None if names is None else typed.problem(names)
+    if problem is not None:
         raise ConfigurationError(
-            f"A load of {format_} needs the field that holds the row key: name it with --key FIELD "
-            "(in Python with key)."
+            f"{first} {problem}: choose with --columns FIELD=COLUMN,… (in Python with columns)."
         )
+
+
+def _names_of(format_: str, path: str, options: ReadOptions) -> list[str] | None:
+    """The fields of a file, where it has the same ones for all records and can be read."""
     try:
         if format_ == "csv":
-            names = csvfiles.read_header(first, options.delimiter, options.encoding)
-        elif format_ == "parquet":
-            names = parquetfiles.read_schema(first)
-        else:
-            return
+            return csvfiles.read_header(path, options.delimiter, options.encoding)
+        return parquetfiles.read_schema(path) if format_ == "parquet" else None
     except LookupError as error:
         raise ConfigurationError(f"The encoding {options.encoding!r} cannot be: {error}.") from None
     except (OSError, EOFError, zlib.error, csv.Error, ValueError):
-        return  # the file is put aside when it is read
-    wanted = [options.key, *(options.columns or ())]
-    missing = [name for name in wanted if name not in names]
-    if missing:
-        raise ConfigurationError(f"{first} has no field {missing[0]!r}: it has {', '.join(names)}.")
+        return None  # the file is put aside when it is read

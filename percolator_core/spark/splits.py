@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from percolator_core.spark.records import BadRecord, Record
+from percolator_core.spark.records import BadRecord, Origin, Record, build_record
+from percolator_core.spark.typedrecords import TypedRecords
 
 MAX_SPLIT: Final = 32 * 1024 * 1024
 """Most bytes of input that a task gets, where the format can be cut."""
@@ -39,7 +40,10 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How the input is to be read; `percolator_core.spark.sources.Source` explains each."""
+    """How the input is to be read; `percolator_core.spark.sources.open_source` explains each.
+
+    ``typed`` is what makes records of the fields if the table is typed.
+    """
 
     key: str | None = None
     columns: Mapping[str, str] | None = None
@@ -47,6 +51,7 @@ class ReadOptions:
     delimiter: str | None = None
     encoding: str | None = None
     null_text: str = ""
+    typed: TypedRecords | None = None
 
 
 class SplitReader(ABC):
@@ -64,6 +69,28 @@ class SplitReader(ABC):
     def cut(self, path: str, name: str, size: int, target: int) -> Iterator[Split]:  # noqa: ARG002
         """The splits of one file, of about ``target`` bytes; the whole file unless the format can be cut."""
         yield Split(path, name, 0, size, size)
+
+    def keyed_record(self, origin: Origin, fields: dict[str, object], head: bytes) -> Record | BadRecord:
+        """The record with these fields, its key among them."""
+        options = self.options
+        if options.typed is not None:
+            return options.typed.build(origin, fields, head)
+        assert options.key is not None
+        key = fields.get(options.key) if options.columns is not None else fields.pop(options.key, None)
+        return build_record(origin, key, fields, options.columns, head)
+
+    def page_record(
+        self,
+        origin: Origin,
+        key: str | bytes | None,
+        fields: Mapping[str, object],
+        columns: Mapping[str, str],
+        head: bytes,
+    ) -> Record | BadRecord:
+        """The record of a page; of its fields those in ``columns`` are loaded, if nothing else was said."""
+        if self.options.typed is not None:
+            return self.options.typed.build(origin, fields, head)
+        return build_record(origin, key, fields, self.options.columns or columns, head)
 
 
 def task_size(sizes: Sequence[int], cores: int) -> int:

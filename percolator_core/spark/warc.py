@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from percolator_core.spark.http import HttpError, HttpResponse, parse_response
-from percolator_core.spark.records import HEAD, MAX_LOADED_VALUE, BadRecord, Origin, Record, build_record
+from percolator_core.spark.records import HEAD, MAX_LOADED_VALUE, BadRecord, Origin, Record
 from percolator_core.spark.splits import Split, SplitReader
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class WarcReader(SplitReader):
         except HttpError as error:
             return BadRecord(origin, f"not an HTTP response: {error}", block[:HEAD], key)
         fields = _fields(url, record.headers.get("WARC-Date"), response)
-        return build_record(origin, key, fields, self.options.columns or _DEFAULT_COLUMNS, block[:HEAD])
+        return self.page_record(origin, key, fields, _DEFAULT_COLUMNS, block[:HEAD])
 
 
 def _fields(url: str, date: str | None, response: HttpResponse) -> dict[str, object]:

@@ -126,6 +126,13 @@ def read_table(
     return pa.Table.from_batches(batches, schema=_schema(query.columns))
 
 
+def table_of(query: Query, found: Iterable[Sequence[Found]]) -> pa.Table:
+    """Rows that were read many at a time. Raises ConfigurationError when pyarrow is not installed."""
+    pa = pyarrow()
+    batches = [batch for some in found for batch in _of_found(query, some)]
+    return pa.Table.from_batches(batches, schema=_schema(query.columns))
+
+
 def _of_found(query: Query, found: Sequence[Found]) -> list[pa.RecordBatch]:
     return [from_rows(query.columns, [values for _, values in found])] if found else []
 

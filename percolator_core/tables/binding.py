@@ -14,6 +14,7 @@ from percolator_core.model import MAX_ROW, MAX_VALUE
 from percolator_core.schema.definition import Column, TableDefinition
 from percolator_core.schema.keys import KeyCodec
 from percolator_core.schema.types import column_type, shown
+from percolator_core.tables.instances import made
 from percolator_core.tables.model import Field, Table, definition_of, fields_of
 
 Cells: TypeAlias = dict[str, bytes | None]
@@ -106,16 +107,14 @@ class Binding:
             values[name] = None if found is None else field.decode(found)
         if self._model is None:
             return values
-        instance = self._model.model_construct(set(self._key), **values)
-        for name in [name for name in self._fields if name not in values]:
-            # Not read, so not there: a default would be taken for what the row has.
-            instance.__dict__.pop(name, None)
-        return instance
+        return made(self._model, values, set(self._key))
 
     def chosen(self, columns: Sequence[str] | None) -> tuple[str, ...]:
-        """The columns to read: those named, or all. Raises UnknownColumn."""
+        """The columns to read: those named, or all. Raises UnknownColumn; TypeError for text, no list."""
         if columns is None:
             return self.columns
+        if isinstance(columns, str):
+            raise TypeError(f"columns is a list of columns, not str: write [{columns!r}]")
         for name in columns:
             if name not in self._fields:
                 raise UnknownColumn(f"{self._name} has no column {name!r}: it has {', '.join(self._fields)}")

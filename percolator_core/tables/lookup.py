@@ -9,6 +9,7 @@ own snapshot, their rows fetched many at a time, and the whole predicate is judg
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -141,7 +142,8 @@ def found_rows(
     if isinstance(plan, ByKey):
         own = frozenset(t.own_rows(query.handle.name))
         return in_order(t, script, query, plan.pieces, limit=limit, reverse=reverse, own=own)
-    return islice(_by_index(t, script, plan, limit, reverse), limit)
+    found = by_index(t, script, plan, limit=limit, reverse=reverse)
+    return islice(itertools.chain.from_iterable(found), limit)
 
 
 def _candidates(t: Planner, query: Query) -> list[ByIndex]:
@@ -180,13 +182,22 @@ def _counted(t: Planner, wanted: Sequence[tuple[TableHandle, Sequence[Piece]]]) 
     return [sum(counts[first : first + some]) * every // some if some else 0 for first, some, every in shares]
 
 
-def _by_index(
-    t: Planner, script: Callable[..., Command], plan: ByIndex, limit: int | None, reverse: bool
-) -> Iterator[Found]:
+def by_index(
+    t: Planner,
+    script: Callable[..., Command],
+    plan: ByIndex,
+    *,
+    limit: int | None = None,
+    reverse: bool = False,
+) -> Iterator[list[Found]]:
+    """The rows that are wanted, in the order of their keys, as many at a time as are fetched at once.
+
+    ``limit`` is how many will be asked for, if known.
+    """
     size = _FIRST_FETCH if limit is None else min(max(limit, 1), _MOST_FETCHED)
     rows = _rows(t, script, plan, reverse)
     while some := list(islice(rows, size)):
-        yield from plan.query.judge_many(t, some)
+        yield plan.query.judge_many(t, some)
         size = min(2 * size, _MOST_FETCHED)
 
 

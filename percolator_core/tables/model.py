@@ -11,7 +11,7 @@ A column of the class is a part of a predicate, ``Document.page_rank > 0.5``; of
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -137,6 +137,7 @@ class Table(BaseModel, metaclass=_TableType):
     _arguments: ClassVar[tuple[str, tuple[Hash | Range, ...], tuple[str, ...]] | None] = None
     _definition: ClassVar[TableDefinition | None] = None
     _key: ClassVar[_Key | None] = None
+    _each: ClassVar[Any] = None
 
     def __init_subclass__(
         cls,
@@ -249,17 +250,6 @@ def fields_of(model: type[Table]) -> dict[str, Field]:
     if not model.__pydantic_complete__:
         model.model_rebuild()
     return {name: _field(model, name, info) for name, info in model.__pydantic_fields__.items()}
-
-
-def assigned(model: type[Table], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Some values of a row as the model makes them of what was given, each checked alone.
-
-    Raises ValueError (pydantic's ValidationError) for one that the model does not take.
-    """
-    instance = model.model_construct()
-    for name, value in values.items():
-        setattr(instance, name, value)
-    return {name: instance.__dict__[name] for name in values}
 
 
 def _define(model: type[Table]) -> TableDefinition:

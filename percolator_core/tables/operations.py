@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 from percolator_core.catalog import ColumnFields, TableHandle
 from percolator_core.client import Client
 from percolator_core.errors import ConfigurationError
-from percolator_core.schema.plan import pieces
 from percolator_core.schema.predicate import Predicate, bind
 from percolator_core.tables import rows
 from percolator_core.tables.binding import Binding, Cells, bound, model_of, table_name
 from percolator_core.tables.indexes import Wanted
-from percolator_core.tables.lookup import Range, choose, found_rows
-from percolator_core.tables.model import Table, assigned
+from percolator_core.tables.instances import assigned
+from percolator_core.tables.lookup import ByIndex, Range, by_index, choose, found_rows
+from percolator_core.tables.model import Table
 from percolator_core.tables.query import Query
 from percolator_core.tables.select import Batch, TabletSelect
 
@@ -167,17 +167,19 @@ class TypedReads:
         """The rows for which ``where`` is true, as a ``pyarrow.Table``, in no particular order.
 
         For pandas (``.to_pandas()``), Polars (``polars.from_arrow``) and DuckDB, which reads it by its name.
+        An index is used as by `select`.
 
         Raises:
             ConfigurationError: pyarrow is not installed; or as `select`, and so for the others.
         """
-        from percolator_core.tables.arrow import read_table
+        from percolator_core.tables.arrow import read_table, table_of
 
         binding = self._binding(table)
         query = _query(binding, where, binding.chosen(columns))
-        chosen = pieces(binding.definition, query.bound)
-        own = frozenset(self.own_rows(binding.definition.name))
-        return read_table(self, self._client.store.script, query, chosen, own)
+        plan, script = choose(self, query, None), self._client.store.script
+        if isinstance(plan, ByIndex):
+            return table_of(query, by_index(self, script, plan))
+        return read_table(self, script, query, plan.pieces, frozenset(self.own_rows(query.handle.name)))
 
     def _binding(self, table: type[Table] | str) -> Binding:
         return bound(self._client.catalog.handles[table_name(table)], model_of(table))

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from percolator_core.cli.trace import _Drawing, notes
+from percolator_core.cli.typedtext import Rows
 from percolator_core.trace import Change, Outcome, Run, Trace
 from tests.chains import chain_of
 
@@ -137,7 +138,7 @@ def change(number: int, *runs: int) -> Change:
 def draw(found: Trace) -> list[str]:
     console = Console(width=10_000, color_system=None)
     with console.capture() as capture:
-        console.print(*_Drawing(found).trees)
+        console.print(*_Drawing(found, Rows()).trees)
     return [line.strip("│├└─ ") for line in capture.get().splitlines()]
 
 
@@ -178,7 +179,7 @@ def test_what_was_not_followed_says_why(changes: int, words: str) -> None:
 
 def test_a_loop_may_be_a_thousand_runs_deep() -> None:
     runs = *(run(number, change(number, number + 1)) for number in range(1, 1200)), run(1200)
-    [tree] = _Drawing(Trace("t", b"r", (change(0, 1),), runs, 0)).trees
+    [tree] = _Drawing(Trace("t", b"r", (change(0, 1),), runs, 0), Rows()).trees
     depth = 0
     while tree.children:
         [tree], depth = tree.children, depth + 1

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from percolator_core import Database, Hash, PrimaryKey, SnapshotTooOld, Table, UnknownColumn, connect
+from percolator_core import (
+    Database,
+    Hash,
+    PrimaryKey,
+    Snapshot,
+    SnapshotTooOld,
+    Table,
+    UnknownColumn,
+    connect,
+)
 from percolator_core.difference import changes
 
 
@@ -128,6 +137,33 @@ def test_a_typed_filter_is_true_at_one_of_the_moments(db: Database) -> None:
     }
     by_key: Any = Item.number >= 4
     assert [one.new.number for one in changes(db, Item, first, where=by_key)] == [4, 5]
+
+
+def test_rows_that_met_the_filter_at_one_moment_are_read_many_at_once(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 700
+    with db.transaction() as t:
+        for number in range(count):
+            t.insert(Item(kind="a", number=number, size=1))
+    first = db.timestamp()
+    with db.transaction() as t:
+        for number in range(count):
+            t.update(Item, kind="a", number=number, size=2)
+    asked: list[int] = []
+    ask = Snapshot._ask
+
+    def counted(snapshot: Snapshot, commands: Sequence[Any]) -> list[Any]:
+        asked.append(len(commands))
+        return ask(snapshot, commands)
+
+    monkeypatch.setattr(Snapshot, "_ask", counted)
+    found = list(changes(db, Item, first, where=Item.size == 1))  # type: ignore[arg-type]
+    assert [(one.new.number, one.columns) for one in found] == [
+        (number, {"size": (1, 2)}) for number in range(count)
+    ]
+    assert sum(asked) == count
+    assert len(asked) <= 6
 
 
 def test_what_cannot_be(db: Database) -> None:

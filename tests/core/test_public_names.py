@@ -21,7 +21,7 @@ NAMES = [
         "TransactionConflict",
         "UnknownColumn",
     ),
-    *("UnknownTable", "Version", "Worker", "connect"),
+    *("UnknownTable", "Version", "Worker", "col", "connect"),
 ]
 ANNOTATIONS = ["Indexed", "PrimaryKey", "Unique"]
 """Names that stand in annotations only; they have no name of their own."""

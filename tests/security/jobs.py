@@ -27,6 +27,7 @@ from percolator_core.trace import trace
 from percolator_core.worker import Counts
 from tests.chains import chain_of, watch
 from tests.core.servers import Server, commit_of, die, rows_apart, until
+from tests.security import typed
 
 TABLES: Final = (TableDefinition("docs", 2), TableDefinition("sums", 2, ("dirty",)))
 FIRST, SECOND = rows_apart(2, 2)
@@ -135,9 +136,12 @@ def reader(scene: Scene) -> None:
     scene.put(FIRST, b"x", column="other")
     db = scene.connect(lock_wait=0.05)
     assert [table.name for table in db.tables()] == ["docs", "sums"]
+    before = typed.fill(scene.helper)
 
     def read() -> None:
         _read(db, past)
+        typed.read(db, before)
+        typed.look_back(db, before)
 
     read()
     with db.snapshot() as pinned:
@@ -218,6 +222,12 @@ def worker(scene: Scene) -> None:
     with db.concurrency() as tasks:
         tasks.submit(_write, db, b"by a task").result()
     _transactions(scene, db)
+    before = typed.fill(db)
+    typed.write(db)
+    typed.read(db, before)
+    typed.look_back(db, before)
+    typed.mend(db)
+    scene.until(scene.no_locks)
     _run(scene, db, chain)
     _trace_and_rerun(db, chain)
     scene.run(db, chain)
@@ -344,7 +354,7 @@ def _leases(scene: Scene, db: Database, chain: Chain) -> None:
 
 
 def maintenance(scene: Scene) -> None:
-    """Create and drop tables, resolve locks, collect garbage, look at the quarantine and put back from it."""
+    """Make, change and drop tables, resolve locks, collect garbage, look at the quarantine and empty it."""
     db = scene.connect()
     for table in TABLES:
         db.create_table(table.name, table.tablets, table.notify_only)
@@ -386,6 +396,8 @@ def maintenance(scene: Scene) -> None:
     heard.close()
     assert db.active_observers()
     assert db.snapshot().get("docs", SECOND, "text")
+    typed.read(db, typed.fill(db))
+    typed.change(db)
     for table in TABLES:
         db.drop_table(table.name)
     assert db.tables() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from percolator_core import Chain, ConfigurationError, Database, PercolatorError
 from percolator_core.cli.app import app
 from percolator_core.spark import DrainProgress, NotIdle, drain
 from percolator_core.spark.drainer import DrainTask
+from percolator_core.spark.project import Project as Sent
 from percolator_core.spark.project import imported_names, shares_files
 from percolator_core.spark.session import is_on_this_machine
 from percolator_core.status import status
@@ -396,6 +399,36 @@ def test_what_travels(tmp_path: Path) -> None:
     (tmp_path / "unused.py").touch()
     assert imported_names(tmp_path, ["drain_steps.adding:first"]) == ("drain_shared", "drain_steps", "lazily")
     assert imported_names(tmp_path, ["installed.elsewhere:f"]) == ()
+
+
+class Elsewhere:
+    """A Spark whose executors share no files with the driver, as far as the project asks it."""
+
+    master = "spark://10.0.0.1:7077"
+
+    def broadcast(self, archive: bytes) -> bytes:
+        return archive
+
+
+def test_schemas_travel_that_no_observer_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(made(tmp_path))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "drain_models").mkdir()
+    (tmp_path / "drain_models" / "shop.py").write_text(
+        "import drain_money\nfrom percolator_core import PrimaryKey, Table\n"
+        "class Item(Table, name='items'):\n    number: PrimaryKey[int]\n"
+    )
+    (tmp_path / "drain_money.py").touch()
+    file = tmp_path / "chain" / "chain.yaml"
+    file.write_text(f"{file.read_text()}schemas: drain_models.shop\n")
+    try:
+        project = Sent.of(Chain.load("chain"), tmp_path, Elsewhere())  # type: ignore[arg-type]
+    finally:
+        for name in [name for name in sys.modules if name.startswith("drain_")]:
+            del sys.modules[name]
+    assert project.names == ("drain_models", "drain_money", "drain_shared", "drain_steps")
+    with zipfile.ZipFile(io.BytesIO(project.archive)) as archive:  # type: ignore[arg-type]
+        assert {"code/drain_models/shop.py", "code/drain_money.py"} <= set(archive.namelist())
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_a_batch_of_changes(session: SparkSession, tables: Tables) -> None:
 
 @pytest.mark.spark
 def test_a_stream_into_another_table(session: SparkSession, tables: Tables, tmp_path: Path) -> None:
-    """Three runs of one query, stopped in between: every change once, in the end the same rows."""
+    """Two runs of one query, stopped in between: every change once, in the end the same rows."""
     with connect(tables.url, uuid4().hex) as copy:
         copy.create_table(Document)
         sink = {"url": tables.url, "namespace": copy.namespace, "table": "documents"}
@@ -191,13 +191,11 @@ def test_a_stream_into_another_table(session: SparkSession, tables: Tables, tmp_
 
         tables.insert(*(Document(url=f"u{number}", size=1) for number in range(10)))
         pour()
-        tables.update(Document(url="u1", size=2))
-        pour()
         tables.update(Document(url="u1", size=3))
         tables.insert(Document(url="new", size=1))
         pour()
         assert Tables(copy, tables.url).sizes() == tables.sizes()
-        assert counts == [10, 1, 2]
+        assert counts == [10, 2]
         tables.update(Document(url="u1", size=4))
         tables.end_leases()
         tables.db.collect_garbage(keep=timedelta(0))

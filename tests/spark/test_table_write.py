@@ -17,6 +17,7 @@ from percolator_core import (
     PrimaryKey,
     RowExists,
     RowNotFound,
+    SnapshotTooOld,
     Table,
     Unique,
     UnknownColumn,
@@ -105,6 +106,19 @@ def test_what_others_changed_can_be_overwritten_or_refused(tables: Tables) -> No
     assert tables.sizes() == {"a": 9}
     assert tables.run(overwrite, [whole("a", 2)]) == {"changed": 1}
     assert tables.sizes() == {"a": 2}
+
+
+def test_rows_that_were_made_of_a_snapshot(tables: Tables) -> None:
+    """What was changed between the snapshot and the write is not lost."""
+    at = tables.insert(Document(url="a", size=1), Document(url="b", size=1))
+    tables.update(Document(url="a", size=9))
+    tables.remove("b")
+    assert tables.run(tables.job(since=str(at)), [whole("a", 2), whole("b", 2)]) == {"kept": 2}
+    assert tables.sizes() == {"a": 9}
+    tables.end_leases()
+    tables.db.collect_garbage(keep=timedelta(0))
+    with pytest.raises(SnapshotTooOld):
+        tables.job(since=str(at))
 
 
 def test_changes_of_other_columns_are_no_obstacle(tables: Tables) -> None:

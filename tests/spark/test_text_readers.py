@@ -295,7 +295,6 @@ def test_parquet_bad_rows_and_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "arguments", "message"),
     [
-        (["a.csv"], {}, "needs the field that holds the row key"),
         (["a.csv"], {"key": "ID"}, r"has no field 'ID': it has id, v"),
         (["a.csv"], {"key": "id", "columns": {"w": "w"}}, "has no field 'w'"),
         (["a.csv"], {"key": "id", "encoding": "nope"}, "encoding 'nope' cannot be"),

@@ -6,7 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from operator import methodcaller
+from operator import itemgetter, methodcaller
 from typing import Any
 
 import pytest
@@ -26,16 +26,17 @@ from percolator_core import (
     TransactionConflict,
     Unique,
 )
+from percolator_core.difference import changes
 from percolator_core.evolution import Evolution
 from percolator_core.model import DELETE, MAX_ROW, PUT, Write
 from percolator_core.schema.definition import Column, HashRule, IndexRule, TableDefinition
 from percolator_core.schema.keys import KeyCodec
 from percolator_core.schema.predicate import ColumnExpression, Predicate
 from percolator_core.schema.types import column_type
-from percolator_core.tables import lookup, rows
+from percolator_core.tables import arrow, lookup, rows, verify
 from percolator_core.tables.indexes import Index, index_definition
 from percolator_core.tables.model import definition_of
-from percolator_core.tables.verify import Difference, check_indexes
+from percolator_core.tables.verify import Difference, check_indexes, rebuild_indexes
 from tests.core.servers import some_namespace
 from tests.tables.models import Seat, User, create
 
@@ -396,6 +397,78 @@ def test_the_check_finds_what_is_missing_and_what_is_stray(users: Database) -> N
     )
 
 
+def tamper(db: Database, index: str, *writes: tuple[bytes, bytes | None]) -> None:
+    """Write past the table: entries with their holders, None to delete them; b"" for a plain index."""
+    table = db.catalog.table(index)
+    with db.transaction() as t:
+        for entry, holder in writes:
+            kind = DELETE if holder is None else PUT
+            t.put(table, entry, table.marker.encoded, Write(kind, b""))
+            for column in table.columns.values():
+                t.put(table, entry, column.encoded, Write(kind, holder or b""))
+
+
+def test_an_index_is_rebuilt(users: Database) -> None:
+    put(users, *(User(name=name, city="Rome", email=f"{name}@x") for name in "abcd"))
+    tamper(users, "users(city)", (b"Rome\0\1a", None), (b"Oslo\0\1b", b""), (b"Oslo\0\1z", b""))
+    # Of a's value the entry stands for b, c has none, and a value is left that nobody has.
+    tamper(users, "users(email)", (b"a@x", b"b"), (b"c@x", None), (b"old@x", b"d"))
+    assert len(check_indexes(users.snapshot(), User)) == 7
+    before = users.timestamp()
+    assert rebuild_indexes(users, User) == 6  # that a@x does not stand for b goes with a's
+    assert agree(users, User)
+    assert cities(users) == [("Rome", name) for name in "abcd"]
+    assert emails(users) == [(f"{name}@x", name.encode()) for name in "abcd"]
+    assert rebuild_indexes(users, "users") == 0
+    assert [list(changes(users, User, before))] == [[]]
+
+
+def test_a_value_that_two_rows_have_is_left_and_told(users: Database) -> None:
+    put(users, User(name="a", city="Rome", email="a@x"), User(name="b"))
+    handle = users.catalog.table("users")
+    with users.transaction() as t:
+        t.put(handle, b"b", handle.columns["email"].encoded, Write(PUT, b"a@x"))
+        t.put(handle, b"b", handle.columns["city"].encoded, Write(PUT, b"Oslo"))
+    with pytest.raises(
+        RowExists, match="one value of email, which is unique, in two rows, name='a' and name='b'"
+    ):
+        rebuild_indexes(users, User)
+    assert cities(users) == [("Oslo", "b"), ("Rome", "a")]
+    assert emails(users) == [("a@x", b"a")]
+    with users.transaction() as t:
+        t.update(User(name="b", email="b@x"))
+    assert rebuild_indexes(users, User) == 1  # the entry went with the value that b gave up
+    assert agree(users, User)
+
+
+def test_a_rebuild_beside_writers(connect: Connect) -> None:
+    """Each entry is wrong to begin with, and moved by writers while it is mended."""
+    db = connect()
+    create(db, User)
+    names = [f"{number:02}" for number in range(40)]
+    put(db, *(User(name=name, city="Rome", email=name) for name in names))
+    tamper(db, "users(city)", *((b"Rome\0\1%s" % name.encode(), None) for name in names))
+    tamper(db, "users(email)", *((name.encode(), None) for name in names))
+    conflicts: list[int] = []
+    mend = verify._mend
+
+    def met(t: Transaction, *arguments: Any) -> Any:
+        """The rows that are mended are changed by others, before and after they are looked at again."""
+        if len(conflicts) < 3:
+            conflicts.append(len(conflicts))
+            assert t.start_timestamp
+            for name in names[len(conflicts) :: 5]:
+                db.run(lambda other, name=name: other.update(User, name=name, city="Oslo", email=None))  # type: ignore[misc]
+        return mend(t, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "_mend", met)
+        rebuild_indexes(db, User)
+    assert len(conflicts) == 3
+    assert agree(db, User)
+    assert len(cities(db)) == 40
+
+
 # Used by selects.
 
 
@@ -424,6 +497,8 @@ class Person(Table, name="people"):
 SEAT: Any = Seat
 PERSON: Any = Person
 GUEST = SEAT.guest
+WITH_NOBODY = GUEST == b"nobody"
+
 WHERE: list[tuple[Predicate, str]] = [
     (GUEST == b"guest 07", "index seats(guest), 1 value, about 4 rows"),
     (GUEST == b"nobody", "index seats(guest), 1 value, about 0 rows"),
@@ -499,6 +574,26 @@ def test_a_select_by_an_index_reads_little(hall: Database) -> None:
         assert len(list(t.select(Seat, where=GUEST == b"guest 07"))) == 4
         assert t.cost.round_trips <= 4
         assert t.cost.scanned <= 8
+
+
+@pytest.mark.parametrize("where", [GUEST == b"guest 07", WITH_NOBODY, SEAT.level == 3])
+def test_arrow_goes_by_an_index_as_a_select_does(
+    hall: Database, where: Predicate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(t: Snapshot) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = t.to_arrow(Seat, where=where, columns=["number", "note"]).to_pylist()
+        return sorted(rows, key=itemgetter("number"))
+
+    with monkeypatch.context() as patch, hall.transaction() as t:
+        patch.setattr(arrow, "read_table", None)
+        found = read(t)
+        t.upsert(Seat(hall="0", number=-1, guest=b"guest 07", level=3))
+        own = [] if where is WITH_NOBODY else [{"number": -1, "note": ""}]
+        assert read(t) == own + found
+        t.rollback()
+    monkeypatch.setattr(lookup, "FEW", 10**9)
+    monkeypatch.setattr(arrow, "table_of", None)
+    assert read(hall.snapshot()) == found
 
 
 def test_a_limit_is_reached_sooner_without_sorting_all_entries(hall: Database) -> None:

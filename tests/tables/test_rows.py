@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import Field
 
 from percolator_core import (
     ConfigurationError,
@@ -19,8 +20,10 @@ from percolator_core import (
     Transaction,
     TransactionConflict,
     UnknownColumn,
+    col,
 )
 from percolator_core.model import MAX_ROW, PUT, Write
+from percolator_core.schema.predicate import Predicate
 from percolator_core.tables import binding
 from tests.tables.models import Seat, User, create
 
@@ -148,6 +151,44 @@ def test_a_row_that_was_read_and_changed_writes_what_was_assigned(notes: Databas
     t.update(read)
     t.commit()
     assert note(notes, "a") == ("theirs", 2)
+
+
+class Basket(Table, name="baskets"):
+    number: PrimaryKey[int]
+    things: list[str] = Field(default_factory=list)
+
+
+def test_json_is_written_when_it_is_assigned_not_when_it_is_changed_in_place(db: Database) -> None:
+    create(db, Basket)
+    put(db, Basket(number=1, things=["cup"]))
+    with db.transaction() as t:
+        basket = t.find(Basket, number=1)
+        assert basket is not None
+        basket.things.append("pot")
+        t.update(basket)
+        assert not t.own_rows("baskets")
+    with db.transaction() as t:
+        basket.things = [*basket.things, "pan"]
+        t.update(basket)
+    found = db.snapshot().find(Basket, number=1)
+    assert found is not None
+    assert found.things == ["cup", "pot", "pan"]
+
+
+def test_columns_are_compared_as_type_checkers_have_it(notes: Database) -> None:
+    """That this needs no ``type: ignore`` is a part of the test."""
+    put(notes, Note(title="a", stars=1), Note(title="b", stars=3), Note(title="c"))
+
+    def titles(where: Predicate | bool) -> list[str]:
+        return [found.title for found in notes.snapshot().select(Note, where=where)]
+
+    assert titles(col(Note.stars) > 2) == ["b"]
+    assert titles(~(col(Note.stars) <= 1) & col(Note.title).startswith("b")) == ["b"]
+    assert titles(col(Note.stars).in_([1, None])) == ["a", "c"]
+    assert titles(Note.title >= "b") == ["b", "c"]
+    assert repr(col(Note.stars)) == repr(Note.stars) == "<column stars>"
+    with pytest.raises(TypeError, match="'x' is no column: give one of a model"):
+        col(Note(title="x").title)
 
 
 def test_own_writes_are_seen_by_all_reads(notes: Database) -> None:

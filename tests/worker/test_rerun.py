@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import percolator_core
-from percolator_core import Cell, ConfigurationError, UnknownColumn, Worker
+from percolator_core import Cell, ConfigurationError, Hash, PrimaryKey, Table, UnknownColumn, Worker
 from percolator_core import rerun as rerun_module
 from percolator_core.commit import Commit
 from percolator_core.condition import Condition
 from percolator_core.keys import acknowledgement
 from percolator_core.notifications.ack import Ack, acknowledge
 from percolator_core.rerun import CellCounts, RerunCounts, rerun
+from percolator_core.schema.predicate import ColumnExpression, Predicate
 from percolator_core.status import status
 from percolator_core.store import Store
+from percolator_core.tables.model import definition_of
 from percolator_core.transaction import Transaction
 from tests.chains import chain_of, dirty_of, put, watch
 
@@ -154,6 +156,51 @@ def test_a_part_is_redone(
     assert rerun(db, chain, "copy", where).chosen == len(rows)
     drain(db, chain)
     assert sorted(copy.ran) == [row.encode() for row in rows]
+
+
+class Priced(Table, name="priced", partition=[Hash("name", buckets=3)]):
+    name: PrimaryKey[str]
+    price: int | None = None
+
+
+def test_typed_values_are_compared(db: Database) -> None:
+    chain = chain_of(watch("look", lambda t, cell: None, "priced.price"), tables=(definition_of(Priced),))
+    chain = dataclasses.replace(chain, models={"priced": Priced})
+    chain.create_tables(db)
+    with db.transaction() as t:
+        for name, price in (("a", 9), ("b", 10), ("c", -1), ("d", 3)):
+            t.insert(Priced(name=name, price=price))
+    drain(db, chain)
+    with db.transaction() as t:
+        t.remove(Priced, name="d")
+    db.add_column(Grown, "stock")
+    drain(db, chain)
+
+    def chosen(*where: str | Condition | Predicate) -> int:
+        return rerun(db, chain, "look", where, dry_run=True).chosen
+
+    worth = ColumnExpression("price")
+    assert (chosen(), chosen(worth > 8), chosen("price > 8"), chosen(worth < 0, "name = 'c'")) == (4, 2, 2, 1)
+    assert (chosen(Condition("revision", "<", 2), worth >= 0), chosen("revision<1")) == (2, 0)
+    # What has no value is null; what was removed has not even the default of a later column.
+    assert (chosen("stock = 5"), chosen("price is null"), chosen("name = 'd'")) == (3, 0, 1)
+    with pytest.raises(TypeError, match="priced is typed"):
+        chosen(Condition("price", "=", b"1"))
+    with pytest.raises(UnknownColumn, match="has no column 'prize'"):
+        chosen("prize = 1")
+
+
+class Grown(Table, name="priced", partition=[Hash("name", buckets=3)]):
+    name: PrimaryKey[str]
+    price: int | None = None
+    stock: int = 5
+
+
+def test_a_predicate_is_no_condition_on_a_raw_table(db: Database, chain: Chain, copy: Copy) -> None:
+    write_all(db, chain, copy)
+    with pytest.raises(TypeError, match="docs is a raw table"):
+        rerun(db, chain, "copy", [ColumnExpression("text") == "d01"])
+    assert rerun(db, chain, "copy", ["text=0064"], to_bytes=bytes.fromhex).chosen == 0
 
 
 def test_only_what_older_code_dealt_with(db: Database, chain: Chain, copy: Copy) -> None:

@@ -25,7 +25,7 @@ FEWEST_PARTITIONS: Final = 4
 
 _PLACE: Final = frozenset({"url", "namespace", "table"})
 _READ: Final = _PLACE | {"at", "columns", "filter", "lease", "partitions", "since"}
-_WRITE: Final = _PLACE | {"lease", "mode_of_rows", "newer", "skip_unchanged"}
+_WRITE: Final = _PLACE | {"lease", "mode_of_rows", "newer", "since", "skip_unchanged"}
 # Spark hands its own options of a stream to the source, too.
 _OF_STREAMS: Final = frozenset({"checkpointlocation", "queryname", "path"})
 
@@ -58,12 +58,13 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How rows are written."""
+    """How rows are written. ``since`` is a timestamp, None when it was not given."""
 
     place: Place
     mode: RowMode = "upsert"
     newer: Newer = "keep"
     skip_unchanged: bool = True
+    since: int | None = None
     lease: float = LEASE
 
 
@@ -90,6 +91,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         _choice("mode_of_rows", found.get("mode_of_rows", "upsert"), get_args(RowMode)),
         _choice("newer", found.get("newer", "keep"), get_args(Newer)),
         _choice("skip_unchanged", found.get("skip_unchanged", "true"), ("true", "false")) == "true",
+        _time("since", found["since"]) if "since" in found else None,
         _number("lease", found.get("lease", str(LEASE))),
     )
 

@@ -149,7 +149,7 @@ def shares_of(
     if since is not None and since > lease.at:
         raise ConfigurationError(f"the changes since {since} lie behind the snapshot at {lease.at}")
     wanted = pieces(plan.definition, plan.bound)
-    _must_be_whole(db, handle, wanted, lease.at, since or None)
+    must_be_whole(db, handle, wanted, lease.at, since or None)
     return [
         Share(lease, handle.version, share, plan.predicates, since)
         for share in shared_out(wanted, options.partitions)
@@ -225,7 +225,7 @@ def _wanted(definition: TableDefinition, schema: StructType, *, changes: bool) -
     return tuple(columns)
 
 
-def _must_be_whole(
+def must_be_whole(
     db: Database, handle: TableHandle, wanted: Iterable[Piece], at: int, since: int | None
 ) -> None:
     """Raise SnapshotTooOld if garbage collection has passed what is read of some of the pieces."""

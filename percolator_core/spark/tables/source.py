@@ -24,6 +24,8 @@
 ``mode_of_rows``    write: ``upsert`` (when left out), ``insert``, ``update`` or ``remove``
 ``newer``           write: what becomes of a row that somebody else has changed since the write began:
                     ``keep`` it as it is (when left out), ``overwrite`` it, or ``fail``
+``since``           write: what ``newer`` takes for the begin of the write: the timestamp of the snapshot that
+                    the rows were made of
 ``skip_unchanged``  write: ``true`` (when left out) writes only cells that differ
 ==================  ==========================================================================================
 
@@ -113,8 +115,7 @@ class TableSource(DataSource):
         with as_sentence():
             if overwrite:
                 raise ConfigurationError(
-                    "the data source percolator does not overwrite tables: use outputMode('append') or "
-                    "outputMode('update'), which upsert"
+                    "the data source percolator overwrites no tables: use outputMode('append'), which upserts"
                 )
             return StreamWriter(begin_write(write_options(self.options), schema, stream=True))
 

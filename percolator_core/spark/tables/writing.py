@@ -5,7 +5,9 @@ its rows have and writes the cells that differ, so a task that is run again, or 
 its work done, and an unchanged row wakes no observer. A row whose cells somebody changed after the write
 began is left as it is, unless the option ``newer`` says otherwise: the write counts as done at the moment it
 began. That is what keeps a late copy of a task from undoing what others have made of its rows meanwhile. It
-costs a look at one cell of each row that is new, and at all cells of each row that is there.
+costs a look at one cell of each row that is new, and at all cells of each row that is there. Rows that were
+made of a snapshot are written with the option ``since``, its timestamp: then what others have changed since
+the snapshot stays, too.
 
 The versions by which this is told are pinned as those of a read are (`percolator_core.spark.tables.lease`).
 
@@ -36,11 +38,13 @@ from percolator_core.commit import BYTES_PER_CALL, CELLS_PER_CALL
 from percolator_core.database import Database, connect
 from percolator_core.errors import CommitUndetermined, ConfigurationError
 from percolator_core.schema.definition import TableDefinition
+from percolator_core.schema.plan import whole
 from percolator_core.spark.tables.errors import as_sentence
 from percolator_core.spark.tables.fields import typed_table
 from percolator_core.spark.tables.lease import Lease, take_lease
 from percolator_core.spark.tables.merging import Row, merge
 from percolator_core.spark.tables.options import WriteOptions
+from percolator_core.spark.tables.reading import must_be_whole
 from percolator_core.tables.arrow import encoded_rows
 from percolator_core.transaction import Transaction
 
@@ -83,13 +87,15 @@ def begin_write(options: WriteOptions, schema: StructType, *, stream: bool = Fal
 
     Raises:
         UnknownTable, UnknownColumn, ConfigurationError: they cannot; nothing was written.
+        SnapshotTooOld: garbage collection has passed the option ``since``.
     """
     place = options.place
     with connect(place.url, place.namespace) as db:
         handle = typed_table(db, place.table)
         _check(handle.definition, schema, options)
-        lease = take_lease(db, None, None, options.lease)
-        since = None if stream or options.newer == "overwrite" else lease.at
+        lease = take_lease(db, None, options.since, options.lease)
+        must_be_whole(db, handle, whole(handle.definition), lease.oldest, None)
+        since = None if stream or options.newer == "overwrite" else options.since or lease.at
         return WriteJob(options, handle.version, lease, since)
 
 

@@ -1,0 +1,241 @@
+"""Records of typed tables: which field goes into which column, and its value as the column's bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from percolator_core.errors import ConfigurationError
+from percolator_core.model import MAX_ROW
+from percolator_core.schema.definition import TableDefinition
+from percolator_core.schema.keys import KeyCodec
+from percolator_core.schema.types import column_type, shown
+from percolator_core.spark.records import MAX_LOADED_VALUE, BadRecord, Origin, Record, too_large
+from percolator_core.spark.values import Dialect, converter
+
+_PAGES: Final[Mapping[str, tuple[str, ...]]] = {
+    "html": ("contents", "content_type"),
+    "warc": ("contents", "status", "location", "content_type"),
+}
+"""The fields that are loaded of pages, whose key is the field ``url``."""
+
+_DIALECTS: Final[Mapping[str, Dialect]] = {"csv": "text", "jsonl": "json"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A column, and where its values come from."""
+
+    column: str
+    field: str
+    nullable: bool
+    empty: bytes | None
+    """What the null text stands for in a column that may not be null; None for nothing."""
+    convert: Callable[[Any], bytes | None]
+
+
+class TypedRecords:
+    """Makes records of fields. Travels to the executors.
+
+    ``fields`` has the field of each column that is loaded, those of the key among them; None means that each
+    field goes into the column of its name. ``version`` is the table's in the catalog. ``null_text`` is the
+    text of csv that stands for no value.
+    """
+
+    def __init__(
+        self,
+        definition: TableDefinition,
+        version: bytes,
+        dialect: Dialect,
+        fields: Mapping[str, str] | None = None,
+        null_text: str = "",
+    ) -> None:
+        self.definition = definition
+        self.version = version
+        self._dialect = dialect
+        self._given = fields
+        self._null_text = null_text
+        self._null = null_text if dialect == "text" else None
+        self._codec = KeyCodec(definition)
+        chosen = {name: name for name in definition.by_name} if fields is None else dict(fields)
+        parts = [self._part(column, field) for column, field in chosen.items()]
+        by_column = {part.column: part for part in parts}
+        self._key = [by_column[name] for name in definition.key]
+        self._values = [part for part in parts if part.column not in definition.key]
+        self._known = frozenset(chosen.values())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TypedRecords, (self.definition, self.version, self._dialect, self._given, self._null_text)
+
+    def _part(self, column: str, field: str) -> _Part:
+        declared = self.definition.by_name[column]
+        kind = column_type(declared.type)
+        is_text = kind.name in {"str", "bytes"} and column not in self.definition.key
+        empty = b"" if is_text and not declared.nullable and self._null == "" else None
+        return _Part(column, field, declared.nullable, empty, converter(kind, self._dialect))
+
+    @property
+    def key_fields(self) -> list[str]:
+        """The fields that the row key is made of, in its order."""
+        return [part.field for part in self._key]
+
+    @property
+    def wanted(self) -> list[str] | None:
+        """The fields that are loaded; None for all."""
+        return None if self._given is None else [*self._given.values()]
+
+    def problem(self, names: Sequence[str]) -> str | None:
+        """Why records with these fields cannot be loaded, as the end of a sentence; None if they can."""
+        needed = self.key_fields if self.wanted is None else self.wanted
+        missing = [name for name in needed if name not in names]
+        if missing:
+            why = f"which goes into the key of {self.definition.name}, " if self.wanted is None else ""
+            return f"has no field {missing[0]!r}, {why}it has {', '.join(names)}"
+        return self.unknown(names)
+
+    def unknown(self, names: Sequence[str]) -> str | None:
+        """What to say of fields that no column is there for; None if there are none."""
+        unknown = [] if self.wanted is not None else [name for name in names if name not in self._known]
+        if not unknown:
+            return None
+        what = f"fields {', '.join(map(repr, unknown))}" if len(unknown) > 1 else f"field {unknown[0]!r}"
+        name = self.definition.name
+        return f"has the {what}, and {name} no such column, it has {', '.join(self.definition.by_name)}"
+
+    def build(self, origin: Origin, fields: Mapping[str, object], head: bytes = b"") -> Record | BadRecord:
+        """The record with these fields, or the reason why it is none."""
+        if self._given is None and not self._known.issuperset(fields):
+            return BadRecord(origin, f"it {self.unknown(list(fields))}", head)
+        encoded: list[bytes] = []
+        for part in self._key:
+            try:
+                cell = self._cell(part, fields.get(part.field))
+            except (TypeError, ValueError) as error:
+                return BadRecord(origin, f"column {part.column!r}: {error}", head)
+            assert cell is not None
+            encoded.append(cell)
+        row = self._codec.join(encoded)
+        if len(row) > MAX_ROW:
+            return BadRecord(origin, f"the row key has {len(row)} bytes, more than {MAX_ROW}", head)
+        cells: dict[str, bytes | None] = {}
+        for part in self._values:
+            if self._given is None and part.field not in fields:
+                continue
+            try:
+                cells[part.column] = self._cell(part, fields.get(part.field))
+            except (TypeError, ValueError) as error:
+                return BadRecord(origin, f"column {part.column!r}: {error}", head, row, self.described(row))
+        return Record(row, cells, origin)
+
+    def _cell(self, part: _Part, value: object) -> bytes | None:
+        cell = part.empty if value is None or value == self._null else part.convert(value)
+        if cell is None:
+            if not part.nullable:
+                raise ValueError("it cannot be null")
+        elif len(cell) > MAX_LOADED_VALUE:
+            raise ValueError(too_large(len(cell)))
+        return cell
+
+    def described(self, row: bytes) -> str:
+        """The key of a row for a person: a text as it is, others as ``shop='east', number=7``."""
+        values = self._codec.decode(row)
+        if len(values) == 1 and isinstance(values[0], str):
+            return values[0]
+        return ", ".join(
+            f"{name}={shown(value) if isinstance(value, str | bytes | int | float) else value}"
+            for name, value in zip(self.definition.key, values, strict=True)
+        )
+
+
+def typed_records(  # noqa: PLR0917
+    definition: TableDefinition,
+    version: bytes,
+    format_: str,
+    key: str | None,
+    columns: Mapping[str, str] | None,
+    null_text: str,
+) -> TypedRecords:
+    """How the fields of a source go into a typed table.
+
+    ``key`` is the field that was named as the row key, ``columns`` maps fields to columns; both as
+    `percolator_core.spark.sources.open_source` has them.
+
+    Raises:
+        ConfigurationError: they cannot; says what does not agree.
+    """
+    name = definition.name
+    if definition.index_of:
+        raise ConfigurationError(f"{name} is an index of {definition.index_of}: load into that table")
+    dialect = _DIALECTS.get(format_, "python")
+    if format_ in _PAGES:
+        fields = _fields_of_pages(definition, format_, columns)
+    elif columns is None:
+        fields = None
+        if key is not None and (key,) != definition.key:
+            raise _other_key(definition, key)
+    else:
+        fields = _columns_to_fields(definition, columns)
+        if key is not None and len(definition.key) == 1:
+            fields.setdefault(definition.key[0], key)
+        for column in definition.key:
+            fields.setdefault(column, column)
+        if key is not None and [key] != [fields[column] for column in definition.key]:
+            raise _other_key(definition, key)
+    return TypedRecords(definition, version, dialect, fields, null_text)
+
+
+def _other_key(definition: TableDefinition, key: str) -> ConfigurationError:
+    names = ", ".join(definition.key)
+    return ConfigurationError(
+        f"{key!r} is not what the key of {definition.name} is made of, ({names}): leave --key out, and say "
+        "with --columns FIELD=COLUMN,… where fields are named otherwise (in Python with columns)."
+    )
+
+
+def _columns_to_fields(definition: TableDefinition, columns: Mapping[str, str]) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for field, column in columns.items():
+        if column not in definition.by_name:
+            raise ConfigurationError(
+                f"{definition.name} has no column {column!r}: it has {', '.join(definition.by_name)}."
+            )
+        if column in fields:
+            raise ConfigurationError(
+                f"The fields {fields[column]!r} and {field!r} both go into the column {column!r}: leave one "
+                "out."
+            )
+        fields[column] = field
+    return fields
+
+
+def _fields_of_pages(
+    definition: TableDefinition, format_: str, columns: Mapping[str, str] | None
+) -> dict[str, str]:
+    """Pages have one key, their URL."""
+    name, has = definition.name, ", ".join(definition.by_name)
+    if len(definition.key) != 1 or definition.key_columns[0].type != "str":
+        raise ConfigurationError(
+            f"The key of a page is its URL, and that of {name} is ({', '.join(definition.key)}): load "
+            f"{format_} into a table whose key is one column of text."
+        )
+    fields = _columns_to_fields(definition, columns or {})
+    if columns is None:
+        fields = {field: field for field in _PAGES[format_]}
+        missing = [field for field in fields if field not in definition.by_name]
+        if missing:
+            raise ConfigurationError(
+                f"{name} has no column {missing[0]!r} for what {format_} brings, {', '.join(fields)}: it has "
+                f"{has}. Say with --columns FIELD=COLUMN,… what goes where (in Python with columns)."
+            )
+    return fields | {definition.key[0]: "url"}
+
+
+def json_line_problem(typed: TypedRecords, line: bytes) -> str | None:
+    """What `TypedRecords.unknown` says of a line of JSON; None also for what is no object."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return typed.unknown(list(fields)) if isinstance(fields, dict) else None

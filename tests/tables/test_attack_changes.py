@@ -1,0 +1,94 @@
+"""Changes of tables beside those who write: what has not changed is left alone, and nothing stays behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from percolator_core import (
+    ConfigurationError,
+    Database,
+    Hash,
+    Indexed,
+    PrimaryKey,
+    Range,
+    Table,
+    TransactionConflict,
+    Unique,
+    UnknownTable,
+)
+from percolator_core.evolution import Evolution
+from percolator_core.schema.definition import Column
+from percolator_core.tables.verify import check_indexes
+
+Connect = Callable[[], Database]
+
+
+class Part(Table, name="parts", partition=[Hash("id", buckets=2)]):
+    id: PrimaryKey[int]
+    code: Unique[str | None] = None
+    kind: Indexed[int] = 0
+
+
+class Word(Table, name="words", partition=[Hash("word", buckets=4), Range("word", splits=[])]):
+    word: PrimaryKey[str]
+    n: int = 0
+
+
+def versions(db: Database) -> dict[str, int]:
+    return {entry.definition.name: entry.version for entry in db.catalog.entries()}
+
+
+def test_a_refused_writer_does_not_change_the_tables_beside(connect: Connect) -> None:
+    """Else each change puts out all who write to the indexes, who put out those of other tables."""
+    db, writer = connect(), connect()
+    db.create_table(Part)
+    writer.run(lambda t: t.insert(Part(id=1, code="a")))
+    before = versions(db)
+    late = writer.begin()
+    late.upsert(Part(id=1, code="b", kind=1))
+    Evolution(db.client).add_column("parts", Column("more", "int", nullable=True))
+    with pytest.raises(TransactionConflict, match="table changed"):
+        late.commit()
+    after = versions(db)
+    assert after.pop("parts") > before.pop("parts")
+    assert after == before
+
+
+def test_a_dropped_table_leaves_no_index_behind_whoever_writes_meanwhile(connect: Connect) -> None:
+    """An index that a writer gave a newer version than the drop's was kept, with what stood in it."""
+    db, writer = connect(), connect()
+    db.create_table(Part)
+    writer.run(lambda t: t.insert(Part(id=1, code="a")))
+    for stop in ("fence", "settle", "indexes", "rows"):
+
+        class Dropping(Evolution):
+            def steps(self, entry):  # type: ignore[no-untyped-def]
+                for step in super().steps(entry):
+                    yield step
+                    if step == stop and entry.definition.name == "parts":  # noqa: B023
+                        with suppress(UnknownTable, TransactionConflict):
+                            late.commit()  # noqa: B023
+
+        late = writer.begin()
+        late.upsert(Part(id=2, code="b", kind=1))
+        late.upsert(Part(id=1, code="c", kind=1))
+        Dropping(db.client).drop("parts")
+        assert db.catalog.entries() == []
+        db.create_table(Part)
+        writer.run(lambda t: t.insert(Part(id=9, code="b", kind=1)))
+        with db.snapshot() as snapshot:
+            assert [row.id for row in snapshot.select(Part)] == [9]
+            assert check_indexes(snapshot, Part) == []
+
+
+def test_a_row_with_an_empty_key_is_not_overlooked_when_a_range_is_cut(db: Database) -> None:
+    db.create_table(Word)
+    db.run(lambda t: t.insert(Word(word="", n=1)))
+    db.run(lambda t: t.insert(Word(word="z", n=2)))
+    with pytest.raises(ConfigurationError, match="would move rows"):
+        db.add_range(Word, "m")
+    assert db.snapshot().find(Word, word="") == Word(word="", n=1)
+    assert [row.word for row in db.snapshot().select(Word)] == ["", "z"]
