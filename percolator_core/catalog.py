@@ -14,7 +14,7 @@ from percolator_core.model import LOCK_MARK, VERSION_MARK
 from percolator_core.schema.definition import TableDefinition, from_json, to_json
 from percolator_core.schema.partition import placement
 from percolator_core.store import Store
-from percolator_core.store.packing import pack_fields
+from percolator_core.store.packing import Command, pack_fields
 
 
 class ColumnFields:
@@ -359,14 +359,36 @@ class Catalog:
         self.due = now + LOOKED_AT_EVERY
         if not self.handles:
             return
-        epoch = self._store.one((b"HGET", self._store.keyspace.catalog, _EPOCH))
-        if epoch != self._epoch:
+        self.notice(self._store.one(self.epoch_command))
+
+    @property
+    def epoch_command(self) -> Command:
+        """Asks how often the catalog was changed, for `notice`."""
+        return b"HGET", self._store.keyspace.catalog, _EPOCH
+
+    def notice(self, epoch: bytes | None) -> None:
+        """Take in what has changed, if the catalog was changed as often as that, and not as when we looked.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+        if epoch == self._epoch:
+            return
+        # Before the look: a table that another thread fetches meanwhile has us look once more.
+        self._epoch = epoch
+        try:
             self.entries()
-            self._epoch = epoch
+        except BaseException:
+            self._epoch = None
+            raise
+        if self._epoch != epoch:
+            self._epoch = None  # another thread looked later, and we may have put back what it took in
 
     def _fetch(self, name: str) -> TableHandle:
         entry = self.entry(name)
         handle = None if entry is None else self.take_in(entry)
+        # Another thread may have taken in a later entry while we held this one: look again before long.
+        self._epoch = None
         if handle is None:
             self.forget(name)
             raise UnknownTable(

@@ -6,6 +6,7 @@ be repeated. Whoever meets one that is under way carries it on, whatever became 
 1. *begin*: the entry has the change and a new version.
 2. *fence*: every tablet is given the version. From then on it refuses what is written by the old definition.
 3. *settle*: transactions that had locks before the fence are waited for, or ended. Nothing is in flight now.
+   A table that gets tablets is *shown* to readers then, and goes on when all of them have noticed.
 4. *publish*: the entry has the new definition, and writers go on by it.
 5. *sweep*: what the change left is removed.
 
@@ -16,11 +17,12 @@ up: they read by the old definition until the new one is there, and see it withi
 from __future__ import annotations
 
 import math
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
-from percolator_core.catalog import Entry
+from percolator_core.catalog import LOOKED_AT_EVERY, Entry
 from percolator_core.client import Client
 from percolator_core.errors import ConfigurationError, UnknownTable
 from percolator_core.janitor import FoundLock, Janitor
@@ -41,6 +43,9 @@ from percolator_core.store import FORMAT
 
 _Plan: TypeAlias = dict[str, Any]
 """A change as the entry has it, in types that JSON has."""
+
+READERS_FOLLOW: Final = 1.25 * LOOKED_AT_EVERY
+"""Seconds after which everybody reads by what the catalog has, also who was slow to begin."""
 
 _AT_ONCE: Final = 1000
 """Rows of a tablet that one call drops, sweeps or looks at, at most: a script holds up everybody."""
@@ -249,6 +254,15 @@ class Evolution:
                 raise
             self._seed(entry, new)
             yield "seed"
+            shown = self._show(entry, new)
+            if shown is None:
+                self._catalog.forget(name)
+                return
+            entry, plan = shown, shown.pending or {}
+            yield "show"
+        if plan["kind"] == "open range":
+            self._wait_for_readers(entry)
+            new = entry.definition
         else:
             new = from_json(plan["definition"])
         swept = (*entry.sweep, *plan.get("sweep", ()))
@@ -426,6 +440,26 @@ class Evolution:
         added = self._tags(new)[len(old) :]
         # With no field it would be taken for one that is only to be fenced.
         self._fence(entry, added, fields or (b"safe", b"0"))
+
+    def _show(self, entry: Entry, new: TableDefinition) -> Entry | None:
+        """Let readers have a definition while writers are still held back; None if somebody was further."""
+        plan = {**(entry.pending or {}), "kind": "open range"}
+        held = self._catalog.replace(entry, new, entry.version, plan, entry.sweep)
+        is_shown = held is not None and held.pending is not None and held.pending["kind"] == "open range"
+        return held if is_shown and held is not None and held.version == entry.version else None
+
+    def _wait_for_readers(self, entry: Entry) -> None:
+        """Wait until nobody reads by the definition before, or somebody has waited for us.
+
+        Who reads by it does not look into new tablets. A transaction that wrote into one of them and into an
+        old one would be seen by half.
+        """
+        until = time.monotonic() + READERS_FOLLOW
+        while (left := until - time.monotonic()) > 0:
+            self._store.sleep(min(left, 0.05))
+            held = self._catalog.entry(entry.definition.name)
+            if held is None or held.raw != entry.raw:
+                return
 
     def _refuse_watched(self, definition: TableDefinition, column: str) -> None:
         stored = definition.by_name[column].stored.encode()

@@ -246,8 +246,14 @@ class Snapshot(TypedReads):
         """The next step of each select, in one round trip."""
         commands = [select.command(self.start_timestamp) for select in selects]
         self._round_trips += 1
+        # Of a table that is dropped meanwhile rows are missing: what is left of it is no answer.
+        catalog = self._client.catalog
+        *replies, epoch = self._client.store.exchange([*commands, catalog.epoch_command]).result()
+        catalog.notice(epoch)
+        for name in {select.table for select in selects}:
+            catalog.table(name)
         batches = []
-        for select, reply in zip(selects, self._client.store.exchange(commands).result(), strict=True):
+        for select, reply in zip(selects, replies, strict=True):
             if reply[0] == b"too old":
                 raise self._too_old()
             batch = select.take(reply)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from percolator_core.cli.findings import Finding, fail, ok, warn
+from percolator_core.errors import LockTimeout, SnapshotTooOld, UnknownTable
 
 if TYPE_CHECKING:
     from percolator_core.catalog import Entry
@@ -51,8 +52,14 @@ def _inconsistent(db: Database, names: Sequence[str]) -> Iterator[Finding]:
     from percolator_core.tables.verify import check_indexes
 
     for name in names:
-        # Not pinned: that is a write, which whoever only looks may not be allowed.
-        found = check_indexes(db.snapshot(), name)
+        try:
+            # Not pinned: that is a write, which whoever only looks may not be allowed.
+            found = check_indexes(db.snapshot(), name)
+        except (LockTimeout, SnapshotTooOld, UnknownTable) as error:
+            yield warn(
+                f"{db.namespace}: {name}", f"its indexes were not compared: {error}", "look again later"
+            )
+            continue
         if not found:
             continue
         missing = sum(one.missing for one in found)

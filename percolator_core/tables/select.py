@@ -31,8 +31,8 @@ PAGE_BYTES: Final = 1 << 20
 _STEP: Final = 1500.0
 """Microseconds of the server that a step's rows may take, of those looked at and of those brought each."""
 
-_A_ROW: Final = 1.0
-_A_CELL: Final = 0.35
+_A_ROW: Final = 0.5
+_A_CELL: Final = 0.4
 _A_TEST: Final = 0.15
 """Microseconds that these take the server, about."""
 
@@ -219,6 +219,11 @@ class TabletSelect:
         )
         self.more = True
         """Whether another step may bring more rows."""
+
+    @property
+    def table(self) -> str:
+        """The table's name."""
+        return self._layout.definition.name
 
     def command(self, at: int) -> Command:
         """The next step, at a timestamp."""

@@ -8,6 +8,7 @@ import pytest
 
 from percolator_core.cli.check_store import check_store
 from percolator_core.cli.typedtext import Rows
+from percolator_core.errors import LockTimeout
 from percolator_core.evolution import Evolution
 from percolator_core.keys import CellAddress, encode_primary
 from percolator_core.model import DELETE, PUT, Write
@@ -129,6 +130,10 @@ def test_rows_of_what_is_not_as_it_was() -> None:
     assert rows.show("raw", b"no key", 3) == "no…"
 
 
+def busy(*_: object) -> None:
+    raise LockTimeout("try later")
+
+
 def test_indexes_are_looked_at_and_mended(
     project: Project, models: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +164,9 @@ def test_indexes_are_looked_at_and_mended(
         "not compared: those of orders, of more than 2 rows"
     )
     assert found("--indexes")[f"{name}: orders"]["verdict"] == "fail"
+    with monkeypatch.context() as patch:
+        patch.setattr("percolator_core.tables.verify._missing", busy)
+        assert found("--indexes")[f"{name}: orders"]["found"] == "its indexes were not compared: try later"
     assert project.ok("reindex", "orders", "--json").json == {"table": "orders", "indexes": 2, "mended": 2}
     assert project.ok("reindex", "orders").out.split() == ["indexes", "entries", "mended", "2", "0"]
     assert found("--indexes")[f"{name}: indexes"]["verdict"] == "ok"

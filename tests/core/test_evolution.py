@@ -18,6 +18,7 @@ from percolator_core import (
     UnknownColumn,
     UnknownTable,
 )
+from percolator_core import evolution as evolution_module
 from percolator_core.catalog import Entry
 from percolator_core.evolution import Evolution
 from percolator_core.model import PUT, Write
@@ -30,6 +31,13 @@ from percolator_core.tables import rows
 from tests.core.servers import commit_of, die
 
 Connect = Callable[..., Database]
+
+
+@pytest.fixture(autouse=True)
+def readers_follow_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that nobody waits for them a second; tests/tables/test_attack_changes.py does."""
+    monkeypatch.setattr(evolution_module, "READERS_FOLLOW", 0.0)
+
 
 DOCS = TableDefinition(
     "docs",

@@ -73,12 +73,12 @@ def test_a_dropped_table_leaves_no_index_behind_whoever_writes_meanwhile(connect
                             late.commit()  # noqa: B023
 
         late = writer.begin()
-        late.upsert(Part(id=2, code="b", kind=1))
+        late.upsert(Part(id=2, code=stop, kind=1))
         late.upsert(Part(id=1, code="c", kind=1))
         Dropping(db.client).drop("parts")
         assert db.catalog.entries() == []
         db.create_table(Part)
-        writer.run(lambda t: t.insert(Part(id=9, code="b", kind=1)))
+        writer.run(lambda t: t.insert(Part(id=9, code=stop, kind=1)))  # noqa: B023
         with db.snapshot() as snapshot:
             assert [row.id for row in snapshot.select(Part)] == [9]
             assert check_indexes(snapshot, Part) == []
@@ -92,3 +92,57 @@ def test_a_row_with_an_empty_key_is_not_overlooked_when_a_range_is_cut(db: Datab
         db.add_range(Word, "m")
     assert db.snapshot().find(Word, word="") == Word(word="", n=1)
     assert [row.word for row in db.snapshot().select(Word)] == ["", "z"]
+
+
+def test_no_transaction_is_seen_by_half_while_a_range_is_added(connect: Connect) -> None:
+    """Who has looked at the catalog a moment ago does not know the new tablet."""
+    db, reader = connect(), connect()
+    db.create_table(Word)
+    db.run(lambda t: t.insert(Word(word="a")))
+    assert [row.n for row in reader.snapshot().select(Word)] == [0]
+    db.add_range(Word, "m")
+    with db.transaction() as t:
+        t.update(Word(word="a", n=7))
+        t.insert(Word(word="z", n=7))
+    assert [row.n for row in reader.snapshot().select(Word)] == [7, 7]
+    with reader.begin(after=db.timestamp()) as later:
+        assert later.find(Word, word="z") == Word(word="z", n=7)
+
+
+def test_a_table_that_is_dropped_while_it_is_read_is_not_taken_for_a_short_one(connect: Connect) -> None:
+    db, reader = connect(), connect()
+    db.create_table(Part)
+    for first in range(0, 6000, 1000):
+        with db.transaction() as t:
+            for number in range(first, first + 1000):
+                t.upsert(Part(id=number, kind=number % 2))
+    with reader.snapshot() as snapshot:
+        rows = snapshot.select(Part)
+        assert next(rows).id == 0
+        db.drop_table(Part)
+        with pytest.raises(UnknownTable):
+            list(rows)
+        with pytest.raises(UnknownTable):
+            snapshot.to_arrow(Part)
+        with pytest.raises(UnknownTable):
+            list(snapshot.select(Part, Part.kind == 1))
+
+
+def test_a_thread_that_was_slow_does_not_bring_back_what_a_table_was(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds an entry while another thread takes in the next one; the look after that mends it."""
+    db, other = connect(), connect()
+    db.create_table(Part)
+    old = db.catalog.entry("parts")
+    other.rename_column(Part, "kind", "sort")
+    other.catalog.tables()
+    other.client.catalog.due = -1.0
+    other.catalog.keep_fresh()
+    other.catalog.forget("parts")
+    with monkeypatch.context() as slow:
+        slow.setattr(type(other.catalog), "entry", lambda _, name: old)
+        assert "kind" in other.catalog.table("parts").columns
+    other.client.catalog.due = -1.0
+    other.catalog.keep_fresh()
+    assert "sort" in other.catalog.table("parts").columns

@@ -17,14 +17,20 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from percolator_core.schema.definition import TableDefinition
-from percolator_core.schema.predicate import Comparison, In, IsNull, Joined, Not, Operator, Predicate
+from percolator_core.schema.predicate import (
+    MOST_VALUES,
+    Comparison,
+    In,
+    IsNull,
+    Joined,
+    Not,
+    Operator,
+    Predicate,
+)
 from percolator_core.schema.types import ColumnType, column_type
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
-
-MOST_VALUES: Final = 10_000
-"""Values of an ``IN`` that is taken over, at most: each step of a scan carries them."""
 
 _COMPARISONS: Final[Mapping[str, Operator]] = {
     "EqualTo": "=",
