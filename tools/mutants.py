@@ -29,7 +29,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "tests" / "mutants"
-COPIED = ("percolator_core", "tests", "observers", "schemas", "pyproject.toml")
+COPIED = ("percolator_core", "pyspark_percolator", "tests", "observers", "schemas", "pyproject.toml")
 LETTERS = {
     "a": "a rollback leaves a tombstone, which refuses prewrites that arrive late",
     "b": "a repeated or late request changes nothing",
@@ -49,6 +49,7 @@ LETTERS = {
     "p": "durability: a commit is reported only when all that was asked for have it",
     "q": "what a transaction reads is what its snapshot has, however it was brought",
     "r": "a rerun is followed by a run of each cell that it chose, and that run began later",
+    "s": "a typed row is there or not as a whole, tables change at one moment, and a select is its snapshot's",
 }
 """The promises that mutants break; a mutant's name begins with its promise's letter."""
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 from zlib import crc32
 
 from percolator_core.schema.definition import HashRule, RangeRule, TableDefinition
 from percolator_core.schema.keys import KeyCodec
-from percolator_core.schema.types import column_type, shown
 
 MOST_COMBINATIONS: Final = 1000
 """Combinations of values that pruning tries of the columns of one hash rule; beyond, it prunes nothing."""
@@ -128,45 +127,6 @@ def placement(definition: TableDefinition) -> Callable[[bytes], int] | None:
     if definition.ranges is None and [rule.columns for rule in _hash_rules(definition)] == [definition.key]:
         return None
     return Partition(definition).tablet_of
-
-
-def with_split(definition: TableDefinition, split: bytes, upper: bool) -> TableDefinition:
-    """The definition with one range more: the range that holds ``split`` is cut there, in two.
-
-    One of the halves keeps the range's number, and so its tablets; the other one gets a new number, one more
-    than the highest, and tablets that are empty so far. ``split`` is encoded, and belongs to the upper half.
-    ``upper`` says which half the new tablets are for: the rows of that half must be none, or move.
-
-    Raises:
-        ValueError: the table has no range rule, or a split there already, or it is no value of the column.
-    """
-    rule = definition.ranges
-    if rule is None:
-        raise ValueError(f"{definition.name} has no Range(…), so no range can be added to it")
-    value = _decoded(definition, rule.column, split)
-    place = bisect_left(rule.splits, split)
-    if split in rule.splits[place : place + 1]:
-        raise ValueError(f"{definition.name} has a split of {rule.column} at {shown(value)} already")
-    # The number at `place` is that of the range to be cut.
-    behind = place + upper
-    ranges = replace(
-        rule,
-        splits=(*rule.splits[:place], split, *rule.splits[place:]),
-        numbers=(*rule.numbers[:behind], max(rule.numbers) + 1, *rule.numbers[behind:]),
-    )
-    return replace(definition, ranges=ranges, tablets=tablets(definition.hashes, ranges))
-
-
-def _decoded(definition: TableDefinition, column: str, part: bytes) -> Any:
-    kind = column_type(definition.by_name[column].type)
-    if kind.width in {None, len(part)}:
-        try:
-            value = kind.decode(part)
-            if kind.encode(value) == part:
-                return value
-        except (ValueError, OverflowError):
-            pass
-    raise ValueError(f"{shown(part)} is no encoded value of {column}, which is {kind.name}")
 
 
 def _hash_rules(definition: TableDefinition) -> tuple[HashRule, ...]:

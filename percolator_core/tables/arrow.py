@@ -53,12 +53,8 @@ _AT_ONCE: Final = 4
 """Pieces of a table whose steps share a round trip."""
 
 
-def arrow_schema(definition: TableDefinition, columns: Iterable[Column] | None = None) -> pa.Schema:
-    """The schema of some columns of a table, or of all of them. Raises as `arrow_type`."""
-    return _schema(definition.columns if columns is None else columns)
-
-
-def _schema(columns: Iterable[Column]) -> pa.Schema:
+def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
+    """The schema of some columns. Raises as `arrow_type`."""
     pa = pyarrow()
     return pa.schema([pa.field(one.name, arrow_type(one.type), nullable=one.nullable) for one in columns])
 
@@ -77,7 +73,7 @@ def record_batch(columns: Sequence[Column], batch: Batch) -> pa.RecordBatch:
         arrays = [rows.column(column) for column in columns]
     except pa.ArrowInvalid:
         raise misfit(batch.layout.definition) from None
-    return pa.RecordBatch.from_arrays(arrays, schema=_schema(columns))
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
 
 def from_rows(columns: Sequence[Column], rows: Sequence[Sequence[bytes | None]]) -> pa.RecordBatch:
@@ -92,7 +88,7 @@ def from_rows(columns: Sequence[Column], rows: Sequence[Sequence[bytes | None]])
         of_values(column_type(column.type), [row[place] for row in rows])
         for place, column in enumerate(columns)
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=_schema(columns))
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
 
 def read_table(
@@ -123,14 +119,14 @@ def read_table(
         selects = [select for select in selects if select.more]
     if own:
         batches += _of_found(query, query.judge_many(t, sorted(own)))
-    return pa.Table.from_batches(batches, schema=_schema(query.columns))
+    return pa.Table.from_batches(batches, schema=arrow_schema(query.columns))
 
 
 def table_of(query: Query, found: Iterable[Sequence[Found]]) -> pa.Table:
     """Rows that were read many at a time. Raises ConfigurationError when pyarrow is not installed."""
     pa = pyarrow()
     batches = [batch for some in found for batch in _of_found(query, some)]
-    return pa.Table.from_batches(batches, schema=_schema(query.columns))
+    return pa.Table.from_batches(batches, schema=arrow_schema(query.columns))
 
 
 def _of_found(query: Query, found: Sequence[Found]) -> list[pa.RecordBatch]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
 from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from percolator_core.errors import ConfigurationError
 from percolator_core.schema.definition import HashRule, RangeRule, TableDefinition
 from percolator_core.schema.keys import KeyCodec
 from percolator_core.schema.partition import (
@@ -19,8 +19,8 @@ from percolator_core.schema.partition import (
     Partition,
     placement,
     tablets,
-    with_split,
 )
+from percolator_core.schema.revision import with_range
 from tests.schema.values import QUICK, table
 
 SPLITS = (b"\x01", b"b", b"b\0", b"\xff")
@@ -223,7 +223,7 @@ def test_a_split_moves_only_rows_of_the_half_that_is_new(
     codec = KeyCodec(definition)
     rows = {codec.join([codec.encode_part(0, 5), value]): value for value in values}
     for count, (split, upper) in enumerate(splits, start=2):
-        before, definition = definition, with_split(definition, split, upper)
+        before, definition = definition, with_range(definition, split, upper_is_new=upper)
         assert definition.ranges is not None
         assert before.ranges is not None
         assert definition.tablets == 3 * count
@@ -242,7 +242,7 @@ def test_both_halves_of_a_cut_range() -> None:
     numbers = {}
     for split in (b"c", b"x"):
         for upper in (True, False):
-            found = with_split(definition, split, upper)
+            found = with_range(definition, split, upper_is_new=upper)
             assert found.ranges is not None
             numbers[split, upper] = found.ranges.numbers
     assert numbers == {
@@ -253,23 +253,11 @@ def test_both_halves_of_a_cut_range() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("types", "ranges", "split", "why"),
-    [
-        (("str",), None, b"a", "t has no Range"),
-        (("str",), RangeRule("a", (b"a", b"m"), (0, 1, 2)), b"m", "t has a split of a at 'm' already"),
-        (("str",), RangeRule("a", (), (0,)), b"\xff", "no encoded value of a, which is str"),
-        (("int",), RangeRule("a", (), (0,)), b"5", "no encoded value of a, which is int"),
-        (("date",), RangeRule("a", (), (0,)), b"\xff\xff\xff\xff", "no encoded value of a, which is date"),
-        (("bool",), RangeRule("a", (), (0,)), b"\x02", "no encoded value of a, which is bool"),
-        (("decimal(1,0)",), RangeRule("a", (), (0,)), b"\xff" * 8, "no encoded value of a"),
-    ],
-)
-def test_splits_that_are_refused(types: Any, ranges: RangeRule | None, split: bytes, why: str) -> None:
-    hashes = () if ranges else (HashRule(("a",), 2),)
-    for upper in (True, False):
-        with pytest.raises(ValueError, match=why):
-            with_split(made(*types, hashes=hashes, ranges=ranges), split, upper)
+def test_a_split_that_is_there_changes_nothing_and_without_ranges_there_is_none() -> None:
+    definition = made("bytes", "bytes", ranges=RANGES)
+    assert with_range(definition, SPLITS[1], upper_is_new=True) is definition
+    with pytest.raises(ConfigurationError, match=r"'t' has no Range\(…\) among its partition rules"):
+        with_range(TABLES["one"], b"b", upper_is_new=True)
 
 
 def test_hashes_of_two_columns_tell_where_the_first_one_ends() -> None:

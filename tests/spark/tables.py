@@ -95,7 +95,7 @@ class Tables:
 
 def batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
     given = list(rows)
-    schema = arrow_schema(DEFINITION, [DEFINITION.by_name[name] for name in given[0]])
+    schema = arrow_schema(DEFINITION.by_name[name] for name in given[0])
     for start in range(0, len(given), 100):
         yield pa.RecordBatch.from_pylist([dict(row) for row in given[start : start + 100]], schema=schema)
 

@@ -236,6 +236,10 @@ def test_what_was_once(db: Database) -> None:
     for at, keys in ((5, []), (15, [b"changed", b"gone"]), (20, [b"new"]), (25, [b"new"])):
         (batch,) = laid.steps(laid.select([NUMBER], bound), at)
         assert batch.keys == keys, at
+    for at, found in ((5, []), (15, [b"changed", b"gone"]), (25, [b"changed", b"new"])):
+        (batch,) = laid.steps(laid.select([NUMBER], None), at)
+        values = {b"changed": number(1 if at < 20 else 2), b"gone": number(1), b"new": number(1)}
+        assert list(batch.rows()) == [(row, (values[row],)) for row in found], at
 
 
 def test_a_column_that_was_added_has_its_default(db: Database) -> None:

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
-from percolator_core.catalog import ColumnFields, TableHandle
+from percolator_core.catalog import TableHandle
 from percolator_core.errors import ConfigurationError, PercolatorError, RowExists, RowNotFound
 from percolator_core.model import DELETE, PUT, Version, Write
-from percolator_core.rowread import RowRead
 from percolator_core.spark.tables.options import WriteOptions
 from percolator_core.tables import rows as typed
 from percolator_core.tables.indexes import described
@@ -60,13 +59,13 @@ class _Merge:
                 self._put_new(t, row, cells, whole=True)
             return Counter(written=len(rows))
         handle = self._handle
-        markers = dict(zip(rows, _versions(t, handle, list(rows), [handle.marker]), strict=True))
+        markers = dict(zip(rows, t.versions_of(handle, list(rows), [handle.marker]), strict=True))
         names = self._to_look_at(given)
         present = [
             row for row, (marker,) in markers.items() if marker is not None and marker.value is not None
         ]
         fields = [handle.columns[name] for name in names]
-        found = dict(zip(present, _versions(t, handle, present, fields), strict=True))
+        found = dict(zip(present, t.versions_of(handle, present, fields), strict=True))
         counts: Counter[str] = Counter()
         for row, cells in rows.items():
             (marker,) = markers[row]
@@ -174,27 +173,3 @@ class _Merge:
             return
         for name, value in cells.items():
             t.put(handle, row, handle.columns[name].encoded, _GONE if value is None else Write(PUT, value))
-
-
-def _versions(
-    t: Transaction, handle: TableHandle, rows: Sequence[bytes], fields: Sequence[ColumnFields]
-) -> list[list[Version | None]]:
-    """The visible versions of some cells of many rows, by a command a row, in one round trip."""
-    if not rows or not fields:
-        return [[] for _ in rows]
-    reads = []
-    for row in rows:
-        read = RowRead(handle, row)
-        read.columns = list(fields)
-        reads.append(read)
-    found = []
-    for row, flat in zip(rows, t._ask([read.command() for read in reads]), strict=True):  # noqa: SLF001
-        pairs = iter(flat)
-        tag = handle.tag(row)
-        versions = []
-        for one, version, lock in zip(fields, pairs, pairs, strict=False):
-            seen = t._judge(tag, row, one.encoded, version, lock)  # noqa: SLF001
-            t._keep(one, row, None if seen is None else seen.value)  # noqa: SLF001
-            versions.append(seen)
-        found.append(versions)
-    return found
