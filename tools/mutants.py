@@ -49,7 +49,7 @@ LETTERS = {
     "p": "durability: a commit is reported only when all that was asked for have it",
     "q": "what a transaction reads is what its snapshot has, however it was brought",
     "r": "a rerun is followed by a run of each cell that it chose, and that run began later",
-    "s": "a typed row is there or not as a whole, tables change at one moment, and a select is its snapshot's",
+    "s": "a typed row is there as a whole or not, tables change at one moment, selects are of a snapshot",
 }
 """The promises that mutants break; a mutant's name begins with its promise's letter."""
 

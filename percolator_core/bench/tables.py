@@ -2,8 +2,8 @@
 
 The rows are made once as Parquet files, which are also the peer: the same query over both, in turn. What is
 asked is a count and a sum. Spark's Python data sources do not prune columns, so all ten are read unless the
-source is told otherwise; the filter leaves one row in a hundred, and is evaluated by the store or, with
-Spark's pushdown turned off, by Spark.
+source is told otherwise; the filter leaves one row in a hundred, and is evaluated by the store, as an option
+of the source, or by Spark.
 
 At the end another process updates single rows at a rate of its own, alone and then while the table is read
 again and again. What was read meanwhile is compared with the same snapshot read once more when all is quiet:
@@ -191,21 +191,18 @@ class _Bench:
         yield self.figure("Parquet ÷ table, seconds", "ratio", [one.parquet / one.every for one in times])
 
     def _round(self) -> _Times:
-        pushdown = "spark.sql.python.filterPushdown.enabled"
         wanted = f"group = {_GROUPS // 2}"
         expected = sum(1 for number in range(self.rows) if number % _GROUPS == _GROUPS // 2)
 
-        def filtered(on: bool) -> None:
-            self.spark.conf.set(pushdown, str(on).lower())
-            found, _ = _count_and_sum(self.table().where(wanted))
+        def filtered(rows: DataFrame) -> None:
+            found, _ = _count_and_sum(rows)
             if found != expected:
                 raise PercolatorError(f"a filter found {found} rows of {expected}")
 
         every = _timed(lambda: self._all(self.table()))
         one = _timed(lambda: self._all(self.table(columns="value")))
-        pushed = _timed(lambda: filtered(True))
-        unpushed = _timed(lambda: filtered(False))
-        self.spark.conf.set(pushdown, "true")
+        pushed = _timed(lambda: filtered(self.table(filter=wanted)))
+        unpushed = _timed(lambda: filtered(self.table().where(wanted)))
         parquet = _timed(lambda: self._all(self.spark.read.parquet(self.parquet)))
         return _Times(every, one, pushed, unpushed, parquet)
 

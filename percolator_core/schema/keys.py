@@ -7,7 +7,7 @@ one text column is that text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from percolator_core.schema.definition import TableDefinition
@@ -93,6 +93,14 @@ class KeyCodec:
         except (ValueError, OverflowError):
             raise _no_key(row) from None
 
+    def describe(self, row: bytes) -> str:
+        """A row by its key, for a person; what is no key of this table as bytes."""
+        try:
+            values = self.decode(row)
+        except ValueError:
+            return shown(row)
+        return describe_key(dict(zip(self.columns, values, strict=True)))
+
     def bounds(
         self,
         equal: Sequence[bytes],
@@ -128,6 +136,11 @@ class KeyCodec:
 
 def _no_key(row: bytes) -> ValueError:
     return ValueError(f"{shown(row)} is no key of this table")
+
+
+def describe_key(values: Mapping[str, Any]) -> str:
+    """Values of a key by column, for a person: ``shop='east', number=7``."""
+    return ", ".join(f"{name}={shown(value)}" for name, value in values.items())
 
 
 def least_above(prefix: bytes) -> bytes | None:

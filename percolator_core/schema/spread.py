@@ -12,11 +12,10 @@ from percolator_core.schema.keys import KeyCodec
 class Spread:
     """Rows of a table with ranges. ``in_order`` is whether they sort by the column: it is the key's first."""
 
-    __slots__ = ("_buckets", "_codec", "_definition", "_place", "_rule", "in_order")
+    __slots__ = ("_buckets", "_codec", "_place", "_rule", "in_order")
 
     def __init__(self, definition: TableDefinition) -> None:
         assert definition.ranges is not None
-        self._definition = definition
         self._rule: RangeRule = definition.ranges
         self._codec = KeyCodec(definition)
         self._place = definition.key.index(self._rule.column)
@@ -37,6 +36,5 @@ class Spread:
         return self._codec.split(row)[self._place] < value
 
     def describe(self, row: bytes) -> str:
-        """A row by its key."""
-        values = zip(self._definition.key, self._codec.decode(row), strict=True)
-        return ", ".join(f"{name}={value!r}" for name, value in values)
+        """A row by its key, for a person."""
+        return self._codec.describe(row)

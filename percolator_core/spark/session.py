@@ -42,8 +42,6 @@ _SETTINGS: Final = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # A cancelled task is killed, not waited for: transactions make that harmless.
     "spark.python.task.killTimeout": "200ms",
-    # Off by default, and then filters of the data source `percolator` are evaluated by Spark.
-    _PUSHDOWN: "true",
 }
 _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 """Further settings where all of Spark is on this machine; executors elsewhere have to reach the driver."""
@@ -104,15 +102,18 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
     log: str | os.PathLike[str] | None = None,
 ) -> SparkSession:
-    """A session in which the data source ``percolator`` works as it should: filters reach the store.
+    """A session with what the data source ``percolator`` works best with.
 
     Of the running SparkContext, or of a new one. Arguments and errors as of `spark_context`.
     """
     from pyspark.sql import SparkSession
 
+    from percolator_core.spark.tables.reading import SCANS_ARE_APART
+
     context = spark_context(app, master, project=project, settings=settings, log=log)
     session = SparkSession(context)
-    session.conf.set(_PUSHDOWN, "true")
+    # With it on, Spark plans anew for each query that has a filter: only where that is of use.
+    session.conf.set(_PUSHDOWN, str(SCANS_ARE_APART).lower())
     return session
 
 

@@ -236,7 +236,7 @@ def _check_fields(format_: str, first: str, options: ReadOptions, typed: TypedRe
         problem = None if names is None else typed.problem(names)
     if problem is not None:
         raise ConfigurationError(
-            f"{first} {problem}: choose with --columns FIELD=COLUMN,… (in Python with columns)."
+            f"{first} {problem}. Say with --columns FIELD=COLUMN,… what goes where (in Python with columns)."
         )
 
 

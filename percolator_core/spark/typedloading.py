@@ -110,10 +110,10 @@ def check_prefix(definition: TableDefinition, prefix: str | bytes) -> None:
     """Raise ConfigurationError unless the table's keys can begin with the prefix."""
     kinds = [column.type for column in definition.key_columns]
     if kinds not in (["str"], ["bytes"]):
+        columns = ", ".join(f"{column.name} {column.type}" for column in definition.key_columns)
         raise ConfigurationError(
-            f"rows to delete are known by how their keys begin, and the key of {definition.name} is no text: "
-            f"({', '.join(f'{column.name} {column.type}' for column in definition.key_columns)}): "
-            "leave --delete-missing out, and remove rows in a transaction."
+            f"rows to delete are known by how their keys begin, and the key of {definition.name} is not one "
+            f"column of text but ({columns}): leave --delete-missing out, and remove rows in a transaction."
         )
     if kinds == ["str"]:
         _text(definition, prefix)

@@ -91,8 +91,8 @@ class TypedRecords:
         needed = self.key_fields if self.wanted is None else self.wanted
         missing = [name for name in needed if name not in names]
         if missing:
-            why = f"which goes into the key of {self.definition.name}, " if self.wanted is None else ""
-            return f"has no field {missing[0]!r}, {why}it has {', '.join(names)}"
+            why = f", which goes into the key of {self.definition.name}" if self.wanted is None else ""
+            return f"has no field {missing[0]!r}{why}: it has {', '.join(names)}"
         return self.unknown(names)
 
     def unknown(self, names: Sequence[str]) -> str | None:
@@ -102,7 +102,7 @@ class TypedRecords:
             return None
         what = f"fields {', '.join(map(repr, unknown))}" if len(unknown) > 1 else f"field {unknown[0]!r}"
         name = self.definition.name
-        return f"has the {what}, and {name} no such column, it has {', '.join(self.definition.by_name)}"
+        return f"has the {what}, and {name} no such column: it has {', '.join(self.definition.by_name)}"
 
     def build(self, origin: Origin, fields: Mapping[str, object], head: bytes = b"") -> Record | BadRecord:
         """The record with these fields, or the reason why it is none."""

@@ -222,6 +222,8 @@ def _date_value(value: Any) -> Any:
 def _decimal_value(value: Any) -> Any:
     if isinstance(value, JsonNumber):
         return _decimal(value.text)
+    if isinstance(value, float):
+        raise ValueError(f"{value} is a float, of which a decimal would be a guess: cast it, or round it")
     return _decimal(value) if isinstance(value, str) else value
 
 

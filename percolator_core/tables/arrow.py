@@ -28,7 +28,7 @@ from percolator_core.model import VERSION_HEADER
 from percolator_core.schema.definition import Column, TableDefinition
 from percolator_core.schema.keys import KeyCodec
 from percolator_core.schema.plan import Piece
-from percolator_core.schema.types import ColumnType, column_type, shown
+from percolator_core.schema.types import ColumnType, column_type
 from percolator_core.store.packing import Command
 from percolator_core.tables.arrow_values import (
     Refused,
@@ -182,8 +182,7 @@ def _encoded(
         if keys is None:
             row = f"number {error.place} of the batch"
         else:
-            values = KeyCodec(definition).decode(keys[error.place])
-            row = ", ".join(f"{name}={shown(one)}" for name, one in zip(definition.key, values, strict=True))
+            row = KeyCodec(definition).describe(keys[error.place])
         raise ValueError(f"{definition.name}, row {row}: {column.name}: {error}") from None
 
 

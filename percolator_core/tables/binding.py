@@ -12,8 +12,8 @@ from percolator_core.catalog import TableHandle
 from percolator_core.errors import ConfigurationError, UnknownColumn
 from percolator_core.model import MAX_ROW, MAX_VALUE
 from percolator_core.schema.definition import Column, TableDefinition
-from percolator_core.schema.keys import KeyCodec
-from percolator_core.schema.types import column_type, shown
+from percolator_core.schema.keys import KeyCodec, describe_key
+from percolator_core.schema.types import column_type
 from percolator_core.tables.instances import made
 from percolator_core.tables.model import Field, Table, definition_of, fields_of
 
@@ -76,17 +76,16 @@ class Binding:
             key = self.key(key_values)
             cells = {name: self._cell(name, values[name]) for name in values if name not in key_values}
         except (TypeError, ValueError) as error:
-            raise type(error)(f"{self._name}, row {self._described(key_values)}: {error}") from None
+            raise type(error)(f"{self._name}, row {describe_key(key_values)}: {error}") from None
         return key, cells
 
     def must_be_whole(self, row: bytes, cells: Mapping[str, object]) -> None:
         """Raise ValueError if a new row with these cells lacks one that cannot be null."""
         for column in self.definition.value_columns:
             if column.name not in cells and not column.nullable and column.missing is None:
-                described = self._described(
-                    dict(zip(self.definition.key, self._codec.decode(row), strict=True))
+                raise ValueError(
+                    f"{self._name}, row {self._codec.describe(row)}: {column.name}: it is missing"
                 )
-                raise ValueError(f"{self._name}, row {described}: {column.name}: it is missing")
 
     def decode(self, row: bytes, cells: Mapping[str, bytes | None], columns: Sequence[str]) -> Any:
         """A row with these columns: an instance of the model, or a dict.
@@ -131,10 +130,6 @@ class Binding:
     @property
     def _key_text(self) -> str:
         return ", ".join(self.definition.key)
-
-    @staticmethod
-    def _described(key: Mapping[str, Any]) -> str:
-        return ", ".join(f"{name}={shown(value)}" for name, value in key.items())
 
     def _encoded(self, name: str, value: Any) -> bytes:
         try:

@@ -189,12 +189,7 @@ def moves(  # noqa: PLR0917
 
 def described(handle: TableHandle, row: bytes) -> str:
     """A row's key for a person: ``url='http://a'``."""
-    try:
-        values = KeyCodec(handle.definition).decode(row)
-    except ValueError:
-        return shown(row)
-    pairs = zip(handle.definition.key, values, strict=True)
-    return ", ".join(f"{name}={shown(value)}" for name, value in pairs)
+    return KeyCodec(handle.definition).describe(row)
 
 
 def indexed(handle: TableHandle, names: Iterable[str] | None = None) -> list[str]:

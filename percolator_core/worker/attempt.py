@@ -18,6 +18,7 @@ from typing import Final
 import greenlet
 
 from percolator_core.client import Client
+from percolator_core.commit import CHANGED
 from percolator_core.errors import (
     CommitUndetermined,
     LockTimeout,
@@ -198,6 +199,10 @@ class Attempts:
                 transaction.learn()
         except (StoreUnavailable, LockTimeout, SnapshotTooOld, greenlet.GreenletExit):
             raise
+        except TransactionConflict as conflict:
+            if conflict.reason == CHANGED:
+                raise  # a table was changed while the run was under way, which is none of its doing
+            raise _Failed(conflict) from conflict
         except BaseException as error:
             if _means_the_worker(error):
                 raise

@@ -255,8 +255,8 @@ class Machine(RuleBasedStateMachine):
     ) -> None:
         """A read returns what the model says; below the safe point it may be ``refused``, or must be.
 
-        It must where it always asks a script. A whole row, as a single cell, is not refused while the snapshot
-        is young and nothing newer is in the row: what is read then is right.
+        It must where it always asks a script. A whole row, as a single cell, is not refused while the
+        snapshot is young and nothing newer is in the row: what is read then is right.
         """
         before = view.start
         too_old = before is not None and before < self.safe

@@ -255,7 +255,7 @@ def typed_rows(pages: Loading, source: Any) -> dict[str, bytes]:
         (
             "shop,name\n",
             {},
-            r"no field 'number', which goes into the key of documents, it has shop, name",
+            r"no field 'number', which goes into the key of documents: it has shop, name",
         ),
         (
             "shop,number\n",
@@ -268,7 +268,7 @@ def typed_rows(pages: Loading, source: Any) -> dict[str, bytes]:
         (
             "shop,number\n",
             {"delete_missing": "e"},
-            r"key of documents is no text: \(shop str, number int\)",
+            r"not one column of text but \(shop str, number int\)",
         ),
         ("shop,number\n", {"format": "html"}, "load html into a table whose key is one column of text"),
     ],

@@ -80,7 +80,6 @@ def test_the_running_context_is_used(spark: SparkContext) -> None:
     session = SparkSession.builder.config(conf=spark.getConf()).getOrCreate()
     assert session.sparkContext is spark
     assert session.conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
-    assert session.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
     assert [row.id for row in session.range(3).collect()] == [0, 1, 2]
 
 

@@ -136,7 +136,7 @@ def test_a_thread_that_was_slow_does_not_bring_back_what_a_table_was(
     db.create_table(Part)
     old = db.catalog.entry("parts")
     other.rename_column(Part, "kind", "sort")
-    other.catalog.tables()
+    other.catalog.table("parts")
     other.client.catalog.due = -1.0
     other.catalog.keep_fresh()
     other.catalog.forget("parts")

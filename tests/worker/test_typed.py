@@ -143,3 +143,31 @@ def test_a_renamed_column_still_wakes_its_observers(db: Database, typed: Typed) 
     counts = Worker(db, chain).run_until_idle(30)
     assert (counts.observers["count"].ran, counts.observers["count"].failed) == (1, 0)
     assert db.snapshot().find(models.Site, name="a").words == 5
+
+
+def test_a_change_of_the_table_is_no_failure_of_the_run(db: Database, typed: Typed) -> None:
+    """A run that was begun by the old definition is run again, and does not use up its attempts."""
+    changed = (
+        "def changed(t, cell):\n    import typed_models\n    typed_models.meanwhile()\n    count(t, cell)\n"
+    )
+    steps = f"{STEPS}\n{changed}"
+    typed.write(MODELS, steps, {"changed": OBSERVERS["count"]})
+    (typed.folder / "chain" / "count.yaml").unlink()
+    (typed.folder / "chain" / "total.yaml").unlink()
+    chain, models = typed.load()
+    chain.create_tables(db)
+    ways = [
+        lambda: db.rename_column("documents", "words", "count"),
+        lambda: db.rename_column("documents", "count", "words"),
+    ]
+
+    def meanwhile() -> None:
+        while ways:
+            ways.pop(0)()
+
+    models.meanwhile = meanwhile
+    with db.transaction() as t:
+        t.insert(models.Document(site="a", path=1, text="to be"))
+    counts = Worker(db, chain).run_until_idle(30).observers["changed"]
+    assert (counts.ran, counts.failed, counts.quarantined, counts.conflicts) == (1, 0, 0, 1)
+    assert db.snapshot().find(models.Document, site="a", path=1).words == 2

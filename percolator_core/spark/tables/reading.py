@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -39,6 +39,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
+
+SCANS_ARE_APART: Final = True
+"""Whether Spark keeps what it has planned for one scan of a DataFrame apart from its other scans.
+
+Spark 4.2 does not: the filters that one query has pushed stay with the DataFrame, and whatever reads it next,
+or elsewhere in the same query, gets only the rows that they leave (SPARK-58551). So filters are taken over
+only where that is mended, which is told by what readers learned at the same time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +122,7 @@ class TableReader(DataSourceReader):
 
 
 class PushingReader(TableReader):
-    """One that takes filters over; only where the session allows it."""
+    """One that takes filters over; only where the session allows it, and `SCANS_ARE_APART`."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Takes over what means the same here; gives back the rest."""

@@ -11,8 +11,8 @@
 ``url``             the store
 ``namespace``       the table's namespace; ``default`` when left out
 ``table``           the table, a typed one
-``at``              read: the snapshot, in microseconds or as a time with its zone; when left out, each query
-                    reads the tables as they are when it begins
+``at``              read: the snapshot, in microseconds or as a time with its zone; when left out, the table
+                    as it is when the first query of the DataFrame begins
 ``since``           read: the rows that were changed after this timestamp, up to ``at``; ``0`` is from the
                     beginning. Adds the columns ``_commit_timestamp`` and ``_deleted``; a stream needs it
 ``columns``         read: only these, with commas between them
@@ -30,8 +30,11 @@
 ==================  ==========================================================================================
 
 Spark's Python data sources know nothing of the columns that a query needs, hence ``columns``; nor of the
-machines that tasks had better run on. Filters reach the store if ``spark.sql.python.filterPushdown.enabled``
-is on, which `percolator_core.spark.spark_session` sees to.
+machines that tasks had better run on. What is said with ``filter`` the store evaluates. Filters of queries
+reach it only in a Spark that keeps the scans of a DataFrame apart (`reading.SCANS_ARE_APART`).
+
+A DataFrame is planned when the first query reads it, and Spark keeps the plan: later queries of the same
+DataFrame see the same snapshot.
 """
 
 from __future__ import annotations
@@ -42,13 +45,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from percolator_core.database import connect
-from percolator_core.errors import ConfigurationError
+from percolator_core.errors import ConfigurationError, UnknownColumn
 from percolator_core.schema.definition import Column
 from percolator_core.spark.tables.changes import CHANGE_COLUMNS, as_changed
 from percolator_core.spark.tables.errors import as_sentence
 from percolator_core.spark.tables.fields import spark_schema, typed_table
 from percolator_core.spark.tables.options import read_options, write_options
-from percolator_core.spark.tables.reading import PushingReader, TableReader
+from percolator_core.spark.tables.reading import SCANS_ARE_APART, PushingReader, TableReader
 from percolator_core.spark.tables.writing import StreamWriter, TableWriter, begin_write
 
 if TYPE_CHECKING:
@@ -121,14 +124,14 @@ class TableSource(DataSource):
 
 
 def _may_push() -> bool:
-    """Whether the session lets a reader take filters over; one that offers it elsewhere is refused."""
+    """Whether a reader may take filters over; one that offers it where the session does not is refused."""
+    if not SCANS_ARE_APART:
+        return False
     main = getattr(sys.modules["__main__"], "__spec__", None)
     return _PUSHDOWN in sys.modules or (main is not None and main.name == _PUSHDOWN)
 
 
 def _known(names: tuple[str, ...], columns: dict[str, Column]) -> tuple[str, ...]:
-    from percolator_core.errors import UnknownColumn
-
     for name in names:
         if name not in columns:
             raise UnknownColumn(f"the table has no column {name!r}: it has {', '.join(columns)}")

@@ -31,15 +31,15 @@ def read_table(
     """A table as a DataFrame, of which only what is asked for leaves the store.
 
     Args:
-        spark: the session; one of `spark_session` has filters of the DataFrame evaluated by the store, too.
+        spark: the session.
         url: the store.
         table: the name of a typed table.
         namespace: the namespace of the table.
         columns: only these, or all.
         where: only rows for which this is true: a predicate of a model's columns, or text as ``percolator
             scan`` takes it.
-        at: the snapshot: a timestamp in microseconds or an aware datetime. When it is None, each query of the
-            DataFrame reads the table as it is when the query begins.
+        at: the snapshot: a timestamp in microseconds or an aware datetime. When it is None, the table as it
+            is when the first query of the DataFrame begins.
         partitions: tasks at most.
 
     Raises:
