@@ -17,13 +17,10 @@ from percolator_core.schema.expression import parse
 from percolator_core.schema.keys import KeyCodec
 from percolator_core.schema.plan import pieces
 from percolator_core.schema.predicate import Predicate, bind, columns_of
-from percolator_core.tabletscan import scan_bounds
+from percolator_core.tabletscan import KeyRange, scan_bounds
 
 Asked: TypeAlias = str | Condition | Predicate
 """A condition as it is given."""
-
-Range: TypeAlias = tuple[bytes, bytes, bytes | None]
-"""Rows of one tablet: its tag, the first row key, and what is behind the last, None for its end."""
 
 
 class Choice(Protocol):
@@ -37,7 +34,7 @@ class Choice(Protocol):
         """What `holds` has to be told of a row."""
 
     @property
-    def ranges(self) -> list[Range]:
+    def ranges(self) -> list[KeyRange]:
         """Where to look."""
 
     def holds(self, row: bytes, cells: Sequence[bytes | None]) -> bool:

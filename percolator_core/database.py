@@ -18,11 +18,12 @@ from percolator_core.keys import Keyspace
 from percolator_core.metrics import Metrics
 from percolator_core.model import MAX_TIMESTAMP, Version, row_bytes, unpack_version
 from percolator_core.schema.definition import DEFAULT_TABLETS, TableDefinition
-from percolator_core.snapshot import Snapshot, check_limit
+from percolator_core.snapshot import Snapshot
 from percolator_core.store import Durability, Store, StoreUrl
 from percolator_core.tables.binding import model_of, table_name
 from percolator_core.tables.columns import added_column, range_value
 from percolator_core.tables.model import Table, definition_of
+from percolator_core.tabletscan import check_limit
 from percolator_core.transaction import Transaction
 
 T = TypeVar("T")

@@ -36,7 +36,15 @@ from percolator_core.store import is_being_ended
 from percolator_core.store.packing import Command
 from percolator_core.tables.operations import TypedReads
 from percolator_core.tables.select import Batch, TabletSelect
-from percolator_core.tabletscan import Row, TabletScan, first_page, merged, scan_bounds, settled_row
+from percolator_core.tabletscan import (
+    Row,
+    TabletScan,
+    check_limit,
+    first_page,
+    merged,
+    scan_bounds,
+    settled_row,
+)
 
 FRESH: Final = 300.0
 """Seconds after its begin during which a snapshot may take an absent cell for one that never was.
@@ -463,14 +471,6 @@ class Snapshot(TypedReads):
 
 def _value(version: Version | None) -> bytes | None:
     return None if version is None else version.value
-
-
-def check_limit(limit: int, least: int) -> None:
-    """TypeError for a limit that is no int, ValueError for one below ``least``."""
-    if not isinstance(limit, int):
-        raise TypeError(f"limit is int, not {type(limit).__name__}")
-    if limit < least:
-        raise ValueError(f"limit is {least} or more, not {limit}")
 
 
 def _clocks() -> tuple[float, float]:

@@ -20,6 +20,9 @@ from percolator_core.store.packing import Command
 Row: TypeAlias = tuple[bytes, dict[str, bytes]]
 """A row key, and the values of its cells by column."""
 
+KeyRange: TypeAlias = tuple[bytes, bytes, bytes | None]
+"""Row keys of one tablet: its tag, the first, and what is behind the last, None for the tablet's end."""
+
 PAGE_ROWS: Final = 512
 PAGE_BYTES: Final = 1 << 20
 """Bounds of one step of a scan over one tablet."""
@@ -193,3 +196,11 @@ def _least_above_prefix(prefix: bytes) -> bytes | None:
     """The least key greater than every key with the prefix; None when there is none."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
+
+
+def check_limit(limit: int, least: int) -> None:
+    """TypeError for a limit that is no int, ValueError for one below ``least``."""
+    if not isinstance(limit, int):
+        raise TypeError(f"limit is int, not {type(limit).__name__}")
+    if limit < least:
+        raise ValueError(f"limit is {least} or more, not {limit}")

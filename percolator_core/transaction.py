@@ -32,11 +32,11 @@ from percolator_core.model import (
 )
 from percolator_core.overlay import RowWrites, merge, overlay
 from percolator_core.rowread import UNREAD, RowRead
-from percolator_core.snapshot import Snapshot, check_limit
+from percolator_core.snapshot import Snapshot
 from percolator_core.store.packing import READ
 from percolator_core.tables.operations import TypedWrites
 from percolator_core.tables.select import Batch, TabletSelect
-from percolator_core.tabletscan import Row, TabletScan, scan_bounds
+from percolator_core.tabletscan import Row, TabletScan, check_limit, scan_bounds
 
 CACHE_BYTES: Final = 16 << 20
 """How much a transaction keeps of what it has read; what is read beyond is not kept, and read again."""

@@ -103,7 +103,8 @@ def load(
 ) -> None:
     """Load files into a table with Spark, and write only what differs.
 
-    Of a typed table, fields are read as the types of the columns of their names. A load may be repeated at any time. What did not change is not written, and wakes no observer.
+    Of a typed table, fields are read as the types of the columns of their names. A load may be repeated at
+    any time. What did not change is not written, and wakes no observer.
     """
     output = outputs.current()
     output.carry_on = "the same load, run again, writes only what is still missing"

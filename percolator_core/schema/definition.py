@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Self
 
+from percolator_core.errors import UnknownColumn
+from percolator_core.schema.types import shown
+
 DEFAULT_TABLETS: Final = 16
 
 
@@ -102,6 +105,14 @@ class TableDefinition:
     def value_columns(self) -> tuple[Column, ...]:
         """The other columns."""
         return tuple(column for column in self.columns if column.name not in self.key)
+
+    def column(self, name: str) -> Column:
+        """The column of that name. Raises UnknownColumn, which names those that there are."""
+        found = self.by_name.get(name)
+        if found is None:
+            names = ", ".join(self.by_name) or "none, because it is not typed"
+            raise UnknownColumn(f"{self.name} has no column {shown(name)}: it has {names}")
+        return found
 
     def with_(self, **changes: Any) -> Self:
         """The definition with some fields changed."""

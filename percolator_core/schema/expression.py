@@ -187,12 +187,10 @@ class _Parser:
         return Not(found) if negated else found
 
     def _type_of(self, token: Token) -> ColumnType:
-        column = self._definition.by_name.get(token.text)
-        if column is None:
-            names = ", ".join(self._definition.by_name) or "none, because it is not typed"
-            sentence = f"{self._definition.name} has no column {shown(token.text)}: it has {names}"
-            raise UnknownColumn(pointed(self._text, token.at, sentence))
-        return column_type(column.type)
+        try:
+            return column_type(self._definition.column(token.text).type)
+        except UnknownColumn as error:
+            raise UnknownColumn(pointed(self._text, token.at, str(error))) from None
 
     def _is_null(self, column: str) -> Predicate:
         negated = self._taken("not")

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Literal, NoReturn, TypeAlias
 
-from percolator_core.errors import UnknownColumn
 from percolator_core.schema.definition import TableDefinition
 from percolator_core.schema.keys import least_above
 from percolator_core.schema.partition import Bounds
@@ -279,11 +278,7 @@ def _bound_comparison(part: Comparison, definition: TableDefinition) -> Test:
 
 
 def _type_of(name: str, definition: TableDefinition) -> ColumnType:
-    column = definition.by_name.get(name)
-    if column is None:
-        names = ", ".join(definition.by_name)
-        raise UnknownColumn(f"{definition.name} has no column {name!r}: it has {names}")
-    return column_type(column.type)
+    return column_type(definition.column(name).type)
 
 
 def _ordered(name: str, definition: TableDefinition) -> ColumnType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import replace
 
-from percolator_core.errors import ConfigurationError, UnknownColumn
+from percolator_core.errors import ConfigurationError
 from percolator_core.keys import MAX_NAME
 from percolator_core.schema.definition import Column, HashRule, RangeRule, TableDefinition
 from percolator_core.schema.partition import tablets
@@ -53,7 +53,7 @@ def without_column(definition: TableDefinition, name: str) -> TableDefinition:
         ConfigurationError: the table is raw, or needs it for its key or an index.
     """
     where = f"{_typed(definition)}.{name}"
-    column = _column(definition, name)
+    column = definition.column(name)
     if name in definition.key:
         raise ConfigurationError(f"{where} is part of the key, which stays as it is: make another table")
     if any(rule.column == name for rule in definition.indexes):
@@ -72,7 +72,7 @@ def with_renamed(definition: TableDefinition, old: str, new: str) -> TableDefini
         ConfigurationError: the table is raw, or there is one of the new name.
     """
     where = _typed(definition)
-    _column(definition, old)
+    definition.column(old)
     if old == new:
         return definition
     if new in definition.by_name or new in definition.notify_only:
@@ -162,15 +162,6 @@ def _typed(definition: TableDefinition) -> str:
             f"table {definition.name!r} is raw and has whatever columns are written: there are none to change"
         )
     return definition.name
-
-
-def _column(definition: TableDefinition, name: str) -> Column:
-    column = definition.by_name.get(name)
-    if column is None:
-        raise UnknownColumn(
-            f"the table {definition.name!r} has no column {name!r}: it has {', '.join(definition.by_name)}"
-        )
-    return column
 
 
 def _kind(column: Column | None) -> str:

@@ -2,7 +2,8 @@
 
 A loader transaction reads the cells that the record names and writes those that differ. So it may run
 twice: the second time it finds nothing to do. That is what makes repeated tasks, speculative tasks and
-whole repeated loads harmless, and an unchanged document wakes no observer.
+whole repeated loads harmless, and an unchanged document wakes no observer. Records of typed tables share
+one (`percolator_core.spark.typedloading`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from percolator_core.database import Database, connect
 from percolator_core.errors import UnknownColumn
 from percolator_core.spark.aside import Aside
 from percolator_core.spark.records import BadRecord, Record
+from percolator_core.spark.repeatable import run
 from percolator_core.spark.splits import Split, SplitReader
-from percolator_core.spark.typedloading import groups, merge_group, run
+from percolator_core.spark.typedloading import groups, merge_group
 from percolator_core.transaction import Transaction
 
 if TYPE_CHECKING:

@@ -6,14 +6,12 @@ others alone: nothing was written of it when it is found out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from operator import attrgetter
 
-from percolator_core.commit import BYTES_PER_CALL, CELLS_PER_CALL
 from percolator_core.database import Database
 from percolator_core.errors import (
-    CommitUndetermined,
     ConfigurationError,
     RowExists,
     TransactionConflict,
@@ -22,40 +20,16 @@ from percolator_core.errors import (
 from percolator_core.schema.definition import TableDefinition
 from percolator_core.schema.predicate import Comparison
 from percolator_core.spark.records import BadRecord, Record
+from percolator_core.spark.repeatable import in_groups, run
 from percolator_core.spark.typedrecords import TypedRecords
 from percolator_core.tables import rows
 from percolator_core.tables.binding import Binding, Cells, bound
 from percolator_core.transaction import Transaction
 
-T = TypeVar("T")
-
-_ATTEMPTS: Final = 30
-_UNDETERMINED: Final = 5
-
-
-def run(db: Database, transaction: Callable[[Transaction], T]) -> T:
-    """As `Database.run`, and again when the outcome is unknown: for transactions that begin by looking."""
-    for _ in range(_UNDETERMINED):
-        try:
-            return db.run(transaction, _ATTEMPTS)
-        except CommitUndetermined:
-            continue
-    return db.run(transaction, _ATTEMPTS)
-
 
 def groups(typed: TypedRecords, records: Sequence[Record]) -> Iterator[list[Record]]:
     """The records of one transaction each: as many as one call to the store commits."""
-    most = max(1, CELLS_PER_CALL // (1 + len(typed.definition.value_columns)))
-    group: list[Record] = []
-    size = 0
-    for record in records:
-        if group and (len(group) >= most or size + record.size > BYTES_PER_CALL):
-            yield group
-            group, size = [], 0
-        group.append(record)
-        size += record.size
-    if group:
-        yield group
+    return in_groups(typed.definition, records, attrgetter("size"))
 
 
 def merge_group(db: Database, typed: TypedRecords, group: Sequence[Record]) -> list[str | BadRecord]:

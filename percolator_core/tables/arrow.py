@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from percolator_core.errors import ConfigurationError, UnknownColumn
+from percolator_core.errors import ConfigurationError
 from percolator_core.model import VERSION_HEADER
 from percolator_core.schema.definition import Column, TableDefinition
 from percolator_core.schema.keys import KeyCodec
@@ -148,9 +148,7 @@ def encoded_rows(
     """
     names = batch.schema.names
     for name in names:
-        if name not in definition.by_name:
-            known = ", ".join(definition.by_name)
-            raise UnknownColumn(f"{definition.name} has no column {name!r}: it has {known}")
+        definition.column(name)
         if names.count(name) > 1:
             raise ConfigurationError(f"{definition.name}: the column {name!r} comes twice, leave one out")
     for name in definition.key:

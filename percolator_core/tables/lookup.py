@@ -22,6 +22,7 @@ from percolator_core.schema.predicate import Bound, Group, Test, bounds_of
 from percolator_core.store.packing import Command
 from percolator_core.tables.indexes import Index, holder_of, indexes_of
 from percolator_core.tables.query import Found, Query, Selector, in_order
+from percolator_core.tabletscan import KeyRange
 
 A_FETCH: Final = 8
 """A row that is fetched by its key costs as much as so many that the store looks at in a select.
@@ -42,9 +43,6 @@ _FIRST_FETCH: Final = 64
 _MOST_FETCHED: Final = 1000
 """Rows fetched at once: few to begin with, where a limit may end it soon."""
 
-Range = tuple[bytes, bytes, bytes | None]
-"""Row keys of one tablet: its tag, the first, and what is behind the last."""
-
 
 class Planner(Selector, Protocol):
     """What a select needs of a snapshot or a transaction, to choose where to look."""
@@ -52,7 +50,7 @@ class Planner(Selector, Protocol):
     def handle_of(self, table: str) -> TableHandle:
         """A table by its name."""
 
-    def count_rows(self, ranges: Sequence[Range]) -> list[int]:
+    def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
         """About how many rows are between two keys of a tablet."""
 
     def own_rows(self, table: str) -> Collection[bytes]:
@@ -172,7 +170,7 @@ def _pieces(plan: ByIndex) -> list[Piece]:
 
 def _counted(t: Planner, wanted: Sequence[tuple[TableHandle, Sequence[Piece]]]) -> list[int]:
     """About how many rows are in the pieces of each, by one round trip."""
-    asked: list[Range] = []
+    asked: list[KeyRange] = []
     shares: list[tuple[int, int, int]] = []
     for handle, every in wanted:
         some = every[:: -(-len(every) // MOST_COUNTED) or 1]

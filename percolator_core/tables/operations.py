@@ -14,10 +14,11 @@ from percolator_core.tables import rows
 from percolator_core.tables.binding import Binding, Cells, bound, model_of, table_name
 from percolator_core.tables.indexes import Wanted
 from percolator_core.tables.instances import assigned
-from percolator_core.tables.lookup import ByIndex, Range, by_index, choose, found_rows
+from percolator_core.tables.lookup import ByIndex, by_index, choose, found_rows
 from percolator_core.tables.model import Table
 from percolator_core.tables.query import Query
 from percolator_core.tables.select import Batch, TabletSelect
+from percolator_core.tabletscan import KeyRange, check_limit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +59,7 @@ class TypedReads:
         """A table by its name. Raises UnknownTable."""
         return self._client.catalog.handles[table]
 
-    def count_rows(self, ranges: Sequence[Range]) -> list[int]:
+    def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
         """How many rows lie between two keys of a tablet, for each range; removed ones may still count."""
         commands = [
             (b"ZLEXCOUNT", tag + b"rows", b"[" + low, b"+" if high is None else b"(" + high)
@@ -133,10 +134,8 @@ class TypedReads:
             ``limit`` is no int, or below 0.
             LockTimeout, SnapshotTooOld, StoreUnavailable: as `Snapshot.get`; while it is consumed, too.
         """
-        if limit is not None and not isinstance(limit, int):
-            raise TypeError(f"limit is int, not {type(limit).__name__}")
-        if limit is not None and limit < 0:
-            raise ValueError(f"limit is 0 or more, not {limit}")
+        if limit is not None:
+            check_limit(limit, 0)
         binding = self._binding(table)
         wanted = binding.chosen(columns)
         query = _query(binding, where, wanted)

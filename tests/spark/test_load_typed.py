@@ -282,6 +282,18 @@ def test_what_does_not_agree_is_said_before_anything_is_read(
         typed(open_source(path, **arguments), delete_missing=prefix)
 
 
+def test_a_file_of_other_fields_is_put_aside_as_a_whole(typed: Loading, tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", HEADER + TEXT)
+    write(tmp_path / "b.csv", b"shop,name,price\neast,n,1\nwest,n,1\n")
+    write(tmp_path / "c.csv", b"shop,number,name,price,colour\neast,1,n,1,red\n")
+    report = typed(open_source(tmp_path))
+    assert (report.new, report.bad) == (1, 2)
+    reasons = [one["reason"] for one in put_aside(report.aside)]
+    assert "no field 'number'" in reasons[0]
+    assert "the field 'colour'" in reasons[1]
+    assert all(reason.endswith("so nothing of the file was read") for reason in reasons)
+
+
 def test_a_line_of_json_with_an_unknown_field_is_told_at_once(typed: Loading, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress(b'\n{"shop": "a", "nmber": 1}\n'))
     with pytest.raises(ConfigurationError, match="has the field 'nmber', and documents no such column"):

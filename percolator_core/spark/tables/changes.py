@@ -53,7 +53,7 @@ def changed_rows(
     key = query.handle.definition.key
     codec = KeyCodec(query.handle.definition)
     names = [column.name for column in query.columns if column.name not in key]
-    for found in changes(db, snapshot, query, pieces, since):
+    for found in changed_keys(db, snapshot, query, pieces, since):
         read = rows.read_many(snapshot, query.handle, [row for row, _ in found], names)
         values, times, gone = [], [], []
         for (row, commit_ts), cells in zip(found, read, strict=True):
@@ -70,7 +70,7 @@ def changed_rows(
             yield _batch(as_changed(query.columns), values, times, gone)
 
 
-def changes(
+def changed_keys(
     db: Database, snapshot: Snapshot, query: Query, pieces: Sequence[Piece], since: int
 ) -> Iterator[list[Change]]:
     """The keys of the changed rows, a step at a time."""
@@ -128,4 +128,5 @@ def _batch(
 
     read = from_rows(columns, values)
     arrays = [*read.columns, pa.array(times, pa.int64()), pa.array(gone, pa.bool_())]
-    return pa.RecordBatch.from_arrays(arrays, names=[*read.schema.names, "_commit_timestamp", "_deleted"])
+    names = [*read.schema.names, *(column.name for column in CHANGE_COLUMNS)]
+    return pa.RecordBatch.from_arrays(arrays, names=names)

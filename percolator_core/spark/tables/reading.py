@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from percolator_core.catalog import TableHandle
 from percolator_core.database import Database, connect
-from percolator_core.errors import ConfigurationError, SnapshotTooOld, UnknownColumn
+from percolator_core.errors import ConfigurationError, SnapshotTooOld
 from percolator_core.schema.definition import Column, TableDefinition
 from percolator_core.schema.expression import parse
 from percolator_core.schema.plan import Piece, pieces
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-SCANS_ARE_APART: Final = True
+SCANS_ARE_APART: Final = hasattr(DataSourceReader, "pushLimit")
 """Whether Spark keeps what it has planned for one scan of a DataFrame apart from its other scans.
 
 Spark 4.2 does not: the filters that one query has pushed stay with the DataFrame, and whatever reads it next,
@@ -220,10 +220,7 @@ def _wanted(definition: TableDefinition, schema: StructType, *, changes: bool) -
         raise ConfigurationError(f"a schema for changes ends with the columns {' and '.join(added)}")
     columns = []
     for one in schema.fields[: len(names) - len(added)]:
-        column = definition.by_name.get(one.name)
-        if column is None:
-            known = ", ".join(definition.by_name)
-            raise UnknownColumn(f"{definition.name} has no column {one.name!r}: it has {known}")
+        column = definition.column(one.name)
         if one.dataType != spark_type(column.type):
             raise ConfigurationError(
                 f"{definition.name}.{column.name} is {spark_type(column.type).simpleString()}, not "

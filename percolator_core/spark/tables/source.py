@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from percolator_core.database import connect
-from percolator_core.errors import ConfigurationError, UnknownColumn
+from percolator_core.errors import ConfigurationError
 from percolator_core.schema.definition import Column
 from percolator_core.spark.tables.changes import CHANGE_COLUMNS, as_changed
 from percolator_core.spark.tables.errors import as_sentence
@@ -79,7 +79,7 @@ class TableSource(DataSource):
                 definition = typed_table(db, options.place.table).definition
             columns: list[Column] = list(definition.columns)
             if options.columns is not None:
-                columns = [definition.by_name[name] for name in _known(options.columns, definition.by_name)]
+                columns = [definition.column(name) for name in options.columns]
             if options.since is not None:
                 columns = [*as_changed(columns), *CHANGE_COLUMNS]
             return spark_schema(columns)
@@ -129,10 +129,3 @@ def _may_push() -> bool:
         return False
     main = getattr(sys.modules["__main__"], "__spec__", None)
     return _PUSHDOWN in sys.modules or (main is not None and main.name == _PUSHDOWN)
-
-
-def _known(names: tuple[str, ...], columns: dict[str, Column]) -> tuple[str, ...]:
-    for name in names:
-        if name not in columns:
-            raise UnknownColumn(f"the table has no column {name!r}: it has {', '.join(columns)}")
-    return names

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from percolator_core.database import Database, connect
 from percolator_core.schema.plan import pieces
 from percolator_core.snapshot import Snapshot
-from percolator_core.spark.tables.changes import changes
+from percolator_core.spark.tables.changes import changed_keys
 from percolator_core.spark.tables.errors import as_sentence
 from percolator_core.spark.tables.fields import typed_table
 from percolator_core.spark.tables.options import ReadOptions
@@ -117,7 +117,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _is_changed(self, db: Database, since: int, now: int) -> bool:
         handle = typed_table(db, self.options.place.table)
         query = Query(handle, (), self.plan.bound)
-        found = changes(db, Snapshot(db.client, now, fresh=False), query, self._pieces(), since)
+        found = changed_keys(db, Snapshot(db.client, now, fresh=False), query, self._pieces(), since)
         return next(found, None) is not None
 
     def _pieces(self) -> Any:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -34,11 +34,11 @@ from pyspark.sql.datasource import (
 )
 
 from percolator_core.catalog import TableHandle
-from percolator_core.commit import BYTES_PER_CALL, CELLS_PER_CALL
-from percolator_core.database import Database, connect
-from percolator_core.errors import CommitUndetermined, ConfigurationError
+from percolator_core.database import connect
+from percolator_core.errors import ConfigurationError
 from percolator_core.schema.definition import TableDefinition
 from percolator_core.schema.plan import whole
+from percolator_core.spark.repeatable import in_groups, run
 from percolator_core.spark.tables.errors import as_sentence
 from percolator_core.spark.tables.fields import typed_table
 from percolator_core.spark.tables.lease import Lease, take_lease
@@ -46,7 +46,6 @@ from percolator_core.spark.tables.merging import Row, merge
 from percolator_core.spark.tables.options import WriteOptions
 from percolator_core.spark.tables.reading import must_be_whole
 from percolator_core.tables.arrow import encoded_rows
-from percolator_core.transaction import Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,9 +57,6 @@ WIDTH: Final = 6
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 1000
 """Bounds of what is encoded at a time; Spark hands over 10,000 rows, however long they are."""
-
-_ATTEMPTS: Final = 30
-_UNDETERMINED: Final = 5
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +73,10 @@ class WriteJob:
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task did: how many rows were new, changed, unchanged, removed, or kept as others made them."""
+    """What a task did: how many rows were new, changed, unchanged, removed, or kept as others made them.
+
+    Rows that were written without a look count as ``written``.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -177,42 +176,25 @@ def write_rows(job: WriteJob, given: Iterable[pa.RecordBatch]) -> Written:
     written = Written()
     with connect(place.url, place.namespace) as db, job.lease.kept(db):
         handle = typed_table(db, place.table)
-        run = partial(merge, job.options, job.version, job.since)
+
+        def write(rows: Sequence[Row]) -> Counter[str]:
+            return run(db, partial(merge, job.options, job.version, job.since, rows))
+
         with db.concurrency(WIDTH) as executor:
-            for counts in executor.map(partial(_commit, db, run), chunks(handle, given)):
+            for counts in executor.map(write, chunks(handle, given)):
                 written.counts.update(counts)
     return written
 
 
-def _commit(
-    db: Database, run: Callable[[Sequence[Row], Transaction], Counter[str]], rows: Sequence[Row]
-) -> Counter[str]:
-    """Run one transaction; again when its outcome is unknown, since it begins by looking."""
-    for _ in range(_UNDETERMINED):
-        try:
-            return db.run(partial(run, rows), _ATTEMPTS)
-        except CommitUndetermined:
-            continue
-    return db.run(partial(run, rows), _ATTEMPTS)
-
-
 def chunks(handle: TableHandle, given: Iterable[pa.RecordBatch]) -> Iterator[list[Row]]:
-    """The rows in groups that one call can commit; of one tablet where a call can reach no more."""
-    rows: list[Row] = []
-    cells = size = 0
-    for batch in given:
-        most = max(1, CELLS_PER_CALL // (1 + len(handle.definition.value_columns)))
-        for part in _parts(batch):
-            for row in encoded_rows(handle.definition, part):
-                weight = len(row[0]) + sum([len(value) for value in row[1].values() if value is not None])
-                if rows and (cells >= most or size + weight > BYTES_PER_CALL):
-                    yield rows
-                    rows, cells, size = [], 0, 0
-                rows.append(row)
-                cells += 1
-                size += weight
-    if rows:
-        yield rows
+    """The rows in groups that one call to the store commits."""
+    rows = (row for batch in given for part in _parts(batch) for row in encoded_rows(handle.definition, part))
+    return in_groups(handle.definition, rows, _size)
+
+
+def _size(row: Row) -> int:
+    key, cells = row
+    return len(key) + sum([len(value) for value in cells.values() if value is not None])
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

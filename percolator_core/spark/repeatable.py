@@ -1,0 +1,43 @@
+"""Transactions of bounded size that may run any number of times, for they begin by looking at their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
+
+from percolator_core.commit import BYTES_PER_CALL, CELLS_PER_CALL
+from percolator_core.database import Database
+from percolator_core.errors import CommitUndetermined
+from percolator_core.schema.definition import TableDefinition
+from percolator_core.transaction import Transaction
+
+T = TypeVar("T")
+
+_ATTEMPTS: Final = 30
+_UNDETERMINED: Final = 5
+
+
+def run(db: Database, transaction: Callable[[Transaction], T]) -> T:
+    """As `Database.run`, and again when the outcome is unknown."""
+    for _ in range(_UNDETERMINED):
+        try:
+            return db.run(transaction, _ATTEMPTS)
+        except CommitUndetermined:
+            continue
+    return db.run(transaction, _ATTEMPTS)
+
+
+def in_groups(definition: TableDefinition, rows: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Rows of a typed table in groups that one call to the store commits; ``size`` is a row's in bytes."""
+    most = max(1, CELLS_PER_CALL // (1 + len(definition.value_columns)))
+    group: list[T] = []
+    total = 0
+    for row in rows:
+        one = size(row)
+        if group and (len(group) >= most or total + one > BYTES_PER_CALL):
+            yield group
+            group, total = [], 0
+        group.append(row)
+        total += one
+    if group:
+        yield group
