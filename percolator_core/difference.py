@@ -18,7 +18,7 @@ from percolator_core.schema.plan import pieces
 from percolator_core.schema.predicate import Predicate, bind, columns_of
 from percolator_core.snapshot import BYTES_AT_ONCE, Snapshot
 from percolator_core.tables import rows
-from percolator_core.tables.binding import bound, model_of, table_name
+from percolator_core.tables.binding import binding_of, model_of, table_name
 from percolator_core.tables.model import Table
 from percolator_core.tables.query import Query, in_order
 
@@ -213,7 +213,7 @@ class _Typed:
         where: Any,
         columns: Sequence[str] | None,
     ) -> None:
-        self._binding = bound(handle, model_of(table))
+        self._binding = binding_of(handle, model_of(table))
         self._script = db.store.script
         definition = handle.definition
         chosen = self._binding.chosen(columns)

@@ -9,6 +9,7 @@
 ``is null`` ``is not null``           whether there is a value
 ``like 'abc%'``                       starts with; no other pattern; also ``not like``
 ``not`` ``and`` ``or`` ``(`` ``)``    in this order of precedence; any case
+``paid``                              a column of bool alone: it is true
 ``true`` ``false``                    as a value; in place of a comparison, what every row meets, or none
 ``'it''s'``                           text; times, days, UUIDs, ``'nan'`` and ``'inf'`` are written so, too
 ``5`` ``-0.5`` ``1e3``                numbers
@@ -164,6 +165,11 @@ class _Parser:
             self._fail(token, f"a column is expected, not {token}")
         kind = self._type_of(token)
         column = token.text
+        if kind.name == "bool" and (self._next().kind == "end" or self._next().word in {"and", "or", ")"}):
+            return Comparison(column, "=", True)
+        return self._asked(column, kind)
+
+    def _asked(self, column: str, kind: ColumnType) -> Predicate:
         operator = self._take()
         negated = operator.word == "not"
         if negated:

@@ -23,7 +23,7 @@ from percolator_core.spark.records import BadRecord, Record
 from percolator_core.spark.repeatable import in_groups, run
 from percolator_core.spark.typedrecords import TypedRecords
 from percolator_core.tables import rows
-from percolator_core.tables.binding import Binding, Cells, bound
+from percolator_core.tables.binding import Binding, Cells, binding_of
 from percolator_core.transaction import Transaction
 
 
@@ -51,7 +51,7 @@ def _merge(typed: TypedRecords, group: Sequence[Record], t: Transaction) -> list
     handle = t.handle_of(name)
     if handle.version != typed.version:
         raise ConfigurationError(f"the table {name!r} was changed since the load began: load again")
-    binding = bound(handle, None)
+    binding = binding_of(handle, None)
     rows.prefetch(t, handle, [(record.key, record.cells) for record in group], whole=True)
     columns = [column.name for column in handle.definition.value_columns]
     found = rows.read_many(t, handle, [record.key for record in group], columns)

@@ -151,7 +151,7 @@ class Binding:
         return encoded
 
 
-def bound(handle: TableHandle, model: type[Table] | None) -> Binding:
+def binding_of(handle: TableHandle, model: type[Table] | None) -> Binding:
     """The binding of a model to a table, made once for each handle.
 
     Raises:
@@ -190,8 +190,8 @@ def _must_agree(model: TableDefinition, table: TableDefinition) -> None:
     """
     if model.key != table.key:
         raise ConfigurationError(
-            f"table {table.name!r} has the key {', '.join(table.key)}, the model {', '.join(model.key)}: "
-            f"{_NEWER}"
+            f"table {table.name!r} has the key {', '.join(table.key)}, the model {', '.join(model.key)} "
+            f"({_NEWER}): a key stays as it is; give the model this key, or a table of its own"
         )
     for column in model.columns:
         found = table.by_name.get(column.name)
@@ -216,5 +216,6 @@ def _must_agree(model: TableDefinition, table: TableDefinition) -> None:
         if (rule.column, rule.unique) not in rules:
             kind = "a unique index" if rule.unique else "an index"
             raise ConfigurationError(
-                f"table {table.name!r} does not have the model's index of {rule.column!r} ({kind}): {_NEWER}"
+                f"table {table.name!r} does not have the model's index of {rule.column!r} ({kind}; {_NEWER}"
+                "): an index is made with its table; take it out of the model, or make another table"
             )

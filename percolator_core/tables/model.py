@@ -10,38 +10,11 @@ A column of the class is a part of a predicate, ``Document.page_rank > 0.5``; of
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
-from enum import Enum
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    Final,
-    Literal,
-    TypeAlias,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-)
-from uuid import UUID
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from pydantic import (
-    AwareDatetime,
-    BaseModel,
-    ConfigDict,
-    FutureDate,
-    FutureDatetime,
-    NaiveDatetime,
-    PastDate,
-    PastDatetime,
-    TypeAdapter,
-)
+from pydantic import BaseModel, ConfigDict, NaiveDatetime
 from pydantic.fields import FieldInfo
 
 from percolator_core.errors import ConfigurationError
@@ -57,7 +30,8 @@ from percolator_core.schema.definition import (
 from percolator_core.schema.keys import KeyCodec
 from percolator_core.schema.partition import tablets
 from percolator_core.schema.predicate import ColumnExpression
-from percolator_core.schema.types import ColumnType, column_type
+from percolator_core.schema.types import column_type
+from percolator_core.tables.annotations import json_codec, type_of, unwrapped
 
 if TYPE_CHECKING:
     # Type checkers must see that ours is made of it, or they refuse every subclass of `Table`.
@@ -293,7 +267,8 @@ def _range_rule(table: str, rule: Range, fields: dict[str, Field]) -> RangeRule:
     field = fields.get(rule.column)
     if field is None or field.role != "key":
         raise ConfigurationError(
-            f"table {table!r}: {rule!r} is over {rule.column!r}, which is no column of the key"
+            f"table {table!r}: {rule!r} is over {rule.column!r}, which is no column of the key: name one, or "
+            "declare it as PrimaryKey[…]"
         )
     try:
         splits = tuple(field.encode(split) for split in rule.splits)
@@ -302,45 +277,24 @@ def _range_rule(table: str, rule: Range, fields: dict[str, Field]) -> RangeRule:
     return RangeRule(rule.column, splits, tuple(range(len(splits) + 1)))
 
 
-# From a field's annotation to a type.
-
-_KNOWN: Final[tuple[tuple[Any, str], ...]] = (
-    (bool, "bool"),
-    (int, "int"),
-    (float, "float"),
-    (str, "str"),
-    (bytes, "bytes"),
-    (datetime, "datetime"),
-    (date, "date"),
-    (UUID, "uuid"),
-)
-_ALIASES: Final[dict[Any, str]] = {
-    AwareDatetime: "datetime",
-    PastDatetime: "datetime",
-    FutureDatetime: "datetime",
-    PastDate: "date",
-    FutureDate: "date",
-}
-
-
 def _field(model: type[Table], name: str, info: FieldInfo) -> Field:
     where = f"{model.__name__}.{name}"
     metadata: list[Any] = list(info.metadata)
-    annotation, nullable = _unwrapped(info.annotation, metadata)
+    annotation, nullable = unwrapped(info.annotation, metadata)
     roles = {one.name for one in metadata if isinstance(one, _Role)}
     if len(roles) > 1:
         raise ConfigurationError(f"{where}: one of PrimaryKey, Indexed and Unique, not {len(roles)} of them")
     role = next(iter(roles), None)
     if annotation is NaiveDatetime:
         raise ConfigurationError(f"{where}: a datetime has a time zone here: declare it as datetime")
-    type_name, convert, restore = _column_type(annotation, metadata, where)
+    type_name, convert, restore = type_of(annotation, metadata, where)
     if role == "key" and nullable:
         raise ConfigurationError(f"{where}: a column of the key cannot be null: leave out None")
     if role is not None and type_name == "json":
         raise ConfigurationError(f"{where}: what is kept as JSON has no order, so it can be no key or index")
     kind = column_type(type_name)
     if type_name == "json":
-        encode, decode = _json_codec(info.annotation)
+        encode, decode = json_codec(info.annotation)
         return Field(Column(name, type_name, nullable), role, encode, decode)
     return Field(
         Column(name, type_name, nullable),
@@ -352,94 +306,3 @@ def _field(model: type[Table], name: str, info: FieldInfo) -> Field:
 
 def _composed(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: outer(inner(value))
-
-
-def _unwrapped(annotation: Any, metadata: list[Any]) -> tuple[Any, bool]:
-    """The type within ``Annotated`` and ``| None``, whose metadata is added; whether None is allowed."""
-    nullable = False
-    while True:
-        origin = get_origin(annotation)
-        if origin is Annotated:
-            annotation, *more = get_args(annotation)
-            for one in more:  # a Field(…) beneath ``| None`` is still whole
-                metadata += one.metadata if isinstance(one, FieldInfo) else [one]
-        elif hasattr(annotation, "__supertype__"):
-            annotation = annotation.__supertype__
-        elif origin is Literal and None in get_args(annotation):
-            nullable = True
-            annotation = Literal[tuple(one for one in get_args(annotation) if one is not None)]
-        elif origin in {Union, types.UnionType} and type(None) in get_args(annotation):
-            others = [one for one in get_args(annotation) if one is not type(None)]
-            nullable = True
-            if len(others) > 1:
-                return Union[tuple(others)], True  # noqa: UP007 - made of a list
-            annotation = others[0]
-        else:
-            return annotation, nullable
-
-
-Convert = Callable[[Any], Any] | None
-
-
-def _column_type(annotation: Any, metadata: Iterable[Any], where: str) -> tuple[str, Convert, Convert]:
-    """The name of the type; what is done to a value before it is encoded, and after it is decoded."""
-    if annotation in _ALIASES:
-        return _ALIASES[annotation], None, None
-    if get_origin(annotation) is Literal:
-        return _of_values(get_args(annotation)), None, None
-    if not isinstance(annotation, type) or get_origin(annotation) is not None:
-        return "json", None, None
-    if issubclass(annotation, Enum):
-        return _of_values([member.value for member in annotation]), _value_of, annotation
-    if issubclass(annotation, Decimal):
-        return _decimal(metadata, where), None, None
-    for python_type, name in _KNOWN:
-        if issubclass(annotation, python_type):
-            # A subclass of str or the like is made of its plain value again.
-            plain = annotation is python_type or python_type in {datetime, date, UUID}
-            return name, None, None if plain else annotation
-    return "json", None, None
-
-
-def _value_of(member: Any) -> Any:
-    return member.value if isinstance(member, Enum) else member
-
-
-def _of_values(values: Iterable[Any]) -> str:
-    kinds = {type(value) for value in values}
-    for python_type, name in _KNOWN:
-        if kinds == {python_type}:
-            return name
-    return "json"
-
-
-def _decimal(metadata: Iterable[Any], where: str) -> str:
-    digits = places = None
-    for one in metadata:
-        digits = getattr(one, "max_digits", None) or digits
-        places = getattr(one, "decimal_places", None) if places is None else places
-    if places is None:
-        places = 18 if digits is None else 0
-    name = f"decimal({38 if digits is None else digits},{places})"
-    try:
-        kind: ColumnType = column_type(name)
-    except ValueError as error:
-        raise ConfigurationError(f"{where}: {error}") from None
-    return kind.name
-
-
-def _json_codec(annotation: Any) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
-    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-
-    def encode(value: Any) -> bytes:
-        try:
-            encoded = adapter.dump_json(value, warnings="error")
-            # What does not come back, such as a secret or NaN in a list, is found now, not by who reads it.
-            same = adapter.validate_json(encoded) == value
-        except ValueError as error:
-            raise ValueError(f"no JSON can be made of it that reads back: {error}") from None
-        if not same:
-            raise ValueError("the JSON that is made of it does not read back as the same value")
-        return encoded
-
-    return encode, adapter.validate_json

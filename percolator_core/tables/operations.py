@@ -11,7 +11,7 @@ from percolator_core.client import Client
 from percolator_core.errors import ConfigurationError
 from percolator_core.schema.predicate import Predicate, bind
 from percolator_core.tables import rows
-from percolator_core.tables.binding import Binding, Cells, bound, model_of, table_name
+from percolator_core.tables.binding import Binding, Cells, binding_of, model_of, table_name
 from percolator_core.tables.indexes import Wanted
 from percolator_core.tables.instances import assigned
 from percolator_core.tables.lookup import ByIndex, by_index, choose, found_rows
@@ -181,7 +181,7 @@ class TypedReads:
         return read_table(self, script, query, plan.pieces, frozenset(self.own_rows(query.handle.name)))
 
     def _binding(self, table: type[Table] | str) -> Binding:
-        return bound(self._client.catalog.handles[table_name(table)], model_of(table))
+        return binding_of(self._client.catalog.handles[table_name(table)], model_of(table))
 
 
 class TypedWrites(TypedReads):

@@ -92,6 +92,8 @@ N1, N2, N3 = (("n", "=", value) for value in (1, 2, 3))
         ("body = HEX'00 ff'", ("body", "=", b"\x00\xff")),
         ("body = x''", ("body", "=", b"")),
         ("x = 5", ("x", "=", 5)),
+        ("ok", ("ok", "=", True)),
+        ("not ok and (n=1 or ok)", ("and", ("not", ("ok", "=", True)), ("or", N1, ("ok", "=", True)))),
         ("n in (1, 2)", ("n", "in", (1, 2))),
         ("n IN(1)", ("n", "in", (1,))),
         ("n in ()", ("n", "in", ())),

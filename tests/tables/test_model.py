@@ -495,7 +495,9 @@ def test_a_model_with_an_index_that_the_table_lacks(db: Database) -> None:
 
     definition = definition_of(Found)
     table(db, definition.with_(indexes=()))
-    with pytest.raises(ConfigurationError, match=r"does not have the model's index of 'city' \(an index\)"):
+    with pytest.raises(
+        ConfigurationError, match=r"does not have the model's index of 'city' \(an index; this"
+    ):
         db.snapshot().find(Found, id=1)
 
 

@@ -155,7 +155,10 @@ def shares_of(
         )
     lease = take_lease(db, at, since or None, options.lease)
     if since is not None and since > lease.at:
-        raise ConfigurationError(f"the changes since {since} lie behind the snapshot at {lease.at}")
+        raise ConfigurationError(
+            f"the changes since {since} lie behind the snapshot at {lease.at}: give an earlier 'since', or a "
+            "later 'at'"
+        )
     wanted = pieces(plan.definition, plan.bound)
     must_be_whole(db, handle, wanted, lease.at, since or None)
     return [
@@ -217,7 +220,9 @@ def _wanted(definition: TableDefinition, schema: StructType, *, changes: bool) -
     added = [column.name for column in CHANGE_COLUMNS] if changes else []
     names = schema.names
     if changes and names[-len(added) :] != added:
-        raise ConfigurationError(f"a schema for changes ends with the columns {' and '.join(added)}")
+        raise ConfigurationError(
+            f"a schema for changes ends with the columns {' and '.join(added)}: add them, or leave it out"
+        )
     columns = []
     for one in schema.fields[: len(names) - len(added)]:
         column = definition.column(one.name)

@@ -1,0 +1,127 @@
+"""From the annotation of a model's field to the type of a column."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Final, Literal, TypeAlias, Union, get_args, get_origin
+from uuid import UUID
+
+from pydantic import AwareDatetime, FutureDate, FutureDatetime, PastDate, PastDatetime, TypeAdapter
+from pydantic.fields import FieldInfo
+
+from percolator_core.errors import ConfigurationError
+from percolator_core.schema.types import ColumnType, column_type
+
+Convert: TypeAlias = Callable[[Any], Any] | None
+"""What is done to a value; None for nothing."""
+
+_KNOWN: Final[tuple[tuple[Any, str], ...]] = (
+    (bool, "bool"),
+    (int, "int"),
+    (float, "float"),
+    (str, "str"),
+    (bytes, "bytes"),
+    (datetime, "datetime"),
+    (date, "date"),
+    (UUID, "uuid"),
+)
+_ALIASES: Final[dict[Any, str]] = {
+    AwareDatetime: "datetime",
+    PastDatetime: "datetime",
+    FutureDatetime: "datetime",
+    PastDate: "date",
+    FutureDate: "date",
+}
+
+
+def unwrapped(annotation: Any, metadata: list[Any]) -> tuple[Any, bool]:
+    """The type within ``Annotated`` and ``| None``, whose metadata is added; whether None is allowed."""
+    nullable = False
+    while True:
+        origin = get_origin(annotation)
+        if origin is Annotated:
+            annotation, *more = get_args(annotation)
+            for one in more:  # a Field(…) beneath ``| None`` is still whole
+                metadata += one.metadata if isinstance(one, FieldInfo) else [one]
+        elif hasattr(annotation, "__supertype__"):
+            annotation = annotation.__supertype__
+        elif origin is Literal and None in get_args(annotation):
+            nullable = True
+            annotation = Literal[tuple(one for one in get_args(annotation) if one is not None)]
+        elif origin in {Union, types.UnionType} and type(None) in get_args(annotation):
+            others = [one for one in get_args(annotation) if one is not type(None)]
+            nullable = True
+            if len(others) > 1:
+                return Union[tuple(others)], True  # noqa: UP007 - made of a list
+            annotation = others[0]
+        else:
+            return annotation, nullable
+
+
+def type_of(annotation: Any, metadata: Iterable[Any], where: str) -> tuple[str, Convert, Convert]:
+    """The name of the type; what is done to a value before it is encoded, and after it is decoded."""
+    if annotation in _ALIASES:
+        return _ALIASES[annotation], None, None
+    if get_origin(annotation) is Literal:
+        return _of_values(get_args(annotation)), None, None
+    if not isinstance(annotation, type) or get_origin(annotation) is not None:
+        return "json", None, None
+    if issubclass(annotation, Enum):
+        return _of_values([member.value for member in annotation]), _value_of, annotation
+    if issubclass(annotation, Decimal):
+        return _decimal(metadata, where), None, None
+    for python_type, name in _KNOWN:
+        if issubclass(annotation, python_type):
+            # A subclass of str or the like is made of its plain value again.
+            plain = annotation is python_type or python_type in {datetime, date, UUID}
+            return name, None, None if plain else annotation
+    return "json", None, None
+
+
+def _value_of(member: Any) -> Any:
+    return member.value if isinstance(member, Enum) else member
+
+
+def _of_values(values: Iterable[Any]) -> str:
+    kinds = {type(value) for value in values}
+    for python_type, name in _KNOWN:
+        if kinds == {python_type}:
+            return name
+    return "json"
+
+
+def _decimal(metadata: Iterable[Any], where: str) -> str:
+    digits = places = None
+    for one in metadata:
+        digits = getattr(one, "max_digits", None) or digits
+        places = getattr(one, "decimal_places", None) if places is None else places
+    if places is None:
+        places = 18 if digits is None else 0
+    name = f"decimal({38 if digits is None else digits},{places})"
+    try:
+        kind: ColumnType = column_type(name)
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: {error}") from None
+    return kind.name
+
+
+def json_codec(annotation: Any) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    """What makes JSON of a value, and a value of JSON; ValueError for what would not come back as it is."""
+    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+
+    def encode(value: Any) -> bytes:
+        try:
+            encoded = adapter.dump_json(value, warnings="error")
+            # What does not come back, such as a secret or NaN in a list, is found now, not by who reads it.
+            same = adapter.validate_json(encoded) == value
+        except ValueError as error:
+            raise ValueError(f"no JSON can be made of it that reads back: {error}") from None
+        if not same:
+            raise ValueError("the JSON that is made of it does not read back as the same value")
+        return encoded
+
+    return encode, adapter.validate_json
