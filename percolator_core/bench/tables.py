@@ -32,7 +32,7 @@ from percolator_core.bench.scale import Scale
 from percolator_core.bench.servers import NAMESPACE, Place, place
 from percolator_core.database import connect
 from percolator_core.errors import ConfigurationError, PercolatorError
-from percolator_core.tables.model import Hash, PrimaryKey, Table
+from percolator_core.tables.model import Hash, Indexed, PrimaryKey, Table
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -50,6 +50,8 @@ _ROUND: Final = 2
 _GROUPS: Final = 100
 """Rows are in so many groups; a filter asks for one."""
 
+_WANTED: Final = f"group = {_GROUPS // 2}"
+
 _CHANGED: Final = 100
 """One row in so many is updated by the second write."""
 
@@ -64,19 +66,30 @@ _SECONDS: Final = 8.0
 """For which the rate of updates is taken at least."""
 
 
-class Reading(Table, name="readings", partition=[Hash("id", buckets=16)]):
-    """A row: ten columns, the key among them."""
+class _Row(Table):
+    """What the two tables have in common."""
 
     id: PrimaryKey[int]
     sensor: str
     place: str
     at: datetime
-    group: int
     count: int
     state: int
     value: float
     low: float
     high: float
+
+
+class Reading(_Row, name="readings", partition=[Hash("id", buckets=16)]):
+    """A row: ten columns, the key among them."""
+
+    group: int
+
+
+class IndexedReading(_Row, name="indexed", partition=[Hash("id", buckets=16)]):
+    """The same with an index."""
+
+    group: Indexed[int]
 
 
 class _Times(NamedTuple):
@@ -107,6 +120,7 @@ def measure(scale: Scale) -> Iterator[Figure | Note]:
             yield from bench.write()
             yield from bench.read(rounds)
             yield from bench.read_while_updating(rounds)
+            yield from bench.read_by_index(rounds)
     finally:
         spark.stop()
 
@@ -158,8 +172,8 @@ class _Bench:
             "update of 1 % of the rows ÷ full load", "ratio", [update / full], Target("at most", 0.03)
         )
 
-    def _save(self, rows: DataFrame) -> None:
-        rows.write.format("percolator").options(**self.options()).mode("append").save()
+    def _save(self, rows: DataFrame, **more: str) -> None:
+        rows.write.format("percolator").options(**self.options(**more)).mode("append").save()
 
     def read(self, rounds: int) -> Iterator[Figure]:
         """The queries in turn."""
@@ -191,20 +205,18 @@ class _Bench:
         yield self.figure("Parquet ÷ table, seconds", "ratio", [one.parquet / one.every for one in times])
 
     def _round(self) -> _Times:
-        wanted = f"group = {_GROUPS // 2}"
-        expected = sum(1 for number in range(self.rows) if number % _GROUPS == _GROUPS // 2)
-
-        def filtered(rows: DataFrame) -> None:
-            found, _ = _count_and_sum(rows)
-            if found != expected:
-                raise PercolatorError(f"a filter found {found} rows of {expected}")
-
         every = _timed(lambda: self._all(self.table()))
         one = _timed(lambda: self._all(self.table(columns="value")))
-        pushed = _timed(lambda: filtered(self.table(filter=wanted)))
-        unpushed = _timed(lambda: filtered(self.table().where(wanted)))
+        pushed = _timed(lambda: self._some(self.table(filter=_WANTED)))
+        unpushed = _timed(lambda: self._some(self.table().where(_WANTED)))
         parquet = _timed(lambda: self._all(self.spark.read.parquet(self.parquet)))
         return _Times(every, one, pushed, unpushed, parquet)
+
+    def _some(self, rows: DataFrame) -> None:
+        expected = sum(1 for number in range(self.rows) if number % _GROUPS == _GROUPS // 2)
+        found, _ = _count_and_sum(rows)
+        if found != expected:
+            raise PercolatorError(f"a filter found {found} rows of {expected}")
 
     def _all(self, rows: DataFrame) -> tuple[int, float]:
         found = _count_and_sum(rows)
@@ -234,6 +246,19 @@ class _Bench:
         yield self.figure("updates while the table is read", "/s", [beside])
         yield self.figure("updates beside reads ÷ alone", "ratio", [beside / alone], Target("at least", 0.7))
         yield Note(_SUITE, f"{len(read)} snapshots read beside updates were read again: the same each time")
+
+    def read_by_index(self, rounds: int) -> Iterator[Figure]:
+        """The same filter where its column has an index, and what the index costs the load."""
+        self.here.db.create_table(IndexedReading)
+        progress.tell("writing with an index")
+        full = _timed(lambda: self._save(self.spark.read.parquet(self.parquet), table="indexed"))
+        ratios = []
+        for number in range(rounds):
+            progress.tell(f"by an index, round {number + 1} of {rounds}")
+            found = _timed(lambda: self._some(self.table(table="indexed", filter=_WANTED)))
+            ratios.append(_timed(lambda: self._some(self.table(table="indexed").where(_WANTED))) / found)
+        yield self.figure("rows written with an index", "/s", [self.rows / full])
+        yield self.figure("1 % filter by an index ÷ filtered by Spark", "ratio", ratios)
 
 
 def _count_and_sum(rows: DataFrame) -> tuple[int, float]:

@@ -33,6 +33,7 @@ from percolator_core.spark.tables.filters import predicate_of
 from percolator_core.spark.tables.lease import Lease, take_lease
 from percolator_core.spark.tables.options import ReadOptions
 from percolator_core.tables.arrow import from_rows, record_batch
+from percolator_core.tables.lookup import ByIndex, by_index, choose
 from percolator_core.tables.query import Query
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ Spark 4.2 does not: the filters that one query has pushed stay with the DataFram
 or elsewhere in the same query, gets only the rows that they leave (SPARK-58551). So filters are taken over
 only where that is mended, which is told by what readers learned at the same time.
 """
+
+
+_BATCH_ROWS: Final = 4000
+_BATCH_BYTES: Final = 4 << 20
+"""What Spark is handed at a time, about: it takes 10,000 rows itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,8 @@ class Share(InputPartition):
     """The work of one task, as the driver planned it.
 
     ``version`` is the table's in the catalog: a task that finds another one does not know what is asked.
+    ``by_index`` is whether an index finds the rows with less work than a look at the pieces: then there is
+    one share, of all of them.
     """
 
     lease: Lease
@@ -77,6 +85,7 @@ class Share(InputPartition):
     pieces: tuple[Piece, ...]
     predicates: tuple[Predicate, ...]
     since: int | None = None
+    by_index: bool = False
 
 
 def plan_read(options: ReadOptions, schema: StructType) -> Plan:
@@ -161,10 +170,19 @@ def shares_of(
         )
     wanted = pieces(plan.definition, plan.bound)
     must_be_whole(db, handle, wanted, lease.at, since or None)
+    snapshot = Snapshot(db.client, lease.at, fresh=False)
+    if since is None and _index(snapshot, Query(handle, plan.columns, plan.bound)) is not None:
+        return [Share(lease, handle.version, tuple(wanted), plan.predicates, by_index=True)]
     return [
         Share(lease, handle.version, share, plan.predicates, since)
         for share in shared_out(wanted, options.partitions)
     ]
+
+
+def _index(snapshot: Snapshot, query: Query) -> ByIndex | None:
+    """How an index finds the rows with less work than a look at what the key leaves; None if none does."""
+    chosen = choose(snapshot, query, None)
+    return chosen if isinstance(chosen, ByIndex) else None
 
 
 def shared_out(wanted: Sequence[Piece], most: int) -> list[tuple[Piece, ...]]:
@@ -192,13 +210,34 @@ def read_share(
             )
         snapshot = Snapshot(db.client, share.lease.at, fresh=False)
         query = Query(handle, plan.columns, replace(plan, predicates=share.predicates).bound)
-        if share.since is None:
-            found = _batches(db, snapshot, query, share.pieces)
-        else:
+        index = _index(snapshot, query) if share.by_index else None
+        if share.since is not None:
             found = changed_rows(db, snapshot, query, share.pieces, share.since)
-        for batch in found:
-            if batch.num_rows:
-                yield pa.RecordBatch.from_arrays(batch.columns, schema=as_spark_has_it)
+        elif index is not None:
+            some = by_index(snapshot, db.client.store.script, index)
+            found = (from_rows(query.columns, [values for _, values in rows]) for rows in some)
+        else:
+            found = _batches(db, snapshot, query, share.pieces)
+        for batch in _joined(found):
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=as_spark_has_it)
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows in batches that are worth Spark's while: a step of the store may bring a handful."""
+    import pyarrow as pa
+
+    some: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        some.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield from pa.Table.from_batches(some).combine_chunks().to_batches()
+            some, rows, size = [], 0, 0
+    if some:
+        yield from pa.Table.from_batches(some).combine_chunks().to_batches()
 
 
 def _batches(
