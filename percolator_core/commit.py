@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from percolator_core.client import Client
 from percolator_core.errors import (
@@ -29,6 +29,8 @@ from percolator_core.model import NOTIFY, unpack_lock
 from percolator_core.resolver import Resolver, settling
 from percolator_core.store import OutcomeOpenError
 from percolator_core.store.packing import NUMBERS, Command
+
+T = TypeVar("T")
 
 CELLS_PER_CALL: Final = 1000
 BYTES_PER_CALL: Final = 4 << 20
@@ -354,15 +356,21 @@ def calls(mutations: Sequence[Mutation], one_a_tablet: bool) -> Iterator[list[Mu
             by_tag.setdefault(mutation.tag, []).append(mutation)
         groups = by_tag.values()
     for group in groups:
-        call: list[Mutation] = []
-        size = 0
-        for mutation in group:
-            weight = _weight(mutation)
-            if call and (len(call) >= CELLS_PER_CALL or size + weight > BYTES_PER_CALL):
-                yield call
-                call, size = [], 0
-            call.append(mutation)
-            size += weight
+        yield from in_calls(group, _weight, CELLS_PER_CALL)
+
+
+def in_calls(items: Iterable[T], weight: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """The items in groups that one call takes: at most so many, and of `BYTES_PER_CALL` unless it is one."""
+    call: list[T] = []
+    size = 0
+    for item in items:
+        one = weight(item)
+        if call and (len(call) >= most or size + one > BYTES_PER_CALL):
+            yield call
+            call, size = [], 0
+        call.append(item)
+        size += one
+    if call:
         yield call
 
 

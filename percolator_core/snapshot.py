@@ -205,21 +205,6 @@ class Snapshot(TypedReads):
 
     # What typed reads are made of.
 
-    def values(self, handle: TableHandle, row: bytes, fields: Iterable[ColumnFields]) -> list[bytes | None]:
-        """The values of some cells of one row, by one command."""
-        read = RowRead(handle, row)
-        values: list[bytes | None] = []
-        for position, one in enumerate(fields):
-            value = self._known(handle, row, one)
-            if value is UNREAD:
-                read.columns.append(one)
-                read.positions.append(position)
-                value = None
-            values.append(value)
-        if read.columns:
-            self._fetch([read], values)
-        return values
-
     def values_of(
         self, wanted: Iterable[tuple[TableHandle, bytes, Sequence[ColumnFields]]]
     ) -> list[list[bytes | None]]:

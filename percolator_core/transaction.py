@@ -462,11 +462,6 @@ class Transaction(Snapshot, TypedWrites):
         if self._state != "open":
             raise PercolatorError(f"the transaction is {self._state}: begin a new one")
 
-    def values(self, handle: TableHandle, row: bytes, fields: Iterable[ColumnFields]) -> list[bytes | None]:
-        """The values of some cells of one row in this transaction's view."""
-        self._must_be_open()
-        return super().values(handle, row, fields)
-
     def values_of(
         self, wanted: Iterable[tuple[TableHandle, bytes, Sequence[ColumnFields]]]
     ) -> list[list[bytes | None]]:

@@ -51,15 +51,12 @@ def _ranges(
         values = bounds[name].values if name in bounds else None
         if values is None or math.prod(map(len, fixed)) * len(values) > MOST_RANGES:
             break
-        fixed.append(sorted(_within(bounds[name], values)))
+        fixed.append(sorted(values))
     following = definition.key[len(fixed)] if len(fixed) < len(definition.key) else None
     next_bounds = bounds.get(following, Bounds()) if following is not None else Bounds()
     low, high = next_bounds.low, next_bounds.high
     if next_bounds.values is not None:  # too many to be told apart
-        some = _within(next_bounds, next_bounds.values)
-        if not some:
-            return
-        low, high = min(some), max(some)
+        low, high = min(next_bounds.values), max(next_bounds.values)
     if low is not None and high is not None and low > high:
         return
     for equal in itertools.product(*fixed):
@@ -67,14 +64,6 @@ def _ranges(
             name: Bounds(frozenset([value])) for name, value in zip(definition.key, equal, strict=False)
         }
         yield narrowed, *codec.bounds(equal, low, high)
-
-
-def _within(bounds: Bounds, values: frozenset[bytes]) -> list[bytes]:
-    return [
-        value
-        for value in values
-        if (bounds.low is None or value >= bounds.low) and (bounds.high is None or value <= bounds.high)
-    ]
 
 
 def whole(definition: TableDefinition) -> list[Piece]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-from percolator_core.commit import BYTES_PER_CALL, CELLS_PER_CALL
+from percolator_core.commit import CELLS_PER_CALL, in_calls
 from percolator_core.database import Database
 from percolator_core.errors import CommitUndetermined
 from percolator_core.schema.definition import TableDefinition
@@ -29,15 +29,4 @@ def run(db: Database, transaction: Callable[[Transaction], T]) -> T:
 
 def in_groups(definition: TableDefinition, rows: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
     """Rows of a typed table in groups that one call to the store commits; ``size`` is a row's in bytes."""
-    most = max(1, CELLS_PER_CALL // (1 + len(definition.value_columns)))
-    group: list[T] = []
-    total = 0
-    for row in rows:
-        one = size(row)
-        if group and (len(group) >= most or total + one > BYTES_PER_CALL):
-            yield group
-            group, total = [], 0
-        group.append(row)
-        total += one
-    if group:
-        yield group
+    return in_calls(rows, size, max(1, CELLS_PER_CALL // (1 + len(definition.value_columns))))

@@ -26,8 +26,9 @@ from percolator_core.schema.types import column_type, shown
 _COMPILED: Final = "indexes"
 """Where a handle keeps what is made of its rules, among the bindings of models."""
 
-_GONE: Final = Write(DELETE, b"")
-_HERE: Final = Write(PUT, b"")
+GONE: Final = Write(DELETE, b"")
+HERE: Final = Write(PUT, b"")
+"""What is written to a cell that goes, and to one without a value, such as a row's marker."""
 
 Cells: TypeAlias = Mapping[str, bytes | None]
 """Encoded values by column; None is null."""
@@ -142,10 +143,10 @@ class Move:
         for entry, here in ((self.old, False), (self.new, True)):
             if entry is None:
                 continue
-            t.put(self.table, entry, self.table.marker.encoded, _HERE if here else _GONE)
+            t.put(self.table, entry, self.table.marker.encoded, HERE if here else GONE)
             if self.index.rule.unique:
                 holder = holder_of(self.table)
-                t.put(self.table, entry, holder.encoded, Write(PUT, self.row) if here else _GONE)
+                t.put(self.table, entry, holder.encoded, Write(PUT, self.row) if here else GONE)
 
 
 def moves(  # noqa: PLR0917

@@ -40,8 +40,8 @@ class TypedReads:
     _client: Client
 
     def values(self, handle: TableHandle, row: bytes, fields: Iterable[ColumnFields]) -> list[bytes | None]:
-        """The values of some cells of one row."""
-        raise NotImplementedError
+        """The values of some cells of one row, by one command."""
+        return self.values_of([(handle, row, list(fields))])[0]
 
     def take_batches(self, selects: Sequence[TabletSelect]) -> list[Batch]:
         """The next step of each select, in one round trip."""

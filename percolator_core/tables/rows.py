@@ -15,11 +15,17 @@ from typing import Protocol
 
 from percolator_core.catalog import ColumnFields, TableHandle
 from percolator_core.errors import RowExists, RowNotFound
-from percolator_core.model import DELETE, PUT, Write
-from percolator_core.tables.indexes import Cells, Wanted, described, holders_to_read, indexed, moves
-
-_GONE = Write(DELETE, b"")
-_HERE = Write(PUT, b"")
+from percolator_core.model import PUT, Write
+from percolator_core.tables.indexes import (
+    GONE,
+    HERE,
+    Cells,
+    Wanted,
+    described,
+    holders_to_read,
+    indexed,
+    moves,
+)
 
 
 class Reader(Protocol):
@@ -96,7 +102,7 @@ def upsert(t: Writer, handle: TableHandle, row: bytes, cells: Cells, defaults: C
     whole = all(name in cells for name in names)
     if whole and not handle.definition.indexes:
         # Everything is written anyway, so nothing need be read.
-        t.put(handle, row, handle.marker.encoded, _HERE)
+        t.put(handle, row, handle.marker.encoded, HERE)
         _set(t, handle, row, cells)
         return
     every = {**defaults, **cells}
@@ -105,7 +111,7 @@ def upsert(t: Writer, handle: TableHandle, row: bytes, cells: Cells, defaults: C
         _change(t, handle, row, cells, found, holders)
     elif whole:
         planned = moves(t, handle, row, {}, cells, holders)
-        t.put(handle, row, handle.marker.encoded, _HERE)
+        t.put(handle, row, handle.marker.encoded, HERE)
         _set(t, handle, row, cells)
         for move in planned:
             move.write(t)
@@ -132,9 +138,9 @@ def remove(t: Writer, handle: TableHandle, row: bytes) -> bool:
     if marker is None:
         return False
     planned = moves(t, handle, row, found, dict.fromkeys(found), {})
-    t.put(handle, row, handle.marker.encoded, _GONE)
+    t.put(handle, row, handle.marker.encoded, GONE)
     for column in handle.definition.value_columns:
-        t.put(handle, row, handle.columns[column.name].encoded, _GONE)
+        t.put(handle, row, handle.columns[column.name].encoded, GONE)
     for move in planned:
         move.write(t)
     return True
@@ -177,10 +183,10 @@ def _add(  # noqa: PLR0917
     """Write a new row. Cells that are ``found`` were left by somebody who wrote past the table's columns."""
     every = {name: cells.get(name) for name in found}
     planned = moves(t, handle, row, {}, every, holders)
-    t.put(handle, row, handle.marker.encoded, _HERE)
+    t.put(handle, row, handle.marker.encoded, HERE)
     for name, value in every.items():
         if value is not None or found[name] is not None:
-            t.put(handle, row, handle.columns[name].encoded, _written(value))
+            t.put(handle, row, handle.columns[name].encoded, written(value))
     for move in planned:
         move.write(t)
 
@@ -196,8 +202,9 @@ def _change(  # noqa: PLR0917
 
 def _set(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
     for name, value in cells.items():
-        t.put(handle, row, handle.columns[name].encoded, _written(value))
+        t.put(handle, row, handle.columns[name].encoded, written(value))
 
 
-def _written(value: bytes | None) -> Write:
-    return _GONE if value is None else Write(PUT, value)
+def written(value: bytes | None) -> Write:
+    """The write of an encoded value; None is null, which is no cell."""
+    return GONE if value is None else Write(PUT, value)

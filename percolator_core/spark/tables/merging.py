@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from percolator_core.catalog import TableHandle
 from percolator_core.errors import ConfigurationError, PercolatorError, RowExists, RowNotFound
-from percolator_core.model import DELETE, PUT, Version, Write
+from percolator_core.model import Version
 from percolator_core.spark.tables.options import WriteOptions
 from percolator_core.tables import rows as typed
-from percolator_core.tables.indexes import described
+from percolator_core.tables.indexes import HERE, described
 from percolator_core.transaction import Transaction
 
 Row: TypeAlias = tuple[bytes, Mapping[str, bytes | None]]
 """A row key, and the encoded cells to be written; None is null."""
 
 Verdict = Literal["new", "changed", "unchanged", "removed", "kept"]
-
-_GONE: Final = Write(DELETE, b"")
-_HERE: Final = Write(PUT, b"")
 
 
 def merge(
@@ -56,7 +53,7 @@ class _Merge:
         mode = self._options.mode
         if mode == "upsert" and self._is_blind(given):
             for row, cells in rows.items():
-                self._put_new(t, row, cells, whole=True)
+                typed.upsert(t, self._handle, row, cells, {})
             return Counter(written=len(rows))
         handle = self._handle
         markers = dict(zip(rows, t.versions_of(handle, list(rows), [handle.marker]), strict=True))
@@ -151,20 +148,16 @@ class _Merge:
         value = None if version is None else version.value
         return self._missing[name] if value is None else value
 
-    def _put_new(
-        self, t: Transaction, row: bytes, cells: Mapping[str, bytes | None], *, whole: bool = False
-    ) -> None:
+    def _put_new(self, t: Transaction, row: bytes, cells: Mapping[str, bytes | None]) -> None:
         handle = self._handle
         if handle.definition.indexes:
             typed.upsert(t, handle, row, cells, {})
             return
-        t.put(handle, row, handle.marker.encoded, _HERE)
+        t.put(handle, row, handle.marker.encoded, HERE)
         columns = handle.columns
         for name, value in cells.items():
             if value is not None:
-                t.put(handle, row, columns[name].encoded, Write(PUT, value))
-            elif whole:
-                t.put(handle, row, columns[name].encoded, _GONE)
+                t.put(handle, row, columns[name].encoded, typed.written(value))
 
     def _change(self, t: Transaction, row: bytes, cells: Mapping[str, bytes | None]) -> None:
         handle = self._handle
@@ -172,4 +165,4 @@ class _Merge:
             typed.update(t, handle, row, cells)
             return
         for name, value in cells.items():
-            t.put(handle, row, handle.columns[name].encoded, _GONE if value is None else Write(PUT, value))
+            t.put(handle, row, handle.columns[name].encoded, typed.written(value))
