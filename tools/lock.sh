@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes requirements.lock: every extra but airflow, one pinned and hashed version each, no index or path named.
+# Writes requirements.lock: every extra, one pinned and hashed version each, no index or path named.
 # For every platform and every Python from 3.11 on (--universal). UPGRADE=1 takes the newest versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,7 +12,7 @@ else
 fi
 
 "$uv" pip compile --quiet --universal --python-version 3.11 \
-    --extra spark --extra webindex --extra plot --extra bench --extra dev \
+    --extra spark --extra airflow --extra webindex --extra plot --extra bench --extra dev \
     --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
     ${UPGRADE:+--upgrade} --output-file requirements.lock pyproject.toml >/dev/null
 sed -i '1i # Written by "make lock"; do not edit. Why it looks like this: docs/decisions/0002-hashed-lock.md' requirements.lock
