@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.output import EXIT_CODES, ExitCode, Output
+from percolator_core.notation.error import NotationError
 
 
 class Registered(NamedTuple):
@@ -145,7 +146,10 @@ def with_common_options(function: Callable[..., None]) -> Callable[..., None]:
 
         del values["as_json"], values["debug"]
         logs.configure(outputs.current())
-        function(**values)
+        try:
+            function(**values)
+        except NotationError as error:
+            raise typer.BadParameter(str(error)) from None
 
     command.__doc__ = function.__doc__
     command.__name__ = function.__name__

@@ -11,8 +11,9 @@ from rich.text import Text
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.options import ChainPath, load_chain
-from percolator_core.cli.output import Failure, count_of
+from percolator_core.cli.output import Failure
 from percolator_core.cli.schema import table_data
+from percolator_core.notation.amounts import count_of
 
 if TYPE_CHECKING:
     from percolator_core.observers import Chain, Observer

@@ -11,12 +11,13 @@ import typer
 from rich.text import Text
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.bytestext import json_bytes, parse_bytes, show_bytes, show_value
 from percolator_core.cli.filters import Where, columns_asked, met_by, parse_conditions, parse_filter
-from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, connect_to_existing
-from percolator_core.cli.output import Failure, count_of
-from percolator_core.cli.times import parse_time, show_time
-from percolator_core.cli.typedtext import (
+from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, argument, connect_to_existing
+from percolator_core.cli.output import Failure
+from percolator_core.notation.amounts import count_of
+from percolator_core.notation.bytestext import json_bytes, parse_bytes, show_bytes, show_value
+from percolator_core.notation.times import parse_time, show_time
+from percolator_core.notation.typedtext import (
     json_row,
     json_typed,
     parse_key,
@@ -42,7 +43,7 @@ AnyRow = Annotated[
     str,
     typer.Argument(
         metavar="ROW",
-        parser=row_text,
+        parser=argument(row_text),
         help="The row key: text, hex:… or base64:…; of a typed table the key's value, or "
         "'column=value column=value' where the key has several columns.",
         show_default=False,
@@ -163,13 +164,14 @@ def scan(
     *,
     where: Where = None,
     prefix: Annotated[
-        bytes | None, typer.Option(parser=parse_bytes, metavar="ROW", help="Rows that start so.")
+        bytes | None, typer.Option(parser=argument(parse_bytes), metavar="ROW", help="Rows that start so.")
     ] = None,
     start: Annotated[
-        bytes | None, typer.Option(parser=parse_bytes, metavar="ROW", help="The first row.")
+        bytes | None, typer.Option(parser=argument(parse_bytes), metavar="ROW", help="The first row.")
     ] = None,
     stop: Annotated[
-        bytes | None, typer.Option(parser=parse_bytes, metavar="ROW", help="The row to stop before.")
+        bytes | None,
+        typer.Option(parser=argument(parse_bytes), metavar="ROW", help="The row to stop before."),
     ] = None,
     columns: Columns = None,
     limit: Annotated[int, typer.Option(min=0, help="At most so many rows; 0 is all.")] = 100,

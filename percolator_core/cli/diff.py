@@ -10,12 +10,12 @@ import typer
 from rich.text import Text
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.bytestext import json_bytes, show_bytes
 from percolator_core.cli.data import Columns, TableName, parse_columns, snapshot_at
 from percolator_core.cli.filters import Where, met_by, parse_conditions, parse_filter
 from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, connect_to_existing
-from percolator_core.cli.times import parse_time
-from percolator_core.cli.typedtext import json_row, json_typed, show_row, show_typed
+from percolator_core.notation.bytestext import json_bytes, show_bytes
+from percolator_core.notation.times import parse_time
+from percolator_core.notation.typedtext import json_row, json_typed, show_row, show_typed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

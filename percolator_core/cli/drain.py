@@ -21,10 +21,11 @@ from percolator_core.cli.options import (
     connect_to_chain,
     load_chain,
 )
-from percolator_core.cli.output import ExitCode, Failure, count_of
+from percolator_core.cli.output import ExitCode, Failure
 from percolator_core.cli.signals import stopping
-from percolator_core.cli.times import parse_length
 from percolator_core.errors import ConfigurationError
+from percolator_core.notation.amounts import count_of
+from percolator_core.notation.times import parse_length
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from percolator_core.cli.bytestext import parse_bytes
+from percolator_core.notation.bytestext import parse_bytes
 
 if TYPE_CHECKING:
     from percolator_core.condition import Condition

@@ -9,7 +9,7 @@ import typer
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, connect_to_existing
-from percolator_core.cli.times import parse_length, show_time
+from percolator_core.notation.times import parse_length, show_time
 
 
 def gc(

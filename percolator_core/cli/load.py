@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.bytestext import parse_bytes
 from percolator_core.cli.options import (
     DEFAULT_URL,
     Namespace,
     Url,
+    argument,
     connect_to_chain,
     connect_to_existing,
     load_chain,
 )
-from percolator_core.cli.output import Failure, count_of
+from percolator_core.cli.output import Failure
 from percolator_core.errors import ConfigurationError
+from percolator_core.notation.amounts import count_of
+from percolator_core.notation.bytestext import parse_bytes
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -89,7 +91,7 @@ def load(
         bytes | None,
         typer.Option(
             metavar="PREFIX",
-            parser=parse_bytes,
+            parser=argument(parse_bytes),
             help="Delete rows whose keys start so and that the source no longer has.",
         ),
     ] = None,

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, connect_to_existing
-from percolator_core.cli.status import show_age
-from percolator_core.cli.typedtext import Rows
+from percolator_core.notation.amounts import show_age
+from percolator_core.notation.typedtext import Rows
 
 if TYPE_CHECKING:
     from percolator_core.status import HeldLock

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import structlog
 
-from percolator_core.cli.bytestext import show_bytes
+from percolator_core.notation.bytestext import show_bytes
 
 if TYPE_CHECKING:
     from percolator_core.cli.output import Output

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
+
+from percolator_core.notation.error import NotationError
 
 if TYPE_CHECKING:
     from percolator_core.database import Database
     from percolator_core.observers import Chain
+
+T = TypeVar("T")
 
 DEFAULT_URL: Final = "embedded:.percolator"
 
@@ -44,6 +49,18 @@ OptionalChainPath = Annotated[
     Path | None,
     typer.Argument(metavar="[PATH]", help="The chain: the folder with chain.yaml.", show_default=False),
 ]
+
+
+def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """A parser of arguments that says why, where typer would only say that a value is invalid."""
+
+    def parsed(text: str) -> T:
+        try:
+            return parse(text)
+        except NotationError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return parsed
 
 
 def load_chain(path: Path, *, import_functions: bool = True) -> Chain:

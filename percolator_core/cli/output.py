@@ -184,11 +184,6 @@ class Output:
         sys.stdout.flush()
 
 
-def count_of(number: int, thing: str) -> str:
-    """``1 cell``, ``1,000 cells``."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
 def table(*columns: str, title: str | None = None, numbers: Sequence[str] = ()) -> Table:
     """A plain table; the columns named in ``numbers`` stand to the right."""
     made = Table(

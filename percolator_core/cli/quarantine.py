@@ -15,12 +15,14 @@ from percolator_core.cli.options import (
     ChainPath,
     Namespace,
     Url,
+    argument,
     connect_to_existing,
     load_chain,
 )
-from percolator_core.cli.output import count_of
-from percolator_core.cli.times import show_time
-from percolator_core.cli.typedtext import Rows, parse_row, row_text
+from percolator_core.notation.amounts import count_of
+from percolator_core.notation.error import NotationError
+from percolator_core.notation.times import show_time
+from percolator_core.notation.typedtext import Rows, parse_row, row_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,7 +37,9 @@ ObserverName = Annotated[
 ]
 FailedRow = Annotated[
     str | None,
-    typer.Option("--row", metavar="ROW", parser=row_text, help="Only this row key.", show_default=False),
+    typer.Option(
+        "--row", metavar="ROW", parser=argument(row_text), help="Only this row key.", show_default=False
+    ),
 ]
 
 _BATCH: Final = 500
@@ -119,16 +123,16 @@ def _index(db: Database, chain: Chain, tables: Mapping[str, TableDefinition]) ->
 def _keys(tables: Mapping[str, TableDefinition], row: str | None) -> dict[str, bytes] | None:
     """The row key that an argument is in each table where it is one; None if there is no argument.
 
-    Raises typer.BadParameter where it is one in no table.
+    Raises NotationError where it is one in no table.
     """
     if row is None:
         return None
     found: dict[str, bytes] = {}
-    refused: typer.BadParameter | None = None
+    refused: NotationError | None = None
     for name, definition in tables.items():
         try:
             found[name] = parse_row(definition, row)
-        except typer.BadParameter as error:
+        except NotationError as error:
             refused = error
     if refused is not None and not found:
         raise refused

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.bytestext import parse_bytes
 from percolator_core.cli.filters import parse_conditions, parse_filter
 from percolator_core.cli.options import (
     DEFAULT_URL,
@@ -20,8 +19,9 @@ from percolator_core.cli.options import (
     connect_to_existing,
     load_chain,
 )
-from percolator_core.cli.output import count_of
 from percolator_core.cli.signals import stopping
+from percolator_core.notation.amounts import count_of
+from percolator_core.notation.bytestext import parse_bytes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -22,8 +22,9 @@ from percolator_core.cli.options import (
     connect_to_existing,
     load_chain,
 )
-from percolator_core.cli.output import Failure, count_of
-from percolator_core.cli.typedtext import json_typed, show_typed
+from percolator_core.cli.output import Failure
+from percolator_core.notation.amounts import count_of
+from percolator_core.notation.typedtext import json_typed, show_typed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -16,7 +16,8 @@ from percolator_core.cli.options import (
     connect_to_existing,
     load_chain,
 )
-from percolator_core.cli.times import show_time
+from percolator_core.notation.amounts import count_of, show_age, show_size
+from percolator_core.notation.times import show_time
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -64,7 +65,7 @@ def _human(now: Status, *, revisions: bool) -> list[RenderableType]:
     memory = show_size(now.store.memory)
     if now.store.memory_limit:
         memory += f" of {show_size(now.store.memory_limit)}"
-    idle = "idle" if now.idle else f"{outputs.count_of(now.backlog, 'cell')} to observe"
+    idle = "idle" if now.idle else f"{count_of(now.backlog, 'cell')} to observe"
     workers = [Text(f"worker: {one.where}, since {show_time(one.since)}") for one in now.workers]
     return [
         Text(
@@ -80,22 +81,3 @@ def _human(now: Status, *, revisions: bool) -> list[RenderableType]:
         if now.observers
         else "no observers yet: they become active with the first worker, drain or load",
     ]
-
-
-def show_age(seconds: float | None) -> str:
-    """Seconds as people say them; a dash for None."""
-    if seconds is None:
-        return "-"
-    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.1f} s"
-
-
-def show_size(size: float) -> str:
-    """Bytes in the unit that fits."""
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.output import ExitCode, Failure, count_of
+from percolator_core.cli.output import ExitCode, Failure
+from percolator_core.notation.amounts import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,6 @@ from rich.text import Text
 from rich.tree import Tree
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.bytestext import json_bytes
 from percolator_core.cli.data import AnyRow, TableName
 from percolator_core.cli.options import (
     DEFAULT_URL,
@@ -22,9 +21,11 @@ from percolator_core.cli.options import (
     connect_to_existing,
     load_chain,
 )
-from percolator_core.cli.output import Failure, count_of
-from percolator_core.cli.times import show_time
-from percolator_core.cli.typedtext import Rows, parse_row
+from percolator_core.cli.output import Failure
+from percolator_core.notation.amounts import count_of
+from percolator_core.notation.bytestext import json_bytes
+from percolator_core.notation.times import show_time
+from percolator_core.notation.typedtext import Rows, parse_row
 
 if TYPE_CHECKING:
     from percolator_core.observers import Chain

@@ -16,7 +16,8 @@ from percolator_core.cli.options import (
     connect_to_existing,
     load_chain,
 )
-from percolator_core.cli.output import ExitCode, Failure, count_of
+from percolator_core.cli.output import ExitCode, Failure
+from percolator_core.notation.amounts import count_of
 
 if TYPE_CHECKING:
     from percolator_core.cli.output import Output

@@ -28,6 +28,7 @@ from pydantic_core import PydanticKnownError
 
 from percolator_core.keys import check_name
 from percolator_core.model import MAX_TABLETS
+from percolator_core.notation.times import UNIT_SECONDS
 from percolator_core.observers.yaml_file import describe, quoted
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ COLUMN_PATTERN: Final = r"^[^.]+\..+$"
 MODULE_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 FUNCTION_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 
-UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _LONGEST_SECONDS: Final = 24 * 3600.0
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from percolator_core.cli.times import parse_length
 from percolator_core.keys import CellAddress, encode_primary
+from percolator_core.notation.times import parse_length
 from percolator_core.status import locks
 
 if TYPE_CHECKING:

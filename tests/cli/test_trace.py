@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from percolator_core.cli.trace import _Drawing, notes
-from percolator_core.cli.typedtext import Rows
+from percolator_core.notation.typedtext import Rows
 from percolator_core.trace import Change, Outcome, Run, Trace
 from tests.chains import chain_of
 

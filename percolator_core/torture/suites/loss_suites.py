@@ -13,11 +13,12 @@ from operator import add
 from typing import Final, TypeVar
 
 from percolator_core.errors import StoreUnavailable
+from percolator_core.notation.amounts import count_of
 from percolator_core.torture.losses.failover import SETTINGS, FailoverRow, Setting, failover
 from percolator_core.torture.losses.log_loss import Fsync, LogLoss, log_loss
 from percolator_core.torture.losses.pairs import Found
 from percolator_core.torture.losses.timestamps import timestamps
-from percolator_core.torture.suites.result import Result, Table, count_of
+from percolator_core.torture.suites.result import Result, Table
 from percolator_core.torture.suites.settings import Settings
 
 T = TypeVar("T")

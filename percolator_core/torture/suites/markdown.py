@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from percolator_core.torture.suites.result import Result, Table, count_of
+from percolator_core.notation.amounts import count_of
+from percolator_core.torture.suites.result import Result, Table
 from percolator_core.torture.workloads import WORKLOADS
 
 _HEADINGS: Final = ("suite", "done", "found", "minutes")

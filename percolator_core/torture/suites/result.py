@@ -71,7 +71,3 @@ class Result:
             "namespace": self.namespace,
         }
 
-
-def count_of(number: int, thing: str) -> str:
-    """``1 kill``, ``1,000 kills``."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"

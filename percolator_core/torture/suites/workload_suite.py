@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from percolator_core.errors import PercolatorError
+from percolator_core.notation.amounts import count_of
 from percolator_core.private_server import PrivateServer
 from percolator_core.torture.checker.check import check
 from percolator_core.torture.checker.report import Anomaly, Report
@@ -27,7 +28,7 @@ from percolator_core.torture.faults.store import FaultyDatabase
 from percolator_core.torture.histories.journal import read_history
 from percolator_core.torture.histories.recorder import Recorder
 from percolator_core.torture.histories.settling import Settled, read_state, settle
-from percolator_core.torture.suites.result import Result, count_of
+from percolator_core.torture.suites.result import Result
 from percolator_core.torture.suites.settings import Settings
 from percolator_core.torture.workloads import TABLE, WORKLOADS, Workload
 

@@ -11,7 +11,7 @@ import base64
 import binascii
 from typing import Final
 
-import typer
+from percolator_core.notation.error import NotationError
 
 _PREFIXES: Final = ("hex:", "base64:")
 
@@ -19,7 +19,7 @@ _PREFIXES: Final = ("hex:", "base64:")
 def parse_bytes(text: str) -> bytes:
     """The bytes that an argument stands for.
 
-    Raises typer.BadParameter when what follows ``hex:`` or ``base64:`` is neither.
+    Raises NotationError when what follows ``hex:`` or ``base64:`` is neither.
     """
     form, colon, rest = text.partition(":")
     try:
@@ -30,9 +30,7 @@ def parse_bytes(text: str) -> bytes:
         return text.encode()
     except (ValueError, binascii.Error):
         pass
-    raise typer.BadParameter(
-        f"{text!r} is not {form}: give plain text as it is, and text that starts so as hex:…"
-    )
+    raise NotationError(f"{text!r} is not {form}: give plain text as it is, and text that starts so as hex:…")
 
 
 def show_bytes(data: bytes, longest: int | None = None) -> str:

@@ -14,9 +14,8 @@ import shlex
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
-from percolator_core.cli.bytestext import json_bytes, parse_bytes, show_bytes, show_value
+from percolator_core.notation.bytestext import json_bytes, parse_bytes, show_bytes, show_value
+from percolator_core.notation.error import NotationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +26,7 @@ NULL: Final = "null"
 
 
 def row_text(text: str) -> str:
-    """A row key as it was given, to be parsed once its table is known; typer.BadParameter for no bytes."""
+    """A row key as it was given, to be parsed once its table is known; NotationError for no bytes."""
     parse_bytes(text)
     return text
 
@@ -35,7 +34,7 @@ def row_text(text: str) -> str:
 def parse_row(definition: TableDefinition, text: str) -> bytes:
     """The row key that an argument stands for.
 
-    Raises typer.BadParameter for what is no key of a typed table, or no bytes.
+    Raises NotationError for what is no key of a typed table, or no bytes.
     """
     if not definition.is_typed:
         return parse_bytes(text)
@@ -46,7 +45,7 @@ def parse_row(definition: TableDefinition, text: str) -> bytes:
 
 
 def parse_key(definition: TableDefinition, text: str) -> dict[str, Any]:
-    """The values of a typed table's key, by column. Raises typer.BadParameter."""
+    """The values of a typed table's key, by column. Raises NotationError."""
     names = definition.key
     if len(names) == 1:
         return {names[0]: parse_value(definition, names[0], text)}
@@ -54,19 +53,19 @@ def parse_key(definition: TableDefinition, text: str) -> dict[str, Any]:
     try:
         parts = shlex.split(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} has a quote without its end: write '{form}'") from None
+        raise NotationError(f"{text!r} has a quote without its end: write '{form}'") from None
     given: dict[str, str] = {}
     for part in parts:
         name, equals, value = part.partition("=")
         if not equals or name not in names or name in given:
-            raise typer.BadParameter(
+            raise NotationError(
                 f"{part!r} is no column of the key and its value: the key of {definition.name} is "
                 f"({', '.join(names)}), write it as one argument, '{form}'"
             )
         given[name] = value
     missing = [name for name in names if name not in given]
     if missing:
-        raise typer.BadParameter(
+        raise NotationError(
             f"{text!r} lacks {missing[0]}: the key of {definition.name} is ({', '.join(names)}), write it as "
             f"one argument, '{form}'"
         )
@@ -74,7 +73,7 @@ def parse_key(definition: TableDefinition, text: str) -> dict[str, Any]:
 
 
 def parse_value(definition: TableDefinition, name: str, text: str) -> Any:
-    """The value of a column that a text stands for. Raises typer.BadParameter."""
+    """The value of a column that a text stands for. Raises NotationError."""
     from percolator_core.schema.literals import Token, read
     from percolator_core.schema.types import column_type
 
@@ -84,7 +83,7 @@ def parse_value(definition: TableDefinition, name: str, text: str) -> Any:
         try:
             return found if kind.name == "bytes" else found.decode()
         except UnicodeDecodeError:
-            raise typer.BadParameter(f"{text!r} is no text, which {name} of {definition.name} is") from None
+            raise NotationError(f"{text!r} is no text, which {name} of {definition.name} is") from None
     for form in ("number", "word", "text"):
         try:
             value = read(kind, Token(form, text, 0))
@@ -93,9 +92,9 @@ def parse_value(definition: TableDefinition, name: str, text: str) -> Any:
         try:
             kind.encode(value)
         except ValueError as error:
-            raise typer.BadParameter(f"{name}: {error}") from None
+            raise NotationError(f"{name}: {error}") from None
         return value
-    raise typer.BadParameter(f"{text!r} is no {kind.name}, which {name} of {definition.name} is")
+    raise NotationError(f"{text!r} is no {kind.name}, which {name} of {definition.name} is")
 
 
 def show_row(definition: TableDefinition, row: bytes) -> str:
