@@ -1,0 +1,142 @@
+"""Which chains there are: those whose DAGs Airflow knows.
+
+The DAG ``<chain>_observe`` names the chain's folder, its connection and its namespace in the fields of its
+last task, and the serialised DAG in Airflow's database carries them here: no DAG file is imported, and
+nothing has to be configured twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from percolator_airflow.names import LAST_TASK, TAG, dag_ids
+from percolator_core.errors import ConfigurationError
+from percolator_core.observers import Chain
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+_SUFFIX: Final = dag_ids("")["observe"]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownChain:
+    """A chain that has DAGs. ``dag_id`` is that of its observers' DAG, by which access is decided.
+
+    ``namespace`` is None for the connection's, or else the chain's name.
+    """
+
+    name: str
+    dag_id: str
+    path: Path
+    project: str | None
+    conn_id: str
+    namespace: str | None
+
+    @property
+    def dag_ids(self) -> dict[str, str]:
+        """Its four DAGs: load, observe, monitor and maintain."""
+        return dag_ids(self.name)
+
+
+class _Loaded:
+    """Declarations by folder, read again when a file of the folder changed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._chains: dict[Path, tuple[frozenset[tuple[str, int]], Chain | ConfigurationError]] = {}
+
+    def get(self, path: Path) -> Chain:
+        """The chain in the folder, without its code; raises ConfigurationError."""
+        stamp = frozenset(
+            (file.name, file.stat().st_mtime_ns) for file in path.glob("*.y*ml") if file.is_file()
+        )
+        with self._lock:
+            known = self._chains.get(path)
+            if known is None or known[0] != stamp:
+                known = self._chains[path] = (stamp, _load(path))
+        if isinstance(known[1], ConfigurationError):
+            raise known[1]
+        return known[1]
+
+
+_loaded = _Loaded()
+_parsed: dict[str, tuple[str, KnownChain | None]] = {}
+"""What a serialised DAG says, by its id, with the hash by which it is known to be the same."""
+
+
+def known_chains(session: Session) -> list[KnownChain]:
+    """The chains that have DAGs now, by name."""
+    from airflow.models.dag import DagModel, DagTag
+    from airflow.models.serialized_dag import SerializedDagModel
+    from sqlalchemy import select
+
+    query = (
+        select(DagModel.dag_id)
+        .join(DagTag, DagTag.dag_id == DagModel.dag_id)
+        .where(DagTag.name == TAG, DagModel.dag_id.endswith(_SUFFIX), DagModel.is_stale.is_(False))
+    )
+    found = []
+    for dag_id in sorted(session.scalars(query)):
+        newest = (
+            select(SerializedDagModel.id, SerializedDagModel.dag_hash)
+            .where(SerializedDagModel.dag_id == dag_id)
+            .order_by(SerializedDagModel.created_at.desc())
+            .limit(1)
+        )
+        row = session.execute(newest).first()
+        if row is None:
+            continue
+        if _parsed.get(dag_id, ("",))[0] != row.dag_hash:
+            serialized = session.get(SerializedDagModel, row.id)
+            data = serialized.data if serialized is not None else None
+            _parsed[dag_id] = (row.dag_hash, _parse(dag_id, data or {}))
+        chain = _parsed[dag_id][1]
+        if chain is not None:
+            found.append(chain)
+    return found
+
+
+def declared(chain: KnownChain) -> Chain:
+    """The chain's declarations, without its code.
+
+    Raises:
+        ConfigurationError: they are not on this machine, or do not validate.
+    """
+    if not chain.path.is_dir():
+        raise ConfigurationError(
+            f"the folder of the chain {chain.name!r} is not on the machine of Airflow's API server: mount "
+            f"{chain.path.name} where the DAG has it, at {chain.path}"
+        )
+    return _loaded.get(chain.path)
+
+
+def _load(path: Path) -> Chain | ConfigurationError:
+    try:
+        return Chain.load(path, import_functions=False)
+    except ConfigurationError as error:
+        return error
+
+
+def _parse(dag_id: str, data: Mapping[str, Any]) -> KnownChain | None:
+    name = dag_id.removesuffix(_SUFFIX)
+    for fields in _tasks(data.get("dag", {}).get("tasks", ())):
+        if str(fields.get("task_id", "")) == LAST_TASK and "chain" in fields:
+            return KnownChain(
+                name,
+                dag_id,
+                Path(str(fields["chain"])),
+                fields.get("project"),
+                str(fields.get("conn_id", "percolator_default")),
+                fields.get("namespace"),
+            )
+    return None
+
+
+def _tasks(tasks: Iterable[Any]) -> Iterable[Mapping[str, Any]]:
+    for task in tasks:
+        yield task.get("__var", task) if isinstance(task, Mapping) else {}

@@ -1,0 +1,73 @@
+"""From what is known to a page: the templates, their filters, and what all pages are given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from fastapi import Request, Response
+from fastapi.templating import Jinja2Templates
+
+from percolator_airflow.ui.chains import KnownChain
+from percolator_core.notation.amounts import count_of, show_age, show_size
+from percolator_core.notation.times import show_time
+
+TABS: Final = (
+    ("", "Graph"),
+    ("plots", "Plots"),
+    ("quarantine", "Quarantine"),
+    ("locks", "Locks"),
+    ("tables", "Tables"),
+    ("trace", "Trace"),
+)
+"""The pages of a chain: the path below the chain's, and the name."""
+
+templates: Final = Jinja2Templates(directory=Path(__file__).parent / "templates")
+templates.env.filters.update(
+    age=show_age, size=show_size, time=show_time, count=count_of, number="{:,}".format, quoted=quote
+)
+templates.env.trim_blocks = templates.env.lstrip_blocks = True
+
+
+def page(
+    request: Request,
+    template: str,
+    *,
+    chain: KnownChain | None = None,
+    tab: str | None = None,
+    status: int = 200,
+    **context: Any,
+) -> Response:
+    """A page from a template; ``tab`` is one of `TABS`, by path."""
+    root = request.scope.get("root_path", "")
+    return templates.TemplateResponse(
+        request,
+        template,
+        {
+            "root": root,
+            "here": f"{root}/{chain.name}" if chain is not None else root,
+            "chain": chain,
+            "tab": tab,
+            "tabs": TABS,
+            **context,
+        },
+        status_code=status,
+    )
+
+
+def error_page(request: Request, code: int, sentence: str, login: str | None) -> Response:
+    """A page for a refusal or a failure: one sentence, and where to log in when that is what lacks."""
+    return page(request, "error.html", status=code, code=code, sentence=sentence, login=login)
+
+
+def wants_page(request: Request) -> bool:
+    """Whether a browser asks for a page, not a program for data."""
+    return request.method == "GET" and "text/html" in request.headers.get("accept", "")
+
+
+def login_url(request: Request) -> str:
+    """Where one logs in, to come back here."""
+    from airflow.api_fastapi.app import get_auth_manager
+
+    return str(get_auth_manager().get_url_login(next_url=str(request.url)))

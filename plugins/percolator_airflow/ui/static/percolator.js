@@ -1,0 +1,95 @@
+// Live pages and writes; every page can be read without it.
+"use strict";
+
+// An element with data-live and an id is fetched again with its page, every so many seconds (data-live="3").
+function beginLive() {
+  const live = [...document.querySelectorAll("[data-live]")];
+  if (live.length === 0) return;
+  const seconds = Math.min(...live.map((element) => Number(element.dataset.live) || 3));
+  let failed = false;
+  const look = async () => {
+    if (document.visibilityState === "visible") {
+      try {
+        const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+        if (!answer.ok) throw new Error(`${answer.status}`);
+        replace(new DOMParser().parseFromString(await answer.text(), "text/html"));
+        if (failed) say("The store answers again.");
+        failed = false;
+      } catch (error) {
+        if (!failed) say(`No news since ${new Date().toLocaleTimeString()}: ${error.message}`, true);
+        failed = true;
+      }
+    }
+    setTimeout(look, 1000 * seconds);
+  };
+  setTimeout(look, 1000 * seconds);
+}
+
+function replace(fresh) {
+  for (const old of document.querySelectorAll("[data-live]")) {
+    const now = fresh.getElementById(old.id);
+    // What a person works in stays as it is until he leaves it.
+    if (!now || old.contains(document.activeElement) || old.querySelector("details[open]")) continue;
+    if (now.innerHTML !== old.innerHTML) old.replaceChildren(...document.importNode(now, true).childNodes);
+  }
+  document.dispatchEvent(new CustomEvent("percolator:fresh"));
+}
+
+// A form with data-write is sent as JSON, with the header that makes it ours; data-ask is asked before.
+async function write(form, button) {
+  if (form.dataset.ask && !(await ask(form.dataset.ask, form.dataset.yes))) return;
+  const body = {};
+  for (const [name, value] of new FormData(form)) {
+    if (name.endsWith("[]")) (body[name.slice(0, -2)] ??= []).push(value);
+    else body[name] = value;
+  }
+  if (button) button.disabled = true;
+  try {
+    const answer = await fetch(form.action, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", "X-Percolator": "1" },
+      body: JSON.stringify(body),
+    });
+    const told = await answer.json();
+    say(told.said ?? told.error ?? told.detail ?? `${answer.status}`, !answer.ok);
+    if (answer.ok) await refresh();
+  } catch (error) {
+    say(`Nothing was heard: ${error.message}`, true);
+  } finally {
+    if (button) button.disabled = false;
+  }
+}
+
+async function refresh() {
+  document.activeElement?.blur();
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (answer.ok) replace(new DOMParser().parseFromString(await answer.text(), "text/html"));
+}
+
+// A dialog of our own: in Airflow's frame the browser shows none of its own.
+function ask(what, yes) {
+  const dialog = document.getElementById("ask");
+  document.getElementById("ask-what").textContent = what;
+  document.getElementById("ask-yes").textContent = yes || "Go on";
+  dialog.returnValue = "no";
+  dialog.showModal();
+  return new Promise((done) =>
+    dialog.addEventListener("close", () => done(dialog.returnValue === "yes"), { once: true }),
+  );
+}
+
+function say(what, bad = false) {
+  const place = document.getElementById("said");
+  place.textContent = what;
+  place.classList.toggle("bad", bad);
+  place.classList.add("shown");
+  clearTimeout(say.timer);
+  say.timer = setTimeout(() => place.classList.remove("shown"), bad ? 12000 : 6000);
+}
+
+document.addEventListener("submit", (event) => {
+  if (event.target.dataset.write === undefined) return;
+  event.preventDefault();
+  write(event.target, event.submitter);
+});
+document.addEventListener("DOMContentLoaded", beginLive);
