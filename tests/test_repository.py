@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS_NOT_LOCKED = {"airflow"}
 
 # A bracket round one letter keeps each pattern from matching its own text.
 REGISTRY_HOSTS = r"py[p]i\.org|pythonh[o]sted|deb\.debia[n]|security\.debia[n]|npm[j]s"
@@ -35,9 +34,8 @@ def named_dependencies() -> set[str]:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = pyproject["project"]
     requirements = [*project["dependencies"], *pyproject["build-system"]["requires"]]
-    for extra, names in project["optional-dependencies"].items():
-        if extra not in EXTRAS_NOT_LOCKED:
-            requirements.extend(names)
+    for names in project["optional-dependencies"].values():
+        requirements.extend(names)
     matches = (re.match(r"[A-Za-z0-9._-]+", requirement) for requirement in requirements)
     return {canonical(match.group()) for match in matches if match}
 
