@@ -1,9 +1,9 @@
 # Everything runs in .venv, which is made from requirements.lock when it is missing or the lock has changed.
-# Settings: PYTHON=  the Python to make .venv with      DOCS=  a folder of HTML for the demo
+# Settings: PYTHON=  the Python to make .venv with      DOCS=  a folder of HTML for demo, airflow
 #           ARGS=    more arguments for pytest (test), percolator torture (torture), percolator bench (bench)
 #                    or tools/mutants.py (mutants)
 
-.PHONY: help demo test lint mutants torture bench lock venv java clean
+.PHONY: help demo airflow test lint mutants torture bench lock venv java clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -11,6 +11,10 @@ help:  ## what can be made
 
 demo: venv java  ## set everything up and run the demonstration (DOCS=FOLDER for documents of your own)
 	@.venv/bin/percolator demo $(if $(DOCS),--docs "$(DOCS)")
+
+airflow: venv java  ## load the web index and run it with Airflow on this machine, until Ctrl-C (DOCS=FOLDER as for demo)
+	@.venv/bin/python -m observers.webindex.demo.fill $(if $(DOCS),--docs "$(DOCS)")
+	@.venv/bin/percolator up
 
 test: venv java  ## lint and every test (ARGS="-k name" goes to pytest)
 	@tools/test.sh $(ARGS)

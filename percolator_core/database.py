@@ -13,7 +13,7 @@ from percolator_core.client import Client, Timeouts
 from percolator_core.concurrency import Concurrency
 from percolator_core.errors import ConfigurationError, SnapshotTooOld, TransactionConflict
 from percolator_core.evolution import Evolution
-from percolator_core.janitor import Collected, FoundLock, Janitor, ResolvedLocks
+from percolator_core.janitor import Collected, FoundLock, Janitor, Outcome, Part, ResolvedLocks
 from percolator_core.keys import Keyspace
 from percolator_core.metrics import Metrics
 from percolator_core.model import MAX_TIMESTAMP, Version, row_bytes, unpack_version
@@ -311,38 +311,67 @@ class Database:
 
     # Cleaning up.
 
-    def resolve_locks(self, older_than: timedelta = timedelta(seconds=30)) -> ResolvedLocks:
+    def resolve_locks(
+        self, older_than: timedelta = timedelta(seconds=30), *, tablets: Part | None = None
+    ) -> ResolvedLocks:
         """Roll forward or back what dead clients left, where nobody has touched it for ``older_than``.
 
-        Readers and writers resolve the locks that they meet; this finds those that nobody meets.
+        Readers and writers resolve the locks that they meet; this finds those that nobody meets. ``tablets``
+        are those that are looked through, each a table's name and a number from 0 on; None is all. Parts may
+        run side by side.
 
         Raises:
-            TypeError, ValueError: ``older_than`` is no timedelta, or below zero.
+            TypeError, ValueError: ``older_than`` is no timedelta, or below zero; no such tablet.
+            UnknownTable: there is no such table.
             StoreUnavailable: the store does not answer.
         """
         _check_span("older_than", older_than)
-        return Janitor(self.client).resolve(older_than.total_seconds())
+        self.client.catalog.keep_fresh()
+        return Janitor(self.client).resolve(older_than.total_seconds(), tablets)
+
+    def resolve_lock(self, table: str, row: str | bytes, column: str, start_timestamp: int) -> Outcome:
+        """Roll one lock forward or back, unless its owner may still commit: one of `locks`, or of the status.
+
+        It is the lock that the transaction with that start timestamp has on the cell, ``column`` as
+        `percolator_core.status.locks` names it. Returns ``"committed"`` when the lock was rolled forward,
+        ``"rolled back"``, ``"live"`` when it was left alone: its owner lives and has touched it within its
+        time to live; or ``"gone"``: there is none. So one whose owner lives, but has not stirred for that
+        long, is ended, as by anybody who meets it.
+
+        Raises:
+            UnknownTable, UnknownColumn: there is none such.
+            StoreUnavailable: the store does not answer; asking again is harmless.
+        """
+        self.client.catalog.keep_fresh()
+        return Janitor(self.client).resolve_one(table, row_bytes(row), column, start_timestamp)
 
     def locks(self, limit: int | None = None) -> Iterator[FoundLock]:
         """The locks that stand now, oldest first in each tablet; at most ``limit`` (1 or more) of each."""
         return Janitor(self.client).locks(limit=limit)
 
-    def collect_garbage(self, keep: timedelta = timedelta(hours=1)) -> Collected:
+    def collect_garbage(
+        self, keep: timedelta = timedelta(hours=1), *, tablets: Part | None = None
+    ) -> Collected:
         """Resolve old locks, then drop the versions that only snapshots older than ``keep`` could see.
 
         Changes of tables that others left unfinished are carried on before.
 
         Snapshots below the new safe point are refused from then on; pinned ones hold it back.
 
+        ``tablets`` are those in which versions are dropped, each a table's name and a number from 0 on; None
+        is all. The safe point is raised and old locks are resolved everywhere all the same, so any number of
+        parts may run side by side or one after the other, and any of them may be left out.
+
         Raises:
             LockTimeout: a transaction older than ``keep`` is still committing: nothing was dropped, try
             again later.
-            TypeError, ValueError: ``keep`` is no timedelta, or below zero.
+            TypeError, ValueError: ``keep`` is no timedelta, or below zero; no such tablet.
+            UnknownTable: there is no such table.
             StoreUnavailable: the store does not answer; collecting again carries on.
         """
         _check_span("keep", keep)
         Evolution(self.client).finish_all()
-        return Janitor(self.client).collect(keep.total_seconds())
+        return Janitor(self.client).collect(keep.total_seconds(), part=tablets)
 
     def active_observers(self) -> set[str]:
         """The names of the observers that were last activated."""

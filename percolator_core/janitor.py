@@ -5,16 +5,23 @@ Both may run at any time, beside everything else and several at once, and may be
 
 from __future__ import annotations
 
+import heapq
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from percolator_core.client import Client
-from percolator_core.errors import LockTimeout
+from percolator_core.errors import LockTimeout, UnknownColumn
+from percolator_core.keys import acknowledgement
 from percolator_core.resolver import Resolver
+from percolator_core.store.packing import Command
+
+if TYPE_CHECKING:
+    from percolator_core.catalog import TableHandle
 
 TOMBSTONE_GRACE: Final = 600.0
 """Seconds for which a deletion is remembered at least.
@@ -30,6 +37,16 @@ _LOCKS_PER_STEP: Final = 500
 
 _LOCK_INDEX_ENTRY: Final = struct.Struct(">QH")
 """In front of an entry's column and row: the start timestamp, and the bytes of the column."""
+
+
+_ACKNOWLEDGES: Final = " acknowledges "
+"""Between observer and column in the name that people are given of an acknowledgement."""
+
+Part: TypeAlias = Iterable[tuple[str, int]]
+"""Tablets: each the name of its table and its number."""
+
+Outcome: TypeAlias = Literal["committed", "rolled back", "live", "gone"]
+"""What became of a lock: it was rolled forward, or back, is left to its owner, or is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +95,14 @@ class Janitor:
         self._store = client.store
         self._resolver = Resolver(client)
 
-    def locks(self, older_than: float | None = None, limit: int | None = None) -> Iterator[FoundLock]:
+    def locks(
+        self, older_than: float | None = None, limit: int | None = None, part: Part | None = None
+    ) -> Iterator[FoundLock]:
         """All locks, or those untouched for ``older_than`` seconds, oldest first in each tablet.
 
-        ``limit`` is how many at most of each tablet.
+        ``limit`` is how many at most of each tablet, ``part`` the tablets, None for all.
         """
-        for table, tag in self._tablets():
+        for table, tag in self._tablets() if part is None else self._places(part):
             ranges = [(b"-inf", b"+inf")]
             if older_than is not None:
                 # By the clock of the server that wrote them. What lies ahead is from before it was set back.
@@ -92,22 +111,73 @@ class Janitor:
             found = chain.from_iterable(self._locks_of(table, tag, *bounds) for bounds in ranges)
             yield from islice(found, limit)
 
-    def resolve(self, older_than: float) -> ResolvedLocks:
-        """Settle locks untouched for ``older_than`` seconds whose transactions are over or may be ended."""
-        return self._resolve(self.locks(older_than))
+    def oldest(self, limit: int) -> list[FoundLock]:
+        """The ``limit`` oldest locks of all tablets, in a few round trips however many there are."""
+        tablets = list(self._tablets())
+        asked = [(b"ZRANGE", tag + b"locks", 0, limit - 1, b"WITHSCORES") for _, tag in tablets]
+        entries = [
+            (float(flat[position + 1]), flat[position], table, tag)
+            for (table, tag), flat in zip(tablets, self._store.call_many(asked, 1000), strict=True)
+            for position in range(0, len(flat), 2)
+        ]
+        chosen = [
+            (int(wall), table, tag, *_unpack_entry(entry))
+            for wall, entry, table, tag in heapq.nsmallest(limit, entries)
+        ]
+        # A few at a time: with each comes the value that it is to write.
+        found = self._store.call_many(
+            [_held_of(tag, row, column, start_ts) for _, _, tag, start_ts, column, row in chosen], 100
+        )
+        return [
+            FoundLock(table, tag, row, column, start_ts, wall, packed)
+            for (wall, table, tag, start_ts, column, row), fields in zip(chosen, found, strict=True)
+            for packed in _of_transaction(fields, start_ts)
+        ]
 
-    def collect(self, keep: float, grace: float = TOMBSTONE_GRACE) -> Collected:
+    def resolve(self, older_than: float, part: Part | None = None) -> ResolvedLocks:
+        """Settle locks untouched for ``older_than`` seconds whose transactions are over or may be ended.
+
+        Raises:
+            UnknownTable, ValueError: there is no such table or tablet as ``part`` names.
+        """
+        return self._resolve(self.locks(older_than, part=part))
+
+    def resolve_one(self, table: str, row: bytes, column: str, start_ts: int) -> Outcome:
+        """Settle one lock, by the rules for all: one whose owner may still commit is left alone.
+
+        ``column`` is as `Catalog.column_name` has it, an acknowledgement in words.
+
+        Raises:
+            UnknownTable, UnknownColumn: there is none such.
+        """
+        handle = self._client.catalog.table(table)
+        tag = handle.tag(row)
+        outcome: Outcome = "gone"
+        for encoded in _encoded(handle, column):
+            for packed in self._held(tag, row, encoded, start_ts):
+                outcome = self._resolver.resolve(tag, row, encoded, packed).state
+        return outcome
+
+    def collect(self, keep: float, grace: float = TOMBSTONE_GRACE, part: Part | None = None) -> Collected:
         """Drop versions that only snapshots older than ``keep`` seconds, and no pinned ones, could see.
+
+        ``part`` names the tablets in which versions are dropped, None for all. Whatever it names, the safe
+        point is raised and locks are resolved in every tablet.
 
         Raises:
             LockTimeout: a transaction older than that is still committing; nothing was dropped, try again
             later.
+            UnknownTable, ValueError: there is no such table or tablet as ``part`` names.
         """
         client = self._client
+        chosen = None if part is None else self._places(part)
         now = client.oracle.timestamp()
         safe = max(1, min([now - int(keep * 1e6), *(at - 1 for at in self._pins())]))
         # First no new lock can appear at or below the safe point, then the old ones go, then the versions: a
-        # lock that is still there is judged by versions that must not be gone.
+        # lock that is still there is judged by versions that must not be gone. In every tablet, also if only
+        # a part drops versions: a lock and the cell that judges it may lie in any two. So each part is a
+        # collection by itself, up to a safe point of its own, and rests on no other one, which may have died
+        # or not have begun.
         raised = [self._store.script("raise_safe_point", [tag], safe) for _, tag in self._tablets()]
         furthest = max([safe, *self._store.call(*raised)])
         # Another collection may have gone further, in some of the tablets. What lies between is its business:
@@ -118,7 +188,7 @@ class Janitor:
         observers = sorted(client.active_observers())
         versions = rows = 0
         forget = now - int(grace * 1e6)
-        for _, tag in self._tablets():
+        for _, tag in self._tablets() if chosen is None else chosen:
             bound: bytes = b"-"
             while bound:
                 step = self._store.script("collect", [tag], bound, _ROWS_PER_STEP, forget, safe, *observers)
@@ -159,6 +229,22 @@ class Janitor:
             for tag in self._client.catalog.table(definition.name).tags:
                 yield definition.name, tag
 
+    def _places(self, part: Part) -> list[tuple[str, bytes]]:
+        """The tablets that a part names, each once, in its order.
+
+        Raises:
+            UnknownTable, ValueError: there is no such table or tablet.
+        """
+        found = []
+        for table, number in dict.fromkeys((table, number) for table, number in part):
+            tags = self._client.catalog.table(table).tags
+            if not 0 <= number < len(tags):
+                raise ValueError(
+                    f"the table {table!r} has {len(tags)} tablets, numbered from 0: there is no {number}"
+                )
+            found.append((table, tags[number]))
+        return found
+
     def _locks_of(self, table: str, tag: bytes, least: bytes, most: bytes) -> Iterator[FoundLock]:
         offset = 0
         while True:
@@ -184,13 +270,13 @@ class Janitor:
 
     def _look_up(self, table: str, tag: bytes, flat: list[Any]) -> Iterator[FoundLock]:
         for position in range(0, len(flat), 2):
-            entry = flat[position]
-            start_ts, length = _LOCK_INDEX_ENTRY.unpack_from(entry)
-            column, row = entry[_LOCK_INDEX_ENTRY.size :][:length], entry[_LOCK_INDEX_ENTRY.size + length :]
-            fields = (b"l" + column, b"n" + start_ts.to_bytes(8, "big") + column)
-            for packed in self._store.one((b"HMGET", tag + b"r:" + row, *fields)):
-                if packed is not None and int.from_bytes(packed[1:8], "big") == start_ts:
-                    yield FoundLock(table, tag, row, column, start_ts, int(float(flat[position + 1])), packed)
+            start_ts, column, row = _unpack_entry(flat[position])
+            for packed in self._held(tag, row, column, start_ts):
+                yield FoundLock(table, tag, row, column, start_ts, int(float(flat[position + 1])), packed)
+
+    def _held(self, tag: bytes, row: bytes, column: bytes, start_ts: int) -> list[bytes]:
+        """What a transaction holds of a cell now: its lock, and its notification under way."""
+        return _of_transaction(self._store.one(_held_of(tag, row, column, start_ts)), start_ts)
 
     def _resolve(self, locks: Iterator[FoundLock]) -> ResolvedLocks:
         counts = {"committed": 0, "rolled back": 0, "live": 0}
@@ -214,3 +300,43 @@ class Janitor:
             else:
                 self._store.one((b"ZREM", key, flat[position]))
         return pinned
+
+
+def _encoded(handle: TableHandle, column: str) -> list[bytes]:
+    """How a column may stand in the store that `TableHandle.decode` gives this name.
+
+    Raises:
+        UnknownColumn: the table has none of that name.
+    """
+    found = [handle.marker.encoded] if column == handle.marker.name else []
+    observer, word, observed = column.partition(_ACKNOWLEDGES)
+    if word:
+        # The names of raw tables' columns are anybody's: it may be one of these, too.
+        with suppress(UnknownColumn, ValueError):
+            found.append(acknowledgement(observer, handle.encode(observed)))
+    try:
+        found.append(handle.encode(column))
+    except UnknownColumn:
+        if not found:
+            raise
+    return found
+
+
+def _unpack_entry(entry: bytes) -> tuple[int, bytes, bytes]:
+    """Start timestamp, column and row of an entry of the lock index."""
+    start_ts, length = _LOCK_INDEX_ENTRY.unpack_from(entry)
+    return start_ts, entry[_LOCK_INDEX_ENTRY.size :][:length], entry[_LOCK_INDEX_ENTRY.size + length :]
+
+
+def _held_of(tag: bytes, row: bytes, column: bytes, start_ts: int) -> Command:
+    """The command that brings what a transaction may hold of a cell."""
+    return (b"HMGET", tag + b"r:" + row, b"l" + column, b"n" + start_ts.to_bytes(8, "big") + column)
+
+
+def _of_transaction(fields: Sequence[bytes | None], start_ts: int) -> list[bytes]:
+    """Those of the locks that are of that transaction."""
+    return [
+        packed
+        for packed in fields
+        if packed is not None and int.from_bytes(packed[1:8], "big") == start_ts
+    ]

@@ -26,6 +26,8 @@ a row key follows as it is, at the end of its key, where it cannot be mistaken f
                                     of those whose workers still run
     {ns}activating           string who activates a chain just now; it expires
     {ns}workers              hash   worker -> its chain's digest, where and since when, as JSON
+    {ns}counts               hash   ran:<obs>, failed:<obs>, ... -> how many runs, of all workers so far
+    {ns}samples              stream how the namespace was, a look an entry; those that are too old go
     {ns}pins                 zset   pinned snapshots, by timestamp
     {ns}client:<id>          string a client's liveness token; it expires
 """

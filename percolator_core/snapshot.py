@@ -235,6 +235,21 @@ class Snapshot(TypedReads):
             self._fetch(reads, values)
         return [values[start:end] for start, end in pairwise(ends)]
 
+    def tablet_scans(
+        self, handle: TableHandle, low: bytes, high: bytes | None, columns: Iterable[str], rows: int
+    ) -> list[TabletScan]:
+        """Forward scans of all tablets, for `take_scans`: of some columns, none of them means all.
+
+        Each step looks at ``rows`` rows at most.
+        """
+        fields = [handle.columns[column] for column in columns]
+        script, slowly = self._client.store.script, self._read_slowly
+        return [TabletScan(script, tag, low, high, fields, rows, False, slowly) for tag in handle.tags]
+
+    def take_scans(self, scans: Sequence[TabletScan]) -> None:
+        """The next step of each scan, in one round trip."""
+        self._take_steps(scans)
+
     def take_batches(self, selects: Sequence[TabletSelect]) -> list[Batch]:
         """The next step of each select, in one round trip."""
         commands = [select.command(self.start_timestamp) for select in selects]

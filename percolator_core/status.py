@@ -8,16 +8,23 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from percolator_core.database import Database
-from percolator_core.janitor import FoundLock
-from percolator_core.keys import CellAddress, decode_primary, dirty_key, failed_key
+from percolator_core.janitor import FoundLock, Janitor
+from percolator_core.keys import CellAddress, decode_primary, dirty_key, failed_key, tablet_number
 from percolator_core.model import Lock, unpack_lock
-from percolator_core.notifications.activation import LiveWorker, live_workers
+from percolator_core.notifications.activation import (
+    LiveWorker,
+    live_workers,
+    liveness_commands,
+    living,
+    workers_command,
+)
+from percolator_core.notifications.counts import RunCounts, run_counts
+from percolator_core.notifications.dirty import horizon
 from percolator_core.observers import Chain
 from percolator_core.schema.definition import TableDefinition
 from percolator_core.store.packing import Command
@@ -39,6 +46,17 @@ class TableStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class TabletStatus:
+    """A tablet of a table, by its number. ``dirty`` cells of all observers together, as ``failed`` ones."""
+
+    number: int
+    rows: int
+    locks: int
+    dirty: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
 class ObserverStatus:
     """An observer. ``backlog`` counts its dirty cells, those being worked on or waiting for a retry included.
 
@@ -46,7 +64,8 @@ class ObserverStatus:
     seconds ago the oldest of the others could have been claimed, None when there is none. ``failed`` cells
     are in quarantine. ``active`` tells whether writers leave marks for it: else no worker of
     the chain has run here yet. ``revision`` is that of its code, as the chain declares it, None without a
-    chain.
+    chain. ``ran`` and ``failures`` are its runs that committed and those that raised, by all workers since
+    the namespace began, about (`percolator_core.notifications.counts`).
     """
 
     name: str
@@ -57,6 +76,8 @@ class ObserverStatus:
     failed: int
     active: bool
     revision: int | None = None
+    ran: int = 0
+    failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +120,23 @@ class Status:
     def idle(self) -> bool:
         """Whether there is nothing left to observe; cells in quarantine do not count."""
         return self.backlog == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """How much waits for a chain's observers, and who is at it.
+
+    ``backlog`` counts their dirty cells, ``due`` those that may be claimed now. ``oldest`` is for how many
+    seconds the oldest of these could have been, None when there is none; 0 if that is not known since the
+    clock was set back. ``workers`` of the namespace are alive and run until they are stopped; ``drains``,
+    until nothing is left.
+    """
+
+    backlog: int
+    due: int
+    oldest: float | None
+    workers: int
+    drains: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +195,7 @@ def status(db: Database, chain: Chain | None = None) -> Status:
             observed,
             {name for names in registered.values() for name in names},
             revisions=_revisions(chain),
+            counts=run_counts(db),
             order=order,
             now=now,
         ),
@@ -185,6 +224,76 @@ def backlog(db: Database, chain: Chain) -> dict[str, int]:
     return counts
 
 
+def pulse(db: Database, chain: Chain) -> Pulse:
+    """Whether there is something to do for a chain, and whether somebody does it.
+
+    Three round trips, and little more than one command a tablet and observer: cheap enough to be asked twice
+    a second. Tables that are not there yet count as empty. Writes nothing.
+
+    Raises:
+        StoreUnavailable: the store does not answer.
+    """
+    definitions = {definition.name: definition for definition in db.tables()}
+    keys = [
+        dirty_key(tag, one.name)
+        for one in chain.observers.values()
+        for tag in _tags(db, definitions, {table for table, _ in one.observe})
+    ]
+    clock = db.store.script("now", [db.store.keyspace.oracle])
+    now, registered, *sizes = _call(db, [clock, workers_command(db), *[(b"ZCARD", key) for key in keys]])
+    ahead = horizon(max((one.retry.max_backoff for one in chain.observers.values()), default=0))
+    asked = liveness_commands(db, registered)
+    alive = len(asked)
+    for key, size in zip(keys, sizes, strict=True):
+        if size:
+            asked += [
+                (b"ZCOUNT", key, b"-inf", now),
+                (b"ZCOUNT", key, b"(%d" % (now + ahead * 1000), b"+inf"),
+                (b"ZRANGE", key, 0, 0, b"WITHSCORES"),
+            ]
+    replies = _call(db, asked)
+    found = living(registered, replies[:alive])
+    due = sum(replies[alive::3]) + sum(replies[alive + 1 :: 3])
+    first = min((float(oldest[1]) for oldest in replies[alive + 2 :: 3] if oldest), default=now)
+    drains = sum(worker.until_idle for worker in found)
+    return Pulse(
+        backlog=sum(sizes),
+        due=due,
+        oldest=max(0.0, (now - first) / 1e6) if due else None,
+        workers=len(found) - drains,
+        drains=drains,
+    )
+
+
+def tablets(db: Database, table: str, chain: Chain | None = None) -> list[TabletStatus]:
+    """What each tablet of a table holds, by number: whether its rows and its work are spread evenly.
+
+    The observers are those registered in the store, and those of ``chain``.
+
+    Raises:
+        UnknownTable: there is no such table.
+        StoreUnavailable: the store does not answer.
+    """
+    db.catalog.keep_fresh()
+    handle = db.catalog.table(table)
+    observed = merge_observed(
+        _registered(db, [handle.definition]), chain.observed if chain is not None else {}
+    )
+    names = sorted({name for (of, _), names in observed.items() if of == table for name in names})
+    commands: list[Command] = []
+    for tag in handle.tags:
+        commands += [(b"ZCARD", tag + b"rows"), (b"ZCARD", tag + b"locks")]
+        commands += [(b"ZCARD", dirty_key(tag, name)) for name in names]
+        commands += [(b"HLEN", failed_key(tag, name)) for name in names]
+    replies, each = _call(db, commands), 2 + 2 * len(names)
+    found = []
+    for number, tag in enumerate(handle.tags):
+        rows, locked, *counts = replies[number * each : (number + 1) * each]
+        dirty, failed = counts[: len(names)], counts[len(names) :]
+        found.append(TabletStatus(tablet_number(tag), rows, locked, sum(dirty), sum(failed)))
+    return found
+
+
 def locks(db: Database, limit: int = 1000) -> list[HeldLock]:
     """The locks of a namespace, oldest first; at most ``limit`` (1 or more) of them.
 
@@ -194,7 +303,7 @@ def locks(db: Database, limit: int = 1000) -> list[HeldLock]:
     """
     if limit < 1:
         raise ValueError(f"limit is 1 or more, not {limit}")
-    found = heapq.nsmallest(limit, db.locks(limit), key=lambda lock: lock.wall)
+    found = Janitor(db.client).oldest(limit)
     now = db.store.now()
     unpacked = [unpack_lock(lock.packed) for lock in found]
     owners = sorted({lock.owner for lock in unpacked})
@@ -250,6 +359,7 @@ def _observers(
     registered: set[str],
     *,
     revisions: Mapping[str, int],
+    counts: Mapping[str, RunCounts],
     order: Sequence[str],
     now: int,
 ) -> tuple[ObserverStatus, ...]:
@@ -282,6 +392,7 @@ def _observers(
             now,
             active=name in registered,
             revision=revisions.get(name),
+            counts=counts.get(name, RunCounts()),
         )
         for name in columns
     )
@@ -295,6 +406,7 @@ def _observer(
     *,
     active: bool,
     revision: int | None,
+    counts: RunCounts,
 ) -> ObserverStatus:
     first = [float(oldest[1]) for _, _, oldest, _ in tablets if oldest]
     due = [score for score in first if score <= now]
@@ -307,6 +419,8 @@ def _observer(
         failed=sum(tablet[3] for tablet in tablets),
         active=active,
         revision=revision,
+        ran=counts.ran,
+        failures=counts.failed,
     )
 
 

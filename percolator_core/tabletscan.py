@@ -79,6 +79,11 @@ class TabletScan:
         """What the last step brought."""
         return self._rows
 
+    @property
+    def reached(self) -> bytes:
+        """Forward: all rows below this key have been looked at."""
+        return self._low[1:] + (b"\0" if self._low[:1] == b"(" else b"")
+
     def command(self, at: int) -> Command:
         """The next step, at a timestamp."""
         direction = b"backward" if self._reverse else b"forward"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,10 +75,14 @@ def drain(
         ),
     ] = None,
     threads: Threads = 8,
+    observer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this observer; may be repeated.", show_default=False),
+    ] = None,
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
-    """Run a chain's observers until no notification is left.
+    """Run a chain's observers until no notification is left for them.
 
     Cells on which an observer keeps failing end in quarantine: `percolator failed PATH` lists them.
     """
@@ -86,7 +90,8 @@ def drain(
     if not spark and (master is not None or tasks is not None):
         raise typer.BadParameter("--master and --tasks go with --spark")
     output = outputs.current()
-    output.carry_on = f"`percolator drain {path}` carries on"
+    some = "".join(f" --observer {name}" for name in observer or ())
+    output.carry_on = f"`percolator drain {path}{some}` carries on"
     chain = load_chain(path)
     # Also while Spark drains: an embedded store is started and stopped once.
     with connect_to_chain(url, namespace, chain) as db:
@@ -100,9 +105,18 @@ def drain(
                 width=width,
                 threads=threads,
                 master=master,
+                observers=observer or None,
             )
         else:
-            counts = _here(output, chain, db, seconds, width=width or _WIDTH, threads=threads)
+            counts = _here(
+                output,
+                chain,
+                db,
+                seconds,
+                width=width or _WIDTH,
+                threads=threads,
+                observers=observer or None,
+            )
     output.result(counts_data(counts), counts_table(counts))
     if counts.quarantined:
         output.note(
@@ -119,13 +133,21 @@ def _seconds(timeout: float | None, budget: str | None) -> float | None:
 
 
 def _here(
-    output: Output, chain: Chain, db: Database, seconds: float | None, *, width: int, threads: int
+    output: Output,
+    chain: Chain,
+    db: Database,
+    seconds: float | None,
+    *,
+    width: int,
+    threads: int,
+    observers: list[str] | None,
 ) -> Counts:
     """In this process."""
     from percolator_core.worker import Worker
 
-    worker = Worker(db, chain, threads=threads, width=width)
-    with stopping(worker.stop) as received, _progress(output, db, chain, worker):
+    worker = Worker(db, chain, threads=threads, width=width, observers=observers)
+    chosen = observers or list(chain.observers)
+    with stopping(worker.stop) as received, _progress(output, db, chain, worker, chosen):
         counts = worker.run_until_idle(seconds)
     if received.number:
         raise KeyboardInterrupt
@@ -142,6 +164,7 @@ def _with_spark(
     width: int | None,
     threads: int,
     master: str | None,
+    observers: list[str] | None,
 ) -> Counts:
     """In Spark's executors."""
     try:
@@ -160,6 +183,7 @@ def _with_spark(
                 width=width or WIDTH,
                 threads=threads,
                 master=master,
+                observers=observers,
                 progress=_Bar(progress, chain).show if output.errors.is_terminal else None,
             )
         except NotIdle as error:
@@ -196,7 +220,9 @@ class _Bar:
 
 
 @contextmanager
-def _progress(output: Output, db: Database, chain: Chain, worker: Worker) -> Iterator[None]:
+def _progress(
+    output: Output, db: Database, chain: Chain, worker: Worker, observers: Iterable[str]
+) -> Iterator[None]:
     """A bar of runs done over those done and left; a thread of its own asks for the backlog."""
     if not output.errors.is_terminal:
         yield
@@ -211,7 +237,8 @@ def _progress(output: Output, db: Database, chain: Chain, worker: Worker) -> Ite
         def watch() -> None:
             while not over.wait(_LOOK):
                 try:
-                    left = sum(backlog(db, chain).values())
+                    counts = backlog(db, chain)
+                    left = sum(counts[name] for name in set(observers))
                 except PercolatorError:
                     continue  # the worker meets the same and says so
                 total = worker.counts.total()

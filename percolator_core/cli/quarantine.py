@@ -1,7 +1,8 @@
-"""Cells on which observers failed for good: ``failed`` and ``retry``."""
+"""Cells on which observers failed for good: ``failed``, ``retry`` and ``discard``."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -27,9 +28,10 @@ from percolator_core.notation.typedtext import Rows, parse_row, row_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from percolator_core.cli.output import Output
     from percolator_core.database import Database
-    from percolator_core.notifications.dirty import DirtyIndex, FailedCell
     from percolator_core.observers import Chain
+    from percolator_core.quarantine import FailedCell, Quarantine
     from percolator_core.schema.definition import TableDefinition
 
 ObserverName = Annotated[
@@ -43,7 +45,7 @@ FailedRow = Annotated[
 ]
 
 _BATCH: Final = 500
-"""Cells that are put back together."""
+"""Cells that are put back, or forgotten, together."""
 
 
 def failed(
@@ -57,14 +59,16 @@ def failed(
     namespace: Namespace = None,
 ) -> None:
     """List the cells in quarantine, with the error that put each there."""
+    from percolator_core.quarantine import Quarantine
+
     output = outputs.current()
     chain = load_chain(path, import_functions=False)
     _check_observer(chain, observer)
     with connect_to_existing(url, namespace, chain) as db:
         tables = _tables(db, chain)
-        rows, index = Rows(tables.values()), _index(db, chain, tables)
-        found = _chosen(index, observer, _keys(tables, row))
-        head = {"chain": chain.name, "total": sum(index.count_failed().values()) if index else 0}
+        rows, quarantine = Rows(tables.values()), Quarantine(db, chain)
+        found = quarantine.cells(observer, _keys(tables, row))
+        head = {"chain": chain.name, "total": sum(quarantine.count().values())}
         listed = islice(found, limit or None)
         count = output.stream(
             head, "failed", ((_data(cell, rows), _human(cell, rows, traceback=traceback)) for cell in listed)
@@ -86,38 +90,85 @@ def retry(
     namespace: Namespace = None,
 ) -> None:
     """Put cells in quarantine back, to be observed again with all their attempts."""
+    from percolator_core.quarantine import Quarantine
+
     chain = load_chain(path, import_functions=False)
     _check_observer(chain, observer)
     with connect_to_existing(url, namespace, chain) as db:
-        tables = _tables(db, chain)
-        index = _index(db, chain, tables)
-        count = _put_back(index, observer, _keys(tables, row)) if index else 0
+        quarantine, keys = Quarantine(db, chain), _keys(_tables(db, chain), row)
+        if keys is None:
+            count = quarantine.retry(observer=observer)
+        else:
+            # All are found before the first is put back: a worker may fail on it again at once.
+            count = quarantine.retry(list(quarantine.cells(observer, keys)))
     said = f"{count_of(count, 'cell')} to be observed again" + (
         f": `percolator drain {path}` does it" if count else ""
     )
     outputs.current().result({"chain": chain.name, "retried": count}, said)
 
 
-def _put_back(index: DirtyIndex, observer: str | None, keys: Mapping[str, bytes] | None) -> int:
-    if observer is None and keys is None:
-        return index.retry()
-    # All are found before the first is put back: a worker may fail on it again at once.
-    cells = list(_chosen(index, observer, keys))
-    return sum(index.retry(cells[start : start + _BATCH]) for start in range(0, len(cells), _BATCH))
+def discard(
+    path: ChainPath,
+    *,
+    observer: ObserverName = None,
+    row: FailedRow = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    url: Url = DEFAULT_URL,
+    namespace: Namespace = None,
+) -> None:
+    """Forget cells in quarantine: they are observed when they change again.
+
+    A cell that fails anew while this runs stays in quarantine.
+    """
+    from percolator_core.quarantine import Quarantine
+
+    output = outputs.current()
+    chain = load_chain(path, import_functions=False)
+    _check_observer(chain, observer)
+    with connect_to_existing(url, namespace, chain) as db:
+        quarantine, keys = Quarantine(db, chain), _keys(_tables(db, chain), row)
+        until = db.timestamp()
+        count = _count(quarantine, observer, keys)
+        if count and (yes or _is_wanted(output, count, path)):
+            # What failed after the question was asked was not asked about.
+            chosen = (cell for cell in quarantine.cells(observer, keys) if cell.time < until)
+            count = sum(quarantine.discard(batch) for batch in _batches(chosen))
+        else:
+            count = 0
+    said = f"{count_of(count, 'cell')} forgotten" + (": observed again when changed" if count else "")
+    output.result({"chain": chain.name, "discarded": count}, said)
+
+
+def _count(quarantine: Quarantine, observer: str | None, keys: Mapping[str, bytes] | None) -> int:
+    if keys is not None:
+        return sum(1 for _ in quarantine.cells(observer, keys))
+    counts = quarantine.count()
+    return sum(counts.values()) if observer is None else counts[observer]
+
+
+def _is_wanted(output: Output, count: int, path: object) -> bool:
+    """Ask at the terminal. Raises typer.BadParameter where nobody sits there."""
+    what = f"{count_of(count, 'cell')} in quarantine"
+    if output.as_json or not _is_a_terminal():
+        raise typer.BadParameter(
+            f"this forgets {what}, which `percolator failed {path}` lists: say --yes if that is meant"
+        )
+    return output.errors.input(f"Forget {what}? [y/N] ").strip().lower() in {"y", "yes"}
+
+
+def _is_a_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _batches(cells: Iterator[FailedCell]) -> Iterator[list[FailedCell]]:
+    while batch := list(islice(cells, _BATCH)):
+        yield batch
 
 
 def _tables(db: Database, chain: Chain) -> dict[str, TableDefinition]:
     """Those of the observed tables that are there."""
     observed = {table for table, _ in chain.observed}
     return {definition.name: definition for definition in db.tables() if definition.name in observed}
-
-
-def _index(db: Database, chain: Chain, tables: Mapping[str, TableDefinition]) -> DirtyIndex | None:
-    """The dirty index over those of the chain's tables that are there."""
-    from percolator_core.notifications.dirty import DirtyIndex
-
-    observed = {column: names for column, names in chain.observed.items() if column[0] in tables}
-    return DirtyIndex(db.client, observed) if observed else None
 
 
 def _keys(tables: Mapping[str, TableDefinition], row: str | None) -> dict[str, bytes] | None:
@@ -137,16 +188,6 @@ def _keys(tables: Mapping[str, TableDefinition], row: str | None) -> dict[str, b
     if refused is not None and not found:
         raise refused
     return found
-
-
-def _chosen(
-    index: DirtyIndex | None, observer: str | None, keys: Mapping[str, bytes] | None
-) -> Iterator[FailedCell]:
-    if index is None:
-        return
-    for cell in index.failed():
-        if observer in (None, cell.observer) and (keys is None or keys.get(cell.table) == cell.row):
-            yield cell
 
 
 def _check_observer(chain: Chain, observer: str | None) -> None:

@@ -22,6 +22,7 @@ from percolator_core.notation.times import show_time
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from percolator_core.notifications.activation import LiveWorker
     from percolator_core.status import Status
 
 
@@ -49,7 +50,8 @@ def _human(now: Status, *, revisions: bool) -> list[RenderableType]:
     tables = outputs.table("table", "rows", "tablets", "locks", numbers=["rows", "tablets", "locks"])
     for one in now.tables:
         tables.add_row(one.name, f"{one.rows:,}", str(one.tablets), str(one.locks))
-    numbers = [*(["revision"] if revisions else []), "backlog", "waiting", "oldest", "failed"]
+    sums = ["ran", "failures"]
+    numbers = [*(["revision"] if revisions else []), "backlog", "waiting", "oldest", "failed", *sums]
     observers = outputs.table("observer", "observes", *numbers, "", numbers=numbers)
     for observer in now.observers:
         observers.add_row(
@@ -60,13 +62,15 @@ def _human(now: Status, *, revisions: bool) -> list[RenderableType]:
             f"{observer.waiting:,}",
             show_age(observer.oldest),
             Text(f"{observer.failed:,}", style="red" if observer.failed else ""),
+            f"{observer.ran:,}",
+            f"{observer.failures:,}",
             "" if observer.active else "not active yet",
         )
     memory = show_size(now.store.memory)
     if now.store.memory_limit:
         memory += f" of {show_size(now.store.memory_limit)}"
     idle = "idle" if now.idle else f"{count_of(now.backlog, 'cell')} to observe"
-    workers = [Text(f"worker: {one.where}, since {show_time(one.since)}") for one in now.workers]
+    workers = [Text(_show_worker(one)) for one in now.workers]
     return [
         Text(
             f"{now.namespace}: {idle}" + (f", {now.failed:,} in quarantine" if now.failed else ""),
@@ -81,3 +85,9 @@ def _human(now: Status, *, revisions: bool) -> list[RenderableType]:
         if now.observers
         else "no observers yet: they become active with the first worker, drain or load",
     ]
+
+
+def _show_worker(worker: LiveWorker) -> str:
+    kind = "drain" if worker.until_idle else "worker"
+    some = "" if worker.observers is None else f" with {', '.join(worker.observers)}"
+    return f"{kind}: {worker.where}{some}, since {show_time(worker.since)}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -28,7 +27,6 @@ from percolator_core.notation.times import show_time
 from percolator_core.notation.typedtext import Rows, parse_row
 
 if TYPE_CHECKING:
-    from percolator_core.observers import Chain
     from percolator_core.trace import Change, Outcome, Run, Trace
 
 _BRANCHES: Final = 20
@@ -64,6 +62,7 @@ def trace(
 ) -> None:
     """Show every run that the changes of a row caused, with times."""
     from percolator_core.trace import trace as read_trace
+    from percolator_core.trace.notes import notes
 
     wanted = _parse_change(change)
     chain = load_chain(path, import_functions=False)
@@ -79,7 +78,7 @@ def trace(
         )
     output = outputs.current()
     output.result(trace_data(found, rows), *_Drawing(found, rows).trees, _sum(found))
-    for note in notes(found, chain, path):
+    for note in notes(found, chain, str(path / "chain.yaml"), "--depth goes further"):
         output.note(note)
 
 
@@ -88,33 +87,6 @@ def trace_data(found: Trace, rows: Rows) -> dict[str, Any]:
     names = ("seconds", "waiting", "quarantined", "unrecorded", "unfollowed")
     data: dict[str, Any] = _plain(asdict(found), rows) | {name: getattr(found, name) for name in names}
     return data
-
-
-def notes(found: Trace, chain: Chain, path: Path) -> list[str]:
-    """What may be missing in the trace, and what to do about it."""
-    from percolator_core.trace import LIMIT
-
-    said = []
-    if found.unrecorded:
-        said.append(
-            f"what {count_of(found.unrecorded, 'run')} wrote is not known: "
-            + (
-                "the workers did not have 'trace: true' in chain.yaml yet"
-                if chain.trace
-                else f"put 'trace: true' into {path / 'chain.yaml'} and start the workers again, to have "
-                "later runs followed"
-            )
-        )
-    if found.unfollowed:
-        followed = len(found.changes) + sum(len(run.changes) for run in found.runs)
-        why = "--depth goes further" if followed < LIMIT else f"a trace follows {LIMIT:,} at most"
-        said.append(f"{count_of(found.unfollowed, 'change')} more not followed: {why}")
-    if found.uncertain:
-        said.append(
-            f"{count_of(found.uncertain, 'change')} from before the safe point of garbage collection: runs "
-            "may be missing, or a later one stand for an earlier one; gc --keep keeps more"
-        )
-    return said
 
 
 class _Drawing:

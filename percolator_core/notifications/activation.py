@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.evolution import Evolution
+from percolator_core.notifications.counts import Counted, Tally
 
 if TYPE_CHECKING:
     from percolator_core.catalog import Entry
@@ -140,52 +141,101 @@ def _one_at_a_time(db: Database) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class LiveWorker:
-    """A worker that is registered and whose liveness token stands. ``since`` is in microseconds."""
+    """A worker that is registered and whose liveness token stands. ``since`` is in microseconds.
+
+    ``until_idle`` tells a drain, which ends when nothing is left, from one that runs until it is stopped.
+    ``observers`` are those whose cells it takes, in order of names; None where it takes all of its chain.
+    """
 
     owner: str
     digest: str
     where: str
     since: int
     name: str
+    until_idle: bool = False
+    observers: tuple[str, ...] | None = None
 
 
 def live_workers(db: Database) -> list[LiveWorker]:
     """The workers of this namespace that are alive, by name; forgets the others."""
     store = db.store
-    key = _workers_key(db)
-    flat = store.one((b"HGETALL", key))
-    names = flat[0::2]
-    alive = store.call(*[(b"EXISTS", db.client.token_of(_owner_of(name))) for name in names]) if names else []
-    dead = [name for name, lives in zip(names, alive, strict=True) if not lives]
+    command = workers_command(db)
+    flat = store.one(command)
+    asked = liveness_commands(db, flat)
+    alive = store.call(*asked) if asked else []
+    dead = [name for name, lives in zip(flat[0::2], alive, strict=True) if not lives]
     if dead:
-        store.one((b"HDEL", key, *dead))
-    found = zip(names, flat[1::2], alive, strict=True)
+        store.one((b"HDEL", command[1], *dead))
+    return living(flat, alive)
+
+
+def workers_command(db: Database) -> Command:
+    """Asks who is registered; the reply is for `liveness_commands` and `living`."""
+    return (b"HGETALL", _workers_key(db))
+
+
+def liveness_commands(db: Database, registered: Sequence[bytes]) -> list[Command]:
+    """Ask of each who is registered whether its token stands."""
+    return [(b"EXISTS", db.client.token_of(_owner_of(name))) for name in registered[0::2]]
+
+
+def living(registered: Sequence[bytes], alive: Sequence[int]) -> list[LiveWorker]:
+    """The workers whose tokens stand, by name."""
+    found = zip(registered[0::2], registered[1::2], alive, strict=True)
     return sorted(
-        (
-            LiveWorker(_owner_of(name).decode(), **json.loads(record), name=name.decode())
-            for name, record, lives in found
-            if lives
-        ),
+        (_live_worker(name, record) for name, record, lives in found if lives),
         key=lambda worker: worker.name,
+    )
+
+
+def _live_worker(name: bytes, packed: bytes) -> LiveWorker:
+    record = json.loads(packed)
+    observers = record.get("observers")
+    return LiveWorker(
+        owner=_owner_of(name).decode(),
+        digest=record["digest"],
+        where=record["where"],
+        since=record["since"],
+        name=name.decode(),
+        until_idle=record.get("until_idle", False),
+        observers=None if observers is None else tuple(observers),
     )
 
 
 class Registration:
     """The announcement of one worker: its own for each, also where several share a database connection."""
 
-    def __init__(self, db: Database, digest: str, where: str) -> None:
+    def __init__(
+        self,
+        db: Database,
+        digest: str,
+        where: str,
+        *,
+        until_idle: bool = False,
+        observers: Collection[str] | None = None,
+        counts: Mapping[str, Counted] | None = None,
+    ) -> None:
+        """``until_idle`` and ``observers`` are as of `LiveWorker`; ``counts`` are told along with it."""
         self._db = db
+        self._tally = Tally(db.store, counts or {})
         self.name = db.client.owner().decode() + ":" + uuid.uuid4().hex[:8]
-        self._record = json.dumps({"digest": digest, "where": where, "since": db.timestamp()})
+        self.observers = None if observers is None else tuple(sorted(observers))
+        record = {"digest": digest, "where": where, "since": db.timestamp()}
+        # Left out where they say nothing: versions before these were there cannot read them.
+        if until_idle:
+            record["until_idle"] = True
+        if self.observers is not None:
+            record["observers"] = self.observers
+        self._record = json.dumps(record)
         self.refresh()
 
     def refresh(self) -> None:
         """Announce it again: a worker that was suspended for long may have been taken for dead."""
-        self._db.store.one((b"HSET", _workers_key(self._db), self.name, self._record))
+        self._tally.send_along((b"HSET", _workers_key(self._db), self.name, self._record))
 
     def withdraw(self) -> None:
-        """Take the announcement back."""
-        self._db.store.one((b"HDEL", _workers_key(self._db), self.name))
+        """Take the announcement back, and tell the last counts."""
+        self._tally.send_along((b"HDEL", _workers_key(self._db), self.name))
 
 
 def _workers_key(db: Database) -> bytes:

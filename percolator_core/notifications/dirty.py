@@ -8,6 +8,7 @@ commits is the acknowledgement's affair (`percolator_core.notifications.ack`).
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import random
@@ -100,11 +101,24 @@ class FailedCell:
     time: int
 
 
-_Place: TypeAlias = tuple[str, bytes, tuple[str, ...]]
+def horizon(longest_delay: float) -> int:
+    """For how many milliseconds a mark may be put off at most, if a retry is for so many seconds.
+
+    One further ahead is from before the server's clock was set back, and due.
+    """
+    # A lease is renewed from when it was asked for, which may be long before the server gave it.
+    return int((2 * longest_delay + 2 * LEASE) * 1000)
+
+
+Place: TypeAlias = tuple[str, bytes, tuple[str, ...]]
 """A tablet where observers watch: table, tag, observers."""
 
 
-def _number(place: _Place) -> int:
+_Marked: TypeAlias = list[tuple[bytes, FailedCell]]
+"""Cells in quarantine, and in front of each the mark by which it stands there."""
+
+
+def _number(place: Place) -> int:
     return tablet_number(place[1])
 
 
@@ -117,20 +131,16 @@ class DirtyIndex:
         observed: Mapping[tuple[str, str], Sequence[str]],
         longest_delay: float = 60.0,
     ) -> None:
-        """``longest_delay`` is for how many seconds a retry may be put off.
-
-        A mark further ahead than that, and some, is from before the server's clock was set back.
-        """
+        """``longest_delay`` is for how many seconds a retry may be put off: see `horizon`."""
         self._client = client
-        # A lease is renewed from when it was asked for, which may be long before the server gave it.
-        self._horizon = int((2 * longest_delay + 2 * LEASE) * 1000)
+        self._horizon = horizon(longest_delay)
         by_table: dict[str, set[str]] = {}
         for (table, _), observers in observed.items():
             by_table.setdefault(table, set()).update(observers)
         self._watched = {table: tuple(sorted(names)) for table, names in sorted(by_table.items())}
         self._observers = {name for names in by_table.values() for name in names}
         self._handles: list[TableHandle] = []
-        self._places: list[_Place] = []
+        self._places: list[Place] = []
         self._find_places()
 
     def _find_places(self) -> None:
@@ -139,7 +149,7 @@ class DirtyIndex:
             (handle.name, tag, self._watched[handle.name]) for handle in self._handles for tag in handle.tags
         ]
 
-    def _known_places(self) -> list[_Place]:
+    def places(self) -> list[Place]:
         """Where marks may be; a table may have been given tablets meanwhile."""
         catalog = self._client.catalog
         catalog.keep_fresh()
@@ -193,7 +203,7 @@ class DirtyIndex:
         return leases, next_due
 
     def _claim_call(
-        self, places: Sequence[_Place], room: int, most: Mapping[str, int], lease: float
+        self, places: Sequence[Place], room: int, most: Mapping[str, int], lease: float
     ) -> Command:
         groups: list[str | int] = []
         for names, group in itertools.groupby(places, key=itemgetter(2)):
@@ -202,12 +212,12 @@ class DirtyIndex:
         tags = [tag for _, tag, _ in places]
         return self._client.store.script("claim", tags, room, int(lease * 1000), self._horizon, *groups)
 
-    def _rounds(self, own: Collection[int]) -> Iterator[tuple[list[_Place], bool]]:
+    def _rounds(self, own: Collection[int]) -> Iterator[tuple[list[Place], bool]]:
         """The places, own ones first, in parts, each from a random one on (paper, section 2.4).
 
         So of many workers no two look at the same places at the same time.
         """
-        every = self._known_places()
+        every = self.places()
         mine = [place for place in every if _number(place) in own] if own else []
         others = [place for place in every if _number(place) not in own] if own else every
         many = max(1, _LOOKED_AT // max(1, len(self._observers)))
@@ -258,7 +268,7 @@ class DirtyIndex:
 
     def failed(self) -> Iterator[FailedCell]:
         """The cells in quarantine."""
-        for table, tag, names in self._known_places():
+        for table, tag, names in self.places():
             for name in names:
                 yield from self._failed_of(table, tag, name)
 
@@ -268,7 +278,7 @@ class DirtyIndex:
 
     def _sums(self, command: bytes, key: Callable[[bytes, str], bytes]) -> dict[str, int]:
         """What the command says of a key of each tablet and observer, added up by observer."""
-        asked = [(name, tag) for _, tag, names in self._known_places() for name in names]
+        asked = [(name, tag) for _, tag, names in self.places() for name in names]
         counts = dict.fromkeys((name for name, _ in asked), 0)
         replies = self._client.store.call(*[(command, key(tag, name)) for name, tag in asked])
         for (name, _), count in zip(asked, replies, strict=True):
@@ -278,22 +288,43 @@ class DirtyIndex:
     def retry(self, cells: Sequence[FailedCell] | None = None) -> int:
         """Make quarantined cells dirty again: those given, or all. Returns how many."""
         if cells is None:
-            return sum(
-                self._requeue_all(tag, name) for _, tag, names in self._known_places() for name in names
-            )
-        known = {(table, tag, name) for table, tag, names in self._known_places() for name in names}
-        marks: dict[tuple[bytes, str], list[bytes]] = {}
+            return sum(self._requeue_all(tag, name) for _, tag, names in self.places() for name in names)
+        count = 0
+        for tag, name, those in self._batches(cells):
+            count += self._requeue(tag, name, b"0", *[mark for mark, _ in those])[1]
+        return count
+
+    def discard(self, cells: Sequence[FailedCell]) -> int:
+        """Forget quarantined cells: they are observed when they change again. Returns how many it forgot.
+
+        One that was tried again since it was looked at, and failed anew, stays; so does the dirty mark of one
+        that has changed since it failed.
+        """
+        store, count = self._client.store, 0
+        for tag, name, those in self._batches(cells):
+            records = store.one((b"HMGET", failed_key(tag, name), *[mark for mark, _ in those]))
+            pairs: list[bytes | str] = []
+            for (mark, cell), record in zip(those, records, strict=True):
+                # The timestamp of a run: no two records have the same.
+                if record is not None and json.loads(record)["time"] == cell.time:
+                    pairs += (mark, hashlib.sha1(record, usedforsecurity=False).hexdigest())
+            if pairs:
+                count += store.one(store.script("discard", [tag], name, *pairs))
+        return count
+
+    def _batches(self, cells: Sequence[FailedCell]) -> Iterator[tuple[bytes, str, _Marked]]:
+        """The cells with their marks by tablet and observer; not those that none of ours watches."""
+        known = {(table, tag, name) for table, tag, names in self.places() for name in names}
+        marked: dict[tuple[bytes, str], _Marked] = {}
         for cell in cells:
             handle = self._client.catalog.table(cell.table)
             tag = handle.tag(cell.row)
             if (cell.table, tag, cell.observer) in known:
                 mark = encode_mark(handle.encode(cell.column), cell.row)
-                marks.setdefault((tag, cell.observer), []).append(mark)
-        count = 0
-        for (tag, name), those in marks.items():
+                marked.setdefault((tag, cell.observer), []).append((mark, cell))
+        for (tag, name), those in marked.items():
             for start in range(0, len(those), _REQUEUED_AT_ONCE):
-                count += self._requeue(tag, name, b"0", *those[start : start + _REQUEUED_AT_ONCE])[1]
-        return count
+                yield tag, name, those[start : start + _REQUEUED_AT_ONCE]
 
     def _requeue_all(self, tag: bytes, observer: str) -> int:
         cursor, count = self._requeue(tag, observer, b"0")
@@ -316,11 +347,15 @@ class DirtyIndex:
                 (b"HSCAN", failed_key(tag, observer), cursor, b"COUNT", 200)
             )
             for position in range(0, len(flat), 2):
-                column, row = decode_mark(flat[position])
-                name = self._client.catalog.column_name(table, column)
-                yield FailedCell(observer, table, row, name, **json.loads(flat[position + 1]))
+                yield self.failed_cell(table, observer, flat[position], flat[position + 1])
             if cursor == b"0":
                 return
+
+    def failed_cell(self, table: str, observer: str, mark: bytes, record: bytes) -> FailedCell:
+        """A cell in quarantine, from how it stands in the store."""
+        column, row = decode_mark(mark)
+        name = self._client.catalog.column_name(table, column)
+        return FailedCell(observer, table, row, name, **json.loads(record))
 
 
 def _settling(lease: Lease, mode: Mode, start_ts: int) -> tuple[bytes | str | int, ...]:

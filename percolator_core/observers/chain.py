@@ -17,6 +17,7 @@ from percolator_core.errors import ConfigurationError
 from percolator_core.notifications.activation import activate
 from percolator_core.observers.graph import build_graph, generations, observed_columns
 from percolator_core.observers.loading import load_declarations
+from percolator_core.observers.scheduling import Scheduling
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -39,6 +40,7 @@ class Chain:
     it may write is not part of it, so that code and settings can be rolled out one worker after the other.
     ``trace`` says whether runs record what they write. ``schemas`` are the modules of its typed tables, and
     ``models`` has the model of each by the table's name; empty where no code of the project was imported.
+    ``scheduling`` is what its ``airflow:`` block says.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Chain:
     trace: bool = False
     schemas: tuple[str, ...] = ()
     models: Mapping[str, type[Table]] = field(default_factory=dict, repr=False)
+    scheduling: Scheduling = field(default_factory=Scheduling, repr=False)
 
     @classmethod
     def load(cls, path: str | PathLike[str], import_functions: bool = True) -> Chain:
@@ -79,6 +82,7 @@ class Chain:
             declared.trace,
             declared.schemas,
             loaded.models,
+            declared.airflow,
         )
 
     def create_tables(self, db: Database, *, rolling: bool = False) -> None:

@@ -8,12 +8,10 @@ table's name may not, for no observer could name it. Durations are a number and 
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -28,7 +26,8 @@ from pydantic_core import PydanticKnownError
 
 from percolator_core.keys import check_name
 from percolator_core.model import MAX_TABLETS
-from percolator_core.notation.times import UNIT_SECONDS
+from percolator_core.observers.rules import Declaration, Duration
+from percolator_core.observers.scheduling import Scheduling
 from percolator_core.observers.yaml_file import describe, quoted
 
 if TYPE_CHECKING:
@@ -38,26 +37,9 @@ EVERY_COLUMN: Final = "*"
 """In ``writes``, ``table.*`` stands for all columns of the table."""
 
 NAME_PATTERN: Final = r"^[a-z][a-z0-9_]{0,62}$"
-DURATION_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$"
 COLUMN_PATTERN: Final = r"^[^.]+\..+$"
 MODULE_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 FUNCTION_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
-
-_LONGEST_SECONDS: Final = 24 * 3600.0
-
-
-def parse_duration(value: object) -> float:
-    """Seconds in a duration such as ``"50ms"`` or ``"2m"``, from 1 ms to 24 h. Raises ValueError."""
-    if not isinstance(value, str):
-        hint = f"; did you mean '{value}s'?" if isinstance(value, int) and not isinstance(value, bool) else ""
-        raise ValueError(f"expected a duration such as 50ms, 10s, 2m or 1h, not {describe(value)}{hint}")
-    if not re.fullmatch(DURATION_PATTERN, value):
-        raise ValueError(f"{quoted(value)} is not a duration; write a number and a unit: 50ms, 10s, 2m or 1h")
-    number, unit = re.split(r"(?=[a-z])", value, maxsplit=1)
-    seconds = float(number) * UNIT_SECONDS[unit]
-    if not 0.001 <= seconds <= _LONGEST_SECONDS:
-        raise ValueError(f"{quoted(value)} is out of range; write a duration from 1ms to 24h")
-    return seconds
 
 
 def split_column(value: object) -> tuple[str, str]:
@@ -185,9 +167,6 @@ _MODULES_SCHEMA: Final = {
 
 Version = Annotated[int, BeforeValidator(_version), WithJsonSchema({"const": 1})]
 Name = Annotated[StrictStr, Field(pattern=NAME_PATTERN)]
-Duration = Annotated[
-    float, BeforeValidator(parse_duration), WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN})
-]
 TableName = Annotated[StrictStr, AfterValidator(_table_name), Field(pattern=r"^[^.]+$")]
 NotifyOnlyName = Annotated[StrictStr, AfterValidator(_column_name)]
 Modules = Annotated[
@@ -216,12 +195,6 @@ ObservedColumns = Annotated[
     AfterValidator(_named_once),
     WithJsonSchema(_OBSERVE_SCHEMA),
 ]
-
-
-class Declaration(BaseModel):
-    """The rules that every declaration shares: unknown keys are refused, and it never changes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class TableDeclaration(Declaration):
@@ -255,6 +228,9 @@ class ChainDeclaration(Declaration):
     )
     trace: StrictBool = Field(
         False, description="Runs record what they wrote, for 'percolator trace': some bytes a written cell."
+    )
+    airflow: Scheduling = Field(
+        default_factory=Scheduling, description="How Airflow loads, runs, watches and tidies the chain."
     )
 
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from pydantic import ValidationError
 
 from percolator_core.model import MAX_TABLETS
-from percolator_core.observers.declaration import (
-    Declaration,
-    ObserverDeclaration,
-    RetryDeclaration,
-    TableDeclaration,
-)
+from percolator_core.observers.rules import Declaration
 from percolator_core.observers.yaml_file import (
     Location,
     Problems,
@@ -36,6 +31,8 @@ _EXAMPLES: Final = {
     "observer": "observer: parse",
     "observe": "observe: documents.contents",
     "function": "function: observers.webindex.parse:process",
+    "table": "table: documents",
+    "paths": "paths: [pages/]",
 }
 _PATTERNS: Final = {
     "chain": "is not a name; use a lower-case letter, then up to 62 of a-z, 0-9 and _",
@@ -127,8 +124,15 @@ def _unknown_key(model: type[Declaration], file: YamlFile, location: Location) -
 
 def _model_at(model: type[Declaration], location: Location) -> type[Declaration]:
     """The model of the mapping at ``location``."""
-    if not location:
-        return model
-    if model is ObserverDeclaration:
-        return RetryDeclaration
-    return TableDeclaration
+    for part in location:
+        field = model.model_fields.get(str(part))
+        # A name or a position in a mapping or list of models leads to the same model.
+        model = model if field is None else _model_in(field.annotation) or model
+    return model
+
+
+def _model_in(annotation: Any) -> type[Declaration] | None:
+    """The model that a field's type is, or has as its items."""
+    if isinstance(annotation, type) and issubclass(annotation, Declaration):
+        return annotation
+    return next((found for one in get_args(annotation) if (found := _model_in(one))), None)

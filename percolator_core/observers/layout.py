@@ -41,6 +41,18 @@ _SWEEPS: Final = 12
 _SLOT_HEIGHT: Final = 12.0
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How large the box of an observer is: its height, and its least width, which a long name widens."""
+
+    width: float = 128.0
+    height: float = 46.0
+
+
+PLAIN: Final = Room()
+"""For the name and a line under it."""
+
+
 @dataclass(slots=True)
 class Box:
     """A node's place; ``x`` and ``y`` are its upper left corner. ``label`` is empty for a passing line."""
@@ -80,10 +92,10 @@ class Drawing:
     height: float
 
 
-def lay_out(graph: Graph) -> Drawing:
-    """Place the nodes and edges of a chain's graph."""
+def lay_out(graph: Graph, room: Room = PLAIN) -> Drawing:
+    """Place the nodes and edges of a chain's graph; ``room`` is for what stands in an observer's box."""
     layers = _layers(graph)
-    boxes = {node: _box(node, layers[node], graph.nodes[node]) for node in graph}
+    boxes = {node: _box(node, layers[node], graph.nodes[node], room) for node in graph}
     forward = [(s, t) for s, t in graph.edges if layers[s] < layers[t]]
     back = [(s, t) for s, t in graph.edges if layers[s] >= layers[t]]
     routes = {edge: _slots(edge, boxes) for edge in forward}
@@ -119,10 +131,9 @@ def _layers(graph: Graph) -> dict[str, int]:
     return layers
 
 
-def _box(node: str, layer: int, attributes: Mapping[str, Any]) -> Box:
+def _box(node: str, layer: int, attributes: Mapping[str, Any], room: Room) -> Box:
     if attributes["kind"] == "observer":
-        # At least as wide as the line under the name.
-        return Box(node, layer, max(len(node) * CHARACTER + 34, 128.0), 46.0, attributes)
+        return Box(node, layer, max(len(node) * CHARACTER + 34, room.width), room.height, attributes)
     return Box(node, layer, len(node) * CHARACTER + 28, 28.0, attributes)
 
 

@@ -65,7 +65,7 @@ def load_declarations(folder: Path, import_functions: bool) -> Loaded:
     """
     problems = Problems()
     files = _observer_files(folder, problems)
-    chain, tables = _read_chain(folder, import_functions, problems)
+    chain, chain_file, tables = _read_chain(folder, import_functions, problems)
     declared = [found for path in files if (found := _read_observer(path, problems))]
     if not files:
         example = folder / "parse.yaml"
@@ -75,6 +75,8 @@ def load_declarations(folder: Path, import_functions: bool) -> Loaded:
     _refuse_shared_names(declared, problems)
     for found in declared:
         _check_columns(found, tables, problems)
+    if chain is not None and chain_file is not None:
+        _check_scheduling(chain, chain_file, declared, tables, problems)
     functions = {found.path: _function(found, import_functions, problems) for found in declared}
     definitions = tuple(tables.known[name] for name in sorted(tables.known))
     observers = {
@@ -115,7 +117,7 @@ def _observer_files(folder: Path, problems: Problems) -> list[Path]:
 
 def _read_chain(
     folder: Path, import_functions: bool, problems: Problems
-) -> tuple[ChainDeclaration | None, _Tables]:
+) -> tuple[ChainDeclaration | None, YamlFile | None, _Tables]:
     path = folder / CHAIN_FILE
     if not path.exists():
         if not (folder / "chain.yml").exists():
@@ -123,13 +125,13 @@ def _read_chain(
                 f"{path}: is missing; it names the chain and its tables: "
                 "'version: 1', 'chain: webindex', 'tables: {documents: {tablets: 16}}'"
             )
-        return None, _Tables()
+        return None, None, _Tables()
     file = read_yaml(path, problems)
     chain = None if file is None else validate(ChainDeclaration, file, problems)
     if file is None or chain is None:
-        return None, _Tables()
+        return None, None, _Tables()
     tables = _Tables(_definitions(chain), complete=not chain.schemas)
-    return chain, _with_models(chain, file, tables, problems) if import_functions else tables
+    return chain, file, _with_models(chain, file, tables, problems) if import_functions else tables
 
 
 def _with_models(chain: ChainDeclaration, file: YamlFile, tables: _Tables, problems: Problems) -> _Tables:
@@ -183,6 +185,27 @@ def _check_columns(found: _Declared, tables: _Tables, problems: Problems) -> Non
             wrong = _column_problem(found.observer.mode, field_, table, column, tables)
             if wrong:
                 problems.add(found.file.problem((field_, position), wrong))
+
+
+def _check_scheduling(
+    chain: ChainDeclaration,
+    file: YamlFile,
+    declared: list[_Declared],
+    tables: _Tables,
+    problems: Problems,
+) -> None:
+    """Tables and observers that the ``airflow:`` block names are there."""
+    for position, source in enumerate(chain.airflow.load.sources):
+        if source.table not in tables.known and tables.complete:
+            mend = did_you_mean(source.table, tables.known) or f"; declare it under 'tables' in {CHAIN_FILE}"
+            where = ("airflow", "load", "sources", position, "table")
+            problems.add(file.problem(where, f"table {quoted(source.table)} is not declared{mend}"))
+    names = [found.observer.observer for found in declared]
+    for name in chain.airflow.monitor.thresholds.observers:
+        if names and name not in names:
+            mend = did_you_mean(name, names) or f"; it has {', '.join(sorted(names))}"
+            place = ("airflow", "monitor", "thresholds", "observers", name)
+            problems.add(file.problem(place, f"the chain has no observer {quoted(name)}{mend}"))
 
 
 def _column_problem(mode: str, field_: str, table: str, column: str, tables: _Tables) -> str | None:

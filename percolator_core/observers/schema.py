@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from percolator_core.observers.declaration import ChainDeclaration, Declaration, ObserverDeclaration
+from percolator_core.observers.declaration import ChainDeclaration, ObserverDeclaration
+from percolator_core.observers.rules import Declaration
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _MODELS: Final[dict[str, tuple[str, type[Declaration]]]] = {

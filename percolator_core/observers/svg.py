@@ -1,11 +1,16 @@
-"""A chain's drawing as svg, by hand: no graphviz, no script, no font to load."""
+"""A chain's drawing as svg, by hand: no graphviz, no script, no font to load.
+
+`svg` makes a document that needs nothing else. `parts` makes the same lines and boxes for a page that has
+styles and links of its own.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, quoteattr
 
-from percolator_core.observers.layout import CHARACTER, MARGIN, Box, Line, lay_out
+from percolator_core.observers.layout import CHARACTER, MARGIN, TITLE_HEIGHT, Box, Drawing, Line, lay_out
 from percolator_core.observers.style import (
     DARK,
     DASHES,
@@ -19,7 +24,7 @@ from percolator_core.observers.style import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from percolator_core.observers.graph import Graph
 
@@ -30,25 +35,69 @@ def svg(graph: Graph) -> str:
     """A drawing that needs nothing else; light or dark as the reader's system is."""
     drawing = lay_out(graph)
     width, height = size(drawing)
-    styles = sorted({edge_style(line.attributes) for line in drawing.lines})
     extent = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
-    parts = [
+    lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {extent} role="img" aria-labelledby="title">',
         f'<title id="title">{escape(f"Chain {drawing.name}")}</title>',
         f"<style>{_css()}</style>",
-        f"<defs>{''.join(map(_marker, styles))}</defs>",
+        _tips(drawing),
         '<rect class="ground" width="100%" height="100%" rx="8"/>',
         f'<text class="title" x="{MARGIN:g}" y="42">{escape(drawing.name)}</text>',
+        *_svg_lines(drawing),
+        *(_svg_box(box) for box in drawing.boxes),
+        *_svg_legend(drawing),
+        "</svg>",
     ]
-    parts.extend(
-        _svg_line(line)
-        for line in sorted(drawing.lines, key=lambda line: edge_style(line.attributes) == "feedback")
-    )
-    parts.extend(_svg_box(box) for box in drawing.boxes)
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Dress:
+    """What a page adds to a box: a link, with the name that it is told by, an id and classes.
+
+    ``inside`` is svg that stands in an observer's box below its name, from its upper left corner; it
+    replaces the line under the name, and the name then begins at the left.
+    """
+
+    href: str
+    label: str
+    id: str
+    classes: str = ""
+    inside: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A drawing without its frame: no ``<svg>``, no style, no title. ``view`` is the frame's viewBox."""
+
+    view: tuple[float, float, float, float]
+    body: str
+
+
+def parts(drawing: Drawing, dress: Callable[[Box], Dress]) -> Parts:
+    """The lines, boxes and legend of a drawing for a page. Boxes come in reading order."""
+    width, height = size(drawing)
+    body = [
+        _tips(drawing),
+        *_svg_lines(drawing),
+        *(_linked_box(box, dress(box)) for box in sorted(drawing.boxes, key=lambda box: (box.layer, box.y))),
+        *_svg_legend(drawing),
+    ]
+    return Parts((0.0, TITLE_HEIGHT, width, height - TITLE_HEIGHT), "\n".join(body))
+
+
+def _svg_lines(drawing: Drawing) -> list[str]:
+    # Those that close a loop lie over the others.
+    lines = sorted(drawing.lines, key=lambda line: edge_style(line.attributes) == "feedback")
+    return [_svg_line(line) for line in lines]
+
+
+def _svg_legend(drawing: Drawing) -> list[str]:
+    entries = []
     for style, text, x, y in legend(drawing):
-        parts.append(f'<path class="line {style}" marker-end="url(#to-{style})" d="M{x:g} {y:g}h24"/>')
-        parts.append(f'<text class="small" x="{x + 36:g}" y="{y + 4:g}">{text}</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+        entries.append(f'<path class="line {style}" marker-end="url(#to-{style})" d="M{x:g} {y:g}h24"/>')
+        entries.append(f'<text class="small" x="{x + 36:g}" y="{y + 4:g}">{text}</text>')
+    return entries
 
 
 def _svg_line(line: Line) -> str:
@@ -69,13 +118,32 @@ def _svg_box(box: Box) -> str:
             f'<text class="under on-{style}" x="{middle:.1f}" y="{y + 36:.1f}">'
             f"{escape(subtitle(box.attributes))}</text></g>"
         )
-    table, column = f"{box.attributes['table']}.", box.attributes["column"]
-    start = middle - len(box.node) * CHARACTER / 2
+    return f'<g><rect class="box {style}" {shape} rx="{height / 2:g}"/>{_column_name(box)}</g>'
+
+
+def _linked_box(box: Box, dress: Dress) -> str:
+    style, observer = node_style(box.attributes), box.attributes["kind"] == "observer"
+    radius = 8.0 if observer else box.height / 2
+    name = (
+        f'<text class="name on-{style}" x="{box.x + 28:.1f}" y="{box.y + 21:.1f}">{escape(box.node)}</text>'
+        f'<g transform="translate({box.x:.1f} {box.y:.1f})">{dress.inside}</g>'
+        if observer
+        else _column_name(box)
+    )
+    classes = " ".join(filter(None, ("node", box.attributes["kind"], dress.classes)))
     return (
-        f'<g><rect class="box {style}" {shape} rx="{height / 2:g}"/>'
-        + _fitted("table", start, y + 18.5, table)
-        + _fitted("cell", start + len(table) * CHARACTER, y + 18.5, column)
-        + "</g>"
+        f"<a href={quoteattr(dress.href)} id={quoteattr(dress.id)} class={quoteattr(classes)} "
+        f"aria-label={quoteattr(dress.label)}><title>{escape(dress.label)}</title>"
+        f'<rect class="box {style}" x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" '
+        f'height="{box.height:.1f}" rx="{radius:g}"/>{name}</a>'
+    )
+
+
+def _column_name(box: Box) -> str:
+    table, column = f"{box.attributes['table']}.", box.attributes["column"]
+    start = box.x + box.width / 2 - len(box.node) * CHARACTER / 2
+    return _fitted("table", start, box.y + 18.5, table) + _fitted(
+        "cell", start + len(table) * CHARACTER, box.y + 18.5, column
     )
 
 
@@ -83,6 +151,11 @@ def _fitted(style: str, x: float, y: float, text: str) -> str:
     """Text that takes the room it was given, whatever font the reader has."""
     length = f'textLength="{len(text) * CHARACTER:.1f}" lengthAdjust="spacingAndGlyphs"'
     return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" {length}>{escape(text)}</text>'
+
+
+def _tips(drawing: Drawing) -> str:
+    styles = sorted({edge_style(line.attributes) for line in drawing.lines})
+    return f"<defs>{''.join(map(_marker, styles))}</defs>"
 
 
 def _marker(style: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -29,6 +29,7 @@ from percolator_core.status import backlog
 from percolator_core.store.url import absolute
 from percolator_core.worker import Counts, Worker
 from percolator_core.worker.attempt import ObserverCounts
+from percolator_core.worker.plan import chosen_observers
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -91,8 +92,9 @@ def drain(
     threads: int = 8,
     master: str | None = None,
     progress: Callable[[DrainProgress], object] | None = None,
+    observers: Collection[str] | None = None,
 ) -> Counts:
-    """Run a chain's observers in Spark's executors until no notification is left.
+    """Run a chain's observers in Spark's executors until no notification is left for them.
 
     Ctrl-C has the tasks finish the runs under way; a second one, or ten seconds, and Spark kills them.
 
@@ -102,21 +104,22 @@ def drain(
         chain: the chain, or its folder. Its functions are found in the current directory.
         spark: the Spark to use; else the running one; else one is started, and stopped at the end.
         budget: seconds, 0 or more, after which tasks give up, from the start of the job on; None for no end.
-        tasks: how many, 1 or more; None is as many as the largest observed table has tablets.
+        tasks: how many, 1 or more; None is as many as the largest table has tablets that they observe.
         namespace: with a URL, None is the chain's name; a database has its own.
         width: runs that are under way at a time in each task, 1 or more.
         threads: runs of observers with ``executor: threads`` at a time in each task, 1 or more.
         master: the Spark master of the one that is started; all cores of this machine when None.
         progress: called several times a second.
+        observers: run these only, by name, as of `percolator_core.Worker`; None is all of the chain.
 
     Returns:
         What the tasks did. Of a task that died or was killed, the runs that it committed are not counted.
 
     Raises:
-        ValueError: a number that cannot be.
+        ValueError: a number that cannot be, or no observers.
         NotIdle: a TimeoutError: the budget was spent and something was left.
-        ConfigurationError: the chain, the URL or Spark cannot work, or workers with another set of observers
-            are running.
+        ConfigurationError: the chain, the URL or Spark cannot work, the chain has no observer of such a name,
+            or workers with another set of observers are running.
         StoreUnavailable: the store went away for longer than Spark repeats a task.
         PercolatorError: a task failed as often as Spark repeats one, such as by an observer that ends its
             process.
@@ -124,6 +127,7 @@ def drain(
     if width < 1 or threads < 1 or (tasks is not None and tasks < 1):
         raise ValueError(f"tasks, width and threads are 1 or more, not {tasks}, {width} and {threads}")
     chain = chain if isinstance(chain, Chain) else Chain.load(chain)
+    chosen = chosen_observers(chain, observers)
     code = Path.cwd()
     with ExitStack() as stack:
         arguments = (
@@ -139,8 +143,9 @@ def drain(
         context = stack.enter_context(running_context(given, master, project=code))
         project = Project.of(chain, code, context)
         stack.callback(project.leave)
-        tablets = max((table.tablets for table in chain.tables if _is_observed(chain, table.name)), default=1)
-        driver = _Driver(db, chain, context, progress)
+        watched = {table for name in chosen for table, _ in chain.observers[name].observe}
+        tablets = max((table.tablets for table in chain.tables if table.name in watched), default=1)
+        driver = _Driver(db, chain, chosen, context, progress)
         return driver.run(
             DrainTask(
                 arguments,
@@ -151,6 +156,7 @@ def drain(
                 width=width,
                 threads=threads,
                 budget=budget,
+                observers=None if observers is None else tuple(sorted(chosen)),
                 host=socket.gethostname(),
             )
         )
@@ -174,6 +180,7 @@ class DrainTask:
     threads: int
     budget: float | None
     host: str
+    observers: tuple[str, ...] | None = None
     owner: bytes = b""
     deadline: int | None = None
 
@@ -207,6 +214,7 @@ class DrainTask:
                 cpus=1,  # what Spark gives a task
                 strategy="partitioned",
                 tablets=self.own(number) or None,
+                observers=self.observers,
             )
             with self._while_wanted(db, worker) as unwanted:
                 if unwanted.is_set():
@@ -255,11 +263,13 @@ class _Driver:
         self,
         db: Database,
         chain: Chain,
+        observers: frozenset[str],
         spark: SparkContext,
         progress: Callable[[DrainProgress], object] | None,
     ) -> None:
         self._db = db
         self._chain = chain
+        self._observers = observers
         self._spark = spark
         self._progress = progress
         self._group = f"percolator-drain-{uuid4().hex}"
@@ -326,16 +336,13 @@ class _Driver:
                 self._progress(DrainProgress(self._left(), self._counts_so_far()))
 
     def _left(self) -> int:
-        return sum(backlog(self._db, self._chain).values())
+        left = backlog(self._db, self._chain)
+        return sum(left[name] for name in self._observers)
 
     def _counts_so_far(self) -> Counts:
         done = self.counts.value
-        observers = {name: done.get(name, ObserverCounts()) for name in sorted(self._chain.observers)}
+        observers = {name: done.get(name, ObserverCounts()) for name in sorted(self._observers)}
         return Counts(observers, time.monotonic() - self._began)
-
-
-def _is_observed(chain: Chain, table: str) -> bool:
-    return any(observed == table for observed, _ in chain.observed)
 
 
 def _accumulator(spark: SparkContext) -> Accumulator[ByObserver]:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 MIN_JAVA: Final = 17
 """Oldest Java that Spark 4 runs on."""
 
+MASTER_VARIABLE: Final = "PERCOLATOR_SPARK_MASTER"
+"""The variable that names the Spark master where nobody else does."""
 _RETRIES: Final = 4
 _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _SETTINGS: Final = {
@@ -54,8 +56,12 @@ _END_LIMIT: Final = 10.0
 
 
 def default_master(cores: int | None = None) -> str:
-    """``local[N,4]``: ``cores`` or all cores of this machine, and three retries of a failed task."""
-    return f"local[{cores or os.cpu_count() or 1},{_RETRIES}]"
+    """``local[N,4]``: ``cores`` or all cores of this machine, and three retries of a failed task.
+
+    Unless ``cores`` is given, the variable ``PERCOLATOR_SPARK_MASTER`` counts, where it is set.
+    """
+    named = os.environ.get(MASTER_VARIABLE, "") if cores is None else ""
+    return named or f"local[{cores or os.cpu_count() or 1},{_RETRIES}]"
 
 
 def spark_context(

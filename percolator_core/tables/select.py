@@ -225,6 +225,11 @@ class TabletSelect:
         """The table's name."""
         return self._layout.definition.name
 
+    @property
+    def reached(self) -> bytes:
+        """Forward: all rows below this key have been looked at."""
+        return self._low[1:] + (b"\0" if self._low[:1] == b"(" else b"")
+
     def command(self, at: int) -> Command:
         """The next step, at a timestamp."""
         return self._script("select", [self._tag], at, self._low, self._high, *self._fixed)

@@ -22,7 +22,7 @@ class Outside:
     """The runs that are not tasks of the hub: a thread for each, which may wait for a child process."""
 
     def __init__(self, db: Database, chain: Chain, plan: Plan, *, prefetch: bool) -> None:
-        executors = {observer.executor for observer in chain.observers.values()}
+        executors = {chain.observers[name].executor for name in plan.observers}
         places = sum(plan.places[name] for name in ("threads", "processes") if name in executors)
         self._pool = ThreadPoolExecutor(max(1, places), OBSERVER_THREADS)
         self._under_way: set[concurrent.futures.Future[None]] = set()

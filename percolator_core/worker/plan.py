@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypedDict
+
+from percolator_core.errors import ConfigurationError
+from percolator_core.observers import Chain
 
 Strategy: TypeAlias = Literal["random", "partitioned"]
 
@@ -26,14 +29,39 @@ class WorkerSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a worker works: how many runs of each executor, and which tablets first.
+    """How a worker works: how many runs of each executor, whose, and which tablets first.
 
-    ``own`` is None for a ``partitioned`` worker whose tablets depend on how many workers there are.
+    ``observers`` are those whose cells it takes. ``own`` is None for a ``partitioned`` worker whose tablets
+    depend on how many workers there are.
     """
 
     places: Mapping[str, int]
+    observers: frozenset[str]
     partitioned: bool
     own: frozenset[int] | None
+
+
+def chosen_observers(chain: Chain, names: Collection[str] | None) -> frozenset[str]:
+    """The observers of the chain that are meant; None is all of them.
+
+    Raises:
+        ConfigurationError: the chain has no observer of such a name.
+        ValueError: no names, or a string instead of a list of them.
+    """
+    if names is None:
+        return frozenset(chain.observers)
+    if isinstance(names, str):
+        raise ValueError(f"observers is a list of names: [{names!r}], not {names!r}")
+    chosen = frozenset(names)
+    if not chosen:
+        raise ValueError("observers names none: name some, or leave it out for all of the chain")
+    unknown = sorted(chosen - chain.observers.keys())
+    if unknown:
+        raise ConfigurationError(
+            f"the chain {chain.name!r} has no observer {', '.join(map(repr, unknown))}: it has "
+            f"{', '.join(sorted(chain.observers))}"
+        )
+    return chosen
 
 
 class Stop:

@@ -87,13 +87,17 @@ class Shift:
         self._outside = outside
         self._stop = stop
         self._registration = registration
-        self._rooms = {name: _room(db, chain, name, places) for name, places in plan.places.items()}
-        self._dirty = DirtyIndex(db.client, chain.observed)
+        self._rooms = {
+            name: _room(db, chain, name, places, plan.observers) for name, places in plan.places.items()
+        }
+        # Of its own observers alone: what is left for others does not keep it from being idle.
+        self._dirty = DirtyIndex(db.client, _observed_by(chain, plan.observers))
         self._own = plan.own or frozenset()
         self._attempts = Attempts(
             db.client, self._dirty, guards(chain), counts, habits, traced=chain.trace, listener=listener
         )
         self._subscription = db.store.subscription()
+        # Of the whole chain: whoever passes them on, others find them.
         self._stranded = Stranded(db, chain.observed)
         self._next: dict[LeasedCell, Lease] = {}
         self._look_at = 0.0
@@ -338,24 +342,32 @@ class Shift:
     def _look_around(self, now_active: Active) -> None:
         """See who else works: with whom to share the tablets, and whether a rolling start is over."""
         others = live_workers(self._db)
-        names = [worker.name for worker in others if worker.digest == self._chain.digest]
+        same = [worker for worker in others if worker.digest == self._chain.digest]
+        # Only with those that take cells of the same observers: an own tablet of one that does not run some
+        # of ours would come last with all who do.
+        names = [worker.name for worker in same if worker.observers == self._registration.observers]
         if self._plan.partitioned and self._plan.own is None and self._registration.name in names:
             mine = names.index(self._registration.name)
             self._own = frozenset(range(mine, self._dirty.tablets, len(names)))
         mine_is_new = now_active.digest == self._chain.digest
-        if mine_is_new and now_active.beside and len(names) == len(others):
+        if mine_is_new and now_active.beside and len(same) == len(others):
             try:
                 activate(self._db, self._chain.observed, self._chain.digest)
             except ConfigurationError:
                 pass  # another rolling start has just begun: then this one is not over
 
 
-def _room(db: Database, chain: Chain, executor: str, places: int) -> Room:
-    observers = frozenset(name for name, one in chain.observers.items() if one.executor == executor)
-    mine = {column: [name for name in names if name in observers] for column, names in chain.observed.items()}
+def _room(db: Database, chain: Chain, executor: str, places: int, chosen: frozenset[str]) -> Room:
+    observers = frozenset(name for name in chosen if chain.observers[name].executor == executor)
     delays = [chain.observers[name].retry.max_backoff for name in observers]
-    observed = {column: names for column, names in mine.items() if names}
-    return Room(DirtyIndex(db.client, observed, max(delays, default=0)), observers, places)
+    dirty = DirtyIndex(db.client, _observed_by(chain, observers), max(delays, default=0))
+    return Room(dirty, observers, places)
+
+
+def _observed_by(chain: Chain, observers: frozenset[str]) -> dict[tuple[str, str], list[str]]:
+    """Who of these watches which column."""
+    mine = {column: [name for name in names if name in observers] for column, names in chain.observed.items()}
+    return {column: names for column, names in mine.items() if names}
 
 
 def _quietly(call: Callable[[], T]) -> T | None:

@@ -22,7 +22,7 @@ from percolator_core.process import usable_cores
 from percolator_core.store import Hub
 from percolator_core.worker.attempt import ObserverCounts
 from percolator_core.worker.outside import Outside
-from percolator_core.worker.plan import Plan, Stop, Strategy
+from percolator_core.worker.plan import Plan, Stop, Strategy, chosen_observers
 from percolator_core.worker.runs import RunListener
 from percolator_core.worker.shift import Shift
 from percolator_core.worker.watchdog import Watchdog
@@ -73,9 +73,12 @@ class Worker:
         rolling: begin also while workers with another set of observers run, which go on until they are
             stopped; marks are left for the observers of both meanwhile.
         listener: is told of each run that has ended.
+        observers: takes cells of these only, by name; None is all. The chain is activated as a whole all the
+            same: writers leave marks for the others too, and those wait for a worker that takes them.
 
     Raises:
-        ValueError: a number or a strategy that cannot be.
+        ValueError: a number or a strategy that cannot be, or no observers.
+        ConfigurationError: the chain has no observer of such a name.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Worker:
         tablets: Collection[int] | None = None,
         rolling: bool = False,
         listener: RunListener | None = None,
+        observers: Collection[str] | None = None,
     ) -> None:
         cpus = usable_cores() if cpus is None else cpus
         if threads < 1 or width < 1 or cpus < 1:
@@ -104,10 +108,10 @@ class Worker:
         self._rolling = rolling
         self._listener = listener
         own = None if tablets is None else frozenset(tablets)
-        self._plan = Plan(
-            {"hub": width, "threads": threads, "processes": cpus}, strategy == "partitioned", own
-        )
-        self._habits = {name: Habits() for name in chain.observers} if prefetch else None
+        chosen = chosen_observers(chain, observers)
+        places = {"hub": width, "threads": threads, "processes": cpus}
+        self._plan = Plan(places, chosen, strategy == "partitioned", own)
+        self._habits = {name: Habits() for name in chosen} if prefetch else None
         self._stop = Stop()
         self._hub: Hub | None = None
         self._counts = Counts()
@@ -139,9 +143,10 @@ class Worker:
         return self._work(None, until_idle=False)
 
     def run_until_idle(self, timeout: float | None = None) -> Counts:
-        """Run until no notification is left, not even one that waits for a retry.
+        """Run until no notification is left for its observers, not even one that waits for a retry.
 
-        Cells in quarantine do not count, nor do transactions that are still being committed.
+        Cells in quarantine do not count, nor do transactions that are still being committed. Nor does what an
+        observer would still cause that is not among its own.
 
         Raises:
             TimeoutError: after ``timeout`` seconds something was still left.
@@ -163,11 +168,16 @@ class Worker:
 
     def _work(self, timeout: float | None, *, until_idle: bool) -> Counts:
         started = time.monotonic()
-        self._counts = Counts({name: ObserverCounts() for name in sorted(self._chain.observers)})
+        self._counts = Counts({name: ObserverCounts() for name in sorted(self._plan.observers)})
         self.abandoned = 0
         # Announced before the others are looked for: of two that start at once, one at least sees the other.
         registration = Registration(
-            self._db, self._chain.digest, f"process {os.getpid()} on {socket.gethostname()}"
+            self._db,
+            self._chain.digest,
+            f"process {os.getpid()} on {socket.gethostname()}",
+            until_idle=until_idle,
+            observers=None if self._takes_all else self._plan.observers,
+            counts=self._counts.observers,
         )
         try:
             self._chain.create_tables(self._db, rolling=self._rolling)
@@ -205,6 +215,10 @@ class Worker:
                 pass  # the store is away; its liveness token ends by itself
             self._counts.seconds = time.monotonic() - started
         return self._counts
+
+    @property
+    def _takes_all(self) -> bool:
+        return self._plan.observers == self._chain.observers.keys()
 
     @contextmanager
     def _a_hub(self) -> Iterator[Hub]:

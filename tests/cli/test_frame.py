@@ -50,7 +50,7 @@ def test_every_exit_code_has_a_meaning_and_is_documented() -> None:
 
 OURS = {
     *("check", "graph", "load", "worker", "drain", "wait", "status", "tables", "get", "scan", "history"),
-    *("failed", "retry", "locks", "resolve", "gc", "reindex"),
+    *("failed", "retry", "discard", "locks", "resolve", "gc", "reindex"),
 }
 
 

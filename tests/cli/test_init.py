@@ -72,7 +72,7 @@ def test_the_commands_of_the_readme_work(project: Project) -> None:
 
 def test_it_has_what_a_project_has(project: Project) -> None:
     files = project.ok("init", "made", "--json").json["files"]
-    assert {"README.md", ".gitignore", "pyproject.toml", "dags/README.md", "tests/test_words.py"} < set(files)
+    assert {"README.md", ".gitignore", "pyproject.toml", "dags/words.py", "tests/test_words.py"} < set(files)
     made = project.folder / "made"
     assert sorted(files) == sorted(
         str(path.relative_to(made))

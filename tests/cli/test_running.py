@@ -1,4 +1,4 @@
-"""``drain``, ``worker``, ``wait``, ``status``, ``failed``, ``retry``: from a write to its consequences."""
+"""``drain``, ``worker``, ``wait``, ``status``, and the quarantine: from a write to its consequences."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Project
@@ -51,6 +52,20 @@ def test_drain_makes_the_store_and_its_namespace(project: Project) -> None:
     assert project("tables", "--url", "embedded:own", "--json", store=False).json["namespace"] == "words"
 
 
+def test_drain_of_some_observers(project: Project) -> None:
+    project.put(a="one two", b="boom")
+    ended = project.ok("drain", "chain", "--observer", "split", "--json").json
+    assert (set(ended["observers"]), ended["total"]["ran"]) == ({"split"}, 1)
+    now = project.ok("status", "chain", "--json").json
+    found = [(one["name"], one["backlog"] > 0, one["ran"], one["failures"]) for one in now["observers"]]
+    assert found == [("split", False, 1, 1), ("total", True, 0, 0)]
+    assert project.ok("drain", "chain", "--observer", "total", "--observer", "split").code == 0
+    assert project.ok("status", "--json").json["idle"]
+    unknown = project("drain", "chain", "--observer", "spit")
+    assert unknown.code == 2
+    assert "no observer 'spit': it has split, total" in unknown.error
+
+
 def test_drain_that_takes_too_long(project: Project) -> None:
     project.put(a="slow", b="slow")
     ended = project("drain", "chain", "--timeout", "0.2", "--json")
@@ -85,6 +100,73 @@ def test_quarantine_from_failure_to_retry(project: Project) -> None:
     project.put(a="now fine", c="now fine")
     project.ok("drain", "chain")
     assert project.ok("get", "words", "sum", "total").out == "5\n"
+
+
+def test_discard_asks_first(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.put(a="boom", b="fine", c="boom", d="boom")
+    project.ok("drain", "chain")
+    refused = project("discard", "chain")
+    assert refused.code == 2
+    assert refused.error == (
+        "Invalid value: this forgets 3 cells in quarantine, which `percolator failed chain` lists: "
+        "say --yes if that is meant"
+    )
+    assert project("discard", "chain", "--json").code == 2
+    assert project("discard", "chain", "--observer", "nobody", "--yes").code == 2
+    assert project.ok("discard", "chain", "--observer", "total", "--json").json["discarded"] == 0
+
+    asked: list[str] = []
+
+    def answers(answer: str) -> None:
+        monkeypatch.setattr("percolator_core.cli.quarantine._is_a_terminal", lambda: True)
+
+        def ask(console: Console, question: str) -> str:
+            asked.append(question)
+            if answer == "Ctrl-C":
+                raise KeyboardInterrupt
+            return answer
+
+        monkeypatch.setattr(Console, "input", ask)
+
+    for answer in ("", "n", "what"):
+        answers(answer)
+        assert project.ok("discard", "chain").out == "0 cells forgotten\n"
+    answers("Ctrl-C")
+    assert project("discard", "chain").code == 130
+    assert asked == ["Forget 3 cells in quarantine? [y/N] "] * 4
+    answers("Y")
+    ended = project.ok("discard", "chain", "--row", "a")
+    assert ended.out == "1 cell forgotten: observed again when changed\n"
+    assert asked[-1] == "Forget 1 cell in quarantine? [y/N] "
+    assert project.ok("discard", "chain", "--observer", "split", "--yes", "--json").json == {
+        "chain": "words",
+        "discarded": 2,
+    }
+    assert len(asked) == 5
+    assert project.ok("discard", "chain", "--yes").out == "0 cells forgotten\n"
+    assert project.ok("failed", "chain").out == "nothing is in quarantine\n"
+    project.ok("drain", "chain")
+    assert project.ok("get", "words", "sum", "total").out == "1\n"
+    project.put(a="now fine")
+    project.ok("drain", "chain")
+    assert project.ok("get", "words", "sum", "total").out == "3\n"
+
+
+def test_discard_leaves_what_fails_after_the_question(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.put(a="boom", b="boom")
+    project.ok("drain", "chain")
+
+    def meanwhile(*_: object) -> str:
+        project.ok("retry", "chain", "--row", "a")
+        project.ok("drain", "chain")
+        return "y"
+
+    monkeypatch.setattr("percolator_core.cli.quarantine._is_a_terminal", lambda: True)
+    monkeypatch.setattr(Console, "input", meanwhile)
+    assert project.ok("discard", "chain").out.startswith("1 cell forgotten")
+    assert [cell["row"]["text"] for cell in project.ok("failed", "chain", "--json").json["failed"]] == ["a"]
 
 
 def test_failed_before_anything_ran(project: Project) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
 
-from percolator_core.cli.trace import _Drawing, notes
+from percolator_core.cli.trace import _Drawing
 from percolator_core.notation.typedtext import Rows
 from percolator_core.trace import Change, Outcome, Run, Trace
+from percolator_core.trace.notes import notes
 from tests.chains import chain_of
 
 if TYPE_CHECKING:
@@ -172,7 +172,8 @@ def test_many_branches_are_cut_and_counted() -> None:
 )
 def test_what_was_not_followed_says_why(changes: int, words: str) -> None:
     runs = (run(1, *(change(number) for number in range(changes)), unfollowed=5),)
-    [note] = notes(Trace("t", b"r", (change(0, 1),), runs, 0), chain_of(), Path("chain"))
+    found = Trace("t", b"r", (change(0, 1),), runs, 0)
+    [note] = notes(found, chain_of(), "chain.yaml", "--depth goes further")
     assert note.startswith("5 changes more not followed: ")
     assert note.endswith(words)
 

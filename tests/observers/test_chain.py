@@ -16,8 +16,9 @@ from percolator_core.database import connect
 from percolator_core.errors import CyclicChain
 from percolator_core.observers import Chain, Observer, Retry
 from percolator_core.observers.chain import digest_of
-from percolator_core.observers.declaration import parse_duration, split_column
+from percolator_core.observers.declaration import split_column
 from percolator_core.observers.graph import build_graph, generations, undeclared_cycles
+from percolator_core.observers.rules import parse_duration
 from percolator_core.schema.definition import TableDefinition
 
 if TYPE_CHECKING:

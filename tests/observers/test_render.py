@@ -13,10 +13,10 @@ import pytest
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.observers.graph import build_graph
-from percolator_core.observers.layout import lay_out
+from percolator_core.observers.layout import Box, Room, lay_out
 from percolator_core.observers.png import png
 from percolator_core.observers.render import FORMS, dot, mermaid, render
-from percolator_core.observers.svg import svg
+from percolator_core.observers.svg import Dress, parts, svg
 
 if TYPE_CHECKING:
     from percolator_core.observers.graph import Graph
@@ -102,6 +102,38 @@ def test_boxes_of_a_layer_stand_apart_and_inside_the_drawing(graph: Graph) -> No
         assert (box.layer % 2 == 1) == (box.attributes["kind"] == "observer")
     for spans in layers.values():
         assert all(above[1] < below[0] for above, below in pairwise(sorted(spans)))
+
+
+def test_a_page_gives_observers_more_room(graph: Graph) -> None:
+    drawing = lay_out(graph, Room(220.0, 90.0))
+    for box in drawing.boxes:
+        observer = box.attributes["kind"] == "observer"
+        assert (box.height, box.width >= 220) == ((90, True) if observer else (28, box.width >= 220))
+    spans = sorted((box.layer, box.y, box.y + box.height) for box in drawing.boxes)
+    assert all(above[0] != below[0] or above[2] < below[1] for above, below in pairwise(spans))
+
+
+def test_a_page_makes_each_box_a_link_and_gets_no_style(graph: Graph) -> None:
+    def dress(box: Box) -> Dress:
+        return Dress(
+            f'/x?a="{box.node}"&b', f'about "{box.node}" <&', f"id-{box.node}", "own", "<desc>in</desc>"
+        )
+
+    made = parts(lay_out(graph), dress)
+    root = ET.fromstring(f"<svg>{made.body}</svg>")
+    links = list(root.iter("a"))
+    assert {link.get("href") for link in links} == {f'/x?a="{node}"&b' for node in graph}
+    for link in links:
+        node = (link.get("id") or "").removeprefix("id-")
+        assert link.get("aria-label") == link.findtext("title") == f'about "{node}" <&'
+        assert link.get("class") == f"node {graph.nodes[node]['kind']} own"
+        assert bool(list(link.iter("desc"))) == (graph.nodes[node]["kind"] == "observer")
+    assert "style" not in {element.tag for element in root.iter()}
+    assert not any("style" in element.attrib for element in root.iter())
+    left, top, width, height = made.view
+    for box in root.iter("rect"):
+        assert left <= float(box.get("x", 0)) <= width
+        assert top <= float(box.get("y", 0)) <= top + height
 
 
 def test_lines_run_from_box_to_box(graph: Graph) -> None:

@@ -18,11 +18,14 @@ import redis
 from percolator_core import Cell, Database, LockTimeout, Transaction, TransactionConflict, Worker, connect
 from percolator_core.evolution import Evolution
 from percolator_core.notifications.activation import activate
+from percolator_core.notifications.counts import run_counts
 from percolator_core.notifications.dirty import DirtyIndex, Stranded
 from percolator_core.observers import Chain, Observer, Retry
+from percolator_core.quarantine import Quarantine
 from percolator_core.rerun import rerun
+from percolator_core.samples import record, samples
 from percolator_core.schema.definition import TableDefinition, to_json
-from percolator_core.status import locks, status
+from percolator_core.status import locks, pulse, status, tablets
 from percolator_core.trace import trace
 from percolator_core.worker import Counts
 from tests.chains import chain_of, watch
@@ -320,6 +323,7 @@ def _run(scene: Scene, db: Database, chain: Chain) -> None:
     """Until idle, then for a while: a call must wake the worker."""
     scene.run(db, chain)
     assert sum(DirtyIndex(scene.helper.client, chain.observed).count_failed().values()) == 1
+    assert "weak" in run_counts(scene.helper), "the worker could not tell what it did"
     assert not db.active_observers() & {"retired"}
     found = db.snapshot()
     assert found.get("sums", SECOND, "seen") == found.get("sums", SECOND, "length") == b"4"
@@ -379,21 +383,30 @@ def maintenance(scene: Scene) -> None:
         assert scene.no_locks()
     scene.abandon(committed=False)
     assert len(locks(db)) == 2
+    assert sum(tablet.locks for tablet in tablets(db, "docs", chain)) == 2
+    held = locks(db)[0]
+    assert db.resolve_lock(held.table, held.row, held.column, held.start_timestamp) == "rolled back"
     with scene.raw() as client:
         client.zadd(scene.key(b"pins"), {"dead:pin": 1})
         client.hset(scene.key(b"workers"), "dead:1", '{"digest": "x", "where": "there", "since": 1}')
     scene.forget()
     assert db.collect_garbage(timedelta(0)).safe_point
     found = status(db, chain)
+    assert pulse(db, chain).backlog == found.backlog
     assert found.failed == 1
     assert not found.workers
-    index = DirtyIndex(db.client, chain.observed)
-    assert [cell.column for cell in index.failed()] == ["bad"]
+    record(db, found, 60)
+    assert [sample.memory > 0 for sample in samples(db)] == [True]
+    quarantine = Quarantine(db, chain)
+    assert [cell.column for cell in quarantine.cells()] == ["bad"]
+    assert quarantine.page(1) == (quarantine.find("docs", SECOND), None)
     heard = scene.helper.store.subscription()
     heard.listen()
-    assert index.retry() == 1
+    assert quarantine.retry() == 1
     scene.until(heard.heard)
     heard.close()
+    scene.run(scene.helper, chain)
+    assert quarantine.discard(quarantine.cells()) == 1
     assert db.active_observers()
     assert db.snapshot().get("docs", SECOND, "text")
     typed.read(db, typed.fill(db))

@@ -28,7 +28,7 @@ from percolator_core.spark.drainer import DrainTask
 from percolator_core.spark.project import Project as Sent
 from percolator_core.spark.project import imported_names, shares_files
 from percolator_core.spark.session import is_on_this_machine
-from percolator_core.status import status
+from percolator_core.status import backlog, status
 from percolator_core.worker import Counts
 from tests.spark.gate import eventually, runs
 
@@ -172,6 +172,21 @@ def test_a_chain_is_drained_and_counted(project: Project) -> None:
     assert seen[0].left > 0
     code, printed = project.cli("--tasks", "1", "--budget", "10m")
     assert (code, printed["total"]["ran"], set(printed["observers"])) == (0, 0, {"first", "second"})
+
+
+@pytest.mark.spark
+def test_some_observers_are_drained_and_the_others_are_left(project: Project) -> None:
+    project.put(50)
+    seen: list[DrainProgress] = []
+    counts = project.drain(observers=["first"], progress=seen.append)
+    assert {name: one.ran for name, one in counts.observers.items()} == {"first": 50}
+    assert project.sums() == {"first": 50}
+    assert backlog(project.db, Chain.load("chain")) == {"first": 0, "second": 50}
+    assert seen[-1].left <= 50
+    code, printed = project.cli("--observer", "second", "--tasks", "1")
+    assert (code, printed["total"]["ran"], set(printed["observers"])) == (0, 50, {"second"})
+    code, printed = project.cli("--observer", "third")
+    assert (code, "no observer 'third': it has first, second" in printed["error"]["message"]) == (2, True)
 
 
 @pytest.mark.spark

@@ -67,9 +67,13 @@ def test_python_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert python_path(tmp_path) == os.pathsep.join([str(tmp_path), str(package), "/a"])
 
 
-def test_master() -> None:
+def test_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PERCOLATOR_SPARK_MASTER", raising=False)
     assert default_master(3) == "local[3,4]"
     assert default_master() == f"local[{os.cpu_count()},4]"
+    monkeypatch.setenv("PERCOLATOR_SPARK_MASTER", "spark://here:7077")
+    assert default_master() == "spark://here:7077"
+    assert default_master(3) == "local[3,4]"
 
 
 @pytest.mark.spark

@@ -1,7 +1,7 @@
 """Who may see and do what: Airflow's login, and the permissions on the chain's DAG.
 
-To see a chain is to read its DAG ``<chain>_observe``; to act on it is to edit that DAG. A write has to come from
-our own pages or from a program: it needs a header that no form and no other site can send.
+To see a chain is to read its DAG ``<chain>_observe``; to act on it is to edit that DAG. A write has to come
+from our own pages or from a program: it needs a header that no form and no other site can send.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Request, status
 
-from percolator_airflow.ui.chains import KnownChain, known_chains
+from percolator_airflow.ui.chains import KnownChain, known_chain, known_chains
 
 WRITE_HEADER: Final = "x-percolator"
 """What a request that changes something carries. A page of another site cannot set it without being asked
@@ -41,12 +41,12 @@ def readable_chains(user: GetUserDep, session: SessionDep) -> list[KnownChain]:
     return [chain for chain in known_chains(session) if may(user, "GET", chain.dag_id)]
 
 
-def readable_chain(name: str, chains: Annotated[list[KnownChain], Depends(readable_chains)]) -> KnownChain:
+def readable_chain(name: str, user: GetUserDep, session: SessionDep) -> KnownChain:
     """The chain of the path. One that the user may not see does not exist for him."""
-    for chain in chains:
-        if chain.name == name:
-            return chain
-    raise HTTPException(status.HTTP_404_NOT_FOUND, f"there is no chain {name!r} that you may see")
+    chain = known_chain(session, name)
+    if chain is None or not may(user, "GET", chain.dag_id):
+        raise HTTPException(status.HTTP_404_NOT_FOUND, f"there is no chain {name!r} that you may see")
+    return chain
 
 
 def chain_with_data(chain: Annotated[KnownChain, Depends(readable_chain)], user: GetUserDep) -> KnownChain:
@@ -70,7 +70,8 @@ def editable_chain(
     }:
         raise HTTPException(
             status.HTTP_403_FORBIDDEN,
-            f"a change is asked for by our own pages, or by a program that sends the header {WRITE_HEADER}: 1",
+            "a change is asked for by our own pages, or by a program that sends the header "
+            f"{WRITE_HEADER}: 1",
         )
     if not may(user, "PUT", chain.dag_id):
         raise HTTPException(

@@ -49,6 +49,7 @@ def make_app() -> FastAPI:
     app.exception_handler(RequestValidationError)(_not_understood)
     for kind in (PercolatorError, NotationError):
         app.exception_handler(kind)(_failed)
+    app.exception_handler(Exception)(_broken)
     return app
 
 
@@ -56,15 +57,18 @@ async def _with_headers(request: Request, go_on: Callable[[Request], Awaitable[R
     response = await go_on(request)
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
-    if "/static/" not in request.url.path:
-        response.headers.setdefault("Cache-Control", "no-store")
+    # Styles and scripts are asked for again, so that those of the release before never meet today's pages.
+    static = "/static/" in request.url.path
+    response.headers.setdefault("Cache-Control", "no-cache" if static else "no-store")
     return response
 
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    link = login_url(request) if error.status_code in (401, 403) else None
-    return _told(request, error.status_code, str(error.detail), link if error.status_code == 401 else None)
+    login = login_url(request) if error.status_code == 401 else None
+    answer = _told(request, error.status_code, str(error.detail), login)
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 async def _not_understood(request: Request, error: Exception) -> Response:
@@ -76,6 +80,15 @@ async def _not_understood(request: Request, error: Exception) -> Response:
 async def _failed(request: Request, error: Exception) -> Response:
     code = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     return _told(request, code, str(error))
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    """A mistake of ours. It is raised again behind this, into the log of Airflow's API server."""
+    sentence = f"a mistake in the pages, a {type(error).__name__}: the log of Airflow's API server has more"
+    answer = _told(request, 500, sentence)
+    # It answers in front of everything else, the headers' middleware included.
+    answer.headers.update(HEADERS)
+    return answer
 
 
 def _told(request: Request, code: int, sentence: str, login: str | None = None) -> Response:

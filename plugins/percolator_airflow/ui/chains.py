@@ -8,7 +8,8 @@ nothing has to be configured twice.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,7 @@ from percolator_core.errors import ConfigurationError
 from percolator_core.observers import Chain
 
 if TYPE_CHECKING:
+    from sqlalchemy import Select
     from sqlalchemy.orm import Session
 
 _SUFFIX: Final = dag_ids("")["observe"]
@@ -52,9 +54,7 @@ class _Loaded:
 
     def get(self, path: Path) -> Chain:
         """The chain in the folder, without its code; raises ConfigurationError."""
-        stamp = frozenset(
-            (file.name, file.stat().st_mtime_ns) for file in path.glob("*.y*ml") if file.is_file()
-        )
+        stamp = frozenset(_stamps(path))
         with self._lock:
             known = self._chains.get(path)
             if known is None or known[0] != stamp:
@@ -64,6 +64,13 @@ class _Loaded:
         return known[1]
 
 
+def _stamps(folder: Path) -> Iterator[tuple[str, int]]:
+    for file in folder.glob("*.y*ml"):
+        # It may go while we look.
+        with suppress(OSError):
+            yield file.name, file.stat().st_mtime_ns
+
+
 _loaded = _Loaded()
 _parsed: dict[str, tuple[str, KnownChain | None]] = {}
 """What a serialised DAG says, by its id, with the hash by which it is known to be the same."""
@@ -71,34 +78,39 @@ _parsed: dict[str, tuple[str, KnownChain | None]] = {}
 
 def known_chains(session: Session) -> list[KnownChain]:
     """The chains that have DAGs now, by name."""
-    from airflow.models.dag import DagModel, DagTag
-    from airflow.models.serialized_dag import SerializedDagModel
+    found = (_read(session, dag_id) for dag_id in sorted(session.scalars(_dags())))
+    return [chain for chain in found if chain is not None]
+
+
+def known_chain(session: Session, name: str) -> KnownChain | None:
+    """The chain of that name, if it has DAGs now."""
+    from airflow.models.dag import DagModel
+
+    dag_id = session.scalar(_dags().where(DagModel.dag_id == dag_ids(name)["observe"]))
+    return None if dag_id is None else _read(session, dag_id)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDag:
+    """One of a chain's DAGs; ``part`` says what it does: load, observe, monitor or maintain."""
+
+    part: str
+    dag_id: str
+    paused: bool
+
+
+def dags_of(session: Session, chain: KnownChain) -> list[KnownDag]:
+    """Those of the chain's four DAGs that there are."""
+    from airflow.models.dag import DagModel
     from sqlalchemy import select
 
-    query = (
-        select(DagModel.dag_id)
-        .join(DagTag, DagTag.dag_id == DagModel.dag_id)
-        .where(DagTag.name == TAG, DagModel.dag_id.endswith(_SUFFIX), DagModel.is_stale.is_(False))
+    query = select(DagModel.dag_id, DagModel.is_paused).where(
+        DagModel.dag_id.in_(chain.dag_ids.values()), DagModel.is_stale.is_(False)
     )
-    found = []
-    for dag_id in sorted(session.scalars(query)):
-        newest = (
-            select(SerializedDagModel.id, SerializedDagModel.dag_hash)
-            .where(SerializedDagModel.dag_id == dag_id)
-            .order_by(SerializedDagModel.created_at.desc())
-            .limit(1)
-        )
-        row = session.execute(newest).first()
-        if row is None:
-            continue
-        if _parsed.get(dag_id, ("",))[0] != row.dag_hash:
-            serialized = session.get(SerializedDagModel, row.id)
-            data = serialized.data if serialized is not None else None
-            _parsed[dag_id] = (row.dag_hash, _parse(dag_id, data or {}))
-        chain = _parsed[dag_id][1]
-        if chain is not None:
-            found.append(chain)
-    return found
+    paused = {row.dag_id: bool(row.is_paused) for row in session.execute(query)}
+    return [
+        KnownDag(part, dag_id, paused[dag_id]) for part, dag_id in chain.dag_ids.items() if dag_id in paused
+    ]
 
 
 def declared(chain: KnownChain) -> Chain:
@@ -113,6 +125,44 @@ def declared(chain: KnownChain) -> Chain:
             f"{chain.path.name} where the DAG has it, at {chain.path}"
         )
     return _loaded.get(chain.path)
+
+
+def _dags() -> Select[str]:
+    """The ids of the observers' DAGs that there are."""
+    from airflow.models.dag import DagModel, DagTag
+    from sqlalchemy import select
+
+    return (
+        select(DagModel.dag_id)
+        .join(DagTag, DagTag.dag_id == DagModel.dag_id)
+        .where(
+            DagTag.name == TAG,
+            DagModel.dag_id.endswith(_SUFFIX, autoescape=True),
+            DagModel.is_stale.is_(False),
+        )
+    )
+
+
+def _read(session: Session, dag_id: str) -> KnownChain | None:
+    """What the newest version of the DAG says; None when it is of no chain."""
+    from airflow.models.serialized_dag import SerializedDagModel
+    from sqlalchemy import select
+
+    newest = (
+        select(SerializedDagModel.id, SerializedDagModel.dag_hash)
+        .where(SerializedDagModel.dag_id == dag_id)
+        .order_by(SerializedDagModel.created_at.desc())
+        .limit(1)
+    )
+    row = session.execute(newest).first()
+    if row is None:
+        return None
+    known = _parsed.get(dag_id)
+    if known is None or known[0] != row.dag_hash:
+        serialized = session.get(SerializedDagModel, row.id)
+        data = serialized.data if serialized is not None else None
+        known = _parsed[dag_id] = (row.dag_hash, _parse(dag_id, data or {}))
+    return known[1]
 
 
 def _load(path: Path) -> Chain | ConfigurationError:

@@ -9,7 +9,9 @@ from urllib.parse import quote
 from fastapi import Request, Response
 from fastapi.templating import Jinja2Templates
 
+from percolator_airflow.names import URL_PREFIX
 from percolator_airflow.ui.chains import KnownChain
+from percolator_airflow.ui.standing import STATES, show_rate
 from percolator_core.notation.amounts import count_of, show_age, show_size
 from percolator_core.notation.times import show_time
 
@@ -25,8 +27,15 @@ TABS: Final = (
 
 templates: Final = Jinja2Templates(directory=Path(__file__).parent / "templates")
 templates.env.filters.update(
-    age=show_age, size=show_size, time=show_time, count=count_of, number="{:,}".format, quoted=quote
+    age=show_age,
+    size=show_size,
+    time=show_time,
+    count=count_of,
+    number="{:,}".format,
+    rate=show_rate,
+    quoted=quote,
 )
+templates.env.globals.update(states=STATES)
 templates.env.trim_blocks = templates.env.lstrip_blocks = True
 
 
@@ -46,6 +55,7 @@ def page(
         template,
         {
             "root": root,
+            "airflow": root.removesuffix(URL_PREFIX),
             "here": f"{root}/{chain.name}" if chain is not None else root,
             "chain": chain,
             "tab": tab,

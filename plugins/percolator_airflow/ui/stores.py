@@ -17,6 +17,9 @@ PATIENCE: Final = 1.5
 TIMEOUT: Final = 5.0
 """Seconds that one reply may take."""
 
+LOCK_WAIT: Final = 0.3
+"""Seconds for which a page waits for a writer that is committing."""
+
 _LOOK: Final = 15.0
 """Seconds after which Airflow is asked again what the connection says."""
 
@@ -49,7 +52,7 @@ class Stores:
             if known is not None and now - known.looked_at < _LOOK:
                 return known.db
         hook = PercolatorHook(chain.conn_id, chain.namespace, default_namespace=chain.name)
-        arguments = hook.arguments() | {"patience": PATIENCE, "timeout": TIMEOUT}
+        arguments = hook.arguments() | {"patience": PATIENCE, "timeout": TIMEOUT, "lock_wait": LOCK_WAIT}
         with self._lock:
             known = self._open.get(key)
             if known is not None and known.arguments == arguments:

@@ -1,7 +1,52 @@
-"""To be written."""
+"""The chain as a live graph: what waits at each observer, how fast it is, and what went wrong."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from airflow.api_fastapi.common.db.common import SessionDep
+from fastapi import APIRouter, Request, Response
+
+from percolator_airflow.ui.access import ReadableChain
+from percolator_airflow.ui.chains import dags_of, declared
+from percolator_airflow.ui.drawing import draw
+from percolator_airflow.ui.links import Links
+from percolator_airflow.ui.rendering import page
+from percolator_airflow.ui.standing import looks, standings, worst
+from percolator_airflow.ui.stores import stores
+from percolator_core.errors import ConfigurationError
+from percolator_core.status import status
 
 router = APIRouter()
+
+
+@router.get("/{name}/")
+def show(request: Request, chain: ReadableChain, session: SessionDep) -> Response:
+    """The drawing, the figures under it, and who works."""
+    # What the store knows can be shown without the declarations, but for the drawing.
+    wrong = None
+    try:
+        known = declared(chain)
+    except ConfigurationError as error:
+        known, wrong = None, str(error)
+    db = stores.of(chain)
+    now = status(db, known)
+    rates = looks.rates(chain, db, now)
+    found = standings(now, known, rates)
+    links = Links(request, chain)
+    drains = sum(worker.until_idle for worker in now.workers)
+    return page(
+        request,
+        "graph.html",
+        chain=chain,
+        tab="",
+        now=now,
+        standings=found,
+        state=worst([one.state for one in found]),
+        rate=sum(rate.runs for rate in rates.values()) if rates else None,
+        workers=len(now.workers) - drains,
+        drains=drains,
+        oldest=max((one.oldest for one in now.observers if one.oldest is not None), default=None),
+        drawing=draw(known, {one.now.name: one for one in found}, links) if known is not None else None,
+        wrong=wrong,
+        links=links,
+        dags=dags_of(session, chain),
+    )

@@ -1,7 +1,113 @@
-"""To be written."""
+"""All chains that the user may see, and the way from a DAG to its chain."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+
+from percolator_airflow.names import dag_ids
+from percolator_airflow.ui.access import ReadableChains, may
+from percolator_airflow.ui.chains import KnownChain, declared, known_chain
+from percolator_airflow.ui.rendering import page
+from percolator_airflow.ui.standing import State, standings, worst
+from percolator_airflow.ui.stores import stores
+from percolator_core.errors import PercolatorError
+from percolator_core.status import Status, status
 
 router = APIRouter()
+
+_AT_ONCE: Final = 8
+"""Stores that are asked at once."""
+
+_AGAIN: Final = 5.0
+"""Seconds for which a store that did not answer is left alone."""
+
+_PAGES: Final = {"load": "", "observe": "", "monitor": "plots", "maintain": "locks"}
+"""The page of a chain that belongs to each of its DAGs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A chain, and how it is; ``wrong`` says why that is not known."""
+
+    chain: KnownChain
+    state: State | None = None
+    now: Status | None = None
+    wrong: str | None = None
+
+    @property
+    def oldest(self) -> float | None:
+        """Seconds for which the oldest cell has been waiting."""
+        ages = [one.oldest for one in self.now.observers if one.oldest is not None] if self.now else []
+        return max(ages, default=None)
+
+    @property
+    def workers(self) -> int:
+        """Those that run until they are stopped."""
+        return sum(not one.until_idle for one in self.now.workers) if self.now else 0
+
+    @property
+    def drains(self) -> int:
+        """Those that end when nothing is left."""
+        return len(self.now.workers) - self.workers if self.now else 0
+
+
+class _Silent:
+    """Chains whose stores did not answer a moment ago, so that a page need not wait for them again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._until: dict[KnownChain, tuple[float, str]] = {}
+
+    def why(self, chain: KnownChain) -> str | None:
+        with self._lock:
+            until, why = self._until.get(chain, (0.0, ""))
+            return why if time.monotonic() < until else None
+
+    def add(self, chain: KnownChain, why: str) -> None:
+        with self._lock:
+            self._until[chain] = (time.monotonic() + _AGAIN, why)
+
+
+_silent: Final = _Silent()
+_askers: Final = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="percolator-overview")
+
+
+@router.get("/")
+def show(request: Request, chains: ReadableChains) -> Response:
+    """A card for each chain."""
+    cards = list(_askers.map(_look, chains))
+    return page(request, "overview.html", cards=cards)
+
+
+@router.get("/dag/{dag_id}")
+def of_dag(request: Request, dag_id: str, user: GetUserDep, session: SessionDep) -> Response:
+    """To the chain that the DAG belongs to."""
+    for part, target in _PAGES.items():
+        name = dag_id.removesuffix(dag_ids("")[part])
+        chain = known_chain(session, name) if name != dag_id else None
+        if chain is not None and may(user, "GET", chain.dag_id):
+            root = request.scope.get("root_path", "")
+            return RedirectResponse(f"{root}/{chain.name}/{target}", 302)
+    return page(request, "stranger.html", dag_id=dag_id)
+
+
+def _look(chain: KnownChain) -> Card:
+    why = _silent.why(chain)
+    if why is not None:
+        return Card(chain, wrong=why)
+    try:
+        known = declared(chain)
+        now = status(stores.of(chain), known)
+    except PercolatorError as error:
+        _silent.add(chain, str(error))
+        return Card(chain, wrong=str(error))
+    return Card(chain, worst([one.state for one in standings(now, known, {})]), now)

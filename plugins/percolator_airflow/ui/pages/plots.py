@@ -1,7 +1,182 @@
-"""To be written."""
+"""How the chain was: what waited, ran and failed over time, from the history that the monitor's DAG keeps."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from airflow.api_fastapi.common.db.common import SessionDep
+from fastapi import APIRouter, Query, Request, Response
+
+from percolator_airflow.ui.access import ReadableChain
+from percolator_airflow.ui.chains import KnownChain, dags_of, declared
+from percolator_airflow.ui.plotting import HEIGHT, WIDTH, Curve, Plot, Span, added, busiest, peak, rates
+from percolator_airflow.ui.rendering import page
+from percolator_airflow.ui.stores import stores
+from percolator_core.errors import ConfigurationError
+from percolator_core.samples import ObserverSample, Sample, samples
 
 router = APIRouter()
+
+SPANS: Final = {"1h": 3600, "6h": 6 * 3600, "24h": 24 * 3600, "all": None}
+"""Seconds that are shown; None: all there is."""
+
+MOST: Final = 12
+"""Observers that are shown at once: as many as have a look of their own, and as a person can tell apart."""
+
+_POINTS: Final = 360
+"""Looks in a plot, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """An observer in the time that is shown."""
+
+    name: str
+    backlog: int | None
+    most: float | None
+    oldest: float | None
+    ran: int
+    failures: int
+    failed: int | None
+
+
+@router.get("/{name}/plots")
+def show(
+    request: Request,
+    chain: ReadableChain,
+    session: SessionDep,
+    span: Annotated[Literal["1h", "6h", "24h", "all"], Query()] = "6h",
+    observer: Annotated[list[str], Query(max_length=1000)] = [],  # noqa: B006 - FastAPI copies it
+) -> Response:
+    """The plots of a span of time; without observers chosen, of those with the most to do."""
+    db = stores.of(chain)
+    now, length = db.store.now(), SPANS[span]
+    since = None if length is None else now - length * 1_000_000
+    found = samples(db, since=since, limit=_POINTS)
+    columns = _columns(found, _order(chain, found))
+    chosen = [name for name in columns if name in observer]
+    styles = {name: style for style, name in enumerate(chosen[:MOST] or _busiest(columns))}
+    begin = found[0].time if since is None and found else since or now
+    times = [sample.time / 1e6 for sample in found]
+    shown = Span(begin / 1e6, (found[-1].time if since is None and found else now) / 1e6, times)
+    return page(
+        request,
+        "plots.html",
+        chain=chain,
+        tab="plots",
+        span=span,
+        spans=SPANS,
+        looks=len(found),
+        plots=_plots(found, columns, styles, shown) if found else [],
+        times=json.dumps([round(time) for time in times]),
+        ticks=shown.ticks() if found else [],
+        shares=json.dumps([round(shown.share(time), 4) for time in times]),
+        styles=styles,
+        chosen=chosen,
+        figures=[_figures(name, column) for name, column in columns.items()],
+        most=MOST,
+        width=WIDTH,
+        height=HEIGHT,
+        dags=dags_of(session, chain),
+        as_json=lambda curves: json.dumps([[_short(value) for value in one.values] for one in curves]),
+    )
+
+
+Column = Sequence[ObserverSample | None]
+
+
+def _order(chain: KnownChain, found: Sequence[Sample]) -> list[str]:
+    """The observers of the looks, in the chain's order where it is at hand."""
+    there = dict.fromkeys(name for sample in found for name in sample.observers)
+    try:
+        known = [one.name for generation in declared(chain).order() for one in generation]
+    except ConfigurationError:
+        known = []
+    return [*(name for name in known if name in there), *(name for name in there if name not in set(known))]
+
+
+def _columns(found: Sequence[Sample], names: Sequence[str]) -> dict[str, Column]:
+    return {name: [sample.observers.get(name) for sample in found] for name in names}
+
+
+def _busiest(columns: Mapping[str, Column]) -> list[str]:
+    """Those with trouble, then those with work: the sums of their shares of the most."""
+
+    def parts(take: Callable[[ObserverSample], float]) -> list[float]:
+        each = [peak([take(one) for one in column if one is not None]) or 0.0 for column in columns.values()]
+        most = max(each, default=0.0)
+        return [one / most if most else 0.0 for one in each]
+
+    failed, backlog = parts(lambda one: one.failed), parts(lambda one: one.backlog)
+    ran = [float(added([one and one.ran for one in column])) for column in columns.values()]
+    most = max(ran, default=0.0) or 1.0
+    score = [a + b + c / most for a, b, c in zip(failed, backlog, ran, strict=True)]
+    return busiest(list(columns), score, MOST)
+
+
+def _plots(
+    found: Sequence[Sample], columns: Mapping[str, Column], styles: Mapping[str, int], span: Span
+) -> list[Plot]:
+    def each(take: Callable[[ObserverSample], float | None]) -> list[Curve]:
+        return [
+            Curve(name, style, [None if one is None else take(one) for one in columns[name]])
+            for name, style in styles.items()
+        ]
+
+    def speeds(take: Callable[[ObserverSample], int]) -> list[Curve]:
+        return [
+            Curve(
+                name, style, rates(span.times, [None if one is None else take(one) for one in columns[name]])
+            )
+            for name, style in styles.items()
+        ]
+
+    return [
+        Plot("backlog", "Backlog", "cells", "count", each(lambda one: one.backlog), span),
+        Plot("oldest", "Oldest", "waiting", "age", each(lambda one: one.oldest or 0.0), span),
+        Plot("runs", "Runs", "a second", "rate", speeds(lambda one: one.ran), span),
+        Plot("failures", "Failures", "a second", "rate", speeds(lambda one: one.failures), span),
+        Plot("quarantine", "Quarantine", "cells", "count", each(lambda one: one.failed), span),
+        Plot("locks", "Locks", "held", "count", [Curve("locks", 0, [one.locks for one in found])], span),
+        Plot(
+            "memory",
+            "Memory",
+            "of the store",
+            "size",
+            [Curve("memory", 0, [one.memory for one in found])],
+            span,
+        ),
+        Plot(
+            "crew",
+            "Workers and drains",
+            "alive",
+            "count",
+            [
+                Curve("workers", 0, [one.workers for one in found]),
+                Curve("drains", 7, [one.drains for one in found]),
+            ],
+            span,
+        ),
+    ]
+
+
+def _figures(name: str, column: Column) -> Figures:
+    known = [one for one in column if one is not None]
+    last = column[-1] if column else None
+    return Figures(
+        name,
+        None if last is None else last.backlog,
+        peak([one.backlog for one in known]),
+        peak([one.oldest for one in known]),
+        added([one.ran for one in known]),
+        added([one.failures for one in known]),
+        None if last is None else last.failed,
+    )
+
+
+def _short(value: float | None) -> float | None:
+    """With digits enough to be read, for there are many."""
+    return None if value is None else int(value) if value == int(value) else float(f"{value:.4g}")

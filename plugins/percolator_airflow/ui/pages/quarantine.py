@@ -1,7 +1,214 @@
-"""To be written."""
+"""The quarantine: cells on which an observer failed for good, what went wrong, and putting them back."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from percolator_airflow.ui.access import ChainWithData, EditableChain, MayEdit
+from percolator_airflow.ui.chains import declared
+from percolator_airflow.ui.links import Links
+from percolator_airflow.ui.rendering import page
+from percolator_airflow.ui.stores import stores
+from percolator_airflow.ui.values import visible
+from percolator_core.errors import ConfigurationError
+from percolator_core.notation.amounts import count_of
+from percolator_core.notation.error import NotationError
+from percolator_core.notation.typedtext import parse_row
+from percolator_core.quarantine import FailedCell, Quarantine
+
+if TYPE_CHECKING:
+    from percolator_core.database import Database
+    from percolator_core.observers import Chain
 
 router = APIRouter()
+
+PAGE: Final = 50
+"""Cells on a page."""
+
+_LINE: Final = 240
+"""Characters of an error in the list."""
+
+_TRACEBACK: Final = 20_000
+"""Characters of a traceback that are shown: its end, which says most."""
+
+_TOGETHER: Final = 500
+"""Cells that are looked up, and discarded, together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A cell as the page has it; ``token`` names it in a request."""
+
+    cell: FailedCell
+    token: str
+    row: str
+    link: str | None
+    trace: str | None
+    error: str
+    traceback: str
+    ago: float
+
+
+class Chosen(BaseModel):
+    """Cells that a request is about: one, those that are ticked, or all of an observer (``*``: of all)."""
+
+    cell: str | None = None
+    cells: list[str] = Field(default_factory=list, max_length=10 * PAGE)
+    observer: str | None = None
+
+
+@router.get("/{name}/quarantine")
+def quarantine(  # noqa: PLR0917 - what the form sends
+    request: Request,
+    chain: ChainWithData,
+    may_edit: MayEdit,
+    observer: str = "",
+    row: str = "",
+    cursor: str = "",
+) -> Response:
+    """The cells in quarantine, a page of them, or those of one row."""
+    db, known = stores.of(chain), declared(chain)
+    found = Quarantine(db, known)
+    definitions = db.tables()
+    links = Links(request, chain, definitions)
+    counts = found.count()
+    cells, following, problem = [], None, ""
+    try:
+        if row:
+            # Of a row only its cells are looked up, and there are no more than observers.
+            cells = list(found.cells(observer or None, _keys(db, known, row)))
+        else:
+            cells, following = found.page(PAGE, cursor or None, observer or None)
+    except (ConfigurationError, ValueError) as error:
+        problem = str(error)
+    now = db.store.now()
+    total = sum(counts.values())
+    return page(
+        request,
+        "quarantine.html",
+        chain=chain,
+        tab="quarantine",
+        status=400 if problem else 200,
+        may_edit=may_edit,
+        counts=counts,
+        total=total,
+        of=counts.get(observer, 0) if observer else total,
+        observer=observer,
+        row=row,
+        problem=problem,
+        cells=[_listed(cell, links, now) for cell in cells],
+        is_first=not cursor,
+        first=links.to("quarantine", observer=observer),
+        following=following and links.to("quarantine", observer=observer, cursor=following),
+        links=links,
+    )
+
+
+@router.post("/{name}/quarantine/retry")
+def retry(chain: EditableChain, _data: ChainWithData, chosen: Chosen) -> dict[str, Any]:
+    """Have cells observed again, with all their attempts."""
+    found = Quarantine(stores.of(chain), declared(chain))
+    tokens = _tokens(chosen)
+    if tokens is not None:
+        count = found.retry([_cell(token) for token in tokens])
+    else:
+        count = found.retry(observer=None if chosen.observer == "*" else chosen.observer)
+    return {"said": f"{count_of(count, 'cell')} to be observed again", "count": count}
+
+
+@router.post("/{name}/quarantine/discard")
+def discard(chain: EditableChain, _data: ChainWithData, chosen: Chosen) -> dict[str, Any]:
+    """Forget cells: they are not observed until they change again."""
+    found = Quarantine(stores.of(chain), declared(chain))
+    tokens = _tokens(chosen)
+    if tokens is not None:
+        asked = len(tokens)
+        count = found.discard([_cell(token) for token in tokens])
+    else:
+        asked, count = _discard_all(found, None if chosen.observer == "*" else chosen.observer)
+    said = f"{count_of(count, 'cell')} discarded"
+    if count < asked:
+        said += f"; {count_of(asked - count, 'cell')} changed meanwhile, and stayed"
+    return {"said": said, "count": count}
+
+
+def _discard_all(found: Quarantine, observer: str | None) -> tuple[int, int]:
+    """Discard page by page, however many there are; how many were met, and how many went."""
+    cursor: str | None = None
+    asked = count = 0
+    while True:
+        cells, cursor = found.page(_TOGETHER, cursor, observer)
+        asked += len(cells)
+        count += found.discard(cells)
+        if cursor is None:
+            return asked, count
+
+
+def _tokens(chosen: Chosen) -> list[str] | None:
+    """The cells that are named; None when all of an observer are meant. NotationError for neither."""
+    if chosen.cell is not None:
+        return [chosen.cell]
+    if chosen.observer is not None:
+        return None
+    if not chosen.cells:
+        raise NotationError("no cell is chosen: tick some")
+    return chosen.cells
+
+
+def _keys(db: Database, chain: Chain, row: str) -> Mapping[str, bytes]:
+    """The row key that a text is in each observed table where it is one; NotationError where in none."""
+    observed = {table for table, _ in chain.observed}
+    found: dict[str, bytes] = {}
+    refused: NotationError | None = None
+    for definition in db.tables():
+        if definition.name in observed:
+            try:
+                found[definition.name] = parse_row(definition, row)
+            except NotationError as error:
+                refused = error
+    if refused is not None and not found:
+        raise refused
+    return found
+
+
+def _listed(cell: FailedCell, links: Links, now: int) -> Listed:
+    return Listed(
+        cell,
+        _token(cell),
+        links.shown(cell.table, cell.row),
+        links.row(cell.table, cell.row),
+        links.trace(cell.table, cell.row, cell.column),
+        _line(cell.error),
+        visible(cell.traceback[-_TRACEBACK:].rstrip()),
+        (now - cell.time) / 1e6,
+    )
+
+
+def _line(error: str) -> str:
+    line = visible(" ".join(error[: 4 * _LINE].split()))
+    return line if len(line) <= _LINE else line[: _LINE - 1] + "…"
+
+
+def _token(cell: FailedCell) -> str:
+    row = base64.b64encode(cell.row).decode()
+    return json.dumps([cell.observer, cell.table, row, cell.column, cell.time], ensure_ascii=False)
+
+
+def _cell(token: str) -> FailedCell:
+    """The cell that a token names: what is asked of it is where it is, and when it failed."""
+    try:
+        observer, table, row, column, time = json.loads(token)
+        names = [str(part) for part in (observer, table, column)]
+        return FailedCell(
+            names[0], names[1], base64.b64decode(row, validate=True), names[2], "", "", 0, int(time)
+        )
+    except (ValueError, TypeError, binascii.Error):
+        raise NotationError(f"{token[:80]!r} is no cell that the page has: load it again") from None

@@ -1,7 +1,269 @@
-"""To be written."""
+"""One row's way through the chain: every run that its changes caused, with times."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+from fastapi import APIRouter, Request, Response
+
+from percolator_airflow.ui.access import ChainWithData
+from percolator_airflow.ui.chains import declared
+from percolator_airflow.ui.links import Links
+from percolator_airflow.ui.rendering import page
+from percolator_airflow.ui.stores import stores
+from percolator_airflow.ui.values import visible
+from percolator_core.errors import ConfigurationError, LockTimeout, UnknownTable
+from percolator_core.notation.amounts import count_of, show_age
+from percolator_core.notation.error import NotationError
+from percolator_core.notation.times import show_time
+from percolator_core.notation.typedtext import parse_row
+from percolator_core.trace import Change, Outcome, Run, Trace
+from percolator_core.trace import trace as read_trace
+from percolator_core.trace.notes import notes
+
+if TYPE_CHECKING:
+    from percolator_core.observers import Chain
 
 router = APIRouter()
+
+DEPTH: Final = 20
+"""Runs that follow upon each other."""
+
+CHANGES: Final = 300
+"""Changes that are followed."""
+
+BRANCHES: Final = 20
+"""Branches of one run that are drawn."""
+
+_WROTE: Final = 12
+"""Kinds of cells that a run's line names."""
+
+SCALE: Final = 1000
+"""Width of the time bars, in units of their own."""
+
+_STATES: Final = {
+    "pending": "waits for a worker",
+    "leased": "waits: a worker has it",
+    "collected": "not known: garbage collection has dropped what would tell",
+    "unobserved": "not run: it was not active when this was written",
+}
+_BADGES: Final = {"quarantined": "bad", "retrying": "warn", "pending": "warn", "leased": "warn"}
+SAID: Final = {"put": "written", "delete": "deleted", "notify": "notified"}
+
+
+@dataclass(slots=True)
+class Branch:
+    """What one observer made of a change, drawn below it."""
+
+    observer: str
+    cell: str
+    cell_link: str | None
+    state: str = ""
+    badge: str = ""
+    link: str | None = None
+    number: int | None = None
+    again: bool = False
+    above: bool = False
+    began: str = ""
+    took: str = ""
+    seen: str = ""
+    wrote: list[str] = field(default_factory=list)
+    start: int = 0
+    width: int = 0
+    children: list[Branch] = field(default_factory=list)
+    more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A change of the row itself."""
+
+    cell: str
+    link: str | None
+    said: str
+    time: str
+    branches: list[Branch]
+
+
+@router.get("/{name}/trace")
+def trace(  # noqa: PLR0917 - what the form sends
+    request: Request,
+    chain: ChainWithData,
+    table: str = "",
+    row: str = "",
+    column: str = "",
+    change: str = "latest",
+) -> Response:
+    """The form, and the trace of the row that it names."""
+    db, known = stores.of(chain), declared(chain)
+    definitions = {one.name: one for one in db.tables()}
+    links = Links(request, chain, definitions.values())
+    watched: dict[str, list[str]] = {}
+    for of, name in known.observed:
+        watched.setdefault(of, []).append(name)
+    found, problem, key = None, "", b""
+    if table:
+        try:
+            wanted = parse_change(change)
+            key = parse_row(db.catalog.table(table).definition, row)
+            found = read_trace(
+                db, known, table, key, column or None, change=wanted, depth=DEPTH, limit=CHANGES
+            )
+        except (NotationError, ConfigurationError, UnknownTable, LockTimeout, ValueError) as error:
+            problem = str(error)
+    drawing = Drawing(found, links) if found is not None else None
+    return page(
+        request,
+        "trace.html",
+        chain=chain,
+        tab="trace",
+        status=400 if problem else 200,
+        links=links,
+        asked={"table": table, "row": row, "column": column, "change": change},
+        watched=watched,
+        problem=problem,
+        found=found,
+        title=links.shown(table, key) if found is not None else "",
+        row_link=links.row(table, key) if found is not None else None,
+        roots=drawing.roots if drawing is not None else [],
+        summary=summary(found) if found is not None else "",
+        total=show_span(found.seconds or 0) if found is not None else "",
+        scale=SCALE,
+        notes=_notes(found, known) if found is not None else [],
+    )
+
+
+def parse_change(text: str) -> Literal["latest", "all"] | int:
+    """Which changes of a column are meant; NotationError for what says none."""
+    if text in {"", "latest"}:
+        return "latest"
+    if text == "all":
+        return "all"
+    if text.isascii() and text.isdecimal() and 0 < int(text[:17]) < 2**53:
+        return int(text)
+    raise NotationError(
+        f"{text[:80]!r} names no change: write latest, all, or the timestamp of one, which the row's page has"
+    )
+
+
+def summary(found: Trace) -> str:
+    """The trace in a sentence."""
+    if found.seconds is None:
+        said = "no run yet"
+    else:
+        said = f"{count_of(len(found.runs), 'run')} in {show_span(found.seconds)}"
+    if found.waiting:
+        said += f", {found.waiting:,} waiting"
+    if found.quarantined:
+        said += f", {found.quarantined:,} in quarantine"
+    return said
+
+
+def show_span(seconds: float) -> str:
+    """A length of time, exact where it is short."""
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f} ms"
+    return f"{seconds:.2f} s" if seconds < 120 else show_age(seconds)
+
+
+def _notes(found: Trace, chain: Chain) -> list[str]:
+    return notes(
+        found, chain, "the chain's chain.yaml", "`percolator trace --depth` goes further", limit=CHANGES
+    )
+
+
+class Drawing:
+    """The trace as lists in lists: a run is drawn where it is first met, and referred to afterwards."""
+
+    def __init__(self, found: Trace, links: Links) -> None:
+        self._links = links
+        self._runs = {run.number: run for run in found.runs}
+        self._met = Counter(outcome.run for outcome in found.outcomes if outcome.run is not None)
+        self._drawn: set[int] = set()
+        begins = [one.timestamp for one in found.changes if one.timestamp is not None]
+        self._begin = min([*begins, *(run.start_timestamp for run in found.runs)], default=0)
+        end = max((run.commit_timestamp for run in found.runs), default=self._begin)
+        self._span = max(1, end - self._begin)
+        self.roots = [self._root(change) for change in found.changes]
+
+    def _root(self, change: Change) -> Root:
+        branches: list[Branch] = []
+        # A stack and no recursion, as the command line's tree: first met in the same order.
+        todo = [(branches, change, outcome, True) for outcome in reversed(change.outcomes)]
+        while todo:
+            place, cause, outcome, top = todo.pop()
+            run = self._runs.get(outcome.run or 0)
+            branch = self._branch(cause, outcome, run, top=top)
+            place.append(branch)
+            if run is None or branch.above:
+                continue
+            self._drawn.add(run.number)
+            pairs = [(one, each) for one in run.changes for each in one.outcomes]
+            branch.more = len(pairs[BRANCHES:]) + run.unfollowed
+            todo += [(branch.children, one, each, False) for one, each in reversed(pairs[:BRANCHES])]
+        when = "" if change.timestamp is None else show_time(change.timestamp, to="microseconds")
+        cell, link = self._cell(change)
+        return Root(cell, link, SAID[change.kind], when, branches)
+
+    def _branch(self, change: Change, outcome: Outcome, run: Run | None, *, top: bool) -> Branch:
+        cell, link = self._cell(change) if not top else ("", None)
+        made = Branch(outcome.observer, cell, link)
+        if run is None:
+            made.state, made.badge = _state(outcome), _BADGES.get(outcome.state, "")
+            if outcome.state == "quarantined":
+                key = self._links.key(change.table, change.row)
+                made.link = self._links.to("quarantine", observer=outcome.observer, row=key)
+            return made
+        made.number = run.number if self._met[run.number] > 1 else None
+        made.again, made.above = outcome.again, run.number in self._drawn
+        made.began = (
+            show_time(run.start_timestamp, to="microseconds")
+            if outcome.lag is None
+            else f"+{show_span(outcome.lag)}"
+        )
+        made.took = show_span(run.seconds)
+        made.seen = _seen(run)
+        made.wrote = _wrote(run)
+        made.start = SCALE * (run.start_timestamp - self._begin) // self._span
+        made.width = max(4, SCALE * (run.commit_timestamp - run.start_timestamp) // self._span)
+        made.start = min(made.start, SCALE - made.width)
+        return made
+
+    def _cell(self, change: Change) -> tuple[str, str | None]:
+        shown = f"{change.table} {self._links.shown(change.table, change.row, 60)} {change.column}"
+        return shown, self._links.cell(change.table, change.row, change.column)
+
+
+def _seen(run: Run) -> str:
+    parts = []
+    if run.changes_seen > 1:
+        parts.append(f"for {count_of(run.changes_seen, 'change')}")
+    if run.revision > 1:
+        parts.append(f"revision {run.revision}")
+    return ", ".join(parts)
+
+
+def _wrote(run: Run) -> list[str]:
+    if not run.recorded:
+        return ["what it wrote is not known"]
+    counts = Counter((f"{cell.table}.{cell.column}", cell.kind) for cell in run.cells)
+    wrote = [
+        (f"{count:,} " if count > 1 else "") + name + ("" if kind == "put" else f" ({SAID[kind]})")
+        for (name, kind), count in counts.most_common(_WROTE)
+    ]
+    rest = run.written - sum(count for _, count in counts.most_common(_WROTE))
+    if rest > 0:
+        wrote.append(f"{count_of(rest, 'cell')} more")
+    return wrote or ["nothing"]
+
+
+def _state(outcome: Outcome) -> str:
+    attempts = count_of(outcome.attempts, "attempt")
+    if outcome.state == "quarantined":
+        error = visible(" ".join((outcome.error or "")[:500].split()))
+        return f"in quarantine after {attempts}: {error}"
+    if outcome.state == "retrying":
+        return f"waits to be tried again, after {attempts} that failed"
+    return _STATES[outcome.state]

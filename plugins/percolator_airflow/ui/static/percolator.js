@@ -25,27 +25,38 @@ function beginLive() {
   setTimeout(look, 1000 * seconds);
 }
 
-function replace(fresh) {
-  for (const old of document.querySelectorAll("[data-live]")) {
+function replace(fresh, all = false) {
+  for (const old of document.querySelectorAll(all ? "[data-live], [data-fresh]" : "[data-live]")) {
     const now = fresh.getElementById(old.id);
-    // What a person works in stays as it is until he leaves it.
-    if (!now || old.contains(document.activeElement) || old.querySelector("details[open]")) continue;
-    if (now.innerHTML !== old.innerHTML) old.replaceChildren(...document.importNode(now, true).childNodes);
+    if (!now || (!all && worked(old)) || now.innerHTML === old.innerHTML) continue;
+    const focused = old.contains(document.activeElement) ? document.activeElement.id : "";
+    old.replaceChildren(...document.importNode(now, true).childNodes);
+    document.getElementById(focused)?.focus({ preventScroll: true });
   }
   document.dispatchEvent(new CustomEvent("percolator:fresh"));
 }
 
-// A form with data-write is sent as JSON, with the header that makes it ours; data-ask is asked before.
+// What a person works in stays as it is until he leaves it. A link with an id keeps the focus all the same.
+function worked(element) {
+  const focused = document.activeElement;
+  if (element.querySelector("details[open], input:checked")) return true;
+  return element.contains(focused) && !(focused.id && focused.matches("a, button"));
+}
+
+// A form with data-write is sent as JSON, with the header that makes it ours; data-ask is asked before. A button
+// of it may have a question, a place to send to (formaction) and a value of its own. Afterwards the page's parts
+// with data-live or data-fresh are drawn anew.
 async function write(form, button) {
-  if (form.dataset.ask && !(await ask(form.dataset.ask, form.dataset.yes))) return;
+  const asks = button?.dataset.ask === undefined ? form : button;
+  if (asks.dataset.ask && !(await ask(asks.dataset.ask, asks.dataset.yes))) return;
   const body = {};
-  for (const [name, value] of new FormData(form)) {
+  for (const [name, value] of new FormData(form, button)) {
     if (name.endsWith("[]")) (body[name.slice(0, -2)] ??= []).push(value);
     else body[name] = value;
   }
   if (button) button.disabled = true;
   try {
-    const answer = await fetch(form.action, {
+    const answer = await fetch(button?.hasAttribute("formaction") ? button.formAction : form.action, {
       method: "POST",
       headers: { "Content-Type": "application/json", "X-Percolator": "1" },
       body: JSON.stringify(body),
@@ -63,7 +74,7 @@ async function write(form, button) {
 async function refresh() {
   document.activeElement?.blur();
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-  if (answer.ok) replace(new DOMParser().parseFromString(await answer.text(), "text/html"));
+  if (answer.ok) replace(new DOMParser().parseFromString(await answer.text(), "text/html"), true);
 }
 
 // A dialog of our own: in Airflow's frame the browser shows none of its own.
@@ -92,4 +103,8 @@ document.addEventListener("submit", (event) => {
   event.preventDefault();
   write(event.target, event.submitter);
 });
-document.addEventListener("DOMContentLoaded", beginLive);
+document.addEventListener("DOMContentLoaded", () => {
+  beginLive();
+  // On a narrow screen the tabs do not all fit.
+  document.querySelector(".tabs [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
+});

@@ -1,0 +1,392 @@
+"""``percolator up``: store, workers and Airflow for a project, on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from percolator_core.cli import output as outputs
+from percolator_core.cli.output import Failure
+from percolator_core.cli.signals import Received, stopping
+from percolator_core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from percolator_core.cli.output import Output
+    from percolator_core.cli.sessions import Child
+    from percolator_core.observers import Chain
+
+_STATE: Final = "state.json"
+_LOOK: Final = 0.1
+"""Seconds between two looks whether somebody wants an end, or something has ended."""
+_START_LIMIT: Final = 300.0
+_WORKER_LIMIT: Final = 60.0
+"""Seconds for a worker to finish, or give back, the runs under way; it takes at most about fifteen."""
+
+
+def up(
+    project: Annotated[
+        Path, typer.Argument(metavar="[PROJECT]", help="The project: the folder with observers/ and dags/.")
+    ] = Path(),
+    *,
+    with_workers: Annotated[
+        bool,
+        typer.Option(
+            "--worker/--no-worker", help="Run a worker for each chain, or leave the work to Airflow's DAGs."
+        ),
+    ] = True,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Where Airflow listens, on 127.0.0.1; 0: any that is free.")
+    ] = 0,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url",
+            envvar="PERCOLATOR_URL",
+            help="The store. Default: an embedded one in PROJECT/.percolator.",
+            rich_help_panel="Store",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Run store, workers and Airflow for a project on this machine, until Ctrl-C or SIGTERM.
+
+    Airflow listens on 127.0.0.1 only, and lets in whoever gets there.
+    """
+    output = outputs.current()
+    output.carry_on = "`percolator up` starts it again"
+    _Up(output, project.resolve(), with_workers, port, url).run()
+
+
+class _Stopped(Exception):
+    """Somebody wants an end while things still start."""
+
+
+@dataclass(slots=True)
+class _Up:
+    """One run of the command."""
+
+    output: Output
+    project: Path
+    with_workers: bool
+    port: int
+    given_url: str | None
+    url: str = ""
+    chains: list[Chain] = field(default_factory=list)
+    children: list[Child] = field(default_factory=list)
+    received: Received = field(default_factory=Received)
+    began: float = 0.0
+
+    @property
+    def folder(self) -> Path:
+        """Where the state and the logs of the command are."""
+        return self.project / ".percolator" / "up"
+
+    @property
+    def home(self) -> Path:
+        """Airflow's."""
+        return self.project / ".percolator" / "airflow"
+
+    @property
+    def address(self) -> str:
+        """Airflow's, for a browser."""
+        from percolator_core.cli.airflow_home import LOOPBACK
+
+        return f"http://{LOOPBACK}:{self.port}"
+
+    def run(self) -> None:
+        """Start everything, wait for the end, end everything."""
+        from percolator_core.cli.airflow_home import program
+        from percolator_core.store.url import absolute
+
+        airflow = program()
+        self.chains = _chains(self.project)
+        self.url = absolute(self.given_url or f"embedded:{self.project / '.percolator'}")
+        self.began = time.monotonic()
+        for folder in (self.project / ".percolator", self.folder, self.home):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (
+            _alone(self.project, self.folder),
+            stopping(lambda: None) as self.received,
+            _hangup(self.received),
+        ):
+            self._end_left_behind()
+            try:
+                self._serve(airflow)
+            except _Stopped:
+                pass
+            finally:
+                # Else the next run ends them.
+                if not any(child.lives() for child in self.children):
+                    (self.folder / _STATE).unlink(missing_ok=True)
+        if self.received.number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.output.result(self._data())
+
+    def _serve(self, airflow: Path) -> None:
+        from percolator_core.database import connect
+        from percolator_core.store.redaction import redacted
+
+        with ExitStack() as stack:
+            with self.output.status("starting: the store") as line:
+                # Held open until everybody else is gone, so that an embedded store is stopped last.
+                for chain in self.chains:
+                    stack.enter_context(connect(self.url, chain.name))
+                self._tell("store ready", store=redacted(self.url))
+                stack.callback(self._stop_workers)
+                if self.with_workers:
+                    line.update("starting: the workers")
+                    self._start_workers()
+                stack.callback(self._stop_airflow)
+                line.update("starting: Airflow's database")
+                self._start_airflow(airflow, line.update)
+            self._tell("airflow ready", url=self.address, seconds=round(time.monotonic() - self.began, 1))
+            self._announce()
+            while not self.received.number:
+                self._look()
+                time.sleep(_LOOK)
+
+    def _start_workers(self) -> None:
+        command = [sys.executable, "-m", "percolator_core", "worker"]
+        # The URL may hold a password, and does not stand on a command line.
+        inherited = {name: value for name, value in os.environ.items() if name != "PERCOLATOR_NAMESPACE"}
+        env = inherited | {"PERCOLATOR_URL": self.url}
+        for chain in self.chains:
+            self._start(f"worker-{chain.name}", [*command, str(chain.path)], env)
+        for worker in self._workers():
+            self._await(partial(_says, worker.log, b"worker started"))
+            self._tell("worker started", chain=worker.name.removeprefix("worker-"))
+
+    def _start_airflow(self, airflow: Path, show: Any) -> None:
+        from percolator_core.cli import airflow_home
+        from percolator_core.private_server import free_port
+
+        if self.port and not _is_free(self.port):
+            raise ConfigurationError(
+                f"port {self.port} is taken: name another --port, or none for a free one"
+            )
+        self.port = self.port or free_port()
+        env = airflow_home.environment(self.home, self.project, self.url, self.port)
+        if not airflow_home.is_migrated(self.home):
+            migration = self._start("database", [str(airflow), "db", "migrate"], env)
+            self._await(lambda: migration.code == 0, migration)
+            self.children.remove(migration)
+            airflow_home.note_migrated(self.home)
+            self._tell("database ready")
+        self.children += airflow_home.start_parts(airflow, self.folder, env, self.project)
+        self._save()
+
+        def well() -> bool:
+            missing = airflow_home.missing_parts(self.port)
+            show(f"starting: {', '.join(name.replace('_', '-') for name in missing)}")
+            return not missing
+
+        self._await(well)
+
+    def _start(self, name: str, command: Sequence[str], env: dict[str, str]) -> Child:
+        from percolator_core.cli.sessions import Child
+
+        child = Child.start(name, command, self.folder / f"{name}.log", env=env, cwd=self.project)
+        self.children.append(child)
+        self._save()
+        return child
+
+    def _await(self, condition: Callable[[], bool], done: Child | None = None) -> None:
+        """Wait for the condition; ``done`` may end in good order meanwhile.
+
+        Raises:
+            _Stopped: a signal came.
+            Failure: a process ended, or it took too long.
+        """
+        until = time.monotonic() + _START_LIMIT
+        while not condition():
+            self._look(done)
+            if time.monotonic() > until:
+                raise Failure(f"not all was ready within {_START_LIMIT:.0f} s: see the logs in {self.folder}")
+            time.sleep(_LOOK)
+
+    def _look(self, done: Child | None = None) -> None:
+        if self.received.number:
+            raise _Stopped
+        for child in self.children:
+            if child.code is not None and not (child is done and child.code == 0):
+                raise Failure(
+                    f"{child.name} ended by itself: {child.last_words().rstrip('.')}; mend that and run "
+                    f"`percolator up` again ({child.log} has the whole story)"
+                )
+
+    def _workers(self) -> list[Child]:
+        return [child for child in self.children if child.name.startswith("worker-")]
+
+    def _stop_airflow(self) -> None:
+        from percolator_core.cli.airflow_home import stop_parts
+
+        with self.output.status("stopping Airflow; Ctrl-C does not wait for its tasks"):
+            stop_parts([child for child in self.children if child not in self._workers()])
+        self._tell("airflow stopped")
+
+    def _stop_workers(self) -> None:
+        with self.output.status("stopping the workers"):
+            _stop_in_order(self._workers())
+        if self._workers():
+            self._tell("workers stopped")
+
+    def _end_left_behind(self) -> None:
+        """End what a predecessor that was killed could not end."""
+        from percolator_core.cli.airflow_home import stop_parts
+        from percolator_core.cli.sessions import Child
+
+        kept = _state(self.folder).get("children", {})
+        left = [
+            child
+            for name, (pid, born) in kept.items()
+            if (child := Child.left_behind(name, pid, born, self.folder / f"{name}.log")) is not None
+        ]
+        if left:
+            self._tell("ending what an earlier run left behind", processes=[child.name for child in left])
+            stop_parts([child for child in left if not child.name.startswith("worker-")])
+            _stop_in_order([child for child in left if child.name.startswith("worker-")])
+
+    def _save(self) -> None:
+        state = {
+            "pid": os.getpid(),
+            "url": self.address,
+            "children": {child.name: [child.pid, child.born] for child in self.children},
+        }
+        draft = self.folder / f"{_STATE}.new"
+        draft.write_text(json.dumps(state))
+        draft.replace(self.folder / _STATE)
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        import structlog
+
+        structlog.get_logger("percolator.up").info(event, **fields)
+
+    def _announce(self) -> None:
+        if self.output.as_json:
+            return  # it stands in the log line, and in the result at the end
+        data = self._data()
+        self.output.result(
+            None,
+            "",
+            f"Airflow   {self.address}   for whoever is on this machine, without a login",
+            f"chains    {', '.join(data['chains'])}",
+            f"workers   {'one a chain' if self.with_workers else 'none: DAGs do the work'}",
+            f"store     {data['store']}",
+            f"logs      {self.folder}",
+            "",
+            "Ctrl-C stops it all.",
+        )
+        sys.stdout.flush()
+
+    def _data(self) -> dict[str, Any]:
+        from percolator_core.store.redaction import redacted
+
+        return {
+            "project": str(self.project),
+            "url": self.address if self.port else None,
+            "store": redacted(self.url),
+            "chains": [chain.name for chain in self.chains],
+            "workers": self.with_workers,
+            "seconds": round(time.monotonic() - self.began, 1),
+        }
+
+
+def _chains(project: Path) -> list[Chain]:
+    """The chains in the project's observers, without their code.
+
+    Raises:
+        ConfigurationError: there is none, or something is wrong with one's declarations.
+    """
+    from percolator_core.observers import Chain
+
+    found = sorted(path.parent for path in (project / "observers").glob("*/chain.yaml"))
+    if not found:
+        raise ConfigurationError(
+            f"{project} has no chain in observers/NAME/chain.yaml: name a project's folder, or make one with "
+            "`percolator init DIR`"
+        )
+    return [Chain.load(path, import_functions=False) for path in found]
+
+
+@contextmanager
+def _alone(project: Path, folder: Path) -> Iterator[None]:
+    from percolator_core.store.folder import Lock
+
+    lock = Lock(folder / "up.lock")
+    try:
+        if not lock.take(fcntl.LOCK_EX):
+            state = _state(folder)
+            raise Failure(
+                f"`percolator up` runs for {project} already: open {state.get('url', 'it')}, or end it with "
+                f"Ctrl-C where it runs (process {state.get('pid', 'unknown')})"
+            )
+        yield
+    finally:
+        lock.close()
+
+
+def _is_free(port: int) -> bool:
+    from percolator_core.cli.airflow_home import LOOPBACK
+
+    with socket.socket() as probe:
+        # As the server does, so that connections that have ended are not in the way.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def _says(log: Path, words: bytes) -> bool:
+    return words in log.read_bytes()
+
+
+def _stop_in_order(workers: Sequence[Child]) -> None:
+    """End workers; their runs under way are finished or given back. Nothing of them runs afterwards."""
+    from percolator_core.cli.sessions import await_end
+
+    try:
+        for worker in workers:
+            worker.tell(signal.SIGTERM)
+        await_end(workers, _WORKER_LIMIT)
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    try:
+        state = json.loads((folder / _STATE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+@contextmanager
+def _hangup(received: Received) -> Iterator[None]:
+    """A closed terminal ends everything in order, too, unless the caller ignores that (nohup)."""
+    before = signal.getsignal(signal.SIGHUP)
+    if before is not signal.SIG_IGN:
+
+        def take(number: int, _: Any) -> None:
+            received.number = received.number or number
+
+        signal.signal(signal.SIGHUP, take)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)

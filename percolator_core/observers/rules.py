@@ -1,0 +1,76 @@
+"""What all declarations share: unknown keys are refused, nothing is coerced, durations are texts."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+
+from percolator_core.notation.times import UNIT_SECONDS
+from percolator_core.observers.yaml_file import describe, quoted
+
+DURATION_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$"
+LENGTH_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h|d)$"
+
+_LONGEST_SECONDS: Final = 24 * 3600.0
+_LONGEST_LENGTH: Final = 3660 * 86_400.0
+
+
+class Declaration(BaseModel):
+    """The rules that every declaration shares: unknown keys are refused, and it never changes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def parse_duration(value: object) -> float:
+    """Seconds in a duration such as ``"50ms"`` or ``"2m"``, from 1 ms to 24 h. Raises ValueError."""
+    if not isinstance(value, str):
+        hint = f"; did you mean '{value}s'?" if isinstance(value, int) and not isinstance(value, bool) else ""
+        raise ValueError(f"expected a duration such as 50ms, 10s, 2m or 1h, not {describe(value)}{hint}")
+    if not re.fullmatch(DURATION_PATTERN, value):
+        raise ValueError(f"{quoted(value)} is not a duration; write a number and a unit: 50ms, 10s, 2m or 1h")
+    number, unit = re.split(r"(?=[a-z])", value, maxsplit=1)
+    seconds = float(number) * UNIT_SECONDS[unit]
+    if not 0.001 <= seconds <= _LONGEST_SECONDS:
+        raise ValueError(f"{quoted(value)} is out of range; write a duration from 1ms to 24h")
+    return seconds
+
+
+def parse_length(value: object) -> float:
+    """Seconds in a length such as ``"10s"`` or ``"2d"``, from 1 ms to ten years; raises ValueError.
+
+    In Python it may be a timedelta as well.
+    """
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif not isinstance(value, str):
+        hint = f"; did you mean '{value}s'?" if isinstance(value, int) and not isinstance(value, bool) else ""
+        raise ValueError(f"expected a length such as 10s, 2m, 1h or 7d, not {describe(value)}{hint}")
+    elif not re.fullmatch(LENGTH_PATTERN, value):
+        raise ValueError(f"{quoted(value)} is not a length; write a number and a unit: 10s, 2m, 1h or 7d")
+    else:
+        number, unit = re.split(r"(?=[a-z])", value, maxsplit=1)
+        seconds = float(number) * {**UNIT_SECONDS, "d": 86_400.0}[unit]
+    if not 0.001 <= seconds <= _LONGEST_LENGTH:
+        raise ValueError(f"{quoted(str(value))} is out of range; write a length from 1ms to 3660d")
+    return seconds
+
+
+def _length_or_none(value: object) -> float | None:
+    return None if value is None else parse_length(value)
+
+
+Duration = Annotated[
+    float, BeforeValidator(parse_duration), WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN})
+]
+Length = Annotated[
+    float, BeforeValidator(parse_length), WithJsonSchema({"type": "string", "pattern": LENGTH_PATTERN})
+]
+"""A duration that may be longer than a day."""
+OptionalLength = Annotated[
+    float | None,
+    BeforeValidator(_length_or_none),
+    WithJsonSchema({"type": ["string", "null"], "pattern": LENGTH_PATTERN}),
+]

@@ -1,0 +1,64 @@
+"""Percolator's chains in Airflow: scheduled, seen and operated.
+
+>>> from percolator_airflow import chain_dags
+>>> globals().update(chain_dags("observers/webindex"))
+
+Airflow finds the rest by itself: the connection type ``percolator``, ``@task.percolator``, assets
+``percolator://…``, and the pages.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from percolator_airflow.assets import dirty_asset, table_asset
+    from percolator_airflow.dags.factory import chain_dags
+    from percolator_airflow.hook import PercolatorHook
+    from percolator_airflow.operators.drain import DrainOperator
+    from percolator_airflow.operators.garbage import CollectGarbageOperator
+    from percolator_airflow.operators.load import LoadOperator
+    from percolator_airflow.operators.locks import ResolveLocksOperator
+    from percolator_airflow.operators.monitor import MonitorOperator
+    from percolator_airflow.sensors import IdleSensor
+    from percolator_airflow.triggers import DirtyTrigger
+
+__all__ = [
+    "CollectGarbageOperator",
+    "DirtyTrigger",
+    "DrainOperator",
+    "IdleSensor",
+    "LoadOperator",
+    "MonitorOperator",
+    "PercolatorHook",
+    "ResolveLocksOperator",
+    "chain_dags",
+    "dirty_asset",
+    "table_asset",
+]
+
+_HOMES = {
+    "assets": ("dirty_asset", "table_asset"),
+    "dags.factory": ("chain_dags",),
+    "hook": ("PercolatorHook",),
+    "operators.drain": ("DrainOperator",),
+    "operators.garbage": ("CollectGarbageOperator",),
+    "operators.load": ("LoadOperator",),
+    "operators.locks": ("ResolveLocksOperator",),
+    "operators.monitor": ("MonitorOperator",),
+    "sensors": ("IdleSensor",),
+    "triggers": ("DirtyTrigger",),
+}
+_HOME_OF = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: each process of Airflow imports what it needs, no more."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,98 @@
+"""A chain's folder as tasks of Airflow use it, and the project that its functions are imported from.
+
+Functions are imported from the current directory, as on the command line. A task runs in a directory of
+Airflow's choosing, so it enters the project for as long as it needs the chain's code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from percolator_core.errors import ConfigurationError
+from percolator_core.observers import Chain
+
+if TYPE_CHECKING:
+    from os import PathLike
+    from types import ModuleType
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFolder:
+    """A chain's folder and its project's, both absolute; ``declared`` is the chain without its code."""
+
+    path: Path
+    project: Path
+    declared: Chain
+
+    @classmethod
+    def of(cls, path: str | PathLike[str], project: str | PathLike[str] | None = None) -> ChainFolder:
+        """Read the chain in the folder ``path``; imports none of its code and touches no store.
+
+        Args:
+            path: the folder with chain.yaml; a relative one is looked for from the current directory.
+            project: the folder that its functions are imported from. When None, the nearest one, from the
+                chain's upwards, in which the module of the chain's first function is a file; if there is
+                none, as when it is installed, the one above the chain's.
+
+        Raises:
+            ConfigurationError: with one line for each thing that is wrong with the chain's declarations, or
+                ``project`` is no folder.
+        """
+        folder = Path(path).expanduser().absolute()
+        if project is not None and not Path(project).expanduser().is_dir():
+            raise ConfigurationError(f"the project {str(project)!r} is not a folder: mend the path")
+        declared = Chain.load(folder, import_functions=False)
+        place = Path(project).expanduser().absolute() if project is not None else _project(folder, declared)
+        return cls(folder, place, declared)
+
+    @property
+    def name(self) -> str:
+        """The chain's name."""
+        return self.declared.name
+
+    @contextmanager
+    def imported(self) -> Iterator[Chain]:
+        """The chain with its code; the project is the current directory meanwhile.
+
+        Afterwards all is as before, also what was imported from the project: where several tasks share one
+        process, as in ``dag.test()``, another project's modules may have the same names.
+
+        Raises:
+            ConfigurationError: something is wrong with the chain, now that its code is known.
+        """
+        known, paths = set(sys.modules), list(sys.path)
+        try:
+            with chdir(self.project):
+                # In front, so that nothing in Airflow's own folders hides the project's modules.
+                sys.path.insert(0, str(self.project))
+                yield Chain.load(self.path)
+        finally:
+            sys.path[:] = paths
+            for name in [name for name in sys.modules if name not in known]:
+                if _is_within(sys.modules[name], self.project):
+                    del sys.modules[name]
+
+
+def _project(folder: Path, chain: Chain) -> Path:
+    for observer in chain.observers.values():
+        parts = observer.function_name.partition(":")[0].split(".")
+        for place in (folder, *folder.parents):
+            module = place.joinpath(*parts)
+            if module.with_name(f"{module.name}.py").is_file() or (module / "__init__.py").is_file():
+                return place
+        break
+    return folder.parent
+
+
+def _is_within(module: ModuleType, folder: Path) -> bool:
+    # Installed packages may live below the project, in its .venv, and are nobody's to forget.
+    places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+    return any(
+        place and Path(place).is_relative_to(folder) and "site-packages" not in Path(place).parts
+        for place in places
+    )

@@ -1,0 +1,1 @@
+"""The four DAGs of a chain, made from its declaration."""

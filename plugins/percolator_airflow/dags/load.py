@@ -1,0 +1,181 @@
+"""``<chain>_load``: the declared sources, or what a run by hand names, each loaded by a task of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import DAG, AssetAlias, Param, get_current_context, task
+from airflow.sdk.exceptions import AirflowFailException
+
+from percolator_airflow.assets import table_asset
+from percolator_airflow.operators.load import LoadOperator
+from percolator_core.observers.scheduling import FORMATS
+
+if TYPE_CHECKING:
+    from percolator_airflow.dags.factory import Plan
+    from percolator_core.observers.scheduling import LoadDeclaration
+
+OTHER: Final = "load_other"
+"""The task for tables that no declared source is for."""
+
+_OF_A_SOURCE: Final = ("format", "key", "columns", "base_url", "delimiter", "encoding", "delete_missing")
+_COUNTS: Final = ("read", "new", "changed", "unchanged", "repeated", "deleted", "bad")
+
+Input = dict[str, Any]
+"""The arguments of one `LoadOperator`."""
+
+
+def load_dag(plan: Plan) -> DAG:
+    """The DAG that loads a chain's sources: for each of their tables a task, mapped over its sources."""
+    block = plan.settings.load
+    declared = [_input(source.model_dump()) for source in block.sources]
+    tables = list(dict.fromkeys(source.table for source in block.sources))
+    known = sorted({*tables, *(table.name for table in plan.chain.tables)})
+    tasks = {table: f"load_{re.sub(r'[^A-Za-z0-9_.-]', '_', table)}" for table in tables}
+    conn_id, namespace = plan.settings.connection, plan.settings.namespace or plan.chain.name
+    with plan.dag(
+        "load",
+        block,
+        f"Loads for {plan.chain.name}",
+        schedule=plan.timetable(block.schedule),
+        params=form(block, tables, known),
+    ) as dag:
+
+        @task(doc="What is loaded into the table: the declared sources, or those of the form.")
+        def inputs(table: str | None) -> list[Input]:
+            found = chosen(declared, known, get_current_context()["params"])
+            return [
+                one
+                for one in found
+                if one["table"] == table or (table is None and one["table"] not in tables)
+            ]
+
+        shared = {"master": block.master, "width": block.width, **plan.place()}
+        loads = []
+        for table, task_id in tasks.items():
+            loads.append(
+                LoadOperator.partial(
+                    task_id=task_id,
+                    outlets=[table_asset(table, conn_id, namespace)],
+                    map_index_template=_SHOWN,
+                    **shared,
+                ).expand_kwargs(inputs.override(task_id=f"inputs_of_{task_id[5:]}")(table))
+            )
+
+        alias = AssetAlias(f"{plan.chain.name}_loaded")
+
+        def note(context: Any, result: Mapping[str, Any]) -> None:
+            context["outlet_events"][alias].add(table_asset(result["table"], conn_id, namespace))
+
+        loads.append(
+            LoadOperator.partial(
+                task_id=OTHER, outlets=[alias], post_execute=note, map_index_template=_SHOWN, **shared
+            ).expand_kwargs(inputs.override(task_id="inputs_of_other")(None))
+        )
+
+        @task(trigger_rule="none_failed", doc="What was loaded in all, and what was put aside.")
+        def report(reports: Sequence[Any]) -> dict[str, Any]:
+            return told([one for some in reports for one in some or ()])
+
+        report([load.output for load in loads])
+    return dag
+
+
+_SHOWN: Final = "{{ task.sources | join(', ') if task.sources is not string else task.sources }}"
+
+
+def form(block: LoadDeclaration, tables: Sequence[str], known: Sequence[str]) -> dict[str, Param]:
+    """The parameters of a run, as Airflow's form shows them; with none given, what is declared is loaded."""
+    only = tables[0] if len(tables) == 1 else known[0] if len(known) == 1 else None
+    text = ["null", "string"]
+    return {
+        "paths": Param(
+            None,
+            type=["null", "array"],
+            items={"type": "string"},
+            title="Files, folders or patterns",
+            description="One a line. Leave it empty to load what the chain declares.",
+        ),
+        "table": Param(
+            only, type=text, examples=list(known), title="Table", description="That they are loaded into."
+        ),
+        "format": Param(
+            None,
+            type=text,
+            enum=[None, *FORMATS],
+            title="Format",
+            description="When left out, what the suffixes say.",
+        ),
+        "key": Param(
+            None,
+            type=text,
+            title="Key",
+            description="The field that holds the row key: jsonl, csv and parquet into raw tables.",
+        ),
+        "columns": Param(
+            None,
+            type=text,
+            title="Columns",
+            description="FIELD[=COLUMN],…: load these fields only, under these names.",
+        ),
+        "base_url": Param(
+            None, type=text, title="Base URL", description="What the row keys of html start with."
+        ),
+        "delimiter": Param(None, type=text, title="Delimiter", description="Of csv."),
+        "encoding": Param(None, type=text, title="Encoding", description="Of csv."),
+        "null_text": Param("", type=text, title="Null", description="The csv field that stands for no cell."),
+        "delete_missing": Param(
+            None,
+            type=text,
+            title="Delete what is missing",
+            description="Rows whose keys begin so, and that the source no longer has, are deleted.",
+        ),
+        "aside": Param(
+            block.aside, type=text, title="Put aside", description="The folder for malformed records."
+        ),
+        "max_bad": Param(
+            block.max_bad,
+            type=["null", "integer"],
+            minimum=0,
+            title="Most malformed records",
+            description="More of them and the load fails; any number when empty.",
+        ),
+    }
+
+
+def chosen(declared: Sequence[Input], known: Sequence[str], params: Mapping[str, Any]) -> list[Input]:
+    """What a run loads, by its parameters.
+
+    Raises:
+        AirflowFailException: the parameters name files and no table.
+    """
+    run = {"aside": params.get("aside") or None, "max_bad": params.get("max_bad")}
+    paths = [path for path in params.get("paths") or () if path.strip()]
+    if not paths:
+        return [{**one, **run} for one in declared]
+    table = params.get("table")
+    if not table:
+        raise AirflowFailException(
+            f"the run names files and no table: add the parameter table, one of {', '.join(known)}"
+        )
+    source = {name: params.get(name) or None for name in _OF_A_SOURCE}
+    null_text = params.get("null_text") or ""
+    return [{"table": table, "sources": paths, **source, "null_text": null_text, **run}]
+
+
+def told(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The sums of all loads of a run by table, and the files of what was put aside."""
+    tables: dict[str, dict[str, int]] = {}
+    for one in reports:
+        sums = tables.setdefault(one["table"], dict.fromkeys(_COUNTS, 0))
+        for name in _COUNTS:
+            sums[name] += one[name]
+    return {"tables": tables, "aside": [one["aside"] for one in reports if one["aside"]]}
+
+
+def _input(source: Mapping[str, Any]) -> Input:
+    """The operator's arguments of a declared source."""
+    rest = {name: value for name, value in source.items() if name != "paths"}
+    return {**rest, "sources": list(source["paths"])}

@@ -1,0 +1,57 @@
+"""``<chain>_maintain``: stale locks are resolved and old versions collected, a part of the tablets a task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.sdk import DAG, task
+
+from percolator_airflow.failures import plain_failures
+from percolator_airflow.hook import PercolatorHook
+from percolator_airflow.operators.garbage import CollectGarbageOperator
+from percolator_airflow.operators.locks import ResolveLocksOperator
+from percolator_core.keys import tablet_number
+
+if TYPE_CHECKING:
+    from percolator_airflow.dags.factory import Plan
+    from percolator_core.database import Database
+
+
+def maintain_dag(plan: Plan) -> DAG:
+    """The DAG that tidies a chain's tables. Its parts may run in any order, side by side, and again."""
+    block, place = plan.settings.maintain, plan.place()
+    conn_id, namespace, name = place["conn_id"], place["namespace"], plan.chain.name
+    parts = block.parts
+    schedule = plan.timetable(block.schedule)
+    with plan.dag("maintain", block, f"Clean-up of {plan.chain.name}", schedule=schedule) as dag:
+
+        @task(doc="The tablets that are there, cut into parts.")
+        def tablets() -> list[list[list[str | int]]]:
+            hook = PercolatorHook(conn_id, namespace, default_namespace=name)
+            with plain_failures(), hook.get_conn() as db:
+                return cut(tablets_of(db), parts)
+
+        found = tablets()
+        locks = ResolveLocksOperator.partial(
+            task_id="resolve_locks", older_than=block.older_than, **place
+        ).expand(tablets=found)
+        garbage = CollectGarbageOperator.partial(task_id="collect_garbage", keep=block.keep, **place).expand(
+            tablets=found
+        )
+        locks >> garbage
+    return dag
+
+
+def tablets_of(db: Database) -> list[list[str | int]]:
+    """Every tablet of a namespace, as table and number."""
+    return [
+        [definition.name, tablet_number(tag)]
+        for definition in db.tables()
+        for tag in db.catalog.table(definition.name).tags
+    ]
+
+
+def cut(tablets: list[list[str | int]], parts: int) -> list[list[list[str | int]]]:
+    """At most so many parts of about the same number, of which none is empty."""
+    # Every so many-th: a large table's tablets are spread over all parts.
+    return [part for start in range(parts) if (part := tablets[start::parts])]

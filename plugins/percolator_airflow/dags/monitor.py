@@ -1,0 +1,35 @@
+"""``<chain>_monitor``: how the chain is, against thresholds, and a drain where nobody is at work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow.sdk import DAG
+
+from percolator_airflow.operators.monitor import MonitorOperator, StartDrainOperator
+
+if TYPE_CHECKING:
+    from percolator_airflow.dags.factory import Plan
+
+LOOK: Final = "look"
+
+
+def monitor_dag(plan: Plan) -> DAG:
+    """The DAG that looks after a chain."""
+    block = plan.settings.monitor
+    schedule = plan.timetable(block.schedule)
+    with plan.dag("monitor", block, f"Look-out for {plan.chain.name}", schedule=schedule) as dag:
+        look = MonitorOperator(
+            task_id=LOOK,
+            thresholds=block.thresholds,
+            on_breach=block.on_breach,
+            history=block.history,
+            **plan.place(),
+        )
+        if block.drain and plan.settings.observe.enabled:
+            start = StartDrainOperator(
+                task_id="start_drain", look=LOOK, trigger_dag_id=plan.ids["observe"], retries=0
+            )
+            # A teardown: it runs whatever became of the look, whose result alone is the run's.
+            look >> start.as_teardown()
+    return dag

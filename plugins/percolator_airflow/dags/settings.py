@@ -1,0 +1,94 @@
+"""The ``airflow:`` block of a chain, with what a DAG file says in Python laid over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import yaml
+
+from percolator_core.errors import ConfigurationError
+from percolator_core.observers import Chain
+from percolator_core.observers.explain import validate
+from percolator_core.observers.rules import Declaration
+from percolator_core.observers.scheduling import Scheduling
+from percolator_core.observers.yaml_file import Problems, YamlFile, did_you_mean, quoted
+
+AnyDeclaration = TypeVar("AnyDeclaration", bound=Declaration)
+
+PARTS: Final = ("load", "observe", "monitor", "maintain")
+
+
+def merged(chain: Chain, given: Mapping[str, Any]) -> Scheduling:
+    """The chain's block with what is ``given`` laid over it, key by key.
+
+    Args:
+        chain: the chain.
+        given: keys and values as in the block; durations may be timedeltas, paths may be paths, and False in
+            place of a part leaves that DAG out. None is nothing said.
+
+    Raises:
+        ConfigurationError: with one line for each thing that is wrong in ``given``.
+    """
+    said = {name: value for name, value in given.items() if value is not None}
+    for part in PARTS:
+        if said.get(part) is False:
+            said[part] = {"enabled": False}
+        elif isinstance(said.get(part), Mapping):
+            said[part] = dict(said[part])
+    problems = Problems()
+    # No file: complaints name the argument, not a line.
+    file = YamlFile("chain_dags(…)", said, yaml.MappingNode("tag:yaml.org,2002:map", []))
+    over = validate(Scheduling, file, problems)
+    problems.raise_if_any()
+    assert over is not None, "what could not be read is a problem, raised above"
+    _check_names(chain, over, file, problems)
+    problems.raise_if_any()
+    return laid_over(chain.scheduling, over)
+
+
+def laid_over(base: AnyDeclaration, over: AnyDeclaration) -> AnyDeclaration:
+    """``base`` with the fields that are set in ``over``; of parts of theirs only those that are set there."""
+    changed: dict[str, Any] = {}
+    for name in over.model_fields_set:
+        before, value = getattr(base, name), getattr(over, name)
+        if isinstance(value, Declaration):
+            value = laid_over(before, value)
+        elif isinstance(value, dict) and isinstance(before, dict) and _has_declarations(value):
+            value = before | {
+                key: laid_over(before[key], one) if key in before else one for key, one in value.items()
+            }
+        changed[name] = value
+    return base.model_copy(update=changed)
+
+
+def _has_declarations(value: Mapping[str, Any]) -> bool:
+    return any(isinstance(one, Declaration) for one in value.values())
+
+
+def _check_names(chain: Chain, over: Scheduling, file: YamlFile, problems: Problems) -> None:
+    """As `Chain.load` does it for the block. Typed tables are not known here: a task finds them missing."""
+    tables = [table.name for table in chain.tables]
+    for position, source in enumerate(over.load.sources):
+        if source.table not in tables and not chain.schemas:
+            mend = did_you_mean(source.table, tables) or f"; it has {', '.join(tables)}"
+            problems.add(
+                file.problem(
+                    ("load", "sources", position, "table"),
+                    f"the chain has no table {quoted(source.table)}{mend}",
+                )
+            )
+    for name in over.monitor.thresholds.observers:
+        if name not in chain.observers:
+            mend = did_you_mean(name, chain.observers) or f"; it has {', '.join(sorted(chain.observers))}"
+            problems.add(
+                file.problem(
+                    ("monitor", "thresholds", "observers", name),
+                    f"the chain has no observer {quoted(name)}{mend}",
+                )
+            )
+
+
+def refuse(problem: str) -> ConfigurationError:
+    """The error for an argument that no model reads."""
+    return ConfigurationError(f"chain_dags(…): {problem}")

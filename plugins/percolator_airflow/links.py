@@ -1,0 +1,42 @@
+"""Links from tasks to the pages of their chain."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from airflow.sdk import BaseOperatorLink
+from airflow.sdk.configuration import conf
+
+from percolator_airflow.names import URL_PREFIX
+
+
+class ChainLink(BaseOperatorLink):
+    """The chain's graph, with what waits at each observer."""
+
+    name = "Chain"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
+        """The page's URL; the front page's for a task without a chain."""
+        return page_url(_chain_of(operator))
+
+
+class QuarantineLink(BaseOperatorLink):
+    """The cells on which the chain's observers keep failing."""
+
+    name = "Quarantine"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
+        """The page's URL; the front page's for a task without a chain."""
+        chain = _chain_of(operator)
+        return page_url(chain, "quarantine") if chain else page_url(chain)
+
+
+def page_url(chain: str, page: str = "") -> str:
+    """The URL of a chain's page, with what Airflow's own URL begins with."""
+    base = conf.get("api", "base_url", fallback="/").rstrip("/")
+    return f"{base}{URL_PREFIX}/{quote(chain, safe='')}/{page}" if chain else f"{base}{URL_PREFIX}/"
+
+
+def _chain_of(operator: Any) -> str:
+    return str(getattr(operator, "chain_name", "") or "")

@@ -1,0 +1,1 @@
+"""Operators: load, drain, resolve locks, collect garbage, monitor."""

@@ -1,0 +1,118 @@
+"""What of a chain's state is a breach, told in one sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from percolator_core.notation.amounts import count_of, show_age, show_size
+
+if TYPE_CHECKING:
+    from percolator_core.observers.scheduling import ObserverThresholds, ThresholdsDeclaration
+    from percolator_core.status import HeldLock, ObserverStatus, Status
+
+FEWEST_RUNS: Final = 10
+"""Runs that a failure rate is told of; one bad run of one would be 100 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """An observer's runs since the namespace began: those that committed, and those that raised."""
+
+    ran: int
+    failures: int
+
+
+def breaches(
+    now: Status,
+    before: Mapping[str, Runs],
+    locks: Sequence[HeldLock],
+    thresholds: ThresholdsDeclaration,
+) -> list[str]:
+    """One sentence for each thing that is beyond its threshold.
+
+    Args:
+        now: the state.
+        before: the runs of each observer at the look before; without those that were not known then.
+        locks: the oldest ones, oldest first.
+        thresholds: what is allowed.
+    """
+    found: list[str] = []
+    for observer in now.observers:
+        found += _of_observer(observer, before.get(observer.name), _own(observer.name, thresholds))
+    found += _of_locks(locks, thresholds)
+    found += _of_store(now, thresholds)
+    return found
+
+
+def _own(name: str, thresholds: ThresholdsDeclaration) -> ObserverThresholds:
+    """What holds for one observer: its own numbers where it has some."""
+    own = thresholds.observers.get(name)
+    if own is None:
+        return thresholds
+    return own.model_copy(
+        update={
+            field: getattr(thresholds, field)
+            for field in type(own).model_fields
+            if field not in own.model_fields_set
+        }
+    )
+
+
+def _of_observer(now: ObserverStatus, before: Runs | None, allowed: ObserverThresholds) -> Iterator[str]:
+    if allowed.backlog is not None and now.backlog > allowed.backlog:
+        yield f"{now.name}: {count_of(now.backlog, 'cell')} wait, more than {allowed.backlog:,}"
+    if allowed.oldest is not None and now.oldest is not None and now.oldest > allowed.oldest:
+        yield (
+            f"{now.name}: a cell has waited for {show_age(now.oldest)}, longer than "
+            f"{show_age(allowed.oldest)}: start workers or a drain, or see what its runs fail for"
+        )
+    if allowed.quarantine is not None and now.failed > allowed.quarantine:
+        yield (
+            f"{now.name}: {count_of(now.failed, 'cell')} in quarantine, more than {allowed.quarantine:,}: "
+            "see why, mend it, and put them back or discard them"
+        )
+    rate = failure_rate(now, before)
+    if allowed.failure_rate is not None and rate is not None and rate > allowed.failure_rate:
+        yield (
+            f"{now.name}: {rate:.0%} of its runs since the last look failed, more than "
+            f"{allowed.failure_rate:.0%}"
+        )
+
+
+def failure_rate(now: ObserverStatus, before: Runs | None) -> float | None:
+    """The share of the runs since ``before`` that raised; None where there were few, or it is not known."""
+    if before is None:
+        return None
+    ran, failures = now.ran - before.ran, now.failures - before.failures
+    # Below zero where the namespace was made anew in between.
+    if ran < 0 or failures < 0 or ran + failures < FEWEST_RUNS:
+        return None
+    return failures / (ran + failures)
+
+
+def _of_locks(locks: Sequence[HeldLock], allowed: ThresholdsDeclaration) -> Iterator[str]:
+    limit = allowed.lock_age
+    old = [lock for lock in locks if limit is not None and lock.age > limit]
+    if old:
+        whose = "whose owner is alive" if old[0].owner_alive else "whose owner is gone"
+        yield (
+            f"{count_of(len(old), 'lock')} older than {show_age(limit)}, the oldest {show_age(old[0].age)} "
+            f"in {old[0].table}, {whose}: see to it that maintenance runs"
+        )
+
+
+def _of_store(now: Status, allowed: ThresholdsDeclaration) -> Iterator[str]:
+    memory, limit = now.store.memory, allowed.memory
+    # A share of a limit that the store does not have allows anything.
+    most = limit * now.store.memory_limit if isinstance(limit, float) else limit
+    if most and memory > most:
+        of = f" of {show_size(now.store.memory_limit)}" if isinstance(limit, float) else ""
+        yield (
+            f"the store holds {show_size(memory)}{of}, more than {show_size(most)}: collect garbage, or give "
+            "it more memory"
+        )
+    working = sum(not worker.until_idle for worker in now.workers)
+    if working < allowed.workers:
+        yield f"{count_of(working, 'continuous worker')} alive, fewer than {allowed.workers}: start some"

@@ -1,0 +1,123 @@
+"""The chain as a drawing with what is going on in it: the library's svg, dressed for our pages."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from html import escape
+from typing import Final
+
+from markupsafe import Markup
+
+from percolator_airflow.ui.links import Links
+from percolator_airflow.ui.standing import Standing, show_rate
+from percolator_core.notation.amounts import show_age
+from percolator_core.observers import Chain
+from percolator_core.observers.layout import Box, Drawing, Room, lay_out
+from percolator_core.observers.style import subtitle
+from percolator_core.observers.svg import Dress, parts
+
+_ROOM: Final = Room(width=208.0, height=84.0)
+_INSET: Final = 12.0
+_LINES: Final = (39.0, 56.0, 73.0)
+"""Where the lines below the name stand."""
+
+
+class _Layouts:
+    """Drawings of chains that did not change; placing the boxes of a large one takes a while."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[Chain, Drawing]] = {}
+
+    def of(self, chain: Chain) -> Drawing:
+        with self._lock:
+            known = self._known.get(str(chain.path))
+            if known is None or known[0] is not chain:
+                known = self._known[str(chain.path)] = (chain, lay_out(chain.graph, _ROOM))
+            return known[1]
+
+
+_layouts: Final = _Layouts()
+
+
+def draw(chain: Chain, standings: Mapping[str, Standing], links: Links) -> Markup:
+    """The chain's graph, each observer with its figures, each box a link."""
+    drawing = _layouts.of(chain)
+
+    def dress(box: Box) -> Dress:
+        if box.attributes["kind"] == "observer":
+            return _observer(box, standings.get(box.node), links)
+        table = box.attributes["table"]
+        href = links.table(table, "rows")
+        # By its position: a name of a column may be anything.
+        number = next(index for index, one in enumerate(drawing.boxes) if one is box)
+        return Dress(href, f"{box.node}: the rows of {table}", f"column-{number}")
+
+    made = parts(drawing, dress)
+    left, top, width, height = made.view
+    # Everything in it that people wrote was escaped by `parts` and by `_observer`.
+    return Markup(  # noqa: S704
+        f'<svg class="chain" role="group" aria-label="The chain as a drawing" width="{width:.0f}" '
+        f'height="{height:.0f}" viewBox="{left:.0f} {top:.0f} {width:.0f} {height:.0f}">{made.body}</svg>'
+    )
+
+
+def _observer(box: Box, standing: Standing | None, links: Links) -> Dress:
+    name = f"observer-{box.node}"
+    if standing is None:
+        return Dress(f"#row-{box.node}", f"{box.node}: nothing is known of it", name, "is-inactive")
+    now = standing.now
+    href = links.to("quarantine", observer=box.node) if now.failed else f"#row-{box.node}"
+    return Dress(href, told(standing), name, f"is-{standing.state}", _inside(box, standing))
+
+
+def told(standing: Standing) -> str:
+    """All figures in a sentence, for those who hear the page."""
+    now, rate = standing.now, standing.rate
+    facts = [f"{standing.word}: {standing.why}", f"backlog {now.backlog:,}"]
+    if now.oldest is not None:
+        facts.append(f"oldest {show_age(now.oldest)}")
+    if rate is not None:
+        facts.append(f"{show_rate(rate.runs)} runs a second")
+    facts.append(f"{now.failed:,} in quarantine")
+    return f"{now.name}, {'; '.join(facts)}"
+
+
+def _inside(box: Box, standing: Standing) -> str:
+    now, rate, right = standing.now, standing.rate, box.width - _INSET
+    first, second, third = _LINES
+    lines = [
+        f'<use class="sign" href="#sign-{standing.state}" x="{_INSET - 1:g}" y="10" width="13" height="13"/>',
+        _text("state", _INSET, first, _doing(standing)),
+    ]
+    if rate is not None:
+        lines.append(_text("end", right, first, f"{show_rate(rate.runs)} runs/s"))
+    lines.append(_text("", _INSET, second, f"backlog {_brief(now.backlog)}"))
+    if now.oldest is not None:
+        lines.append(_text("end", right, second, f"oldest {show_age(now.oldest)}"))
+    if now.failed:
+        lines.append(_text("failed", _INSET, third, f"{_brief(now.failed)} in quarantine"))
+    else:
+        lines.append(_text("faint", _INSET, third, subtitle(box.attributes)))
+    return "".join(lines)
+
+
+def _doing(standing: Standing) -> str:
+    """The state's word; of failures that go on, how many."""
+    rate = standing.rate
+    return standing.word + (
+        f" {show_rate(rate.failures)}/s" if rate is not None and rate.failures > 0 else ""
+    )
+
+
+def _brief(number: int) -> str:
+    """A number in the room of six digits; the table has all of them."""
+    for unit, length in (("G", 10**9), ("M", 10**6)):
+        if number >= length:
+            return f"{number / length:.2f} {unit}"
+    return f"{number:,}"
+
+
+def _text(classes: str, x: float, y: float, text: str) -> str:
+    return f'<text class="fact {classes}" x="{x:g}" y="{y:g}">{escape(text)}</text>'

@@ -1,0 +1,97 @@
+// The drawing's size and place. Without this file it is there in full size, and scrolls.
+"use strict";
+
+document.addEventListener("DOMContentLoaded", () => {
+  const pane = document.querySelector(".pane");
+  if (!pane) return;
+  const sheet = document.getElementById("drawing");
+  const drawing = () => sheet.querySelector("svg.chain");
+  const size = () => ({ width: Number(drawing().getAttribute("width")), height: Number(drawing().getAttribute("height")) });
+  const kept = `percolator:zoom:${location.pathname}`;
+  let zoom = 1;
+
+  function fitting() {
+    const { width, height } = size();
+    const high = Number.parseFloat(getComputedStyle(pane).maxHeight) || height;
+    return Math.min(1, (pane.clientWidth - 18) / width, Math.max((high - 18) / height, 0.1));
+  }
+
+  // The sheet stays when its drawing is replaced, so what is set on it does, too. What is in the middle stays there.
+  function setZoom(to) {
+    const next = Math.min(2.5, Math.max(0.1, to));
+    const x = (pane.scrollLeft + pane.clientWidth / 2) / zoom;
+    const y = (pane.scrollTop + pane.clientHeight / 2) / zoom;
+    zoom = next;
+    sheet.style.zoom = zoom;
+    pane.scrollTo(x * zoom - pane.clientWidth / 2, y * zoom - pane.clientHeight / 2);
+    try {
+      sessionStorage.setItem(kept, zoom);
+    } catch {
+      // A browser that keeps nothing begins anew with each page.
+    }
+  }
+
+  function find(name) {
+    for (const old of sheet.querySelectorAll(".found")) old.classList.remove("found");
+    const box = name && document.getElementById(`observer-${name}`);
+    if (!box) return;
+    box.classList.add("found");
+    if (zoom < 0.8) setZoom(1);
+    box.scrollIntoView({ block: "nearest", inline: "center" });
+    const place = box.getBoundingClientRect();
+    const frame = pane.getBoundingClientRect();
+    pane.scrollBy(place.x + place.width / 2 - frame.x - frame.width / 2, place.y + place.height / 2 - frame.y - frame.height / 2);
+  }
+
+  const choice = document.querySelector("[data-find]");
+  choice.addEventListener("change", () => find(choice.value));
+  document.addEventListener("percolator:fresh", () => {
+    document.getElementById(`observer-${choice.value}`)?.classList.add("found");
+  });
+
+  const ways = { in: () => zoom * 1.25, out: () => zoom / 1.25, fit: fitting, full: () => 1 };
+  for (const button of document.querySelectorAll("[data-zoom]")) {
+    button.addEventListener("click", () => setZoom(ways[button.dataset.zoom]()));
+  }
+  pane.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey) return;
+    event.preventDefault();
+    setZoom(zoom * Math.exp(-event.deltaY / 400));
+  }, { passive: false });
+
+  // The ground between the boxes can be dragged.
+  let from = null;
+  pane.addEventListener("pointerdown", (event) => {
+    if (event.pointerType !== "mouse" || event.button !== 0 || event.target.closest("a")) return;
+    from = { x: event.clientX + pane.scrollLeft, y: event.clientY + pane.scrollTop };
+    pane.setPointerCapture(event.pointerId);
+    pane.classList.add("dragged");
+  });
+  pane.addEventListener("pointermove", (event) => {
+    if (from) pane.scrollTo(from.x - event.clientX, from.y - event.clientY);
+  });
+  for (const end of ["pointerup", "pointercancel"]) {
+    pane.addEventListener(end, () => {
+      from = null;
+      pane.classList.remove("dragged");
+    });
+  }
+
+  // Small enough to be read as a whole: all of it. Else in full size, to be scrolled.
+  document.querySelector(".tools").hidden = false;
+  const before = Number(sessionStorage.getItem(kept));
+  if (pane.clientWidth > 0) setZoom(before || (fitting() >= 0.72 ? fitting() : 1));
+  // It begins at the left, where the chain does.
+  const first = drawing().querySelector(".node").getBoundingClientRect();
+  pane.scrollTo(0, first.y + first.height / 2 - pane.getBoundingClientRect().y - pane.clientHeight / 2 + pane.scrollTop);
+});
+
+// The table without those observers that have nothing to do.
+document.addEventListener("DOMContentLoaded", () => {
+  const choice = document.querySelector("[data-busy]");
+  if (!choice) return;
+  choice.parentElement.hidden = false;
+  choice.addEventListener("change", () => {
+    document.getElementById("figures").classList.toggle("busy", choice.checked);
+  });
+});

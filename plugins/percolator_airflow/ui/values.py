@@ -1,0 +1,124 @@
+"""Values as pages show them: text, pretty JSON or a dump of bytes, cut to a size.
+
+Characters that turn the direction of text, or are not seen at all, are written by their numbers: a value must
+not look like another one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from percolator_core.notation.typedtext import show_typed
+from percolator_core.schema.definition import TableDefinition
+from percolator_core.schema.types import column_type
+
+LONGEST: Final = 20_000
+"""Characters of a value on the page of its row."""
+
+LINE: Final = 140
+"""Characters of a value in a list."""
+
+_LARGEST_JSON: Final = 200_000
+"""Bytes of a value that is still looked at as JSON."""
+
+_DUMPED: Final = 16
+"""Bytes in a line of a dump."""
+
+_KEPT: Final = frozenset("\n\t\u200d")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A value on a page. ``size`` is in bytes; ``cut`` tells that ``text`` is not all of it."""
+
+    kind: Literal["text", "json", "bytes", "null", "deleted"]
+    text: str
+    size: int
+    cut: bool = False
+
+
+def show(definition: TableDefinition, column: str, value: bytes | None, longest: int = LONGEST) -> Shown:
+    """A cell's value on the page of its row; None is a deleted cell, or a null of a typed table."""
+    if value is None:
+        return Shown("null" if definition.is_typed else "deleted", "", 0)
+    kind = definition.by_name[column].type if column in definition.by_name else "bytes"
+    if definition.is_typed and kind not in {"bytes", "str", "json"}:
+        return Shown("text", show_typed(definition, column, decoded(definition, column, value)), len(value))
+    found = None if kind == "str" else _as_json(value, longest)
+    if found is not None:
+        return found
+    text = as_text(value[: 4 * longest], cut=len(value) > 4 * longest)
+    if text is None:
+        return _dump(value, longest)
+    return Shown("text", visible(text[:longest]), len(value), len(text) > longest or len(value) > 4 * longest)
+
+
+def show_line(definition: TableDefinition, column: str, value: bytes | None, longest: int = LINE) -> Shown:
+    """A cell's value in a line of a list."""
+    if value is None:
+        return Shown("null" if definition.is_typed else "deleted", "", 0)
+    kind = definition.by_name[column].type if column in definition.by_name else "bytes"
+    if definition.is_typed and kind not in {"bytes", "str", "json"}:
+        line = show_typed(definition, column, decoded(definition, column, value))
+        return Shown("text", line[:longest], len(value), len(line) > longest)
+    text = as_text(value[: 4 * longest], cut=len(value) > 4 * longest)
+    if text is None:
+        return Shown("bytes", value[: longest // 4].hex(" "), len(value), len(value) > longest // 4)
+    line = visible(" ".join(text.split()))
+    return Shown("text", line[:longest], len(value), len(line) > longest or len(value) > 4 * longest)
+
+
+def decoded(definition: TableDefinition, column: str, value: bytes) -> Any:
+    """A typed cell's Python value."""
+    return column_type(definition.by_name[column].type).decode(value)
+
+
+def as_text(data: bytes, *, cut: bool = False) -> str | None:
+    """The text that the bytes are, None when they are none; ``cut`` text may end within a character."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        if not cut or error.start < len(data) - 4:
+            return None
+        text = data[: error.start].decode()
+    # Control characters are a sign of something else, but for those that texts have.
+    return None if re.search(r"[\x00-\x08\x0e-\x1f]", text) else text
+
+
+def visible(text: str) -> str:
+    """The text with every character seen that would not be, or that would move others."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter
+        if letter.isprintable() or letter in _KEPT or unicodedata.category(letter) == "Zs"
+        else "␍"
+        if letter == "\r"
+        else f"⟨U+{ord(letter):04X}⟩"
+        for letter in text
+    )
+
+
+def _as_json(value: bytes, longest: int) -> Shown | None:
+    if len(value) > _LARGEST_JSON or value[:1] not in {b"{", b"["}:
+        return None
+    try:
+        text = json.dumps(json.loads(value), ensure_ascii=False, indent=2)
+    except (ValueError, RecursionError):
+        return None
+    return Shown("json", visible(text[:longest]), len(value), len(text) > longest)
+
+
+def _dump(value: bytes, longest: int) -> Shown:
+    """Bytes as people look at them: where, in hexadecimal, and what of it is ASCII."""
+    most = max(_DUMPED, longest // 10)
+    lines = []
+    for start in range(0, min(len(value), most), _DUMPED):
+        part = value[start : start + _DUMPED]
+        plain = "".join(chr(byte) if 32 <= byte < 127 else "·" for byte in part)
+        lines.append(f"{start:06x}  {part.hex(' '):<{3 * _DUMPED - 1}}  {plain}")
+    return Shown("bytes", "\n".join(lines), len(value), len(value) > most)

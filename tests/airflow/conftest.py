@@ -1,0 +1,173 @@
+"""An Airflow of this process's own: its home, its database, and what it changes put back after each file.
+
+Airflow reads its environment and configures logging, structlog and warnings while it is imported, which
+happens once in a process, together with tests of other folders. So no module imports it at its top: the
+fixture `airflow_home` comes first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from tests.airflow.running import Dags, forget_runs
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+# Airflow and what it brings warn of each other; our own code still may not.
+_WARNINGS = pytest.mark.filterwarnings(
+    "default", "error:::percolator_core(\\.|$)", "error:::percolator_airflow(\\.|$)", "error:::tests(\\.|$)"
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(_WARNINGS)
+
+
+@dataclass
+class Globals:
+    """What the import of Airflow, and its tasks, change for the whole process."""
+
+    environment: dict[str, str]
+    path: list[str]
+    structlog: dict[str, Any] | None
+    handlers: list[logging.Handler]
+    level: int
+    showwarning: Any
+    captured: Any
+    """``logging`` keeps the original of `warnings.showwarning` there while it captures warnings."""
+
+    @classmethod
+    def now(cls) -> Globals:
+        root = logging.getLogger()
+        return cls(
+            dict(os.environ),
+            list(sys.path),
+            structlog.get_config() if structlog.is_configured() else None,
+            list(root.handlers),
+            root.level,
+            warnings.showwarning,
+            getattr(logging, "_warnings_showwarning", None),
+        )
+
+    def put_back(self) -> None:
+        for name in set(os.environ) - set(self.environment):
+            del os.environ[name]
+        os.environ.update(self.environment)
+        sys.path[:] = self.path
+        structlog.reset_defaults()
+        if self.structlog is not None:
+            structlog.configure(**self.structlog)
+        root = logging.getLogger()
+        root.handlers[:] = self.handlers
+        root.setLevel(self.level)
+        warnings.showwarning = self.showwarning
+        logging._warnings_showwarning = self.captured  # type: ignore[attr-defined]
+
+
+@dataclass
+class Home:
+    """One a process: workers of pytest-xdist are processes, so each has a database of its own."""
+
+    folder: Path
+    airflow: Globals | None = field(default=None)
+    """As Airflow set things up, to go on with in the next file."""
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "AIRFLOW_HOME": str(self.folder),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.folder / "dags"),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(self.folder / "plugins"),
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "AIRFLOW__CORE__FERNET_KEY": "",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.folder / 'airflow.db'}",
+            "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.folder / "logs"),
+            "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
+            "AIRFLOW__API_AUTH__JWT_SECRET": "no secret " * 8,
+            "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+            "AIRFLOW__METRICS__STATSD_ON": "False",
+        }
+
+    def enter(self) -> None:
+        if self.airflow is not None:
+            self.airflow.put_back()
+            return
+        os.environ.update(self.environment())
+        (self.folder / "dags").mkdir()
+        (self.folder / "plugins").mkdir()
+        import airflow  # noqa: F401 - reads its environment now
+        from airflow.utils.db import initdb
+
+        initdb()
+        _disposed()
+
+
+def _disposed() -> None:
+    from airflow import settings
+
+    assert settings.engine is not None
+    settings.engine.dispose()
+
+
+_HOMES: list[Home] = []
+
+
+def _home() -> Home:
+    if not _HOMES:
+        _HOMES.append(Home(Path(tempfile.mkdtemp(prefix="pc-airflow-"))))
+    return _HOMES[0]
+
+
+def pytest_unconfigure() -> None:
+    for home in _HOMES:
+        if home.airflow is not None:
+            with contextlib.suppress(Exception):
+                _disposed()
+        shutil.rmtree(home.folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def airflow_home() -> Iterator[Path]:
+    """AIRFLOW_HOME, with an empty folder ``dags`` and a database of its own; Airflow may be imported now."""
+    before = Globals.now()
+    home = _home()
+    try:
+        home.enter()
+        yield home.folder
+    finally:
+        home.airflow = Globals.now()
+        before.put_back()
+        for entry in (home.folder / "dags").iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+@pytest.fixture
+def dags(airflow_home: Path) -> Iterator[Dags]:
+    """The folder of DAGs, empty before and after."""
+    folder = airflow_home / "dags"
+    modules = set(sys.modules)
+    yield Dags(folder)
+    forget_runs()
+    for entry in folder.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    for name in set(sys.modules) - modules:
+        file = getattr(sys.modules[name], "__file__", None)
+        if name.startswith("unusual_prefix_") or (file and Path(file).is_relative_to(folder)):
+            del sys.modules[name]

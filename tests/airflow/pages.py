@@ -1,0 +1,146 @@
+"""The pages without a whole Airflow: chains whose DAGs are in its database, and browsers that are logged in.
+
+Nothing of Airflow is imported before a function here runs, as conftest.py asks for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.testclient import TestClient
+
+BUNDLE = "dags-folder"
+WRITE = {"X-Percolator": "1"}
+"""What a program sends that changes something."""
+PAGE = {"Accept": "text/html"}
+"""What a browser sends that wants a page."""
+
+
+def write_chain(folder: Path, name: str, tables: str, observers: Mapping[str, str]) -> Path:
+    """A chain's folder: ``tables`` as in chain.yaml, and for each observer the lines of its own file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "chain.yaml").write_text(f"version: 1\nchain: {name}\ntables: {tables}\n", encoding="utf-8")
+    for observer, lines in observers.items():
+        text = f"version: 1\nobserver: {observer}\nfunction: steps:{observer}\n{lines}\n"
+        (folder / f"{observer}.yaml").write_text(text, encoding="utf-8")
+    return folder
+
+
+def give_dag(chain: Path, name: str, **fields: str | None) -> None:
+    """Put the DAG of the chain's observers into Airflow's database, as its DAG processor does."""
+    from airflow.dag_processing.collection import update_dag_parsing_results_in_db
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.sdk import DAG, BaseOperator
+    from airflow.serialization.serialized_objects import LazyDeserializedDAG
+    from airflow.utils.session import create_session
+
+    class Drain(BaseOperator):  # type: ignore[misc]  # Airflow's types are not looked at
+        template_fields = ("chain", "project", "conn_id", "namespace")
+
+        def __init__(self, **kwargs: Any) -> None:
+            values = {field: kwargs.pop(field, None) for field in self.template_fields}
+            super().__init__(**kwargs)
+            for field, value in values.items():
+                setattr(self, field, value)
+
+        def execute(self, context: Any) -> None:
+            """Never runs."""
+
+    fields = {"conn_id": "percolator_default", "namespace": name, "project": None} | fields
+    with DAG(
+        f"{name}_observe",
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        schedule=None,
+        tags=["percolator", name],
+    ) as dag:
+        Drain(task_id="until_idle", chain=str(chain), **fields)
+    dag.fileloc, dag.relative_fileloc = __file__, f"{name}.py"
+    errors: dict[tuple[str, str], str] = {}
+    with create_session() as session:
+        if session.get(DagBundleModel, BUNDLE) is None:
+            session.add(DagBundleModel(name=BUNDLE))
+            session.flush()
+        serialized = LazyDeserializedDAG.from_dag(dag)
+        update_dag_parsing_results_in_db(BUNDLE, None, [serialized], errors, None, set(), session=session)
+        # The processor writes a DAG twice a minute at most; here each call is another moment.
+        SerializedDagModel.write_dag(serialized, BUNDLE, session=session)
+    assert not errors
+
+
+def forget_dags() -> None:
+    """No DAG is left in Airflow's database."""
+    from airflow.models.dag import DagModel
+    from airflow.models.dag_version import DagVersion
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import delete
+
+    with create_session() as session:
+        for model in (SerializedDagModel, DagVersion, DagModel):
+            session.execute(delete(model))
+
+
+@contextmanager
+def connection_to(url: str, conn_id: str = "percolator_default", **extra: Any) -> Iterator[None]:
+    """An Airflow connection of the type percolator, while the block runs."""
+    name = f"AIRFLOW_CONN_{conn_id.upper()}"
+    before = os.environ.get(name)
+    os.environ[name] = json.dumps({"conn_type": "percolator", "host": url, "extra": extra})
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+@dataclass
+class Site:
+    """The pages, as ``make_app`` makes them, and a client for each kind of user."""
+
+    app: FastAPI
+
+    def token(self, role: str | None, name: str = "somebody") -> str:
+        """What Airflow gives to a user who logs in: VIEWER, USER, OP or ADMIN; None may do nothing."""
+        from airflow.api_fastapi.app import get_auth_manager
+        from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+        return str(get_auth_manager().generate_jwt(SimpleAuthManagerUser(username=name, role=role)))
+
+    def anonymous(self, **settings: Any) -> TestClient:
+        """Somebody who has not logged in."""
+        from starlette.testclient import TestClient
+
+        return TestClient(self.app, **settings)
+
+    def as_(self, role: str | None, **settings: Any) -> TestClient:
+        """A browser with the cookie that Airflow sets."""
+        client = self.anonymous(**settings)
+        client.cookies.set("_token", self.token(role))
+        return client
+
+
+@contextmanager
+def site() -> Iterator[Site]:
+    """The pages; their connections to stores are closed in the end."""
+    from airflow.api_fastapi.app import init_auth_manager
+
+    from percolator_airflow.ui.app import make_app
+    from percolator_airflow.ui.stores import stores
+
+    init_auth_manager()
+    try:
+        yield Site(make_app())
+    finally:
+        stores.close()

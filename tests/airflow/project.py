@@ -1,0 +1,112 @@
+"""A small project with a chain of its own, and a connection to a store of its own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from percolator_core import Database, Worker, connect
+
+CONN_ID = "words"
+
+FILES = {
+    "observers/words/chain.yaml": """\
+version: 1
+chain: words
+tables:
+  docs: {tablets: 4}
+  sums: {tablets: 2}
+""",
+    "observers/words/first.yaml": """\
+version: 1
+observer: first
+observe: docs.text
+function: MODULE.steps:first
+writes: [docs.seen]
+retry: {attempts: 2, backoff: 10ms}
+""",
+    "observers/words/second.yaml": """\
+version: 1
+observer: second
+observe: docs.seen
+function: MODULE.steps:second
+writes: [sums.count]
+""",
+    "MODULE/steps.py": """\
+import pathlib
+import time
+
+
+def first(t, cell):
+    word, _, rest = t.get(cell.table, cell.row, cell.column).decode().partition(" ")
+    if word == "boom":
+        raise ValueError("no such word")
+    if word == "held":
+        pathlib.Path(rest, cell.row.decode()).touch()
+        time.sleep(1)
+    t.set(cell.table, cell.row, "seen", b"yes")
+
+
+def second(t, cell):
+    before = int(t.get("sums", b"all", "count") or 0)
+    t.set("sums", b"all", "count", str(before + 1).encode())
+""",
+}
+
+
+@dataclass
+class Words:
+    """The project, and its store. Each has a module of its own: modules stay where they were imported."""
+
+    folder: Path
+    url: str
+    module: str
+
+    @property
+    def chain(self) -> str:
+        return str(self.folder / "observers/words")
+
+    def connect(self, namespace: str = "words") -> Database:
+        return connect(self.url, namespace)
+
+    def put(self, *texts: str) -> None:
+        with self.connect() as db:
+            for number, text in enumerate(texts):
+                with db.transaction() as t:
+                    t.set("docs", f"row{number}", "text", text.encode())
+
+    def activate(self) -> None:
+        """Make the tables, and have writers leave marks, as any drain does."""
+        from percolator_airflow.chains import ChainFolder
+
+        with ChainFolder.of(self.chain).imported() as chain, self.connect() as db:
+            chain.create_tables(db)
+
+    def drain(self) -> None:
+        from percolator_airflow.chains import ChainFolder
+
+        with ChainFolder.of(self.chain).imported() as chain, self.connect() as db:
+            Worker(db, chain).run_until_idle(20)
+
+    def counted(self) -> int:
+        with self.connect() as db:
+            return int(db.snapshot().get("sums", b"all", "count") or 0)
+
+
+def make_project(folder: Path, url: str) -> Words:
+    module = f"m{uuid4().hex[:8]}"
+    for name, text in FILES.items():
+        path = folder / name.replace("MODULE", module)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace("MODULE", module), encoding="utf-8")
+    return Words(folder, url, module)
+
+
+def set_connection(monkeypatch: pytest.MonkeyPatch, conn_id: str = CONN_ID, **fields: Any) -> None:
+    """A connection as the environment of Airflow's processes gives it."""
+    monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps({"conn_type": "percolator", **fields}))

@@ -1,0 +1,335 @@
+"""The operators: what they do, what they say, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from percolator_core import connect
+from percolator_core.status import backlog
+from tests.airflow.project import CONN_ID, Words, make_project, set_connection
+from tests.core.servers import free_port, until
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Words]:
+    url = f"embedded:{tmp_path}/store"
+    set_connection(monkeypatch, host=url)
+    with connect(url):
+        yield make_project(tmp_path / "project", url)
+
+
+def drain(words: Words, **arguments: Any) -> Any:
+    from percolator_airflow import DrainOperator
+
+    return DrainOperator(
+        **{"task_id": "drain", "chain": words.chain, "conn_id": CONN_ID, "engine": "local", **arguments}
+    )
+
+
+class TestDrain:
+    def test_runs_all_observers_and_tells_what_they_did(self, words: Words) -> None:
+        here = Path.cwd()
+        words.activate()
+        words.put("a", "b", "boom")
+        done = drain(words).execute({})
+        assert {name: done[name] for name in ("ran", "failed", "quarantined", "left")} == {
+            "ran": 4,
+            "failed": 2,
+            "quarantined": 1,
+            "left": 0,
+        }
+        assert done["observers"]["second"]["ran"] == 2
+        assert json.loads(json.dumps(done)) == done
+        assert words.counted() == 2
+        assert Path.cwd() == here
+        assert not any(words.module in name for name in sys.modules)
+        assert str(words.folder) not in sys.path
+
+    def test_runs_the_named_ones_alone(self, words: Words) -> None:
+        words.activate()
+        words.put("a", "b")
+        assert drain(words, observers=["first"]).execute({})["observers"].keys() == {"first"}
+        with words.connect() as db:
+            from percolator_airflow.chains import ChainFolder
+
+            assert backlog(db, ChainFolder.of(words.chain).declared) == {"first": 0, "second": 2}
+
+    def test_makes_the_tables_and_starts_no_spark_when_there_is_nothing_to_do(
+        self, words: Words, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: Any, **__: Any) -> None:
+            raise AssertionError("Spark was started")
+
+        monkeypatch.setattr("percolator_core.spark.drainer.drain", refuse)
+        assert drain(words, engine="spark").execute({})["ran"] == 0
+        words.put("a")  # the tables are there, and the observers active
+        assert drain(words).execute({})["ran"] == 2
+
+    def test_fails_when_its_budget_is_spent_and_the_next_try_carries_on(self, words: Words) -> None:
+        from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+        words.activate()
+        words.put("a")
+        with pytest.raises(
+            AirflowException, match=r"the budget of 0 s is spent: 0 runs are done, and 1 cells"
+        ) as e:
+            drain(words, budget=0).execute({})
+        assert not isinstance(e.value, AirflowFailException)
+        assert drain(words).execute({})["ran"] == 2
+
+    def test_takes_a_relative_folder_from_the_dags(self, words: Words, dags: Any) -> None:
+        dags.write("mine/x.py", "")
+        (dags.folder / "mine/chain").symlink_to(words.chain)
+        dags.write(
+            "mine/d.py",
+            f"""
+from airflow.sdk import DAG
+from percolator_airflow import DrainOperator
+with DAG("relative", schedule=None):
+    DrainOperator(
+        task_id="drain", chain="chain", project={str(words.folder)!r}, conn_id="words", engine="local"
+    )
+""",
+        )
+        assert dags.run(dags.load()["relative"]) == {"drain": "success"}
+
+    @pytest.mark.spark
+    def test_runs_in_spark(self, words: Words) -> None:
+        words.activate()
+        words.put("a", "b", "c")
+        done = drain(words, engine="spark", master="local[2,4]", tasks=2).execute({})
+        assert (done["ran"], done["left"]) == (6, 0)
+        assert words.counted() == 3
+
+
+class TestWhatIsWrong:
+    """Each ends within seconds, with one sentence; what a person has to mend is not tried again."""
+
+    def failure(self, operator: Any, *, final: bool = True, limit: float = 30) -> str:
+        from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+        began = time.monotonic()
+        with pytest.raises(AirflowException) as caught:
+            operator.execute({})
+        assert time.monotonic() - began < limit
+        assert isinstance(caught.value, AirflowFailException) == final
+        assert caught.value.__cause__ is None
+        assert caught.value.__suppress_context__
+        return str(caught.value)
+
+    def test_connection_that_is_missing(self, words: Words) -> None:
+        assert self.failure(drain(words, conn_id="nowhere")) == (
+            "there is no connection 'nowhere': add one of the type percolator under Admin, Connections, or "
+            "set AIRFLOW_CONN_NOWHERE"
+        )
+
+    def test_store_that_does_not_answer(self, words: Words, monkeypatch: pytest.MonkeyPatch) -> None:
+        set_connection(monkeypatch, host="127.0.0.1", port=free_port())
+        assert "127.0.0.1" in self.failure(drain(words), final=False)
+
+    def test_observer_that_is_not_there(self, words: Words) -> None:
+        assert self.failure(drain(words, observers=["frist"])) == (
+            "the chain 'words' has no observer 'frist': it has first, second"
+        )
+
+    def test_chain_that_does_not_validate(self, words: Words) -> None:
+        path = Path(words.chain, "first.yaml")
+        path.write_text(path.read_text().replace("docs.text", "dosc.text"))
+        assert "dosc" in self.failure(drain(words))
+
+    def test_function_that_cannot_be_imported(self, words: Words) -> None:
+        (words.folder / words.module / "steps.py").write_text("import no_such_thing\n")
+        assert "no_such_thing" in self.failure(drain(words))
+
+    def test_master_that_does_not_answer(self, words: Words) -> None:
+        words.activate()
+        words.put("a")
+        master = f"spark://127.0.0.1:{free_port()}"
+        said = self.failure(drain(words, engine="spark", master=master), final=False)
+        assert said.startswith(f"no Spark master answers at {master}")
+
+    @pytest.mark.spark
+    def test_master_that_spark_does_not_know(
+        self, words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # Java's log stays, as the sentence says
+        words.activate()
+        words.put("a")
+        said = self.failure(drain(words, engine="spark", master="yran"), limit=60)
+        assert said.startswith("Spark's Java did not start: ")
+        assert "Master must" in said
+
+    @pytest.mark.parametrize("budget", ["soon", -1])
+    def test_budget_that_cannot_be(self, words: Words, budget: Any) -> None:
+        assert "budget is a number of seconds" in self.failure(drain(words, budget=budget))
+
+    def test_table_that_is_not_declared(self, words: Words) -> None:
+        from percolator_airflow import LoadOperator
+
+        load = LoadOperator(task_id="load", chain=words.chain, conn_id=CONN_ID, table="dcos", sources="x.csv")
+        assert self.failure(load) == "the chain 'words' declares no table 'dcos': it has docs, sums"
+
+    def test_source_that_is_not_there(self, words: Words) -> None:
+        from percolator_airflow import LoadOperator
+
+        load = LoadOperator(task_id="load", chain=words.chain, conn_id=CONN_ID, table="docs", sources="x.csv")
+        assert "'x.csv' is not there" in self.failure(load)
+
+    @pytest.mark.parametrize("tablets", ["docs", [["docs", "x"]], [["nowhere", 0]], [["docs", 99]]])
+    def test_tablets_that_cannot_be(self, words: Words, tablets: Any) -> None:
+        from percolator_airflow import CollectGarbageOperator, ResolveLocksOperator
+
+        words.activate()
+        for kind in (CollectGarbageOperator, ResolveLocksOperator):
+            self.failure(kind(task_id="x", chain=words.chain, conn_id=CONN_ID, tablets=tablets))
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            ({"engine": "flink"}, "spark or local"),
+            ({"width": 0}, "width is 1 or more"),
+            ({"tasks": 0}, "tasks"),
+        ],
+    )
+    def test_arguments_are_refused_where_the_dag_is_written(
+        self, words: Words, arguments: dict[str, Any], said: str
+    ) -> None:
+        with pytest.raises(ValueError, match=said):
+            drain(words, **arguments)
+
+
+class TestCleaning:
+    def test_garbage_of_all_tablets_in_parts(self, words: Words) -> None:
+        from percolator_airflow import CollectGarbageOperator
+
+        words.activate()
+        for _ in range(3):
+            words.put("a", "b", "c")
+        kind: dict[str, Any] = {"chain": words.chain, "conn_id": CONN_ID, "keep": 0}
+        parts = [[["docs", number]] for number in range(4)]
+        done = [CollectGarbageOperator(task_id="x", tablets=part, **kind).execute({}) for part in parts]
+        assert sum(one["versions"] for one in done) >= 6
+        assert json.loads(json.dumps(done)) == done
+
+    def test_locks_of_the_dead(self, words: Words) -> None:
+        from percolator_airflow import ResolveLocksOperator
+        from percolator_core.status import locks
+        from tests.core.servers import commit_of, die
+
+        words.activate()
+        db = words.connect()
+        transaction = db.begin()
+        transaction.set("docs", "row", "text", b"x")
+        commit_of(transaction).prewrite()
+        die(db)
+        with words.connect() as other:
+            assert len(locks(other)) == 1
+            operator = ResolveLocksOperator(task_id="x", chain=words.chain, conn_id=CONN_ID, older_than=0)
+            assert operator.execute({}) == {"committed": 0, "rolled_back": 1, "live": 0}
+            assert not locks(other)
+
+
+@pytest.mark.spark
+class TestLoad:
+    def test_loads_and_puts_malformed_records_aside(self, words: Words, airflow_home: Path) -> None:
+        from airflow.sdk.exceptions import AirflowFailException
+
+        from percolator_airflow import LoadOperator
+
+        (words.folder / "in.jsonl").write_text(
+            '{"id": "a", "text": "one"}\n{"id": "b", "text": "two"}\nbad\n'
+        )
+        load: dict[str, Any] = {
+            "task_id": "load",
+            "chain": words.chain,
+            "conn_id": CONN_ID,
+            "table": "docs",
+            "key": "id",
+            "sources": "in.jsonl",
+            "master": "local[2,4]",
+        }
+        report = LoadOperator(**load).execute({})
+        assert {name: report[name] for name in ("read", "new", "bad")} == {"read": 3, "new": 2, "bad": 1}
+        assert Path(report["aside"]).parent == airflow_home / "percolator/aside/words"
+        assert json.loads(json.dumps(report)) == report
+        assert LoadOperator(**load).execute({})["unchanged"] == 2
+        with pytest.raises(AirflowFailException, match="1 records are malformed and 0 are allowed"):
+            LoadOperator(**load, max_bad=0).execute({})
+        assert drain(words).execute({})["ran"] == 4
+
+
+KILLED = """
+import sys, signal, json
+from percolator_airflow import DrainOperator
+
+settings = {"chain": sys.argv[1], "engine": sys.argv[2], **json.loads(sys.argv[3])}
+task = DrainOperator(task_id="drain", conn_id="words", **settings)
+# As Airflow's task runner does.
+signal.signal(signal.SIGTERM, lambda *_: task.on_kill())
+try:
+    task.execute({})
+except Exception as error:
+    print(type(error).__name__, error)
+else:
+    print("not killed")
+"""
+
+
+class TestKilled:
+    """SIGTERM: the runs under way are finished, the others wait for the next drain, and Spark is gone."""
+
+    @pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+    def test_finishes_the_runs_under_way(self, words: Words, engine: str, tmp_path: Path) -> None:
+        begun = tmp_path / "begun"
+        begun.mkdir()
+        words.activate()
+        words.put(*[f"held {begun}"] * 12)
+        settings: dict[str, Any] = {"width": 1, "observers": ["first"]}
+        if engine == "spark":
+            settings |= {"tasks": 2, "master": "local[2,4]"}
+        process = subprocess.Popen(
+            [sys.executable, "-c", KILLED, words.chain, engine, json.dumps(settings)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'plugins'}"},
+            start_new_session=True,
+        )
+        try:
+            until(lambda: any(begun.iterdir()), 120)
+            process.send_signal(signal.SIGTERM)
+            said, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            process.wait()
+        assert "AirflowException the task was killed: what it did stays" in said
+        with words.connect() as db:
+            done = {row for row, _ in db.snapshot().scan("docs", columns=["seen"])}
+        assert 1 <= len(done) < 12
+        assert {path.name.encode() for path in begun.iterdir()} == done
+        # Java was in the session that the process had begun, and is no more.
+        until(lambda: not _members(process.pid), 30)
+
+
+def _members(session: int) -> list[int]:
+    import psutil
+
+    found = []
+    for one in psutil.process_iter():
+        try:
+            if os.getsid(one.pid) == session and one.status() != psutil.STATUS_ZOMBIE:
+                found.append(one.pid)
+        except (OSError, psutil.Error):
+            continue
+    return found

@@ -1,0 +1,541 @@
+"""The overview, the live graph and the plots: what they say of a chain, and what they cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+import percolator_core as percolator
+from percolator_core import Chain, Worker
+from percolator_core.samples import record
+from percolator_core.status import ObserverStatus, status
+from tests.airflow.pages import PAGE, Site, connection_to, forget_dags, give_dag, site, write_chain
+from tests.core.servers import Server, binaries
+
+TABLES = "{docs: {tablets: 2}, out: {tablets: 2}}\nairflow: {monitor: {thresholds: {backlog: 40}}}"
+OBSERVERS = {
+    "split": "observe: docs.text\nwrites: [out.part]\nretry: {attempts: 1}",
+    "join": "observe: out.part\nwrites: [out.sum]\ndescription: Puts parts together.",
+}
+
+
+class Reader(HTMLParser):
+    """What a page consists of: each element with its attributes, and the text of it."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+
+def row_of(page: str, observer: str) -> dict[str, str]:
+    """The figures of an observer in the table, by the names of the columns."""
+    found = re.search(rf'<tr [^>]*id="row-{observer}">(.*?)</tr>', page, re.DOTALL)
+    assert found is not None
+    cells = re.findall(r'<td [^>]*data-name="([^"]*)"[^>]*>(.*?)</td>', found[1], re.DOTALL)
+    return {name: " ".join(re.sub(r"<[^>]*>", " ", text).split()) for name, text in cells}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server(next(iter(binaries().values())))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def pages(server: Server, airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with ExitStack() as stack:
+        stack.enter_context(connection_to(server.unix))
+        stack.callback(forget_dags)
+        yield stack.enter_context(site())
+
+
+class Web:
+    """A chain with a database of its own, seen by somebody who may see all."""
+
+    def __init__(self, name: str, folder: Path, db: percolator.Database, pages: Site) -> None:
+        self.name, self.folder, self.db = name, folder, db
+        self.chain = Chain.load(folder, import_functions=False)
+        self.client = pages.as_("VIEWER", follow_redirects=False)
+
+    def look(self, path: str = "") -> str:
+        answer = self.client.get(f"/{self.name}/{path}", headers=PAGE)
+        assert answer.status_code == 200, answer.text
+        return str(answer.text)
+
+    def write(self, count: int, first: int = 0) -> None:
+        with self.db.transaction() as t:
+            for number in range(first, first + count):
+                t.set("docs", f"d{number}", "text", b"x")
+
+    def work(self, *observers: str, wrong: frozenset[str] = frozenset()) -> None:
+        """Run the observers until there is nothing left for them; rows in ``wrong`` fail."""
+
+        def split(t: Any, cell: Any) -> None:
+            if cell.row.decode() in wrong:
+                raise ValueError("not this one")
+            t.set("out", cell.row, "part", b"x")
+
+        object.__setattr__(self.chain.observers["split"], "function", split)
+        object.__setattr__(self.chain.observers["join"], "function", lambda t, cell: None)
+        Worker(self.db, self.chain, observers=observers or None).run_until_idle()
+
+
+_numbers = iter(range(1000))
+
+
+@pytest.fixture
+def web(pages: Site, server: Server, tmp_path: Path) -> Iterator[Web]:
+    name = f"web{next(_numbers)}"
+    folder = write_chain(tmp_path / name, name, TABLES, OBSERVERS)
+    give_dag(folder, name)
+    with percolator.connect(server.unix, name) as db:
+        yield Web(name, folder, db, pages)
+
+
+class TestGraph:
+    def test_the_figures_of_each_observer(self, web: Web) -> None:
+        web.chain.create_tables(web.db)
+        web.write(30)
+        web.work("split", wrong=frozenset({"d1", "d2"}))
+        text = web.look()
+        split, join = row_of(text, "split"), row_of(text, "join")
+        assert (split["Backlog"], split["Ran"], split["Failures"]) == ("0", "28", "2")
+        assert split["Quarantine"] == "2"
+        assert split["State"] == "failing 2 cells in quarantine"
+        assert (join["Backlog"], join["Ran"], join["Quarantine"]) == ("28", "0", "0")
+        assert join["State"] == "unattended"
+        assert join["Oldest"].endswith(" s")
+        assert "Puts parts together." in text
+        facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(?:<a [^>]*>)?(.*?)<", text))
+        assert (facts["Backlog"], facts["In quarantine"], facts["Workers"]) == ("28", "2", "0")
+
+    def test_the_drawing_says_the_same_as_the_table(self, web: Web) -> None:
+        web.chain.create_tables(web.db)
+        web.write(30)
+        web.work("split", wrong=frozenset({"d1"}))
+        drawing = ET.fromstring(re.search(r"<svg class=\"chain\".*?</svg>", web.look(), re.DOTALL)[0])  # type: ignore[index]
+        nodes = {node.get("id"): node for node in drawing.iter("a")}
+        assert len(nodes) == 2 + 3
+        split = nodes["observer-split"]
+        texts = [text.text for text in split.iter("text")]
+        assert {"split", "failing", "1 in quarantine", "backlog 0"} <= set(texts)
+        assert split.get("href") == f"/{web.name}/quarantine?observer=split"
+        assert "is-failing" in split.get("class", "")
+        assert split.get("aria-label", "").startswith("split, failing: 1 cell in quarantine; backlog 0")
+        join = nodes["observer-join"]
+        assert join.get("href") == "#row-join"
+        assert "backlog 29" in [text.text for text in join.iter("text")]
+        assert any(use.get("href") == "#sign-unattended" for use in join.iter("use"))
+        columns = {node.get("href") for name, node in nodes.items() if name and name.startswith("column-")}
+        assert columns == {f"/{web.name}/tables/docs/rows", f"/{web.name}/tables/out/rows"}
+        # In the order of reading, so that tab goes from left to right.
+        assert [node.get("aria-label", "").split(",")[0].split(":")[0] for node in nodes.values()] == [
+            "docs.text",
+            "split",
+            "out.part",
+            "join",
+            "out.sum",
+        ]
+
+    def test_a_second_look_tells_the_rate(self, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+        from percolator_airflow.ui import standing
+
+        monkeypatch.setattr(standing, "_LEAST", 0.0)
+        web.chain.create_tables(web.db)
+        assert row_of(web.look(), "split")["Runs/s"] == "-"
+        web.write(30)
+        web.work()
+        split = row_of(web.look(), "split")
+        assert float(split["Runs/s"].replace(",", "")) > 0
+        assert split["State"] == "working"
+
+    def test_before_any_worker_the_declarations_are_there(self, web: Web) -> None:
+        text = web.look()
+        assert row_of(text, "split")["State"] == "not active"
+        assert "None is alive" in text
+
+    def test_without_the_declarations_the_store_still_tells(self, web: Web) -> None:
+        web.chain.create_tables(web.db)
+        web.write(3)
+        (web.folder / "chain.yaml").unlink()
+        text = web.look()
+        assert "chain.yaml: is missing" in text
+        assert row_of(text, "split")["Backlog"] == "3"
+        assert '<svg class="chain"' not in text
+
+    def test_it_costs_the_same_however_much_there_is(self, web: Web, server: Server) -> None:
+        web.chain.create_tables(web.db)
+        web.write(2)
+        web.look()
+
+        def commands() -> int:
+            before = server.client().info("stats")["total_commands_processed"]
+            web.look()
+            return int(server.client().info("stats")["total_commands_processed"] - before)
+
+        few = commands()
+        web.write(1500)
+        web.work("split", wrong=frozenset(f"d{number}" for number in range(700)))
+        assert abs(commands() - few) <= 10
+
+    def test_a_page_can_be_read_by_its_names(self, web: Web) -> None:
+        web.chain.create_tables(web.db)
+        web.write(3)
+        for path in ("", "plots"):
+            record(web.db, status(web.db, web.chain), 3600)
+            page = Reader(web.look(path))
+            ids = [one["id"] for _, one in page.elements if one.get("id")]
+            assert len(ids) == len(set(ids))
+            # What is drawn anew keeps the focus by its id.
+            assert all(one.get("id") for _, one in page.elements if "data-live" in one)
+            for link in page.all("a"):
+                assert (link.get("href") or "").strip(), link
+            for svg in page.all("svg"):
+                assert svg.get("aria-hidden") == "true" or svg.get("aria-label"), svg
+            for one in [*page.all("div"), *page.all("section"), *page.all("nav")]:
+                if one.get("role") in {"slider", "region", "group"}:
+                    assert one.get("aria-label"), one
+
+    def test_fifty_observers_are_drawn_apart_and_quickly_told(
+        self, pages: Site, server: Server, tmp_path: Path
+    ) -> None:
+        observers = {
+            f"step{number}": f"observe: docs.c{number // 3}\nwrites: [docs.c{number + 1}]"
+            for number in range(1, 50)
+        } | {"step0": "observe: docs.text\nwrites: [docs.c0, docs.c1]"}
+        folder = write_chain(tmp_path / "fifty", "fifty", "{docs: {tablets: 4}}", observers)
+        give_dag(folder, "fifty")
+        with percolator.connect(server.unix, "fifty") as db:
+            Chain.load(folder, import_functions=False).create_tables(db)
+            text = pages.as_("VIEWER").get("/fifty/", headers=PAGE).text
+        drawing = ET.fromstring(re.search(r"<svg class=\"chain\".*?</svg>", text, re.DOTALL)[0])  # type: ignore[index]
+        boxes = [
+            tuple(float(box.get(name, 0)) for name in ("x", "y", "width", "height"))
+            for node in drawing.iter("a")
+            for box in node.iter("rect")
+        ]
+        assert len(boxes) == 50 + 52
+        for index, (x, y, width, height) in enumerate(boxes):
+            for other_x, other_y, other_width, other_height in boxes[:index]:
+                beside = x >= other_x + other_width or other_x >= x + width
+                assert beside or y >= other_y + other_height or other_y >= y + height
+        assert len(text) < 250_000
+
+
+class TestStanding:
+    """The one word for an observer."""
+
+    @pytest.mark.parametrize(
+        ("facts", "rate", "state"),
+        [
+            ({}, None, "idle"),
+            ({}, (3.0, 0.0), "working"),
+            ({"backlog": 3}, None, "working"),
+            ({"backlog": 41}, None, "behind"),
+            ({"backlog": 3, "oldest": 601.0}, None, "behind"),
+            ({"failed": 1, "backlog": 41}, None, "failing"),
+            ({}, (0.0, 0.1), "failing"),
+            ({"active": False}, None, "inactive"),
+        ],
+    )
+    def test_states(
+        self, tmp_path: Path, facts: dict[str, Any], rate: tuple[float, float] | None, state: str
+    ) -> None:
+        from percolator_airflow.ui.standing import Rate, standings
+
+        chain = Chain.load(write_chain(tmp_path, "c", TABLES, OBSERVERS), import_functions=False)
+        plain: dict[str, Any] = {"backlog": 0, "waiting": 0, "oldest": None, "failed": 0, "active": True}
+        now = ObserverStatus("split", ("docs.text",), **(plain | facts))
+        workers = (SimpleNamespace(observers=None),)
+        seen: Any = SimpleNamespace(observers=(now,), workers=workers)
+        (found,) = standings(seen, chain, {} if rate is None else {"split": Rate(*rate)})
+        assert found.state == state
+        assert found.why
+
+    def test_nobody_at_it(self) -> None:
+        from percolator_airflow.ui.standing import standings
+
+        now = ObserverStatus("split", ("docs.text",), 3, 0, 0.1, 0, active=True)
+        for observers, state in ((("split",), "working"), (("join",), "unattended"), (None, "working")):
+            seen: Any = SimpleNamespace(observers=(now,), workers=(SimpleNamespace(observers=observers),))
+            assert standings(seen, None, {})[0].state == state
+
+    def test_an_observers_own_thresholds_count(self, tmp_path: Path) -> None:
+        from percolator_airflow.ui.standing import standings
+
+        own = "{monitor: {thresholds: {backlog: 40, oldest: 5s, observers: {split: {backlog: 100}}}}}"
+        tables = f"{{docs: {{}}, out: {{}}}}\nairflow: {own}"
+        chain = Chain.load(write_chain(tmp_path, "c", tables, OBSERVERS), import_functions=False)
+        for backlog, oldest, state in ((99, 1.0, "working"), (101, 1.0, "behind"), (1, 6.0, "behind")):
+            now = ObserverStatus("split", ("docs.text",), backlog, 0, oldest, 0, active=True)
+            seen: Any = SimpleNamespace(observers=(now,), workers=(SimpleNamespace(observers=None),))
+            assert standings(seen, chain, {})[0].state == state
+
+    def test_rates_are_of_the_last_seconds(self, web: Web) -> None:
+        from percolator_airflow.ui.chains import KnownChain
+        from percolator_airflow.ui.standing import Looks
+
+        web.chain.create_tables(web.db)
+        known = KnownChain(web.name, "", web.folder, None, "", None)
+        looks = Looks()
+
+        def look(second: float, ran: int) -> float | None:
+            now = ObserverStatus("split", (), 0, 0, None, 0, active=True, ran=ran)
+            seen: Any = SimpleNamespace(time=int(second * 1e6), observers=(now,))
+            found = looks.rates(known, web.db, seen)
+            return found["split"].runs if found else None
+
+        assert look(1000, 0) is None
+        assert look(1000.5, 5) is None
+        assert look(1003, 30) == 10
+        assert look(1006, 60) == 10
+        for second in range(1009, 1060, 3):
+            look(second, 60)
+        assert look(1060, 60) == 0
+        assert look(1062, 160) == pytest.approx(100 / 17, abs=2)
+        # Somebody else looked a moment later, and was served before.
+        assert look(1061.9, 160) is not None
+        assert look(1400, 200) is None
+        # The counts began anew, as after the namespace was dropped.
+        assert look(1403, 0) == 0
+        # The server's clock was set back.
+        assert look(500, 10) is None
+
+    def test_without_a_look_of_its_own_the_monitors_is_taken(self, web: Web) -> None:
+        from percolator_airflow.ui.chains import KnownChain
+        from percolator_airflow.ui.standing import Looks
+
+        web.chain.create_tables(web.db)
+        now = status(web.db, web.chain)
+        record(web.db, now, 3600)
+        known = KnownChain(web.name, "", web.folder, None, "", None)
+        later = [ObserverStatus("split", (), 0, 0, None, 0, active=True, ran=100)]
+        seen: Any = SimpleNamespace(time=now.time + 10_000_000, observers=later)
+        assert Looks().rates(known, web.db, seen)["split"].runs == pytest.approx(10, abs=0.2)
+
+
+class TestOverview:
+    def test_a_card_for_each_chain(self, web: Web) -> None:
+        web.chain.create_tables(web.db)
+        web.write(1200)
+        card = _card(web.client.get("/", headers=PAGE).text, web.name)
+        assert "behind" in card
+        assert "1,200" in card
+
+    def test_a_store_that_is_away_is_not_waited_for_again(self, web: Web) -> None:
+        from percolator_airflow.ui import stores
+        from percolator_airflow.ui.pages import overview
+
+        give_dag(web.folder, web.name, conn_id="away")
+        asked = []
+
+        class Away:
+            def of(self, chain: Any) -> percolator.Database:
+                asked.append(chain.name)
+                return stores.stores.of(chain)
+
+        with connection_to("redis://127.0.0.1:9", "away"), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(overview, "stores", Away())
+            patch.setattr(stores, "PATIENCE", 0.2)
+            for _ in range(3):
+                assert "did not answer" in _card(web.client.get("/", headers=PAGE).text, web.name)
+        assert asked.count(web.name) == 1
+
+    @pytest.mark.parametrize(
+        ("part", "page"), [("load", ""), ("observe", ""), ("monitor", "plots"), ("maintain", "locks")]
+    )
+    def test_from_a_dag_to_its_chain(self, web: Web, part: str, page: str) -> None:
+        answer = web.client.get(f"/dag/{web.name}_{part}")
+        assert answer.status_code == 302
+        assert answer.headers["location"] == f"/{web.name}/{page}"
+
+    def test_a_dag_without_a_chain_is_told_so(self, web: Web) -> None:
+        for dag in ("somebody_elses", web.name, f"x{web.name}_observe", "_observe"):
+            answer = web.client.get(f"/dag/{dag}", headers=PAGE)
+            assert answer.status_code == 200
+            assert "is not one of the DAGs of a chain" in answer.text
+
+
+def _card(page: str, name: str) -> str:
+    return next(card for card in page.split('<li class="card">') if f'id="chain-{name}"' in card)
+
+
+class TestPlots:
+    def test_lines_of_what_was_recorded(self, web: Web) -> None:
+        web.chain.create_tables(web.db)
+        for count in (10, 0, 20):
+            web.write(count, first=100 * count)
+            record(web.db, status(web.db, web.chain), 3600)
+        web.work("split")
+        record(web.db, status(web.db, web.chain), 3600)
+        text = web.look("plots?span=all")
+        backlog = _plot(text, "backlog")
+        assert "now 30" in backlog  # those of join
+        assert _values(backlog) == [[10, 10, 30, 0], [0, 0, 0, 30]]
+        assert re.findall(r'data-series="(\d)" data-name="(\w+)"', backlog) == [("0", "split"), ("1", "join")]
+        (runs, _) = _values(_plot(text, "runs"))
+        # Two looks of the same millisecond tell no rate.
+        assert set(runs[:3]) <= {None, 0}
+        assert runs[3] > 0
+        assert _values(_plot(text, "crew")) == [[0] * 4, [0] * 4]
+        assert row_cells(text, "split") == ["0", "30", "30", "0", "0"]
+        page = Reader(text)
+        assert len([one for one in page.all("div") if one.get("role") == "slider"]) == 8
+        labels = set(re.findall(r'<text x="100%"[^>]*>([^<]*)</text>', backlog))
+        assert labels == {"0", "10", "20", "30"}
+
+    def test_a_span_shows_its_own_time_only(self, web: Web) -> None:
+        web.chain.create_tables(web.db)
+        now = status(web.db, web.chain)
+        record(web.db, now, 3600)
+        (key,) = [one for one in web.db.store.call((b"KEYS", b"*samples*"))[0] if web.name.encode() in one]
+        ((_, fields),) = web.db.store.call((b"XRANGE", key, b"-", b"+"))[0]
+        web.db.store.call((b"DEL", key))
+        for hours in (30, 8, 2):
+            moment = b"%d" % (now.time // 1000 - hours * 3_600_000)
+            web.db.store.call((b"XADD", key, moment, *fields))
+        for span, looks in (("24h", 2), ("6h", 1), ("all", 3)):
+            (values, _) = _values(_plot(web.look(f"plots?span={span}"), "backlog"))
+            assert len(values) == looks, span
+        text = web.look("plots?span=1h")
+        assert "Nothing was recorded in this time" in text
+        assert "<figure" not in text
+        assert web.client.get(f"/{web.name}/plots?span=2h").status_code == 400
+
+    def test_without_a_history_the_monitor_is_named(self, web: Web) -> None:
+        text = web.look("plots?span=all")
+        assert "Nothing has been recorded yet" in text
+        assert f"{web.name}_monitor" in text
+
+    def test_a_dozen_of_many_observers_and_those_that_are_chosen(
+        self, pages: Site, server: Server, tmp_path: Path
+    ) -> None:
+        observers = {f"o{number:02}": f"observe: docs.c{number}" for number in range(20)}
+        folder = write_chain(tmp_path / "many", "many", "{docs: {tablets: 2}}", observers)
+        give_dag(folder, "many")
+        client = pages.as_("VIEWER")
+        with percolator.connect(server.unix, "many") as db:
+            chain = Chain.load(folder, import_functions=False)
+            chain.create_tables(db)
+            with db.transaction() as t:
+                for number in range(4, 20):
+                    for row in range(number):
+                        t.set("docs", f"r{row}", f"c{number}", b"x")
+            record(db, status(db, chain), 3600)
+            busy = client.get("/many/plots", headers=PAGE).text
+            chosen = client.get("/many/plots?observer=o01&observer=o19&observer=nobody", headers=PAGE).text
+        assert _legend(busy) == [f"o{number:02}" for number in range(8, 20)]
+        assert "12 of 20 observers" in busy
+        assert " checked" not in busy
+        assert _legend(chosen) == ["o01", "o19"]
+        assert chosen.count(" checked") == 2
+        assert "?span=24h&amp;observer=o01&amp;observer=o19&amp;observer=nobody" in chosen
+
+
+def _plot(page: str, key: str) -> str:
+    found = re.search(rf'<figure [^>]*id="plot-{key}".*?</figure>', page, re.DOTALL)
+    assert found is not None
+    return found[0]
+
+
+def _values(plot: str) -> Any:
+    import json
+    from html import unescape
+
+    found = re.search(r'data-values="([^"]*)"', plot)
+    assert found is not None
+    return json.loads(unescape(found[1]))
+
+
+def _legend(page: str) -> list[str]:
+    found = re.search(r'<div class="legend".*?</div>', page, re.DOTALL)
+    assert found is not None
+    return re.findall(r"</svg> (\w+)", found[0])
+
+
+def row_cells(page: str, observer: str) -> list[str]:
+    found = re.search(rf'<th [^>]*class="mono">{observer}</th>(.*?)</tr>', page, re.DOTALL)
+    assert found is not None
+    named = re.findall(r'data-name="([^"]*)" class="n">([^<]*)<', found[1])
+    return [text for name, text in named if name != "Oldest"]
+
+
+class TestPlotting:
+    """Axes and lines, as plain numbers."""
+
+    def plot(self, values: Sequence[float | None], form: Any = "count", times: Any = None) -> Any:
+        from percolator_airflow.ui.plotting import Curve, Plot, Span
+
+        times = times or [60.0 * index for index in range(len(values))]
+        return Plot("k", "t", "u", form, [Curve("one", 0, values)], Span(times[0], times[-1] or 1, times))
+
+    @pytest.mark.parametrize(
+        ("most", "form", "labels"),
+        [
+            (0, "count", ["0", "1"]),
+            (1, "count", ["0", "1"]),
+            (3, "count", ["0", "1", "2", "3"]),
+            (17, "count", ["0", "5", "10", "15", "20"]),
+            (1234, "count", ["0", "500", "1,000", "1,500"]),
+            (2.5e9, "count", ["0", "1,000,000,000", "2,000,000,000", "3,000,000,000"]),
+            (0.07, "rate", ["0", "0.02", "0.04", "0.06", "0.08"]),
+            (50, "age", ["0 s", "15 s", "30 s", "45 s", "60 s"]),
+            (7200, "age", ["0 s", "30 min", "60 min", "90 min", "2 h"]),
+            (900_000, "age", ["0 s", "4 d", "8 d", "12 d"]),
+            (3 * 2**20, "size", ["0 B", "1 MiB", "2 MiB", "3 MiB"]),
+        ],
+    )
+    def test_round_labels_up_to_the_highest_value(self, most: float, form: str, labels: list[str]) -> None:
+        plot = self.plot([0, most], form)
+        assert [tick.label for tick in plot.ticks] == labels
+        assert plot.top >= most
+        assert [plot.ticks[0].share, plot.ticks[-1].share] == [1, 0]
+
+    @pytest.mark.parametrize(
+        ("length", "labels"),
+        [
+            (3600, ["22:50", "23:00", "23:10", "23:20", "23:30", "23:40"]),
+            (6 * 3600, ["23:00", "22 Nov", "01:00", "02:00", "03:00", "04:00"]),
+            (24 * 3600, ["22 Nov", "06:00", "12:00", "18:00"]),
+            (40 * 86_400, ["26 Nov", "3 Dec", "10 Dec", "17 Dec", "24 Dec", "31 Dec"]),
+        ],
+    )
+    def test_round_times(self, length: int, labels: list[str]) -> None:
+        from percolator_airflow.ui.plotting import Span
+
+        begin = 1_795_301_000.0  # 2026-11-21 22:43:20
+        found = Span(begin, begin + length, []).ticks()
+        assert [tick.label for tick in found] == labels
+        assert all(0 <= tick.share <= 1 for tick in found)
+
+    def test_a_line_breaks_where_nobody_looked(self) -> None:
+        times = [0.0, 60, 120, 600, 660]
+        ((_, path),) = self.plot([0, 10, 10, 5, None], times=times).lines()
+        assert path == "M0.0 200.0h0L90.9 0.0L181.8 0.0M909.1 100.0h0"
+
+    def test_a_curve_of_nothing_has_no_line(self) -> None:
+        assert self.plot([None, None]).lines() == []
+        assert self.plot([None, None]).newest() == "-"
+
+    def test_rates_leave_out_what_began_anew(self) -> None:
+        from percolator_airflow.ui.plotting import added, rates
+
+        assert rates([0, 10, 20, 30, 40], [0, 50, 5, None, 10]) == [None, 5, None, None, None]
+        assert rates([], []) == []
+        assert added([0, 50, 5, None, 10]) == 55

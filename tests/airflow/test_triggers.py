@@ -1,0 +1,261 @@
+"""When a chain has something to do, an event says so once; when it has nothing left, too."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from percolator_core import StoreUnavailable, connect
+from percolator_core.status import Pulse
+from tests.airflow.project import CONN_ID, Words, make_project, set_connection
+from tests.core.servers import free_port
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Words]:
+    url = f"embedded:{tmp_path}/store"
+    set_connection(monkeypatch, host=url)
+    with connect(url):
+        words = make_project(tmp_path / "project", url)
+        words.activate()
+        yield words
+
+
+def pulse_of(due: int, *, backlog: int | None = None, workers: int = 0, drains: int = 0) -> Pulse:
+    return Pulse(due if backlog is None else backlog, due, 1.0 if due else None, workers, drains)
+
+
+class TestEdges:
+    """Levels in, edges out."""
+
+    def events(self, *looks: tuple[float, Pulse], remind: float = 30) -> list[float]:
+        from percolator_airflow.triggers import Edges
+
+        edges, sent = Edges(remind), []
+        for clock, now in looks:
+            if edges.wants_event(now, clock):
+                edges.sent(clock)
+                sent.append(clock)
+        return sent
+
+    def test_one_event_however_many_cells(self) -> None:
+        assert self.events((0, pulse_of(0)), (1, pulse_of(1)), (2, pulse_of(1000)), (3, pulse_of(5))) == [1]
+
+    def test_another_one_when_it_was_idle_between(self) -> None:
+        assert self.events((0, pulse_of(1)), (1, pulse_of(0)), (2, pulse_of(1))) == [0, 2]
+
+    def test_reminds_while_nobody_comes(self) -> None:
+        assert self.events(*((clock, pulse_of(1)) for clock in range(0, 100, 10))) == [0, 30, 60, 90]
+
+    def test_none_while_a_worker_or_a_drain_is_at_it(self) -> None:
+        assert self.events((0, pulse_of(1, workers=1)), (50, pulse_of(1, drains=1))) == []
+
+    def test_one_when_the_worker_is_gone(self) -> None:
+        assert self.events((0, pulse_of(1, workers=1)), (1, pulse_of(1))) == [1]
+
+    def test_none_for_what_a_drain_leaves_between_two_of_its_observers(self) -> None:
+        leased = pulse_of(0, backlog=1, drains=1)
+        assert self.events((0, pulse_of(1)), (5, leased), (6, pulse_of(1))) == [0]
+
+    def test_one_for_what_comes_after_a_drain(self) -> None:
+        assert self.events((0, pulse_of(1)), (5, pulse_of(0, drains=1)), (6, pulse_of(1))) == [0, 6]
+
+    def test_none_for_cells_that_wait_for_a_retry(self) -> None:
+        assert self.events((0, pulse_of(0, backlog=3)), (1, pulse_of(0, backlog=3))) == []
+
+
+async def first(events: AsyncIterator[Any], seconds: float = 15) -> Any:
+    async with asyncio.timeout(seconds):
+        return (await anext(events)).payload
+
+
+class TestDirtyTrigger:
+    def make(self, words: Words, **arguments: Any) -> Any:
+        from percolator_airflow import DirtyTrigger
+
+        return DirtyTrigger(words.chain, CONN_ID, **{"poll": 0.02, "settle": 0.02, **arguments})
+
+    def test_tells_of_cells_that_come(self, words: Words) -> None:
+        async def wait() -> dict[str, Any]:
+            trigger = self.make(words)
+            events = trigger.run()
+            coming = asyncio.create_task(first(events))
+            await asyncio.sleep(0.1)
+            assert not coming.done()
+            await asyncio.to_thread(words.put, "a", "b")
+            try:
+                return dict(await coming)
+            finally:
+                await events.aclose()
+                await trigger.cleanup()
+
+        event = asyncio.run(wait())
+        assert event["chain"] == "words"
+        assert 1 <= event["due"] <= event["backlog"] <= 2
+        assert event["oldest"] >= 0
+        assert json.loads(json.dumps(event)) == event
+
+    def test_again_after_a_drain(self, words: Words) -> None:
+        words.put("a")
+
+        async def wait() -> tuple[Any, Any]:
+            trigger = self.make(words)
+            events = trigger.run()
+            before = await first(events)
+            await asyncio.to_thread(words.drain)
+            coming = asyncio.create_task(first(events))
+            await asyncio.sleep(0.3)
+            assert not coming.done()
+            await asyncio.to_thread(words.put, "b")
+            after = await coming
+            await trigger.cleanup()
+            return before, after
+
+        assert [event["due"] for event in asyncio.run(wait())] == [1, 1]
+
+    def test_a_store_that_is_away_is_waited_for(self, words: Words, monkeypatch: pytest.MonkeyPatch) -> None:
+        from percolator_airflow import triggers
+
+        monkeypatch.setattr(triggers, "_PAUSE", 0.05)
+        words.put("a")
+        right = f"embedded:{words.url.partition(':')[2]}"
+        set_connection(monkeypatch, host="127.0.0.1", port=free_port())
+        told: list[str] = []
+
+        async def wait() -> Any:
+            trigger = self.make(words)
+            monkeypatch.setattr(
+                type(trigger), "log", type("Log", (), {"warning": told_by(told), "info": told_by(told)})()
+            )
+            coming = asyncio.create_task(first(trigger.run()))
+            while not told:
+                await asyncio.sleep(0.02)
+            assert not coming.done()
+            set_connection(monkeypatch, host=right)  # the connection was mended
+            event = await coming
+            await trigger.cleanup()
+            return event
+
+        assert asyncio.run(wait())["due"] == 1
+        assert "127.0.0.1" in told[0]
+        assert "answers again" in told[-1]
+        assert len(told) == 2
+
+    def test_after_trouble_the_connection_is_read_anew(
+        self, words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from percolator_airflow import triggers
+
+        monkeypatch.setattr(triggers, "_PAUSE", 0.05)
+        other = Words(words.folder, f"embedded:{tmp_path}/other", words.module)
+        pulse, away = triggers.pulse, [False]
+
+        def look(db: Any, chain: Any) -> Pulse:
+            if away.pop():
+                raise StoreUnavailable("it was moved")
+            away.append(False)
+            return pulse(db, chain)
+
+        monkeypatch.setattr(triggers, "pulse", look)
+
+        async def wait() -> Any:
+            trigger = self.make(words)
+            coming = asyncio.create_task(first(trigger.run()))
+            await asyncio.sleep(0.2)
+            set_connection(monkeypatch, host=other.url)
+            away[:] = [False, True]
+            event = await coming
+            await trigger.cleanup()
+            return event
+
+        with other.connect():
+            other.activate()
+            other.put("a", "b", "c")
+            assert asyncio.run(wait())["due"] == 3
+
+    def test_a_chain_that_grows_an_observer_is_read_again(
+        self, words: Words, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from percolator_airflow import triggers
+
+        monkeypatch.setattr(triggers, "_NEW_LOOK", 0.0)
+        watch = triggers.ChainWatch(words.chain, CONN_ID, None)
+
+        async def names() -> set[str]:
+            await watch.look()
+            assert watch._folder is not None
+            return set(watch._folder.declared.observers)
+
+        async def both() -> tuple[set[str], set[str]]:
+            before = await names()
+            text = Path(words.chain, "first.yaml").read_text()
+            Path(words.chain, "third.yaml").write_text(
+                text.replace("observer: first", "observer: third").replace("docs.seen", "docs.also")
+            )
+            after = await names()
+            await watch.close()
+            return before, after
+
+        assert asyncio.run(both()) == ({"first", "second"}, {"first", "second", "third"})
+
+    def test_is_made_again_from_what_airflow_stores(self, words: Words) -> None:
+        from airflow._shared.module_loading import import_string
+        from airflow.serialization.encoders import encode_trigger
+        from airflow.triggers.base import BaseEventTrigger
+
+        trigger = self.make(words, namespace="other")
+        path, arguments = trigger.serialize()
+        assert arguments == {
+            "chain": words.chain,
+            "conn_id": CONN_ID,
+            "namespace": "other",
+            "poll": 0.02,
+            "settle": 0.02,
+            "remind": 30.0,
+        }
+        again = import_string(path)(**arguments)
+        assert again.serialize() == (path, arguments)
+        assert isinstance(again, BaseEventTrigger)
+        assert json.dumps(encode_trigger(trigger))
+        assert BaseEventTrigger.hash(path, arguments) == BaseEventTrigger.hash(*again.serialize())
+
+
+def told_by(told: list[str]) -> Any:
+    return lambda _self, message, *values: told.append(message % values)
+
+
+class TestIdleTrigger:
+    def wait(self, words: Words, **arguments: Any) -> Any:
+        from percolator_airflow.triggers import IdleTrigger
+
+        async def wait() -> Any:
+            trigger = IdleTrigger(words.chain, **{"conn_id": CONN_ID, "poll": 0.02, **arguments})
+            coming = asyncio.create_task(first(trigger.run()))
+            try:
+                await asyncio.sleep(0.2)
+                if not coming.done():
+                    await asyncio.to_thread(words.drain)
+                return await coming
+            finally:
+                await trigger.cleanup()
+
+        return asyncio.run(wait())
+
+    def test_waits_for_a_drain(self, words: Words) -> None:
+        words.put("a")
+        assert self.wait(words) == {"chain": "words", "backlog": 0, "due": 0, "oldest": None}
+
+    def test_what_cannot_be_ends_it_with_a_sentence(self, words: Words) -> None:
+        assert "there is no connection 'nowhere'" in self.wait(words, conn_id="nowhere")["error"]
+
+
+def test_numbers_that_cannot_be(airflow_home: Path) -> None:
+    from percolator_airflow import DirtyTrigger
+
+    with pytest.raises(ValueError, match="poll is a number of seconds above 0"):
+        DirtyTrigger("chain", poll=0)
