@@ -1,0 +1,42 @@
+"""The DAG files and the settings of docs/airflow.md are as they say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from percolator_core.observers.declaration import ChainDeclaration
+from tests.airflow.conftest import Dags
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "airflow.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def test_the_dag_files(dags: Dags) -> None:
+    found = {}
+    for number, text in enumerate(blocks("python")):
+        for file in dags.folder.iterdir():
+            file.unlink()
+        dags.write(f"file{number}.py", text.replace('"../observers', f'"{ROOT}/observers'))
+        found[number] = set(dags.load())
+    assert found == {
+        0: {"webindex_load", "webindex_observe", "webindex_monitor", "webindex_maintain"},
+        1: {"webindex_load", "webindex_observe", "webindex_monitor"},
+        2: {"digest"},
+    }
+
+
+def test_the_settings() -> None:
+    (text,) = blocks("yaml")
+    declared = ChainDeclaration.model_validate(yaml.safe_load(text))
+    assert declared.airflow is not None
+    assert declared.airflow.observe.budget == 1800
+    # Every threshold that there is, but those of single observers, is in the example.
+    fields = set(type(declared.airflow.monitor.thresholds).model_fields) - {"observers"}
+    assert fields == set(yaml.safe_load(text)["airflow"]["monitor"]["thresholds"])
