@@ -336,7 +336,5 @@ def _held_of(tag: bytes, row: bytes, column: bytes, start_ts: int) -> Command:
 def _of_transaction(fields: Sequence[bytes | None], start_ts: int) -> list[bytes]:
     """Those of the locks that are of that transaction."""
     return [
-        packed
-        for packed in fields
-        if packed is not None and int.from_bytes(packed[1:8], "big") == start_ts
+        packed for packed in fields if packed is not None and int.from_bytes(packed[1:8], "big") == start_ts
     ]

@@ -12,7 +12,7 @@ value that is too large is named by its size and left where it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from percolator_core.catalog import ColumnFields, TableHandle
@@ -35,8 +35,9 @@ _FEWEST: Final = 2
 class CellHistory:
     """A cell that holds, or held, something.
 
-    ``versions`` are committed, newest first; ``more`` tells that there may be older ones. ``version`` is the
-    one that is seen, None where the cell did not exist yet, or where that one is not among ``versions``.
+    ``versions`` are committed, newest first; ``more`` tells that there are older ones. ``version`` is the one
+    that is seen, which may be older than those, or None where the cell did not exist yet. It is None, too,
+    where ``unsettled`` tells that a lock stands before it.
     ``size`` is that of the newest value in bytes; where it is beyond `LARGEST`, or the row has too much of
     them, ``unread`` is true and no version is known. ``locked`` tells of a transaction that is committing to
     the cell, or died over it.
@@ -49,6 +50,7 @@ class CellHistory:
     size: int
     unread: bool = False
     locked: bool = False
+    unsettled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +168,31 @@ def _cells(  # noqa: PLR0917
         db.store.script("history", [tag], row, one.encoded, count + 1) for one, _, count, _ in asked if count
     ]
     replies = iter(db.store.call(*commands) if commands else ())
-    return tuple(
-        found
+    found = [
+        cell
         for one, size, count, locked in asked
-        if (found := _cell(one, size, count, locked, next(replies) if count else [], at)) is not None
-    )
+        if (cell := _cell(one, size, count, locked, next(replies) if count else [], at)) is not None
+    ]
+    return tuple(_older(db, handle, row, found, at))
+
+
+def _older(
+    db: Database, handle: TableHandle, row: bytes, cells: Sequence[CellHistory], at: int
+) -> list[CellHistory]:
+    """The cells, with the seen version of those that have it behind the versions that were read."""
+    late = [cell for cell in cells if cell.version is None and cell.more]
+    tag = handle.tag(row)
+    commands = [db.store.script("read", [tag], at, row, handle.columns[cell.column].encoded) for cell in late]
+    read: dict[str, CellHistory] = {}
+    for cell, reply in zip(late, db.store.call(*commands) if commands else (), strict=True):
+        if reply[0] != b"cells":
+            raise SnapshotTooOld(f"{handle.name} as of {at} is not known any more: read a newer snapshot")
+        packed = reply[1]
+        if len(packed) == 2:
+            read[cell.column] = replace(cell, unsettled=True)
+        elif packed:
+            read[cell.column] = replace(cell, version=unpack_version(packed[0]))
+    return [read.get(cell.column, cell) for cell in cells]
 
 
 def _cell(  # noqa: PLR0917

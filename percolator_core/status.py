@@ -19,12 +19,8 @@ from percolator_core.model import Lock, unpack_lock
 from percolator_core.notifications.activation import (
     LiveWorker,
     live_workers,
-    liveness_commands,
-    living,
-    workers_command,
 )
 from percolator_core.notifications.counts import RunCounts, run_counts
-from percolator_core.notifications.dirty import horizon
 from percolator_core.observers import Chain
 from percolator_core.schema.definition import TableDefinition
 from percolator_core.store.packing import Command
@@ -123,23 +119,6 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
-    """How much waits for a chain's observers, and who is at it.
-
-    ``backlog`` counts their dirty cells, ``due`` those that may be claimed now. ``oldest`` is for how many
-    seconds the oldest of these could have been, None when there is none; 0 if that is not known since the
-    clock was set back. ``workers`` of the namespace are alive and run until they are stopped; ``drains``,
-    until nothing is left.
-    """
-
-    backlog: int
-    due: int
-    oldest: float | None
-    workers: int
-    drains: int
-
-
-@dataclass(frozen=True, slots=True)
 class HeldLock:
     """A lock in the lock index. ``age`` is seconds since it was written or refreshed.
 
@@ -216,53 +195,12 @@ def backlog(db: Database, chain: Chain) -> dict[str, int]:
     for generation in chain.order():
         for observer in generation:
             counts[observer.name] = 0
-            for tag in _tags(db, definitions, {table for table, _ in observer.observe}):
+            for tag in tags_of(db, definitions, {table for table, _ in observer.observe}):
                 asked.append(observer.name)
                 commands.append((b"ZCARD", dirty_key(tag, observer.name)))
-    for name, count in zip(asked, _call(db, commands), strict=True):
+    for name, count in zip(asked, call(db, commands), strict=True):
         counts[name] += count
     return counts
-
-
-def pulse(db: Database, chain: Chain) -> Pulse:
-    """Whether there is something to do for a chain, and whether somebody does it.
-
-    Three round trips, and little more than one command a tablet and observer: cheap enough to be asked twice
-    a second. Tables that are not there yet count as empty. Writes nothing.
-
-    Raises:
-        StoreUnavailable: the store does not answer.
-    """
-    definitions = {definition.name: definition for definition in db.tables()}
-    keys = [
-        dirty_key(tag, one.name)
-        for one in chain.observers.values()
-        for tag in _tags(db, definitions, {table for table, _ in one.observe})
-    ]
-    clock = db.store.script("now", [db.store.keyspace.oracle])
-    now, registered, *sizes = _call(db, [clock, workers_command(db), *[(b"ZCARD", key) for key in keys]])
-    ahead = horizon(max((one.retry.max_backoff for one in chain.observers.values()), default=0))
-    asked = liveness_commands(db, registered)
-    alive = len(asked)
-    for key, size in zip(keys, sizes, strict=True):
-        if size:
-            asked += [
-                (b"ZCOUNT", key, b"-inf", now),
-                (b"ZCOUNT", key, b"(%d" % (now + ahead * 1000), b"+inf"),
-                (b"ZRANGE", key, 0, 0, b"WITHSCORES"),
-            ]
-    replies = _call(db, asked)
-    found = living(registered, replies[:alive])
-    due = sum(replies[alive::3]) + sum(replies[alive + 1 :: 3])
-    first = min((float(oldest[1]) for oldest in replies[alive + 2 :: 3] if oldest), default=now)
-    drains = sum(worker.until_idle for worker in found)
-    return Pulse(
-        backlog=sum(sizes),
-        due=due,
-        oldest=max(0.0, (now - first) / 1e6) if due else None,
-        workers=len(found) - drains,
-        drains=drains,
-    )
 
 
 def tablets(db: Database, table: str, chain: Chain | None = None) -> list[TabletStatus]:
@@ -285,7 +223,7 @@ def tablets(db: Database, table: str, chain: Chain | None = None) -> list[Tablet
         commands += [(b"ZCARD", tag + b"rows"), (b"ZCARD", tag + b"locks")]
         commands += [(b"ZCARD", dirty_key(tag, name)) for name in names]
         commands += [(b"HLEN", failed_key(tag, name)) for name in names]
-    replies, each = _call(db, commands), 2 + 2 * len(names)
+    replies, each = call(db, commands), 2 + 2 * len(names)
     found = []
     for number, tag in enumerate(handle.tags):
         rows, locked, *counts = replies[number * each : (number + 1) * each]
@@ -307,7 +245,7 @@ def locks(db: Database, limit: int = 1000) -> list[HeldLock]:
     now = db.store.now()
     unpacked = [unpack_lock(lock.packed) for lock in found]
     owners = sorted({lock.owner for lock in unpacked})
-    alive = _call(db, [(b"EXISTS", db.client.token_of(owner)) for owner in owners])
+    alive = call(db, [(b"EXISTS", db.client.token_of(owner)) for owner in owners])
     living = {owner for owner, lives in zip(owners, alive, strict=True) if lives}
     name = db.catalog.column_name
     return [_held(place, lock, now, living, name) for place, lock in zip(found, unpacked, strict=True)]
@@ -331,7 +269,7 @@ def _registered(
 ) -> dict[tuple[str, str], tuple[str, ...]]:
     """Which observers watch which column, as writers know it: `Chain.create_tables` has put it there."""
     # Every tablet of a table holds the same, so the first one speaks for all.
-    metas = _call(db, [(b"HGETALL", db.catalog.table(one.name).tags[0] + b"meta") for one in definitions])
+    metas = call(db, [(b"HGETALL", db.catalog.table(one.name).tags[0] + b"meta") for one in definitions])
     found = {}
     for definition, flat in zip(definitions, metas, strict=True):
         for field, names in zip(flat[0::2], flat[1::2], strict=True):
@@ -344,7 +282,7 @@ def _registered(
 
 def _tables(db: Database, definitions: Sequence[TableDefinition]) -> tuple[TableStatus, ...]:
     tags = [(one, tag) for one in definitions for tag in db.catalog.table(one.name).tags]
-    counts = _call(db, [(b"ZCARD", tag + name) for _, tag in tags for name in (b"rows", b"locks")])
+    counts = call(db, [(b"ZCARD", tag + name) for _, tag in tags for name in (b"rows", b"locks")])
     rows, locked = dict.fromkeys(definitions, 0), dict.fromkeys(definitions, 0)
     for (one, _), row_count, lock_count in zip(tags, counts[0::2], counts[1::2], strict=True):
         rows[one] += row_count
@@ -371,7 +309,7 @@ def _observers(
     asked: list[str] = []
     commands: list[Command] = []
     for name, watched in columns.items():
-        for tag in _tags(db, by_name, {table for table, _ in watched}):
+        for tag in tags_of(db, by_name, {table for table, _ in watched}):
             dirty = dirty_key(tag, name)
             asked.append(name)
             commands += [
@@ -380,7 +318,7 @@ def _observers(
                 (b"ZRANGE", dirty, 0, 0, b"WITHSCORES"),
                 (b"HLEN", failed_key(tag, name)),
             ]
-    replies = _call(db, commands)
+    replies = call(db, commands)
     found: dict[str, list[list[Any]]] = {name: [] for name in columns}
     for position, name in enumerate(asked):
         found[name].append(replies[4 * position : 4 * position + 4])
@@ -442,10 +380,11 @@ def _held(
     )
 
 
-def _tags(db: Database, definitions: Mapping[str, TableDefinition], tables: Iterable[str]) -> list[bytes]:
+def tags_of(db: Database, definitions: Mapping[str, TableDefinition], tables: Iterable[str]) -> list[bytes]:
     """The tablets of those tables that are there already."""
     return [tag for table in sorted(tables) if table in definitions for tag in db.catalog.table(table).tags]
 
 
-def _call(db: Database, commands: Sequence[Command]) -> list[Any]:
+def call(db: Database, commands: Sequence[Command]) -> list[Any]:
+    """The replies to many commands, sent in batches."""
     return db.store.call_many(commands, _BATCH)

@@ -18,7 +18,7 @@ from percolator_airflow.failures import plain_failures
 from percolator_airflow.hook import PercolatorHook
 from percolator_airflow.links import ChainLink, QuarantineLink
 from percolator_airflow.triggers import LOOKS, IdleTrigger
-from percolator_core.status import pulse
+from percolator_core.demand import demand
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -82,7 +82,7 @@ class IdleSensor(BaseSensorOperator):
             hook = PercolatorHook(self.conn_id, self.namespace or None, default_namespace=folder.name)
             with hook.get_conn() as db:
                 for look in range(LOOKS):
-                    now = pulse(db, folder.declared)
+                    now = demand(db, folder.declared)
                     if now.backlog:
                         self.log.info("%d cells wait for the observers of %s", now.backlog, folder.name)
                         return False

@@ -40,13 +40,13 @@ def breaches(
     """
     found: list[str] = []
     for observer in now.observers:
-        found += _of_observer(observer, before.get(observer.name), _own(observer.name, thresholds))
+        found += _of_observer(observer, before.get(observer.name), own_thresholds(observer.name, thresholds))
     found += _of_locks(locks, thresholds)
     found += _of_store(now, thresholds)
     return found
 
 
-def _own(name: str, thresholds: ThresholdsDeclaration) -> ObserverThresholds:
+def own_thresholds(name: str, thresholds: ThresholdsDeclaration) -> ObserverThresholds:
     """What holds for one observer: its own numbers where it has some."""
     own = thresholds.observers.get(name)
     if own is None:

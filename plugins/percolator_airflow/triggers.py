@@ -1,6 +1,6 @@
 """Triggers: when a chain has something to do, and when it has nothing left.
 
-They look at `percolator_core.status.pulse`, which is a state, not a message: nothing is missed while a
+They look at `percolator_core.status.demand`, which is a state, not a message: nothing is missed while a
 triggerer is away, and a burst of a million notifications is one event. What they are made with is stored in
 Airflow's database, so it names the connection and holds nothing of it.
 """
@@ -20,8 +20,8 @@ from percolator_airflow.chains import ChainFolder
 from percolator_airflow.connection import DEFAULT_CONN_ID
 from percolator_airflow.hook import PercolatorHook
 from percolator_core.database import connect
+from percolator_core.demand import Demand, demand
 from percolator_core.errors import ConfigurationError, PercolatorError
-from percolator_core.status import Pulse, pulse
 
 if TYPE_CHECKING:
     from percolator_core.database import Database
@@ -55,7 +55,7 @@ class ChainWatch:
     _db: Database | None = None
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def look(self) -> tuple[str, Pulse]:
+    async def look(self) -> tuple[str, Demand]:
         """The chain's name, and how it is now.
 
         Raises:
@@ -69,7 +69,7 @@ class ChainWatch:
                 arguments = await hook.aarguments()
                 arguments["patience"] = min(arguments.get("patience", _PATIENCE), _PATIENCE)
                 self._db = await asyncio.to_thread(lambda: connect(**arguments))
-            return folder.name, await asyncio.to_thread(pulse, self._db, folder.declared)
+            return folder.name, await asyncio.to_thread(demand, self._db, folder.declared)
 
     async def close(self) -> None:
         """Close the connection; the next look opens another one."""
@@ -199,7 +199,7 @@ class Edges:
     _armed: bool = True
     _sent_at: float = float("-inf")
 
-    def wants_event(self, now: Pulse, clock: float) -> bool:
+    def wants_event(self, now: Demand, clock: float) -> bool:
         """Whether to send one, by this look. ``clock`` is monotonic, in seconds."""
         if now.backlog == 0 or (now.due == 0 and now.drains == 0):
             # With a drain alive, cells that are leased or wait for a retry are its own: it is not over yet.
@@ -265,7 +265,7 @@ LOOKS: Final = 2
 """Looks in a row that find nothing: in a loop of observers a mark may move behind one of them."""
 
 
-def event_of(name: str, now: Pulse) -> dict[str, Any]:
+def event_of(name: str, now: Demand) -> dict[str, Any]:
     """What an event tells: no more than numbers, for it is stored and shown."""
     return {"chain": name, "backlog": now.backlog, "due": now.due, "oldest": now.oldest}
 

@@ -22,7 +22,9 @@ from typing import Any
 import pytest
 import structlog
 
+from percolator_core import connect
 from tests.airflow.running import Dags, forget_runs
+from tests.airflow.shop import Shop
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -171,3 +173,14 @@ def dags(airflow_home: Path) -> Iterator[Dags]:
         file = getattr(sys.modules[name], "__file__", None)
         if name.startswith("unusual_prefix_") or (file and Path(file).is_relative_to(folder)):
             del sys.modules[name]
+
+
+@pytest.fixture
+def shop(tmp_path: Path, dags: Dags, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    """A chain, and the connection ``store`` to a store for it."""
+    url = f"embedded:{tmp_path / 'state'}"
+    monkeypatch.setenv("AIRFLOW_CONN_STORE", f'{{"conn_type": "percolator", "host": "{url}"}}')
+    made = Shop(tmp_path, dags, url)
+    made.declare()
+    with connect(url):  # keeps the server, which would start for each task
+        yield made

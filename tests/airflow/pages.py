@@ -35,14 +35,10 @@ def write_chain(folder: Path, name: str, tables: str, observers: Mapping[str, st
     return folder
 
 
-def give_dag(chain: Path, name: str, **fields: str | None) -> None:
-    """Put the DAG of the chain's observers into Airflow's database, as its DAG processor does."""
-    from airflow.dag_processing.collection import update_dag_parsing_results_in_db
-    from airflow.models.dagbundle import DagBundleModel
-    from airflow.models.serialized_dag import SerializedDagModel
+def serialized(chain: Path, name: str, **fields: str | None) -> Any:
+    """The DAG of a chain's observers, as Airflow serialises it."""
     from airflow.sdk import DAG, BaseOperator
     from airflow.serialization.serialized_objects import LazyDeserializedDAG
-    from airflow.utils.session import create_session
 
     class Drain(BaseOperator):  # type: ignore[misc]  # Airflow's types are not looked at
         template_fields = ("chain", "project", "conn_id", "namespace")
@@ -65,15 +61,25 @@ def give_dag(chain: Path, name: str, **fields: str | None) -> None:
     ) as dag:
         Drain(task_id="until_idle", chain=str(chain), **fields)
     dag.fileloc, dag.relative_fileloc = __file__, f"{name}.py"
+    return LazyDeserializedDAG.from_dag(dag)
+
+
+def give_dag(chain: Path, name: str, **fields: str | None) -> None:
+    """Put the DAG of the chain's observers into Airflow's database, as its DAG processor does."""
+    from airflow.dag_processing.collection import update_dag_parsing_results_in_db
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.utils.session import create_session
+
+    dag = serialized(chain, name, **fields)
     errors: dict[tuple[str, str], str] = {}
     with create_session() as session:
         if session.get(DagBundleModel, BUNDLE) is None:
             session.add(DagBundleModel(name=BUNDLE))
             session.flush()
-        serialized = LazyDeserializedDAG.from_dag(dag)
-        update_dag_parsing_results_in_db(BUNDLE, None, [serialized], errors, None, set(), session=session)
+        update_dag_parsing_results_in_db(BUNDLE, None, [dag], errors, None, set(), session=session)
         # The processor writes a DAG twice a minute at most; here each call is another moment.
-        SerializedDagModel.write_dag(serialized, BUNDLE, session=session)
+        SerializedDagModel.write_dag(dag, BUNDLE, session=session)
     assert not errors
 
 

@@ -110,3 +110,13 @@ def forget_runs() -> None:
     with create_session() as session:
         for run in session.query(DagRun):
             session.delete(run)
+
+
+def map_names(dag_id: str, task_id: str) -> list[str | None]:
+    """What the parts of a mapped task are called, in order."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        parts = session.query(TaskInstance).filter_by(dag_id=dag_id, task_id=task_id)
+        return [part.rendered_map_index for part in parts.order_by(TaskInstance.map_index)]

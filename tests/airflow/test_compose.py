@@ -109,12 +109,18 @@ def test_each_service_can_be_kept_running(name: str) -> None:
 
 def test_volumes_and_folders_belong_to_the_images_user() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
-    made = set(re.findall(rf"{PROJECT}/[\w/]+", dockerfile))
+    given = {
+        word: re.findall(rf"{PROJECT}/[\w/]+", found[0])
+        for word in ("mkdir", "chown")
+        if (found := re.search(rf"\b{word} [^&]*?(?=&&|\n\n)", dockerfile))
+    }
     for name, service in SERVICES.items():
         for volume in service.get("volumes", []):
             folder = volume.partition(":")[2]
             if folder.startswith(PROJECT):
-                assert folder in made, f"{name}: {folder} would belong to root"
+                assert folder in given["mkdir"], f"{name}: {folder} is not in the image"
+                owned = any(folder == one or folder.startswith(f"{one}/") for one in given["chown"])
+                assert owned, f"{name}: {folder} would belong to root"
     assert re.search(r"^USER percolator$", dockerfile, re.MULTILINE)
 
 
@@ -185,6 +191,7 @@ def answer(url: str, given: Any = None) -> tuple[int, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_every_command_line_runs(machine: Machine, variables: dict[str, str]) -> None:
     for name in ("redis", "postgres", "spark-master"):

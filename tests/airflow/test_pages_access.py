@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,18 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import Chain, Worker
-from tests.airflow.pages import PAGE, WRITE, Site, connection_to, forget_dags, give_dag, site, write_chain
+from tests.airflow.pages import (
+    BUNDLE,
+    PAGE,
+    WRITE,
+    Site,
+    connection_to,
+    forget_dags,
+    give_dag,
+    serialized,
+    site,
+    write_chain,
+)
 from tests.core.servers import Server, binaries
 
 if TYPE_CHECKING:
@@ -340,6 +352,26 @@ class TestChains:
                 found = known_chain(session, "moved")
             assert found is not None
             assert (found.namespace, found.path, found.project) == (namespace, chain, str(tmp_path))
+
+    def test_a_version_of_before_does_not_count(self, pages: Site, tmp_path: Path) -> None:
+        from airflow.models.dag_version import DagVersion
+        from airflow.models.serialized_dag import SerializedDagModel
+        from airflow.utils.session import create_session
+
+        from percolator_airflow.ui.chains import known_chain
+
+        give_dag(tmp_path, "twice", namespace="now")
+        with create_session() as session:
+            version = DagVersion(dag_id="twice_observe", version_number=7, bundle_name=BUNDLE)
+            session.add(version)
+            session.flush()
+            before = SerializedDagModel(serialized(tmp_path, "twice", namespace="before"))
+            before.dag_version_id, before.created_at = version.id, datetime(2026, 1, 1, tzinfo=UTC)
+            session.add(before)
+        with create_session() as session:
+            found = known_chain(session, "twice")
+        assert found is not None
+        assert found.namespace == "now"
 
     def test_a_dag_of_somebody_else_is_no_chain(self, pages: Site, tmp_path: Path) -> None:
         from airflow.models.dag import DagModel

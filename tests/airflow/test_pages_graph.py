@@ -231,6 +231,9 @@ class TestGraph:
             for box in node.iter("rect")
         ]
         assert len(boxes) == 50 + 52
+        for node in drawing.iter("a"):
+            lowest = max((float(text.get("y", 0)) for text in node.findall("g/text")), default=0)
+            assert all(float(box.get("height", 0)) > lowest + 4 for box in node.iter("rect"))
         for index, (x, y, width, height) in enumerate(boxes):
             for other_x, other_y, other_width, other_height in boxes[:index]:
                 beside = x >= other_x + other_width or other_x >= x + width
@@ -316,6 +319,7 @@ class TestStanding:
         assert look(1403, 0) == 0
         # The server's clock was set back.
         assert look(500, 10) is None
+        assert look(503, 40) == 10
 
     def test_without_a_look_of_its_own_the_monitors_is_taken(self, web: Web) -> None:
         from percolator_airflow.ui.chains import KnownChain
@@ -386,7 +390,7 @@ class TestPlots:
         record(web.db, status(web.db, web.chain), 3600)
         text = web.look("plots?span=all")
         backlog = _plot(text, "backlog")
-        assert "now 30" in backlog  # those of join
+        assert "last 30" in backlog  # those of join
         assert _values(backlog) == [[10, 10, 30, 0], [0, 0, 0, 30]]
         assert re.findall(r'data-series="(\d)" data-name="(\w+)"', backlog) == [("0", "split"), ("1", "join")]
         (runs, _) = _values(_plot(text, "runs"))

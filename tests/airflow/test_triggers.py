@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from percolator_core import StoreUnavailable, connect
-from percolator_core.status import Pulse
+from percolator_core.demand import Demand, demand
 from tests.airflow.project import CONN_ID, Words, make_project, set_connection
 from tests.core.servers import free_port
 
@@ -26,14 +27,14 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Words]:
         yield words
 
 
-def pulse_of(due: int, *, backlog: int | None = None, workers: int = 0, drains: int = 0) -> Pulse:
-    return Pulse(due if backlog is None else backlog, due, 1.0 if due else None, workers, drains)
+def demand_of(due: int, *, backlog: int | None = None, workers: int = 0, drains: int = 0) -> Demand:
+    return Demand(due if backlog is None else backlog, due, 1.0 if due else None, workers, drains)
 
 
 class TestEdges:
     """Levels in, edges out."""
 
-    def events(self, *looks: tuple[float, Pulse], remind: float = 30) -> list[float]:
+    def events(self, *looks: tuple[float, Demand], remind: float = 30) -> list[float]:
         from percolator_airflow.triggers import Edges
 
         edges, sent = Edges(remind), []
@@ -44,32 +45,34 @@ class TestEdges:
         return sent
 
     def test_one_event_however_many_cells(self) -> None:
-        assert self.events((0, pulse_of(0)), (1, pulse_of(1)), (2, pulse_of(1000)), (3, pulse_of(5))) == [1]
+        assert self.events((0, demand_of(0)), (1, demand_of(1)), (2, demand_of(1000)), (3, demand_of(5))) == [
+            1
+        ]
 
     def test_another_one_when_it_was_idle_between(self) -> None:
-        assert self.events((0, pulse_of(1)), (1, pulse_of(0)), (2, pulse_of(1))) == [0, 2]
+        assert self.events((0, demand_of(1)), (1, demand_of(0)), (2, demand_of(1))) == [0, 2]
 
     def test_reminds_while_nobody_comes(self) -> None:
-        assert self.events(*((clock, pulse_of(1)) for clock in range(0, 100, 10))) == [0, 30, 60, 90]
+        assert self.events(*((clock, demand_of(1)) for clock in range(0, 100, 10))) == [0, 30, 60, 90]
 
     def test_none_while_a_worker_or_a_drain_is_at_it(self) -> None:
-        assert self.events((0, pulse_of(1, workers=1)), (50, pulse_of(1, drains=1))) == []
+        assert self.events((0, demand_of(1, workers=1)), (50, demand_of(1, drains=1))) == []
 
     def test_one_when_the_worker_is_gone(self) -> None:
-        assert self.events((0, pulse_of(1, workers=1)), (1, pulse_of(1))) == [1]
+        assert self.events((0, demand_of(1, workers=1)), (1, demand_of(1))) == [1]
 
     def test_none_for_what_a_drain_leaves_between_two_of_its_observers(self) -> None:
-        leased = pulse_of(0, backlog=1, drains=1)
-        assert self.events((0, pulse_of(1)), (5, leased), (6, pulse_of(1))) == [0]
+        leased = demand_of(0, backlog=1, drains=1)
+        assert self.events((0, demand_of(1)), (5, leased), (6, demand_of(1))) == [0]
 
     def test_one_for_what_comes_after_a_drain(self) -> None:
-        assert self.events((0, pulse_of(1)), (5, pulse_of(0, drains=1)), (6, pulse_of(1))) == [0, 6]
+        assert self.events((0, demand_of(1)), (5, demand_of(0, drains=1)), (6, demand_of(1))) == [0, 6]
 
     def test_none_for_cells_that_wait_for_a_retry(self) -> None:
-        assert self.events((0, pulse_of(0, backlog=3)), (1, pulse_of(0, backlog=3))) == []
+        assert self.events((0, demand_of(0, backlog=3)), (1, demand_of(0, backlog=3))) == []
 
 
-async def first(events: AsyncIterator[Any], seconds: float = 15) -> Any:
+async def first(events: AsyncIterator[Any], seconds: float = 60) -> Any:
     async with asyncio.timeout(seconds):
         return (await anext(events)).payload
 
@@ -153,22 +156,22 @@ class TestDirtyTrigger:
 
         monkeypatch.setattr(triggers, "_PAUSE", 0.05)
         other = Words(words.folder, f"embedded:{tmp_path}/other", words.module)
-        pulse, away = triggers.pulse, [False]
+        moved = threading.Event()
 
-        def look(db: Any, chain: Any) -> Pulse:
-            if away.pop():
+        def look(db: Any, chain: Any) -> Demand:
+            if moved.is_set():
+                moved.clear()
                 raise StoreUnavailable("it was moved")
-            away.append(False)
-            return pulse(db, chain)
+            return demand(db, chain)
 
-        monkeypatch.setattr(triggers, "pulse", look)
+        monkeypatch.setattr(triggers, "demand", look)
 
         async def wait() -> Any:
             trigger = self.make(words)
             coming = asyncio.create_task(first(trigger.run()))
             await asyncio.sleep(0.2)
             set_connection(monkeypatch, host=other.url)
-            away[:] = [False, True]
+            moved.set()
             event = await coming
             await trigger.cleanup()
             return event

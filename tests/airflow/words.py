@@ -79,7 +79,7 @@ class Words:
         """A page of the chain, as HTML."""
         answer = self.client.get(f"/{self.name}/{path}", headers=PAGE)
         assert answer.status_code == status, answer.text
-        return answer.text
+        return str(answer.text)
 
     def text(self, path: str, status: int = 200) -> str:
         """What a person reads on a page."""

@@ -191,6 +191,8 @@ def start(project: Path) -> Iterator[Callable[..., Up]]:
     yield begin
     for one in made:
         one.close()
+    for left in running(project):  # of a test that failed
+        left.kill()
 
 
 def running(project: Path) -> list[psutil.Process]:
@@ -214,6 +216,7 @@ def refuses(url: str) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(
     util.find_spec("airflow") is None, reason="Airflow is not installed: make test installs it"
 )
@@ -270,11 +273,15 @@ def test_a_project_goes_up_and_down(project: Path, start: Callable[..., Up]) -> 
         until(counted, "no worker ran")
 
     server = int((project / ".percolator" / "redis.pid").read_text())
+    started = up.children()
+    assert len(started) >= 5
     os.killpg(up.process.pid, signal.SIGINT)
     code, found = up.end()
     assert code == 130, up.lines
     assert found["error"]["message"] == "interrupted; nothing is lost: `percolator up` starts it again"
     assert "Traceback" not in "".join(up.lines)
+    # Airflow's processes write their titles over their variables, so that they are looked for one by one.
+    assert psutil.wait_procs(started, timeout=5)[1] == []
     assert running(project) == []
     assert not psutil.pid_exists(server) or psutil.Process(server).status() == psutil.STATUS_ZOMBIE
     assert refuses(url)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -55,8 +55,8 @@ def keys(pages: list[RowsPage]) -> list[bytes]:
     return [row for page in pages for row, _ in page.rows]
 
 
-CONDITIONS = {
-    "": lambda number: True,
+CONDITIONS: dict[str, Callable[[int], bool]] = {
+    "": lambda _: True,
     "size=3": lambda number: number % 7 == 3,
     "rare=yes": lambda number: number % 50 == 0,
     "row>=row0100": lambda number: number >= 100,
@@ -64,7 +64,7 @@ CONDITIONS = {
     "row<row0010": lambda number: number < 10,
     "row=row0010": lambda number: number == 10,
     "row!=row0010": lambda number: number != 10,
-    "size=never": lambda number: False,
+    "size=never": lambda _: False,
 }
 
 
@@ -106,7 +106,9 @@ def test_a_page_without_time_says_how_far_it_came(db: Database) -> None:
         for number in range(4_000):
             t.set("raw", b"z%05d" % number, "other", b"x")
     page = browse(db, db.snapshot(), "raw", conditions=[Condition.parse("other=never")], seconds=0.0)
-    assert not page.rows and page.following is not None and not page.in_time
+    assert not page.rows
+    assert page.following is not None
+    assert not page.in_time
     whole = browse(db, db.snapshot(), "raw", conditions=[Condition.parse("other=never")], seconds=60.0)
     assert whole == RowsPage(())
     with db.transaction() as t:

@@ -70,30 +70,51 @@ def test_columns_come_some_at_a_time_and_versions_too(db: Database) -> None:
     for number in range(6):
         put(db, **{f"c{column}": b"%d" % number for column in range(7)})
     first = row_history(db, "docs", "row", limit=3, versions=4)
-    assert [cell.column for cell in first.cells] == ["c0", "c1", "c2"] and first.behind == "c2"
+    assert [cell.column for cell in first.cells] == ["c0", "c1", "c2"]
+    assert first.behind == "c2"
     assert all(len(cell.versions) == 4 and cell.more for cell in first.cells)
     last = row_history(db, "docs", "row", after="c5", limit=3)
-    assert [cell.column for cell in last.cells] == ["c6"] and last.behind is None
-    assert not last.cells[0].more and len(last.cells[0].versions) == 6
+    assert [cell.column for cell in last.cells] == ["c6"]
+    assert last.behind is None
+    assert not last.cells[0].more
+    assert len(last.cells[0].versions) == 6
     [only] = row_history(db, "docs", "row", columns=["c4"], versions=6).cells
-    assert len(only.versions) == 6 and not only.more
+    assert len(only.versions) == 6
+    assert not only.more
 
 
-def test_an_older_version_than_those_shown_is_not_taken_for_none(db: Database) -> None:
+def test_a_version_older_than_those_listed_is_seen_all_the_same(db: Database, url: str) -> None:
     old = put(db, a=b"old")
     for _ in range(9):
         put(db, a=b"new")
-    [cell] = row_history(db, "docs", "row", at=old, versions=3).cells
-    assert cell.version is None and cell.more
-    [cell] = row_history(db, "docs", "row", at=old, versions=10).cells
-    assert cell.version is not None and cell.version.value == b"old"
+    for versions in (3, 10):
+        [cell] = row_history(db, "docs", "row", at=old, versions=versions).cells
+        assert cell.version is not None
+        assert cell.version.value == b"old"
+        assert len(cell.versions) == versions
+        assert cell.more == (versions == 3)
+    [cell] = row_history(db, "docs", "row", at=old - 1, versions=3).cells
+    assert cell.version is None
+    assert not cell.unsettled
+    with percolator_core.connect(url, db.namespace) as other:
+        transaction = other.begin()
+        begun = transaction.start_timestamp
+        transaction.set("docs", "row", "a", b"under way")
+        commit_of(transaction).prewrite()
+        [cell] = row_history(db, "docs", "row", at=begun + 1, versions=1).cells
+        assert cell.locked
+        assert cell.version is not None
 
 
 def test_a_value_that_is_too_large_is_left_where_it_is(db: Database) -> None:
     put(db, large=b"x" * (LARGEST + 1), small=b"y")
     large, small = row_history(db, "docs", "row").cells
-    assert large.unread and large.size == LARGEST + 1 and not large.versions
-    assert not small.unread and small.version is not None and small.version.value == b"y"
+    assert large.unread
+    assert large.size == LARGEST + 1
+    assert not large.versions
+    assert not small.unread
+    assert small.version is not None
+    assert small.version.value == b"y"
 
 
 def test_many_large_values_are_not_all_read(db: Database) -> None:
@@ -102,7 +123,8 @@ def test_many_large_values_are_not_all_read(db: Database) -> None:
         put(db, **{f"c{column}": value for column in range(6)})
     cells = row_history(db, "docs", "row").cells
     assert sum(len(cell.versions) for cell in cells) * len(value) <= 6 * LARGEST
-    assert any(cell.unread for cell in cells) and not all(cell.unread for cell in cells)
+    assert any(cell.unread for cell in cells)
+    assert not all(cell.unread for cell in cells)
 
 
 def test_nobody_is_waited_for(db: Database, url: str) -> None:
@@ -113,7 +135,9 @@ def test_nobody_is_waited_for(db: Database, url: str) -> None:
         transaction.set("docs", "row", "b", b"first")
         commit_of(transaction).prewrite()
         a = row_history(db, "docs", "row").cells[0]
-        assert a.locked and a.version is not None and a.version.value == b"before"
+        assert a.locked
+        assert a.version is not None
+        assert a.version.value == b"before"
 
 
 def test_a_typed_row_tells_when_it_was_made_and_removed(db: Database) -> None:
@@ -124,7 +148,8 @@ def test_a_typed_row_tells_when_it_was_made_and_removed(db: Database) -> None:
     with db.transaction() as t:
         t.remove(Note, name="n")
     found = row_history(db, "notes", "n")
-    assert not found.exists and [one.value is None for one in found.marker] == [True, False]
+    assert not found.exists
+    assert [one.value is None for one in found.marker] == [True, False]
     found = row_history(db, "notes", "n", at=made)
     assert found.exists
     assert {cell.column: cell.version.value for cell in found.cells if cell.version} == {

@@ -236,3 +236,9 @@ def test_the_block_is_in_the_schema_with_its_keys_described() -> None:
         assert all("description" in field for field in entry["properties"].values()), entry
     thresholds = schema["$defs"]["ThresholdsDeclaration"]["properties"]
     assert (thresholds["oldest"]["default"], thresholds["failure_rate"]["default"]) == ("10m", "50%")
+
+
+def test_the_formats_are_those_of_loads() -> None:
+    from percolator_core.spark.sources import FORMATS
+
+    assert set(scheduling.FORMATS) == set(FORMATS)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from percolator_core import Cell, ConfigurationError, Worker
+from percolator_core.demand import demand
 from percolator_core.notifications.activation import active, live_workers
-from percolator_core.status import pulse
 from tests.chains import chain_of, dirty_of, put, watch
 from tests.core.servers import commit_of, die, until
 
@@ -73,7 +73,7 @@ def test_it_leases_nothing_of_others(connect: Connect) -> None:
     until(lambda: dirty_of(db, chain).backlog()["second"] == 20)
     put(db, "later", b"text")
     until(lambda: dirty_of(db, chain).backlog()["second"] == 21)
-    now = pulse(db, chain)
+    now = demand(db, chain)
     assert (now.backlog, now.due) == (42, 42)
     # All at once, while it still runs.
     assert len(dirty_of(db, chain).claim(100)[0]) == 42

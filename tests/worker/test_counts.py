@@ -1,4 +1,4 @@
-"""What the store knows of the runs of all workers, and the pulse of a chain."""
+"""What the store knows of the runs of all workers, and the demand of a chain."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from percolator_core import Cell, StoreUnavailable, Worker
+from percolator_core.demand import Demand, demand
 from percolator_core.keys import dirty_key
 from percolator_core.notifications.activation import live_workers
 from percolator_core.notifications.counts import RunCounts, Tally, run_counts
-from percolator_core.status import Pulse, pulse, status
+from percolator_core.status import status
 from percolator_core.worker import ObserverCounts
 from tests.chains import chain_of, dirty_of, put, watch
 from tests.core.servers import until
@@ -168,29 +169,29 @@ def test_a_store_that_is_away_at_the_end_does_not_hide_what_ended_the_worker(
     assert Worker(db, chain).run_until_idle(30).ran == 2
 
 
-# The pulse.
+# The demand.
 
 
-def test_the_pulse_of_a_chain(connect: Connect) -> None:
+def test_the_demand_of_a_chain(connect: Connect) -> None:
     chain, db = copying(), connect()
-    assert pulse(db, chain) == Pulse(0, 0, None, 0, 0), "there are no tables yet"
+    assert demand(db, chain) == Demand(0, 0, None, 0, 0), "there are no tables yet"
     fill(db, chain, "a", "b", "c")
-    now = pulse(db, chain)
+    now = demand(db, chain)
     assert (now.backlog, now.due) == (3, 3)
     assert now.oldest is not None
     assert 0 <= now.oldest < 60
     index = dirty_of(db, chain)
     leases, _ = index.claim(2)
-    now = pulse(db, chain)
+    now = demand(db, chain)
     assert (now.backlog, now.due) == (3, 1)
     db.store.call(*[index.postpone(lease, 5, failed=False) for lease in leases])
     leases, _ = index.claim(2)
-    now = pulse(db, chain)
+    now = demand(db, chain)
     assert (now.backlog, now.due, now.oldest) == (3, 0, None)
     others, _ = dirty_of(db, chain).claim(10)
     assert others == [], "what is not due cannot be claimed"
     db.store.call(*[index.postpone(lease, 0, failed=False) for lease in leases])
-    assert pulse(db, chain).due == 1
+    assert demand(db, chain).due == 1
 
 
 def test_marks_from_before_the_clock_was_set_back_are_due(db: Database) -> None:
@@ -200,7 +201,7 @@ def test_marks_from_before_the_clock_was_set_back_are_due(db: Database) -> None:
     key = dirty_key(db.catalog.table("docs").tag(b"a"), "copy")
     mark = db.store.one((b"ZRANGE", key, 0, 0))[0]
     db.store.one((b"ZADD", key, db.store.now() + 3_600_000_000, mark))
-    now = pulse(db, chain)
+    now = demand(db, chain)
     assert (now.backlog, now.due, now.oldest) == (1, 1, 0.0)
     assert len(dirty_of(db, chain).claim(1)[0]) == 1
 
@@ -220,27 +221,27 @@ def test_who_is_at_it(connect: Connect) -> None:
     drain = threading.Thread(target=Worker(connect(), held).run_until_idle, daemon=True)
     drain.start()
     assert begun.wait(30)
-    assert (pulse(db, held).workers, pulse(db, held).drains) == (0, 1)
+    assert (demand(db, held).workers, demand(db, held).drains) == (0, 1)
     assert [one.until_idle for one in status(db).workers] == [True]
     worker = Worker(connect(), held)
     thread = run_in_thread(worker)
-    until(lambda: pulse(db, held).workers == 1)
-    assert pulse(db, held).drains == 1
+    until(lambda: demand(db, held).workers == 1)
+    assert demand(db, held).drains == 1
     # One that died is none, and it is not for a look to forget it.
     db.store.one((b"HSET", db.store.keyspace.prefix + b"workers", "dead:1", b"{}"))
-    assert (pulse(db, held).workers, pulse(db, held).drains) == (1, 1)
+    assert (demand(db, held).workers, demand(db, held).drains) == (1, 1)
     assert db.store.one((b"HEXISTS", db.store.keyspace.prefix + b"workers", "dead:1"))
     release.set()
     worker.stop()
     drain.join(20)
     thread.join(20)
-    assert (pulse(db, held).workers, pulse(db, held).drains) == (0, 0)
+    assert (demand(db, held).workers, demand(db, held).drains) == (0, 0)
 
 
 def test_a_pulse_takes_three_round_trips(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     chain = copying()
     fill(db, chain, *(f"{number}" for number in range(20)))
-    pulse(db, chain)
+    demand(db, chain)
     asked: list[int] = []
     issue = db.store.exchange
 
@@ -249,7 +250,7 @@ def test_a_pulse_takes_three_round_trips(db: Database, monkeypatch: pytest.Monke
         return issue(commands, *arguments, **settings)  # type: ignore[arg-type]
 
     monkeypatch.setattr(db.store, "exchange", counted)
-    pulse(db, chain)
+    demand(db, chain)
     assert len(asked) == 3
     # Of two observers in four tablets; only those with dirty cells are looked at closely.
     assert sum(asked) == 1 + (2 + 8) + 3 * 4

@@ -10,12 +10,13 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from percolator_airflow.operators.base import StoreOperator
 from percolator_airflow.thresholds import Runs, breaches
+from percolator_core.demand import demand
 from percolator_core.errors import ConfigurationError
 from percolator_core.observers.explain import validate
 from percolator_core.observers.scheduling import ThresholdsDeclaration
 from percolator_core.observers.yaml_file import Problems, YamlFile
 from percolator_core.samples import record, samples
-from percolator_core.status import locks, pulse, status
+from percolator_core.status import locks, status
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -72,7 +73,7 @@ class MonitorOperator(StoreOperator):
             declared = folder.declared.scheduling.monitor
             with self.hook().get_conn() as db:
                 now = status(db, folder.declared)
-                alive = pulse(db, folder.declared)
+                alive = demand(db, folder.declared)
                 before = _before(db)
                 record(db, now, declared.history if self.history is None else self.history)
                 held = locks(db, _LOCKS) if now.locks else []

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
-from percolator_airflow.ui.pages import graph, locks, overview, plots, quarantine, rows, tables, trace
+from percolator_airflow.ui.pages import graph, locks, overview, plots, quarantine, row, rows, tables, trace
 from percolator_airflow.ui.rendering import error_page, login_url, wants_page
 from percolator_core.errors import PercolatorError, StoreUnavailable, UnknownColumn, UnknownTable
 from percolator_core.notation.error import NotationError
@@ -42,7 +42,7 @@ def make_app() -> FastAPI:
     """The application that Airflow's API server mounts."""
     app = FastAPI(title="Percolator", docs_url=None, redoc_url=None, openapi_url=None)
     app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
-    for page in (overview, graph, plots, quarantine, locks, tables, rows, trace):
+    for page in (overview, graph, plots, quarantine, locks, tables, rows, row, trace):
         app.include_router(page.router)
     app.middleware("http")(_with_headers)
     app.exception_handler(HTTPException)(_refused)

@@ -19,6 +19,9 @@ from percolator_core.observers.svg import Dress, parts
 
 _ROOM: Final = Room(width=208.0, height=84.0)
 _INSET: Final = 12.0
+_SHORT: Final = 15
+"""Characters of a name that may be half as large again."""
+
 _LINES: Final = (39.0, 56.0, 73.0)
 """Where the lines below the name stand."""
 
@@ -68,8 +71,10 @@ def _observer(box: Box, standing: Standing | None, links: Links) -> Dress:
     if standing is None:
         return Dress(f"#row-{box.node}", f"{box.node}: nothing is known of it", name, "is-inactive")
     now = standing.now
+    # Seen from far only the names are shown, larger where they have the room.
+    long = " long" if len(box.node) > _SHORT else ""
     href = links.to("quarantine", observer=box.node) if now.failed else f"#row-{box.node}"
-    return Dress(href, told(standing), name, f"is-{standing.state}", _inside(box, standing))
+    return Dress(href, told(standing), name, f"is-{standing.state}{long}", _inside(box, standing))
 
 
 def told(standing: Standing) -> str:

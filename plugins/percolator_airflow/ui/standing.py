@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
+from percolator_airflow.thresholds import own_thresholds
 from percolator_airflow.ui.chains import KnownChain
 from percolator_core.database import Database
 from percolator_core.notation.amounts import count_of, show_age
@@ -174,23 +175,16 @@ def _state(
 def _breach(
     now: ObserverStatus, rate: Rate | None, limits: ThresholdsDeclaration
 ) -> tuple[State, str] | None:
-    quarantine, oldest, backlog = (
-        _limit(limits, now.name, one) for one in ("quarantine", "oldest", "backlog")
-    )
+    own = own_thresholds(now.name, limits)
     if rate is not None and rate.failures > 0:
         return "failing", f"{show_rate(rate.failures)} runs a second fail"
-    if quarantine is not None and now.failed > quarantine:
+    if own.quarantine is not None and now.failed > own.quarantine:
         return "failing", f"{count_of(now.failed, 'cell')} in quarantine"
-    if oldest is not None and now.oldest is not None and now.oldest > oldest:
+    if own.oldest is not None and now.oldest is not None and now.oldest > own.oldest:
         return "behind", f"the oldest cell has been waiting for {show_age(now.oldest)}"
-    if backlog is not None and now.backlog > backlog:
+    if own.backlog is not None and now.backlog > own.backlog:
         return "behind", f"{count_of(now.backlog, 'cell')} to observe"
     return None
-
-
-def _limit(limits: ThresholdsDeclaration, observer: str, name: str) -> Any:
-    own = limits.observers.get(observer)
-    return getattr(own if own is not None and name in own.model_fields_set else limits, name)
 
 
 def show_rate(rate: float | None) -> str:

@@ -17,7 +17,7 @@ PATIENCE: Final = 1.5
 TIMEOUT: Final = 5.0
 """Seconds that one reply may take."""
 
-LOCK_WAIT: Final = 0.3
+LOCK_WAIT: Final = 0.2
 """Seconds for which a page waits for a writer that is committing."""
 
 _LOOK: Final = 15.0

@@ -23,6 +23,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const y = (pane.scrollTop + pane.clientHeight / 2) / zoom;
     zoom = next;
     sheet.style.zoom = zoom;
+    sheet.classList.toggle("far", zoom < 0.55);
     pane.scrollTo(x * zoom - pane.clientWidth / 2, y * zoom - pane.clientHeight / 2);
     try {
       sessionStorage.setItem(kept, zoom);

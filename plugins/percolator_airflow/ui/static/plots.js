@@ -56,8 +56,10 @@ function point(plot, position) {
     cursor.setAttribute("d", `M${(1000 * read(plot).shares[position]).toFixed(1)} 0v200`);
   }
   const found = at(plot, position);
+  // A curve on the ground says little, many of them hide the others.
+  const high = found.filter((one) => one.value > 0).slice(0, most);
   const reading = plot.querySelector(".reading");
-  const rows = found.slice(0, most).map((one) => {
+  const rows = high.map((one) => {
     const row = document.createElement("div");
     const swatch = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     swatch.setAttribute("class", "swatch");
@@ -75,7 +77,9 @@ function point(plot, position) {
   const head = document.createElement("div");
   head.textContent = moment(plot, position);
   const rest = document.createElement("div");
-  if (found.length > most) rest.textContent = `and ${found.length - most} more`;
+  const others = found.length - high.length;
+  const zeros = found.filter((one) => one.value === 0).length;
+  if (others > 0) rest.textContent = others === zeros ? `${others} at 0` : `and ${others} more`;
   if (found.length === 0) rest.textContent = "nothing is known";
   reading.replaceChildren(head, ...rows, rest);
   reading.hidden = false;
@@ -85,7 +89,7 @@ function point(plot, position) {
   const x = share * field.clientWidth;
   reading.style.left = `${Math.max(Math.min(0, room), x > room - 14 ? x - reading.offsetWidth - 14 : x + 14)}px`;
   field.setAttribute("aria-valuenow", position);
-  const words = found.slice(0, most).map((one) => `${one.name} ${one.text}`);
+  const words = (high.length ? high : found.slice(0, most)).map((one) => `${one.name} ${one.text}`);
   field.setAttribute("aria-valuetext", `${moment(plot, position)}: ${words.join(", ") || "nothing is known"}`);
 }
 
