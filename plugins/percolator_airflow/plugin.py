@@ -41,7 +41,6 @@ class PercolatorPlugin(AirflowPlugin):
             "name": "Percolator",
             "href": f"{URL_PREFIX[1:]}/",
             "destination": "nav",
-            "category": "browse",
             "nav_top_level": True,
             "url_route": "percolator",
         },

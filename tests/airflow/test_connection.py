@@ -60,7 +60,7 @@ def read(**fields: Any) -> Any:
             "redis+sentinel://:pass@a:1,b:2/main/0",
         ),
         ({"host": "embedded:/var/a b"}, "embedded:/var/a b"),
-        ({"host": "embedded:state?durability=fsync"}, "embedded:/home/of/airflow/state?durability=fsync"),
+        ({"host": "embedded:state?durability=fsync"}, "embedded:/srv/airflow/state?durability=fsync"),
         (
             {"host": "h", "extra": {"durability": "replicas=1,fsync", "ssl_ca_certs": ""}},
             "redis://h?durability=replicas%3D1%2Cfsync",
@@ -69,7 +69,7 @@ def read(**fields: Any) -> Any:
     ],
 )
 def test_fields_make_a_url(fields: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_HOME", "/home/of/airflow")
+    monkeypatch.setenv("AIRFLOW_HOME", "/srv/airflow")
     assert str.__str__(read(**fields).url) == url
 
 

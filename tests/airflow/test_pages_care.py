@@ -204,12 +204,12 @@ def test_nothing_asked_for_is_a_mistake_of_ours(words: Words, path: str) -> None
 # Costs.
 
 
-def cost(words: Words, path: str) -> int:
-    """Commands that a page costs the server, the second time it is asked for."""
+def cost(words: Words, path: str) -> tuple[int, int]:
+    """Commands that a page costs the server, the second time it is asked for, and KiB that it sends."""
     words.page(path)
-    before = words.calls()
+    calls, sent = words.calls(), words.sent()
     words.page(path)
-    return words.calls() - before
+    return words.calls() - calls, (words.sent() - sent) // 1024
 
 
 def fill_quarantine(words: Words, count: int) -> None:
@@ -256,9 +256,11 @@ def test_a_page_costs_the_same_however_much_there_is(
     words: Words, path: str, fill: Callable[[Words, int], None], few: int, many: int
 ) -> None:
     fill(words, few)
-    before = cost(words, path)
+    calls, sent = cost(words, path)
     fill(words, many)
-    assert cost(words, path) <= before + 10
+    now = cost(words, path)
+    assert now[0] <= calls + 10
+    assert now[1] <= sent + 30
     assert len(words.page(path)) < 300_000
 
 
@@ -290,9 +292,11 @@ def test_the_locks_page_does_not_look_at_every_lock(words: Words) -> None:
         commit_of(transaction).prewrite()
 
     lock(0, 300)
-    before = cost(words, "locks")
-    lock(300, 2_000)
-    assert cost(words, "locks") <= before + 10
+    calls, sent = cost(words, "locks")
+    lock(300, 4_000)
+    now = cost(words, "locks")
+    assert now[0] <= calls + 10
+    assert now[1] <= sent + 50
     assert "200 locks, the oldest" in words.text("locks")
 
 

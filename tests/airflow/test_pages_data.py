@@ -88,6 +88,7 @@ def test_pages_of_the_quarantine_have_each_cell_once(words: Words) -> None:
     page, found = words.page("quarantine"), []
     while True:
         found += tokens(page)
+        assert len(found) <= 120
         if "Next →" not in page:
             break
         page = words.follow(page, "Next →")
@@ -227,6 +228,7 @@ def test_rows_are_browsed_in_both_directions(words: Words) -> None:
     page, seen = words.page("tables/docs/rows"), []
     while True:
         seen.append(re.findall(r"<bdi>(row\d+)</bdi>", page))
+        assert len(seen) < 10, "it does not come forward"
         if "Next →" not in page:
             break
         page = words.follow(page, "Next →")
@@ -360,6 +362,13 @@ def test_a_large_value_is_cut_and_may_be_downloaded(words: Words) -> None:
     )
 
 
+def test_bytes_that_are_no_text_are_shown_as_bytes(words: Words) -> None:
+    words.put("row", text=b"\x00\x01\x02 ascii")
+    said = words.text(words.row("row"))
+    assert "000000 00 01 02 20 61 73 63 69 69 ··· ascii" in said
+    assert "00 01 02 20 61" in words.text("tables/docs/rows")
+
+
 # Traces.
 
 
@@ -382,3 +391,13 @@ def test_a_trace_shows_the_runs_that_a_row_caused(words: Words) -> None:
     assert "no such change" in words.text("trace?table=docs&row=never")
     assert "names no change" in words.text("trace?table=docs&row=good&change=wrong", 400)
     assert "watches docs.title" in words.text("trace?table=docs&row=good&column=title", 400)
+
+
+def test_a_run_that_dealt_with_several_changes_is_drawn_once(words: Words) -> None:
+    words.put("row", text=b"one")
+    words.put("row", text=b"two")
+    words.drain()
+    said = words.text("trace?table=docs&row=row&change=all")
+    assert said.count("shown above") == 2
+    assert said.count("for 2 changes") == 2
+    assert said.count("docs row text written") == 2

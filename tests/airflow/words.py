@@ -106,6 +106,11 @@ class Words:
         found = self.db.store.one((b"INFO", b"commandstats"))
         return sum(int(calls) for calls in re.findall(rb"calls=(\d+)", found))
 
+    def sent(self) -> int:
+        """Bytes that the server has sent so far."""
+        [sent] = re.findall(rb"total_net_output_bytes:(\d+)", self.db.store.one((b"INFO", b"stats")))
+        return int(sent)
+
 
 def read(page: str) -> str:
     """A page without its marks, and with single blanks."""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import percolator_core
-from percolator_core import Database, Hash, Indexed, PrimaryKey, Table
+from percolator_core import Database, Hash, Indexed, PrimaryKey, Table, browsing
 from percolator_core.browsing import RowsPage, browse, page_before
 from percolator_core.condition import Condition
 from percolator_core.schema.expression import parse
@@ -72,8 +72,9 @@ CONDITIONS: dict[str, Callable[[int], bool]] = {
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize("limit", [1, 7, 300])
 def test_pages_of_a_raw_table_have_every_row_once(
-    db: Database, condition: str, limit: int, seconds: float
+    db: Database, condition: str, limit: int, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(browsing, "_LOOKED_AT", 8)
     conditions = [Condition.parse(condition)] if condition else []
     pages = every(db, "raw", conditions=conditions, limit=limit, seconds=seconds)
     assert keys(pages) == [b"row%04d" % number for number in range(300) if CONDITIONS[condition](number)]
