@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from percolator_core.observers.declaration import ChainDeclaration
-from tests.airflow.conftest import Dags
+from tests.airflow.running import Dags
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "airflow.md").read_text()

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import pytest
@@ -115,6 +115,9 @@ class Site:
     def total(self, column: str = "sum") -> int:
         with self.connect("shop") as db:
             return sum(int(cells[column]) for _, cells in db.snapshot().scan("totals", columns=[column]))
+
+    def await_count(self, least: int) -> None:
+        self.airflow.until(lambda: self.total("count") >= least, f"{least} runs", 60)
 
     def idle(self, namespace: str, chain: Chain) -> bool:
         with self.connect(namespace) as db:
@@ -277,7 +280,7 @@ def test_who_is_not_logged_in_sees_nothing_and_who_only_views_changes_nothing(si
 
 @contextmanager
 def browser(
-    site: Site, user: str, width: int = 1440, height: int = 900, theme: str = "light"
+    site: Site, user: str, width: int = 1440, height: int = 900, theme: Literal["light", "dark"] = "light"
 ) -> Iterator[Any]:
     """A page of a real browser, logged in; nothing that it complains about passes."""
     if CHROMIUM is None:
@@ -326,7 +329,8 @@ def test_every_page_in_a_browser(site: Site) -> None:
     site.await_idle("shop", site.shop)
     site.run("shop_monitor")
     site.run("shop_monitor")
-    for width, height, theme in ((1440, 900, "light"), (390, 844, "dark")):
+    looks: list[tuple[int, int, Literal["light", "dark"]]] = [(1440, 900, "light"), (390, 844, "dark")]
+    for width, height, theme in looks:
         with browser(site, "admin", width, height, theme) as page:
             for path in PAGES:
                 answer = page.goto(f"/percolator/shop/{path}")
@@ -382,10 +386,9 @@ def test_kills_lose_and_double_nothing(site: Site) -> None:
     counted = site.total("count")
     for round_, victim in enumerate(("scheduler", "api-server", "a task")):
         site.order(**{f"{round_}-{number}": "slow" for number in range(60)})
-        least = counted + 60 * round_ + 2
-        site.airflow.until(lambda least=least: site.total("count") > least, "the first runs", 60)
+        site.await_count(counted + 60 * round_ + 3)
         if victim == "a task":
-            task_of(airflow, "shop_observe").kill()
+            with_signal(task_of(airflow, "shop_observe"), signal.SIGKILL)
             continue
         killed = airflow.component(victim)
         for process in (*killed.children(recursive=True), killed):
@@ -408,13 +411,10 @@ def task_of(airflow: Standalone, dag: str) -> psutil.Process:
     """The process that runs a task of the DAG now."""
 
     def find() -> psutil.Process | None:
-        for process in airflow.processes():
-            try:
-                title = " ".join(process.cmdline())
-            except psutil.Error:
-                continue
-            if dag in title:
-                return process
+        path = f"/dags/{dag}/dagRuns/~/taskInstances?state=running"
+        for one in airflow.api("GET", path)["task_instances"]:
+            if one["pid"] and psutil.pid_exists(one["pid"]):
+                return psutil.Process(one["pid"])
         return None
 
     found: psutil.Process = airflow.until(find, "a task", 60)

@@ -16,6 +16,7 @@ import pytest
 import redis
 
 from percolator_core import Cell, Database, LockTimeout, Transaction, TransactionConflict, Worker, connect
+from percolator_core.demand import demand
 from percolator_core.evolution import Evolution
 from percolator_core.notifications.activation import activate
 from percolator_core.notifications.counts import run_counts
@@ -25,7 +26,7 @@ from percolator_core.quarantine import Quarantine
 from percolator_core.rerun import rerun
 from percolator_core.samples import record, samples
 from percolator_core.schema.definition import TableDefinition, to_json
-from percolator_core.status import locks, pulse, status, tablets
+from percolator_core.status import locks, status, tablets
 from percolator_core.trace import trace
 from percolator_core.worker import Counts
 from tests.chains import chain_of, watch
@@ -392,7 +393,7 @@ def maintenance(scene: Scene) -> None:
     scene.forget()
     assert db.collect_garbage(timedelta(0)).safe_point
     found = status(db, chain)
-    assert pulse(db, chain).backlog == found.backlog
+    assert demand(db, chain).backlog == found.backlog
     assert found.failed == 1
     assert not found.workers
     record(db, found, 60)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from percolator_core import Chain, connect
-from percolator_core.status import pulse
+from percolator_core.demand import demand
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,7 +39,7 @@ def test_documents_wait_for_workers(tmp_path: Path) -> None:
     assert fill() == "3 documents: 3 new, 0 changed, 0 unchanged, 0 deleted, 0 put aside"
     chain = Chain.load(ROOT / "observers/webindex", import_functions=False)
     with connect(f"embedded:{tmp_path}/.percolator", chain.name) as db:
-        before = pulse(db, chain).backlog
+        before = demand(db, chain).backlog
     assert before == 3
     (docs / "a.html").unlink()
     (docs / "b.html").write_text("<title>b</title><p>another page")

@@ -70,4 +70,3 @@ class Result:
             "folder": self.folder,
             "namespace": self.namespace,
         }
-
