@@ -1,0 +1,229 @@
+"""Measures what Airflow adds: from a write to a running drain, the rate of a drain, the cost of looking.
+
+    .venv/bin/python benchmarks/airflow_drains.py [--writes 10] [--cells 10000] [--rounds 5]
+
+Everything runs on this machine: a private redis-server, Airflow with SQLite, no Spark. Prints JSON; the
+figures in docs/airflow.md come from it. The pages are measured by airflow_pages.py beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import percolator_core as percolator
+from percolator_core import Chain, Database
+from percolator_core.demand import demand
+from percolator_core.samples import record
+from percolator_core.status import status
+from tests.airflow.standalone import Standalone, standalone
+from tests.core.servers import Server, binaries
+
+CHAIN = """\
+version: 1
+chain: measured
+tables:
+  orders: {tablets: 16}
+  totals: {tablets: 16}
+airflow:
+  observe: {engine: local}
+  monitor: {schedule: none}
+  maintain: {schedule: none}
+"""
+OBSERVER = """\
+version: 1
+observer: add_up
+observe: orders.amount
+function: measured.work:add_up
+writes: [totals.sum]
+"""
+WORK = """\
+def add_up(t, cell):
+    amount = t.get(cell.table, cell.row, cell.column)
+    t.set("totals", cell.row, "sum", amount + (t.get("totals", cell.row, "sum") or b"")[:50])
+"""
+DAG = """\
+from percolator_airflow import chain_dags
+
+globals().update(chain_dags(__file__.rpartition("/")[0]))
+"""
+WORKER = """\
+import json, sys
+import percolator_core as percolator
+chain = percolator.Chain.load("measured")
+with percolator.connect(sys.argv[1], "measured") as db:
+    counts = percolator.Worker(db, chain).run_until_idle()
+print(json.dumps({"ran": counts.ran, "seconds": counts.seconds}))
+"""
+WIDE = "version: 1\nobserver: {name}\nobserve: {table}.c\nfunction: wide.work:nothing\n"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--writes", type=int, default=10)
+    parser.add_argument("--cells", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="pc-bench-") as folder:
+        dags = Path(folder, "dags")
+        project = dags / "measured"
+        project.mkdir(parents=True)
+        for name, text in {
+            "chain.yaml": CHAIN,
+            "add_up.yaml": OBSERVER,
+            "work.py": WORK,
+            "dag.py": DAG,
+        }.items():
+            (project / name).write_text(text)
+        with closing(Server(next(iter(binaries().values())))) as server:
+            figures: dict[str, Any] = {"looks": looks(server, Path(folder))}
+            connection = {"conn_type": "percolator", "host": server.tcp}
+            environment = {"AIRFLOW_CONN_PERCOLATOR_DEFAULT": json.dumps(connection)}
+            with (
+                standalone(Path(folder, "airflow"), dags, env=environment) as airflow,
+                percolator.connect(server.tcp, "measured") as db,
+            ):
+                chain = Chain.load(project, import_functions=False)
+                chain.create_tables(db)
+                airflow.await_dags("measured_observe")
+                airflow.unpause("measured_observe")
+                figures["write_to_task"] = [
+                    from_write_to_task(airflow, db, n) for n in range(given.writes + 1)
+                ]
+                figures["drains"] = [
+                    drains(airflow, db, server.tcp, dags, given.cells) for _ in range(given.rounds)
+                ]
+    print(json.dumps(figures | {"summary": summary(figures)}, indent=1))
+
+
+def until(condition: Callable[[], Any], limit: float = 120) -> Any:
+    """The first true value of the condition."""
+    end = time.monotonic() + limit
+    while not (found := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
+def from_write_to_task(airflow: Standalone, db: Database, number: int) -> float:
+    """Seconds from a commit to the start of the first task of the run that it caused."""
+    runs = "/dags/measured_observe/dagRuns"
+    until(lambda: not airflow.api("GET", f"{runs}?state=running&state=queued")["dag_runs"])
+    before = {run["dag_run_id"] for run in airflow.api("GET", f"{runs}?limit=100")["dag_runs"]}
+    with db.transaction() as t:
+        t.set("orders", f"write{number}", "amount", b"1")
+    written = time.time()
+
+    def started() -> float | None:
+        for run in airflow.api("GET", f"{runs}?limit=100")["dag_runs"]:
+            if run["dag_run_id"] not in before:
+                tasks = airflow.api("GET", f"{runs}/{run['dag_run_id']}/taskInstances")["task_instances"]
+                begins = [datetime.fromisoformat(one["start_date"]) for one in tasks if one["start_date"]]
+                return min(begins).timestamp() if begins else None
+        return None
+
+    took = float(until(started)) - written
+    until(lambda: db.snapshot().get("totals", f"write{number}", "sum"))
+    return took
+
+
+def drains(airflow: Standalone, db: Database, url: str, dags: Path, cells: int) -> dict[str, float]:
+    """Runs a second of the same cells: by the operator's worker, and by one in a process of its own."""
+    airflow.api("PATCH", "/dags/measured_observe", {"is_paused": True})
+    rates = {}
+    write(db, cells)
+    output = subprocess.run(
+        [sys.executable, "-c", WORKER, url], cwd=dags, capture_output=True, text=True, check=True
+    ).stdout
+    counts = json.loads(output)
+    rates["worker"] = counts["ran"] / counts["seconds"]
+    write(db, cells)
+    airflow.api("PATCH", "/dags/measured_observe", {"is_paused": False})
+    run = airflow.trigger("measured_observe")
+    assert airflow.await_run("measured_observe", run, 120) == "success"
+    path = f"/dags/measured_observe/dagRuns/{run}/taskInstances/generation_1.add_up/xcomEntries/return_value"
+    result = airflow.api("GET", path)["value"]
+    result = json.loads(result) if isinstance(result, str) else result
+    rates["operator"] = result["ran"] / result["seconds"]
+    return rates
+
+
+def write(db: Database, cells: int) -> None:
+    with db.concurrency(256) as executor:
+        for begin in range(0, cells, 100):
+            executor.submit(write_some, db, begin, min(cells, begin + 100))
+
+
+def write_some(db: Database, begin: int, end: int) -> None:
+    with db.transaction() as t:
+        for row in range(begin, end):
+            t.set("orders", f"row{row}", "amount", b"%d" % row)
+
+
+def looks(server: Server, folder: Path) -> dict[str, float]:
+    """Seconds of the server's own CPU that one look takes, of 12 observers on tables of 64 tablets."""
+    project = folder / "wide"
+    project.mkdir()
+    tables = "".join(f"  t{number}: {{tablets: 64}}\n" for number in range(12))
+    (project / "chain.yaml").write_text(f"version: 1\nchain: wide\ntables:\n{tables}")
+    for number in range(12):
+        text = WIDE.format(name=f"o{number}", table=f"t{number}")
+        (project / f"o{number}.yaml").write_text(text)
+    chain = Chain.load(project, import_functions=False)
+    with percolator.connect(server.tcp, "wide") as db:
+        chain.create_tables(db)
+        for begin in range(0, 24_000, 100):
+            with db.transaction() as t:
+                for row in range(begin, begin + 100):
+                    t.set(f"t{row % 12}", f"row{row}", "c", b"1")
+        return {
+            "monitor": cost(server, lambda: record(db, status(db, chain), 3600.0)),
+            "trigger": cost(server, lambda: demand(db, chain)),
+        }
+
+
+def cost(server: Server, look: Callable[[], object], times: int = 200) -> float:
+    with server.client() as client:
+
+        def used() -> float:
+            told = client.info("cpu")
+            return float(told["used_cpu_user"]) + float(told["used_cpu_sys"])
+
+        look()
+        before = used()
+        for _ in range(times):
+            look()
+        return (used() - before) / times
+
+
+def summary(figures: dict[str, Any]) -> dict[str, float]:
+    # The first write finds a triggerer that has just been told of the watcher.
+    waits = figures["write_to_task"][1:]
+    ratios = [one["operator"] / one["worker"] for one in figures["drains"]]
+    looking = figures["looks"]
+    return {
+        "write to task, median (s)": statistics.median(waits),
+        "write to task, longest (s)": max(waits),
+        "operator / worker, median": statistics.median(ratios),
+        "operator / worker, least": min(ratios),
+        "operator / worker, most": max(ratios),
+        "monitoring once a minute, share of the store's time": looking["monitor"] / 60,
+        "watching twice a second, share of the store's time": looking["trigger"] * 2,
+    }
+
+
+if __name__ == "__main__":
+    main()
