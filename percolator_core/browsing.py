@@ -38,7 +38,10 @@ _AT_ONCE: Final = 8
 """Tablets that are asked together: those that have come least far."""
 
 _LOOKED_AT: Final = 512
-"""Rows that a step of a raw table looks at, when they have to meet conditions."""
+"""Rows that a step of a raw table's tablet looks at, when they have to meet conditions."""
+
+_LOOKED_AT_TOGETHER: Final = 4_096
+"""Rows that the first step looks at, which is one of all tablets."""
 
 _FEW_ENTRIES: Final = 5_000
 """Entries of an index that are sorted and looked through for every page."""
@@ -68,10 +71,12 @@ def browse(
     where: Predicate | None = None,
     limit: int = 50,
     seconds: float = SECONDS,
+    cut: int | None = None,
 ) -> RowsPage:
     """The first ``limit`` rows from ``start`` on, of those that begin with ``prefix``.
 
-    Rows of a raw table meet all ``conditions``, with values of bytes; of a typed one ``where`` is true.
+    Rows of a raw table meet all ``conditions``, with values of bytes; of a typed one ``where`` is true. Of a
+    raw table's values that are longer than ``cut`` bytes some may end there.
 
     Raises:
         UnknownTable, UnknownColumn: no such table or column.
@@ -82,13 +87,17 @@ def browse(
     low, high = scan_bounds(start, None, prefix)
     if handle.is_typed:
         return _typed(db, snapshot, handle, (low, high), where, limit, seconds)
-    return _raw(snapshot, handle, (low, high), conditions, limit, seconds)
+    return _raw(snapshot, handle, (low, high), conditions, limit, seconds, cut)
 
 
 def page_before(
     db: Database, table: str, end: bytes, *, prefix: bytes | None = None, limit: int = 50
 ) -> bytes:
-    """The key at which the page begins that ends in front of ``end``. Only keys are read.
+    """The key at which the page begins that ends in front of ``end``.
+
+    The first page's is the prefix, or empty. Only keys are read, those of rows that are not there any more,
+    or not yet, included: so the page may have fewer rows than ``limit`` in front of ``end``, or none. Whoever
+    goes on backwards goes on from its beginning.
 
     Raises UnknownTable, StoreUnavailable.
     """
@@ -98,7 +107,7 @@ def page_before(
         for tag in db.catalog.table(table).tags
     ]
     keys = sorted((key for keys in db.store.call_many(asked, 1000) for key in keys), reverse=True)
-    return keys[:limit][-1] if keys else low
+    return keys[limit - 1] if len(keys) >= limit else low
 
 
 class _Steps(Protocol):
@@ -125,15 +134,19 @@ class _Search:
 
     def page(self) -> RowsPage:
         """The page, as far as there is time; a first step of each tablet is taken in any case."""
+        began = time.monotonic()
         if self.steps:
             self.found += self.take(self.steps)
         while True:
             open_ones = sorted((one for one in self.steps if one.more), key=lambda one: one.reached)
             frontier = open_ones[0].reached if open_ones else None
             ready = [one for one in self.found if frontier is None or one[0] < frontier]
-            late = time.monotonic() > self.until
-            if not open_ones or len(ready) > self.limit or late:
+            # The next step may take as long as the last one did.
+            now = time.monotonic()
+            is_late = now + (now - began) > self.until
+            if not open_ones or len(ready) > self.limit or is_late:
                 break
+            began = now
             self.found += self.take(open_ones[:_AT_ONCE])
         ready.sort(key=itemgetter(0))
         if len(ready) > self.limit:
@@ -148,6 +161,7 @@ def _raw(  # noqa: PLR0917
     conditions: Sequence[Condition],
     limit: int,
     seconds: float,
+    cut: int | None,
 ) -> RowsPage:
     tests = [one for one in conditions if one.name != ROW]
     low, high = bounds
@@ -157,8 +171,9 @@ def _raw(  # noqa: PLR0917
     if high is not None and low >= high:
         return RowsPage(())
     # Other columns than those that are asked for are read only of the rows that are shown.
-    size = _LOOKED_AT if tests else first_page(limit + 1, len(handle.tags))
-    steps = snapshot.tablet_scans(handle, low, high, dict.fromkeys(one.name for one in tests), size)
+    looked_at = max(1, min(_LOOKED_AT, _LOOKED_AT_TOGETHER // len(handle.tags)))
+    size = looked_at if tests else first_page(limit + 1, len(handle.tags))
+    steps = snapshot.tablet_scans(handle, low, high, dict.fromkeys(one.name for one in tests), size, cut)
 
     def take(some: Sequence[_Steps]) -> list[tuple[bytes, Cells]]:
         scans = [one for one in some if isinstance(one, TabletScan)]
@@ -168,8 +183,11 @@ def _raw(  # noqa: PLR0917
     page = _Search(steps, take, limit, time.monotonic() + seconds).page()
     if not tests:
         return page
-    whole = tuple((row, snapshot.get_row(handle.name, row)) for row, _ in page.rows)
-    return RowsPage(whole, page.following, page.in_time)
+    scans = [
+        scan for row, _ in page.rows for scan in snapshot.tablet_scans(handle, row, row + b"\0", (), 1, cut)
+    ]
+    snapshot.take_scans(scans)
+    return RowsPage(tuple(found for one in scans for found in one.rows), page.following, page.in_time)
 
 
 def _typed(  # noqa: PLR0917

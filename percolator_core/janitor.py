@@ -124,9 +124,10 @@ class Janitor:
             (int(wall), table, tag, *_unpack_entry(entry))
             for wall, entry, table, tag in heapq.nsmallest(limit, entries)
         ]
-        # A few at a time: with each comes the value that it is to write.
+        # Without the values that they are to write: nobody looks at those.
+        script = self._store.script
         found = self._store.call_many(
-            [_held_of(tag, row, column, start_ts) for _, _, tag, start_ts, column, row in chosen], 100
+            [script("held", [tag], start_ts, row, column) for _, _, tag, start_ts, column, row in chosen], 100
         )
         return [
             FoundLock(table, tag, row, column, start_ts, wall, packed)

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from percolator_core.errors import ConfigurationError
 from percolator_core.keys import encode_mark, failed_key, tablet_number
 from percolator_core.model import row_bytes
+from percolator_core.notation.error import NotationError
+from percolator_core.notation.typedtext import parse_row
 from percolator_core.notifications.dirty import DirtyIndex, FailedCell
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ _COUNTED_AT_ONCE: Final = 500
 _BEGIN: Final = b"0"
 """The cursor with which a scan begins."""
 
+_CURSORS: Final = 2**64
+"""Cursors of scans are numbers below this; Redis refuses any other."""
+
 
 class _Place(NamedTuple):
     """Where an observer's cells of one tablet are; in the order of pages."""
@@ -50,30 +55,35 @@ class _Place(NamedTuple):
 class _Position:
     """How far pages have come: a place, its scan's cursor (None when over), and marks found but not shown.
 
-    A scan brings some cells more than were asked for, and goes on behind them.
+    A scan brings some cells more than were asked for, and goes on behind them. Where it brings all of a place
+    at once, they are in the order of their marks, and ``after`` is the last one that was shown: a cursor with
+    hundreds of marks would be too long for a URL.
     """
 
     place: _Place
     scan: bytes | None = _BEGIN
     marks: list[bytes] = field(default_factory=list)
+    after: bytes = b""
 
     def pack(self) -> str:
         """As text, for a URL."""
         scan = None if self.scan is None else self.scan.decode()
         marks = [base64.b64encode(mark).decode() for mark in self.marks]
-        return base64.urlsafe_b64encode(json.dumps([*self.place, scan, marks]).encode()).decode()
+        after = base64.b64encode(self.after).decode()
+        return base64.urlsafe_b64encode(json.dumps([*self.place, scan, marks, after]).encode()).decode()
 
     @classmethod
     def unpack(cls, text: str) -> _Position:
         """The inverse of `pack`; ValueError for what no `pack` has made."""
         try:
-            observer, table, number, scan, marks = json.loads(base64.urlsafe_b64decode(text.encode()))
+            observer, table, number, scan, marks, after = json.loads(base64.urlsafe_b64decode(text.encode()))
             made = cls(
                 _Place(str(observer), str(table), int(number)),
-                None if scan is None else b"%d" % int(scan),
+                None if scan is None else b"%d" % (int(scan) % _CURSORS),
                 [base64.b64decode(mark, validate=True) for mark in marks],
+                base64.b64decode(after, validate=True),
             )
-        except (ValueError, TypeError, binascii.Error):
+        except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error):
             raise ValueError(
                 "the cursor is none that a page gave: leave it out to begin with the first page"
             ) from None
@@ -91,9 +101,11 @@ class Quarantine:
         """
         self._db = db
         self._chain = chain
-        there = {definition.name for definition in db.tables()}
+        observed = {table for table, _ in chain.observed}
+        self.tables = {one.name: one for one in db.tables() if one.name in observed}
+        """The definitions of the observed tables that are there, by name."""
         self._observed = {
-            column: tuple(names) for column, names in chain.observed.items() if column[0] in there
+            column: tuple(names) for column, names in chain.observed.items() if column[0] in self.tables
         }
 
     def count(self) -> dict[str, int]:
@@ -116,6 +128,23 @@ class Quarantine:
             return index.failed()
         found = (cell for table, row in keys.items() for cell in self.find(table, row))
         return (cell for cell in found if observer in (None, cell.observer))
+
+    def keys(self, text: str) -> dict[str, bytes]:
+        """The row key that a text is (`percolator_core.notation`) in each table where it is one, for `cells`.
+
+        Raises:
+            NotationError: it is one in no table.
+        """
+        found: dict[str, bytes] = {}
+        refused: NotationError | None = None
+        for name, definition in self.tables.items():
+            try:
+                found[name] = parse_row(definition, text)
+            except NotationError as error:
+                refused = error
+        if refused is not None and not found:
+            raise refused
+        return found
 
     def find(self, table: str, row: str | bytes) -> list[FailedCell]:
         """The cells of one row that are in quarantine, by observer; looked up, however many others there are.
@@ -214,11 +243,14 @@ class _Pages:
         found: list[FailedCell] = []
         while position is not None:
             # One more than the page has, so that its reader learns whether there are others.
-            new = self._take(position, limit + 1 - len(found))
+            new, is_whole = self._take(position, limit + 1 - len(found))
             room = limit - len(found)
             found += [self._cell(position.place, mark, record) for mark, record in new[:room]]
             if len(new) > room:
-                position.marks = [mark for mark, _ in new[room:]] + position.marks
+                if is_whole:
+                    position.scan, position.after = _BEGIN, new[room - 1][0] if room else b""
+                else:
+                    position.marks = [mark for mark, _ in new[room:]] + position.marks
                 self.cursor = position.pack()
                 break
             if position.scan is None and not position.marks:
@@ -234,19 +266,25 @@ class _Pages:
                     return _Position(self._places[first + offset])
         return None
 
-    def _take(self, position: _Position, wanted: int) -> list[tuple[bytes, bytes]]:
-        """About so many cells of a place, mark and record; moves the position behind them."""
+    def _take(self, position: _Position, wanted: int) -> tuple[list[tuple[bytes, bytes]], bool]:
+        """About so many cells of a place, mark and record; moves the position behind them.
+
+        Also whether they are all that the place has behind those that were shown, in order.
+        """
         key = self._keys[bisect_left(self._places, position.place)]
         if position.marks:
             marks, position.marks = position.marks[:wanted], position.marks[wanted:]
             records: Sequence[Any] = self._store.one((b"HMGET", key, *marks))
             pairs = zip(marks, records, strict=True)
-            return [(mark, record) for mark, record in pairs if record is not None]
+            return [(mark, record) for mark, record in pairs if record is not None], False
         if position.scan is None:
-            return []
-        cursor, flat = self._store.one((b"HSCAN", key, position.scan, b"COUNT", wanted))
-        position.scan = None if cursor == _BEGIN else cursor
-        return list(zip(flat[::2], flat[1::2], strict=True))
+            return [], False
+        began, after = position.scan, position.after
+        cursor, flat = self._store.one((b"HSCAN", key, began, b"COUNT", wanted))
+        position.scan, position.after = None if cursor == _BEGIN else cursor, b""
+        # Cells that have become many meanwhile come in parts, and those behind this one are shown again.
+        found = sorted(pair for pair in zip(flat[::2], flat[1::2], strict=True) if pair[0] > after)
+        return found, began == cursor == _BEGIN
 
     def _cell(self, place: _Place, mark: bytes, record: bytes) -> FailedCell:
         return self._index.failed_cell(place.table, place.observer, mark, record)

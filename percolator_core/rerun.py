@@ -284,7 +284,7 @@ class _Rerun:
         self, t: Transaction, place: _Place, low: bytes
     ) -> tuple[list[tuple[bytes, list[Version | None]]], bytes]:
         high = b"+" if place.high is None else b"(" + place.high
-        bounds = (t.start_timestamp, low, high, self._page, PAGE_BYTES, b"forward")
+        bounds = (t.start_timestamp, low, high, self._page, PAGE_BYTES, b"forward", 0)
         reply = self._store.one(self._store.script("scan", [place.tag], *bounds, *place.columns))
         if reply[0] != b"rows":
             raise SnapshotTooOld("garbage collection has passed a snapshot of this rerun: call it again")

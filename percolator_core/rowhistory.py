@@ -116,15 +116,11 @@ def row_history(
             f"{table} as of {at} is not known any more: garbage collection keeps what was there from "
             f"{int(safe)} on"
         )
-    fields = _fields(db, handle, key, columns)
+    names = _names(db, handle, key, columns)
     if after is not None:
-        names = [one.name for one in fields]
-        fields = (
-            fields[names.index(after) + 1 :]
-            if after in names
-            else [one for one in fields if one.name > after]
-        )
-    shown, rest = fields[:limit], fields[limit:]
+        names = names[names.index(after) + 1 :] if after in names else [one for one in names if one > after]
+    # Only of those that are shown, as a row may have any number of columns.
+    shown, rest = [handle.columns[name] for name in names[:limit]], names[limit:]
     cells = _cells(db, handle, key, shown, moment, versions)
     marker: tuple[Version, ...] = ()
     if handle.is_typed:
@@ -138,16 +134,14 @@ def seen_at(versions: Sequence[Version], at: int) -> Version | None:
     return next((version for version in versions if version.commit_ts <= at), None)
 
 
-def _fields(
-    db: Database, handle: TableHandle, row: bytes, columns: Sequence[str] | None
-) -> list[ColumnFields]:
+def _names(db: Database, handle: TableHandle, row: bytes, columns: Sequence[str] | None) -> list[str]:
     """The columns to look at: those named, a typed table's, or those of which a raw row knows something."""
     if columns is not None:
-        return [handle.columns[name] for name in columns]
+        return list(columns)
     if handle.is_typed:
-        return list(handle.columns.values())
+        return list(handle.columns)
     names = [name[1:] for name in db.store.one((b"HKEYS", handle.row_key(row))) if name[:1] == VERSION_MARK]
-    return [handle.columns[name.decode()] for name in sorted(names) if not is_internal(name)]
+    return [name.decode() for name in sorted(names) if not is_internal(name)]
 
 
 def _cells(  # noqa: PLR0917

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 MOST: Final = 500
 """Samples that are read where no limit is given: more than a plot has room for."""
 
+_AHEAD: Final = 3_600_000
+"""Milliseconds by which a time lies in the future that was not just taken from the clock."""
+
 
 class ObserverSample(NamedTuple):
     """An observer as `percolator_core.status.ObserverStatus` tells of it. ``oldest`` is to a tenth."""
@@ -77,15 +80,18 @@ def record(db: Database, status: Status, keep: float) -> None:
         )
         for one in status.observers
     ]
-    drains = sum(worker.until_idle for worker in status.workers)
     numbers = [
-        [status.locks, status.store.memory, len(status.workers) - drains, drains],
+        [status.locks, status.store.memory, status.continuous, status.drains],
         *([row[column] for row in rows] for column in range(len(ObserverSample._fields))),
     ]
     names = _pack([one.name for one in status.observers])
     # By the server's clock, as the times of entries are. Nearly: whole blocks of entries go at once.
     oldest = max(0, int(status.time / 1000 - keep * 1000))
-    db.store.one((b"XADD", _key(db), b"MINID", b"~", oldest, b"*", names, _pack(numbers)))
+    key = _key(db)
+    add = (b"XADD", key, b"MINID", b"~", oldest, b"*", names, _pack(numbers))
+    if _milliseconds([db.store.one(add)]) > status.time / 1000 + _AHEAD:
+        # The clock was set back. The times of a stream never go back, and looks from the future would stay.
+        db.store.call((b"DEL", key), add)
 
 
 def samples(

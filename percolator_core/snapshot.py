@@ -235,16 +235,25 @@ class Snapshot(TypedReads):
             self._fetch(reads, values)
         return [values[start:end] for start, end in pairwise(ends)]
 
-    def tablet_scans(
-        self, handle: TableHandle, low: bytes, high: bytes | None, columns: Iterable[str], rows: int
+    def tablet_scans(  # noqa: PLR0917
+        self,
+        handle: TableHandle,
+        low: bytes,
+        high: bytes | None,
+        columns: Iterable[str],
+        rows: int,
+        cut: int | None = None,
     ) -> list[TabletScan]:
-        """Forward scans of all tablets, for `take_scans`: of some columns, none of them means all.
+        """Forward scans of all tablets that may have such rows, for `take_scans`.
 
-        Each step looks at ``rows`` rows at most.
+        They are of some columns, none of them means all.
+
+        Each step looks at ``rows`` rows at most; of whole rows ``cut`` bytes of each value are enough.
         """
         fields = [handle.columns[column] for column in columns]
         script, slowly = self._client.store.script, self._read_slowly
-        return [TabletScan(script, tag, low, high, fields, rows, False, slowly) for tag in handle.tags]
+        tags = [handle.tag(low)] if high == low + b"\0" else handle.tags
+        return [TabletScan(script, tag, low, high, fields, rows, False, slowly, cut) for tag in tags]
 
     def take_scans(self, scans: Sequence[TabletScan]) -> None:
         """The next step of each scan, in one round trip."""

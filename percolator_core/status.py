@@ -108,6 +108,21 @@ class Status:
         return sum(observer.failed for observer in self.observers)
 
     @property
+    def oldest(self) -> float | None:
+        """Seconds for which the oldest cell of all that may be claimed has waited; None if none may be."""
+        return max((one.oldest for one in self.observers if one.oldest is not None), default=None)
+
+    @property
+    def drains(self) -> int:
+        """Those of the live workers that end when nothing is left."""
+        return sum(worker.until_idle for worker in self.workers)
+
+    @property
+    def continuous(self) -> int:
+        """Those of the live workers that run until they are stopped."""
+        return len(self.workers) - self.drains
+
+    @property
     def locks(self) -> int:
         """Locks in all tables; a few that come and go are the writers at work."""
         return sum(table.locks for table in self.tables)

@@ -14,7 +14,15 @@ from typing import Any, Final, TypeAlias
 
 from percolator_core.catalog import ColumnFields
 from percolator_core.keys import is_internal
-from percolator_core.model import KIND, VALUE, VERSION_MARK, Version, row_bytes, unpack_version
+from percolator_core.model import (
+    KIND,
+    VALUE,
+    VERSION_HEADER,
+    VERSION_MARK,
+    Version,
+    row_bytes,
+    unpack_version,
+)
 from percolator_core.store.packing import Command
 
 Row: TypeAlias = tuple[bytes, dict[str, bytes]]
@@ -35,11 +43,13 @@ class TabletScan:
     """The rows of one tablet, fetched a bounded step at a time.
 
     ``columns`` are those wanted, none of them means all. ``read_slowly`` reads a cell with a lock in its way,
-    by tag, row and encoded column.
+    by tag, row and encoded column. With ``cut``, of whole rows that many bytes of each value are fetched, and
+    all of a value that needed ``read_slowly``.
     """
 
     __slots__ = (
         "_columns",
+        "_cut",
         "_high",
         "_low",
         "_page",
@@ -61,6 +71,7 @@ class TabletScan:
         page: int,
         reverse: bool,
         read_slowly: Callable[[bytes, bytes, bytes], Version | None],
+        cut: int | None = None,
     ) -> None:
         self._script = script
         self._tag = tag
@@ -70,6 +81,7 @@ class TabletScan:
         self._page = page
         self._reverse = reverse
         self._read_slowly = read_slowly
+        self._cut = cut
         self._rows: list[Row] = []
         self.more = True
         """Whether another step may bring more rows."""
@@ -87,7 +99,8 @@ class TabletScan:
     def command(self, at: int) -> Command:
         """The next step, at a timestamp."""
         direction = b"backward" if self._reverse else b"forward"
-        bounds = (at, self._low, self._high, self._page, PAGE_BYTES, direction)
+        longest = VERSION_HEADER + self._cut if self._cut is not None else 0
+        bounds = (at, self._low, self._high, self._page, PAGE_BYTES, direction, longest)
         return self._script("scan", [self._tag], *bounds, *(column.encoded for column in self._columns))
 
     def take(self, reply: Sequence[Any]) -> int:

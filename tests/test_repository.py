@@ -89,3 +89,11 @@ def test_lock_hashes_every_pin() -> None:
     lines = lock_lines()
     after = [lines[index + 1 : index + 2] for index, line in enumerate(lines) if PIN_LINE.fullmatch(line)]
     assert all(following and HASH_LINE.fullmatch(following[0]) for following in after)
+
+
+def test_the_layers_stand_in_the_guide_as_they_are_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = {one["id"]: [re.findall(r"\w+", line) for line in one.get("layers", ())] for one in contracts}
+    blocks = re.findall(r"^```\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL)
+    told = [[line.split() for line in block.splitlines()] for block in blocks]
+    assert told == [layers["layers"], layers["airflow-layers"]]

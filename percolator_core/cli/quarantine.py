@@ -21,18 +21,15 @@ from percolator_core.cli.options import (
     load_chain,
 )
 from percolator_core.notation.amounts import count_of
-from percolator_core.notation.error import NotationError
 from percolator_core.notation.times import show_time
-from percolator_core.notation.typedtext import Rows, parse_row, row_text
+from percolator_core.notation.typedtext import Rows, row_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from percolator_core.cli.output import Output
-    from percolator_core.database import Database
     from percolator_core.observers import Chain
     from percolator_core.quarantine import FailedCell, Quarantine
-    from percolator_core.schema.definition import TableDefinition
 
 ObserverName = Annotated[
     str | None, typer.Option("--observer", metavar="NAME", help="Only this observer.", show_default=False)
@@ -45,7 +42,7 @@ FailedRow = Annotated[
 ]
 
 _BATCH: Final = 500
-"""Cells that are put back, or forgotten, together."""
+"""Cells that are put back, or discarded, together."""
 
 
 def failed(
@@ -65,9 +62,9 @@ def failed(
     chain = load_chain(path, import_functions=False)
     _check_observer(chain, observer)
     with connect_to_existing(url, namespace, chain) as db:
-        tables = _tables(db, chain)
-        rows, quarantine = Rows(tables.values()), Quarantine(db, chain)
-        found = quarantine.cells(observer, _keys(tables, row))
+        quarantine = Quarantine(db, chain)
+        rows = Rows(quarantine.tables.values())
+        found = quarantine.cells(observer, _keys(quarantine, row))
         head = {"chain": chain.name, "total": sum(quarantine.count().values())}
         listed = islice(found, limit or None)
         count = output.stream(
@@ -95,7 +92,8 @@ def retry(
     chain = load_chain(path, import_functions=False)
     _check_observer(chain, observer)
     with connect_to_existing(url, namespace, chain) as db:
-        quarantine, keys = Quarantine(db, chain), _keys(_tables(db, chain), row)
+        quarantine = Quarantine(db, chain)
+        keys = _keys(quarantine, row)
         if keys is None:
             count = quarantine.retry(observer=observer)
         else:
@@ -116,7 +114,7 @@ def discard(
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
-    """Forget cells in quarantine: they are observed when they change again.
+    """Discard cells in quarantine: they are observed when they change again.
 
     A cell that fails anew while this runs stays in quarantine.
     """
@@ -126,7 +124,8 @@ def discard(
     chain = load_chain(path, import_functions=False)
     _check_observer(chain, observer)
     with connect_to_existing(url, namespace, chain) as db:
-        quarantine, keys = Quarantine(db, chain), _keys(_tables(db, chain), row)
+        quarantine = Quarantine(db, chain)
+        keys = _keys(quarantine, row)
         until = db.timestamp()
         count = _count(quarantine, observer, keys)
         if count and (yes or _is_wanted(output, count, path)):
@@ -135,7 +134,7 @@ def discard(
             count = sum(quarantine.discard(batch) for batch in _batches(chosen))
         else:
             count = 0
-    said = f"{count_of(count, 'cell')} forgotten" + (": observed again when changed" if count else "")
+    said = f"{count_of(count, 'cell')} discarded" + (": observed again when changed" if count else "")
     output.result({"chain": chain.name, "discarded": count}, said)
 
 
@@ -151,9 +150,9 @@ def _is_wanted(output: Output, count: int, path: object) -> bool:
     what = f"{count_of(count, 'cell')} in quarantine"
     if output.as_json or not _is_a_terminal():
         raise typer.BadParameter(
-            f"this forgets {what}, which `percolator failed {path}` lists: say --yes if that is meant"
+            f"this discards {what}, which `percolator failed {path}` lists: say --yes if that is meant"
         )
-    return output.errors.input(f"Forget {what}? [y/N] ").strip().lower() in {"y", "yes"}
+    return output.errors.input(f"Discard {what}? [y/N] ").strip().lower() in {"y", "yes"}
 
 
 def _is_a_terminal() -> bool:
@@ -165,29 +164,9 @@ def _batches(cells: Iterator[FailedCell]) -> Iterator[list[FailedCell]]:
         yield batch
 
 
-def _tables(db: Database, chain: Chain) -> dict[str, TableDefinition]:
-    """Those of the observed tables that are there."""
-    observed = {table for table, _ in chain.observed}
-    return {definition.name: definition for definition in db.tables() if definition.name in observed}
-
-
-def _keys(tables: Mapping[str, TableDefinition], row: str | None) -> dict[str, bytes] | None:
-    """The row key that an argument is in each table where it is one; None if there is no argument.
-
-    Raises NotationError where it is one in no table.
-    """
-    if row is None:
-        return None
-    found: dict[str, bytes] = {}
-    refused: NotationError | None = None
-    for name, definition in tables.items():
-        try:
-            found[name] = parse_row(definition, row)
-        except NotationError as error:
-            refused = error
-    if refused is not None and not found:
-        raise refused
-    return found
+def _keys(quarantine: Quarantine, row: str | None) -> dict[str, bytes] | None:
+    """The keys that are meant; None if there is no argument."""
+    return None if row is None else quarantine.keys(row)
 
 
 def _check_observer(chain: Chain, observer: str | None) -> None:

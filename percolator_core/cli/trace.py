@@ -35,14 +35,7 @@ _BRANCHES: Final = 20
 _LONGEST_ROW: Final = 80
 """Bytes of a row key that are shown."""
 
-_STATES: Final = {
-    "pending": "waits for a worker",
-    "leased": "waits: a worker has it",
-    "collected": "not known: garbage collection has dropped what would tell",
-    "unobserved": "not run: it was not active when this was written",
-}
 _STYLES: Final = {"quarantined": "red", "collected": "dim", "unobserved": "dim"}
-_SAID: Final = {"put": "written", "delete": "deleted", "notify": "notified"}
 
 
 def trace(
@@ -63,6 +56,7 @@ def trace(
     """Show every run that the changes of a row caused, with times."""
     from percolator_core.trace import trace as read_trace
     from percolator_core.trace.notes import notes
+    from percolator_core.trace.telling import told_sum
 
     wanted = _parse_change(change)
     chain = load_chain(path, import_functions=False)
@@ -77,7 +71,7 @@ def trace(
             "there are"
         )
     output = outputs.current()
-    output.result(trace_data(found, rows), *_Drawing(found, rows).trees, _sum(found))
+    output.result(trace_data(found, rows), *_Drawing(found, rows).trees, Text(told_sum(found, _ms)))
     for note in notes(found, chain, str(path / "chain.yaml"), "--depth goes further"):
         output.note(note)
 
@@ -100,8 +94,10 @@ class _Drawing:
         self.trees = [self._tree(change) for change in found.changes]
 
     def _tree(self, change: Change) -> Tree:
+        from percolator_core.trace.telling import SAID
+
         when = "" if change.timestamp is None else f" {_time(change.timestamp)}"
-        root = Tree(Text.assemble((self._cell(change), "bold"), f"  {_SAID[change.kind]}{when}"))
+        root = Tree(Text.assemble((self._cell(change), "bold"), f"  {SAID[change.kind]}{when}"))
         # A stack and no recursion: a loop of the chain may be a thousand runs deep.
         todo: list[tuple[Tree, Change, Outcome | int]] = [
             (root, change, outcome) for outcome in reversed(change.outcomes)
@@ -142,9 +138,9 @@ class _Drawing:
 
 
 def _facts(run: Run) -> str:
-    said = f", for {count_of(run.changes_seen, 'change')}" if run.changes_seen > 1 else ""
-    if run.revision > 1:
-        said += f", revision {run.revision}"
+    from percolator_core.trace.telling import told_run
+
+    said = "".join(f", {what}" for what in told_run(run))
     if not run.recorded:
         return said
     counts = Counter((f"{cell.table}.{cell.column}", cell.kind) for cell in run.cells)
@@ -158,24 +154,9 @@ def _facts(run: Run) -> str:
 
 
 def _state(outcome: Outcome) -> str:
-    attempts = count_of(outcome.attempts, "attempt")
-    if outcome.state == "quarantined":
-        return f"in quarantine after {attempts}: {' '.join((outcome.error or '').split())}"
-    if outcome.state == "retrying":
-        return f"waits to be tried again, after {attempts} that failed"
-    return _STATES[outcome.state]
+    from percolator_core.trace.telling import told_state
 
-
-def _sum(found: Trace) -> Text:
-    if found.seconds is None:
-        said = "no run yet"
-    else:
-        said = f"{count_of(len(found.runs), 'run')} in {_ms(found.seconds)}"
-    if found.waiting:
-        said += f", {found.waiting:,} waiting"
-    if found.quarantined:
-        said += f", {found.quarantined:,} in quarantine"
-    return Text(said)
+    return told_state(outcome, " ".join((outcome.error or "").split()))
 
 
 def _ms(seconds: float) -> str:

@@ -37,9 +37,10 @@ def parse_time(text: str | None, option: str = "--at") -> int | datetime | None:
     if text is None or not text.strip():
         return None
     if text.isascii() and text.isdecimal():
-        if 0 < int(text) < 2**53:
+        # As many digits as 2**53 has: an int of any length takes long to read, or is refused.
+        if len(text) <= 16 and 0 < int(text) < 2**53:
             return int(text)
-        raise NotationError(f"{option} {text}: microseconds since 1970 are 1 to 2**53 - 1")
+        raise NotationError(f"{option} {text[:40]}: microseconds since 1970 are 1 to 2**53 - 1")
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -19,6 +19,7 @@ from percolator_core.observers.functions import ObserverFunction, import_functio
 from percolator_core.observers.graph import build_graph, undeclared_cycles
 from percolator_core.observers.models import Models, import_models
 from percolator_core.observers.observer import Observer
+from percolator_core.observers.scheduling import unknown_names
 from percolator_core.observers.yaml_file import Problems, YamlFile, did_you_mean, one_line, quoted, read_yaml
 from percolator_core.schema.definition import TableDefinition
 from percolator_core.tables.model import definition_of
@@ -195,17 +196,10 @@ def _check_scheduling(
     problems: Problems,
 ) -> None:
     """Tables and observers that the ``airflow:`` block names are there."""
-    for position, source in enumerate(chain.airflow.load.sources):
-        if source.table not in tables.known and tables.complete:
-            mend = did_you_mean(source.table, tables.known) or f"; declare it under 'tables' in {CHAIN_FILE}"
-            where = ("airflow", "load", "sources", position, "table")
-            problems.add(file.problem(where, f"table {quoted(source.table)} is not declared{mend}"))
     names = [found.observer.observer for found in declared]
-    for name in chain.airflow.monitor.thresholds.observers:
-        if names and name not in names:
-            mend = did_you_mean(name, names) or f"; it has {', '.join(sorted(names))}"
-            place = ("airflow", "monitor", "thresholds", "observers", name)
-            problems.add(file.problem(place, f"the chain has no observer {quoted(name)}{mend}"))
+    known = tables.known if tables.complete else None
+    for place, what in unknown_names(chain.airflow, known, names or None):
+        problems.add(file.problem(("airflow", *place), what))
 
 
 def _column_problem(mode: str, field_: str, table: str, column: str, tables: _Tables) -> str | None:

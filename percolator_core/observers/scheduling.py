@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Collection, Iterator
+from typing import Annotated, Any, Final, Literal, get_args
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -23,12 +24,13 @@ from pydantic import (
 
 from percolator_core.observers.rules import Declaration, Length, OptionalLength
 from percolator_core.observers.schedules import Schedule
-from percolator_core.observers.yaml_file import describe, quoted
+from percolator_core.observers.yaml_file import Location, describe, did_you_mean, quoted
 
 _MASTER: Final = (
     "The Spark master; if left out, that of PERCOLATOR_SPARK_MASTER, or all cores of the machine."
 )
-FORMATS: Final = ("html", "warc", "jsonl", "csv", "parquet")
+Format = Literal["html", "warc", "jsonl", "csv", "parquet"]
+FORMATS: Final[tuple[str, ...]] = get_args(Format)
 EVERY_MINUTE: Final = "* * * * *"
 
 _SHARE_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?%$"
@@ -168,9 +170,7 @@ class SourceDeclaration(Declaration):
     paths: Paths = Field(
         description="Files, folders or patterns; relative ones are looked for in the project's folder."
     )
-    format: Literal["html", "warc", "jsonl", "csv", "parquet"] | None = Field(
-        None, description="Of the files; when left out, what their suffixes say."
-    )
+    format: Format | None = Field(None, description="Of the files; when left out, what their suffixes say.")
     key: StrictStr | None = Field(
         None, description="The field that holds the row key: jsonl, csv and parquet into raw tables."
     )
@@ -322,3 +322,25 @@ class Scheduling(Declaration):
     observe: ObserveDeclaration = Field(default_factory=ObserveDeclaration, description="The observers.")
     monitor: MonitorDeclaration = Field(default_factory=MonitorDeclaration, description="The look-out.")
     maintain: MaintainDeclaration = Field(default_factory=MaintainDeclaration, description="The clean-up.")
+
+
+def unknown_names(
+    declared: Scheduling, tables: Collection[str] | None, observers: Collection[str] | None
+) -> Iterator[tuple[Location, str]]:
+    """Where the block names what the chain has not, and a sentence about it.
+
+    Args:
+        declared: the block.
+        tables: the chain's; None when not all of them are known.
+        observers: likewise.
+    """
+    for position, source in enumerate(declared.load.sources):
+        if tables is not None and source.table not in tables:
+            mend = did_you_mean(source.table, tables) or "; declare it under 'tables' in chain.yaml"
+            place: Location = ("load", "sources", position, "table")
+            yield place, f"table {quoted(source.table)} is not declared{mend}"
+    for name in declared.monitor.thresholds.observers:
+        if observers is not None and name not in observers:
+            mend = did_you_mean(name, observers) or f"; it has {', '.join(sorted(observers))}"
+            place = ("monitor", "thresholds", "observers", name)
+            yield place, f"the chain has no observer {quoted(name)}{mend}"

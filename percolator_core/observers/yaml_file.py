@@ -22,6 +22,9 @@ Location = tuple[int | str, ...]
 """Keys and list positions from the top of a file down to one value."""
 
 _LONGEST_QUOTE: Final = 60
+_MERGE: Final = "tag:yaml.org,2002:merge"
+_MOST_MERGED: Final = 100_000
+"""Lines of one mapping; a declaration has a few dozen."""
 
 
 class Problems:
@@ -47,6 +50,11 @@ class YamlFile:
     label: str
     data: Any
     root: yaml.Node
+
+    @classmethod
+    def of_arguments(cls, label: str, data: dict[str, Any]) -> YamlFile:
+        """Arguments of Python, as if they stood in a file: what is wrong names them, and no line."""
+        return cls(label, data, yaml.MappingNode("tag:yaml.org,2002:map", []))
 
     def problem(self, location: Location, what: str) -> str:
         """``file:line: field: what``; without the line where the field is not in the file."""
@@ -81,6 +89,9 @@ def read_yaml(path: Path, problems: Problems) -> YamlFile | None:
         return None
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is not None and _merged(root) > _MOST_MERGED:
+            problems.add(f"{label}: its '<<' copy more than {_MOST_MERGED:,} lines; write fewer of them")
+            return None
         duplicates = [] if root is None else list(_duplicate_keys(root))
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -202,6 +213,25 @@ def _duplicate_keys(root: yaml.Node) -> Iterator[tuple[int, int, str]]:
                         yield line, first[key.tag, key.value], key.value
                     else:
                         first[key.tag, key.value] = line
+
+
+def _merged(root: yaml.Node) -> int:
+    """Lines of the longest mapping once all that ``<<`` names is copied: YAML itself sets no limit to that."""
+    sizes: dict[int, int] = {}
+
+    def size(node: yaml.Node) -> int:
+        if id(node) not in sizes:
+            sizes[id(node)] = 0  # one that merges itself
+            if isinstance(node, yaml.MappingNode):
+                for key, value in node.value:
+                    of_value = size(value)
+                    sizes[id(node)] += of_value if key.tag == _MERGE else 1
+            elif isinstance(node, yaml.SequenceNode):
+                sizes[id(node)] = sum(map(size, node.value))
+        return sizes[id(node)]
+
+    size(root)
+    return max(sizes.values())
 
 
 def _syntax_problem(label: str, error: yaml.YAMLError) -> str:

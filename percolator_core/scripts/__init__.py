@@ -25,6 +25,7 @@ NAMES: Final = (
     "discard",
     "drop_table",
     "fence",
+    "held",
     "history",
     "mark",
     "now",
@@ -68,7 +69,7 @@ _WHILE_MEMORY_IS_FULL: Final = frozenset(
 )
 """Scripts that finish or clean up what was begun: when Redis is out of memory, they are the way out."""
 
-_READ_ONLY: Final = frozenset({"changes", "history", "now", "read", "scan", "select"})
+_READ_ONLY: Final = frozenset({"changes", "held", "history", "now", "read", "scan", "select"})
 """Scripts that write nothing. Unless it is told, a server whose memory is full refuses them too."""
 
 _FIRST_WRITE: Final = "redis.call('HDEL', KEYS[1], '')"

@@ -1,15 +1,18 @@
 -- The committed versions of one cell, newest first.
 --   uses    layout
 --   KEYS    tag
---   ARGV    row, column, versions at most
+--   ARGV    row, column, versions at most, bytes of each at most (or not given: all)
 --   reply   versions …
 
 local tag, row, column, limit = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
+local most = tonumber(ARGV[4] or '-1')
 local newest = redis.call('HGET', tag .. 'r:' .. row, 'c' .. column)
 if not newest then return {} end
 local prefix = history_prefix(column)
-local reply = {newest}
+local reply = {string.sub(newest, 1, most)}
 local older = redis.call('ZREVRANGEBYLEX', tag .. 'v:' .. row,
   '(' .. prefix .. string.rep('\255', 9), '[' .. prefix, 'LIMIT', 0, limit - 1)
-for _, member in ipairs(older) do reply[#reply + 1] = string.sub(member, #prefix + 1) end
+for _, member in ipairs(older) do
+  reply[#reply + 1] = string.sub(member, #prefix + 1, most < 0 and -1 or #prefix + most)
+end
 return reply

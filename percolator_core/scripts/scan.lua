@@ -2,7 +2,7 @@
 --   uses    layout, read
 --   KEYS    tag
 --   ARGV    at, from, to (bounds as ZRANGEBYLEX takes them), rows at most, bytes at most, "forward" or "backward",
---           columns … (none: all of the row)
+--           bytes of each version at most (0: all; of whole rows only), columns … (none: all of the row)
 --   reply   {"too old"} | {"rows", bound to resume from or "", row, cells, row, cells, …}; rows without fields are left out
 --           cells of the named columns: {version, nil, …}; of a whole row: {field, version, …}, just as the hash has them,
 --           or {"judged", column, cell, …}. Where the newest version does not answer, a cell as read.lua replies it is in
@@ -20,7 +20,7 @@ else
 end
 
 local fields = {}
-for i = 7, #ARGV do
+for i = 8, #ARGV do
   fields[#fields + 1] = 'c' .. ARGV[i]
   fields[#fields + 1] = 'l' .. ARGV[i]
 end
@@ -86,6 +86,18 @@ local function whole_row(row)
   return settled and hash or judged_row(row, hash), #hash > 0
 end
 
+-- For somebody who looks at the beginnings: values that are large are not sent.
+local function cut_off(cells, most)
+  if cells[1] == 'judged' then
+    for i = 3, #cells, 2 do
+      if #cells[i] == 1 then cells[i][1] = string.sub(cells[i][1], 1, most) end
+    end
+  else
+    for i = 2, #cells, 2 do cells[i] = string.sub(cells[i], 1, most) end
+  end
+end
+
+local longest = tonumber(ARGV[7])
 local reply, last = {'rows', ''}, nil
 for _, row in ipairs(rows) do
   if size > budget then
@@ -94,6 +106,7 @@ for _, row in ipairs(rows) do
   end
   local cells, any
   if #fields > 0 then cells, any = named_cells(row) else cells, any = whole_row(row) end
+  if longest > 0 and #fields == 0 then cut_off(cells, longest) end
   if any then
     reply[#reply + 1] = row
     reply[#reply + 1] = cells

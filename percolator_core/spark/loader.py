@@ -362,6 +362,11 @@ def plain_error(error: Exception, what: str = "load") -> PercolatorError:
     for name, message in found:
         if name in _PASSED_ON:
             return _PASSED_ON[name](message)
+    if _ENDED in str(error):
+        return PercolatorError(
+            f"Spark ended by itself before the {what} did, as when its master is none or takes nobody: see to "
+            f"the master. What was done stays; {what} again."
+        )
     if found:
         reason = f"{found[-1][0]}: {found[-1][1]}"
     else:  # nothing of Python: its process died, or the executor

@@ -80,8 +80,12 @@ class Project:
 
     def leave(self) -> None:
         """Take the archive back from the executors. No task of it may run any more."""
+        from py4j.protocol import Py4JError
+
         if self.archive is not None:
-            self.archive.destroy()
+            # If Spark has ended meanwhile the archive went with it, and the caller has the reason.
+            with suppress(Py4JError, OSError):
+                self.archive.destroy()
 
     def _unpacked(self, archive: bytes) -> Path:
         """Where the archive is unpacked, in the folder of the executor that Spark removes with it."""

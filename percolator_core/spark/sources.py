@@ -144,6 +144,8 @@ def open_source(
             f"No {chosen} file ({', '.join(FORMATS[chosen])}) is in {', '.join(roots)}: "
             "name the files themselves, or another format."
         )
+    if delimiter is not None and len(delimiter) != 1:
+        raise ConfigurationError(f"The delimiter {delimiter!r} cannot be: it is one character.")
     options = ReadOptions(
         key=key,
         columns=dict(columns) if columns is not None else None,
@@ -166,7 +168,9 @@ def _size(path: str) -> int:
 
 def _expand(path: str) -> list[str]:
     """The absolute paths that a path or a pattern stands for."""
-    if Path(path).exists():
+    if os.path.exists(path):  # noqa: PTH110 - a Path of a name that is too long raises
+        if not os.path.isfile(path) and not os.path.isdir(path):  # noqa: PTH112, PTH113
+            raise ConfigurationError(f"{path!r} is neither a file nor a folder: to read it may never end.")
         return [str(Path(path).absolute())]
     found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
     if not found:

@@ -15,8 +15,10 @@ from percolator_core.database import Database
 from percolator_core.keys import acknowledgement, dirty_key, encode_mark, failed_key, tries_key
 from percolator_core.model import (
     DELETE,
+    LOCK_MARK,
     NOTIFY,
     PUT,
+    VERSION_HEADER,
     VERSION_MARK,
     Version,
     pack_timestamp,
@@ -111,15 +113,21 @@ class Following:
         return found
 
     def _versions(self, table: str, row: bytes, column: str, change: str | int) -> list[Version]:
-        # This settles a lock that a dead client left on a committed version, too.
-        newest = self._db.history(table, row, column, self._limit if change == "all" else 1)
+        handle, store = self._db.catalog.table(table), self._db.store
+        encoded = handle.encode(column)
+        if store.one((b"HEXISTS", handle.row_key(row), LOCK_MARK + encoded)):
+            # Reading the cell settles a lock that a dead client left on a committed version.
+            self._db.snapshot().get(table, row, column)
+        limit = self._limit if change == "all" else 1
+        # Without their values, which may be large: when and by whom they were written is asked.
+        asked = store.script("history", [handle.tag(row)], row, encoded, limit, VERSION_HEADER)
+        newest = [unpack_version(version) for version in store.one(asked)]
         if not isinstance(change, int) or not newest or newest[0].commit_ts <= change:
             return newest
-        handle = self._db.catalog.table(table)
-        prefix = encode_mark(handle.encode(column), b"")
+        prefix = encode_mark(encoded, b"")
         above, below = b"(" + prefix + pack_timestamp(change + 1), b"[" + prefix
         key = handle.tag(row) + b"v:" + row
-        older = self._db.store.one((b"ZREVRANGEBYLEX", key, above, below, b"LIMIT", 0, 1))
+        older = store.one((b"ZREVRANGEBYLEX", key, above, below, b"LIMIT", 0, 1))
         return [unpack_version(member[len(prefix) :]) for member in older]
 
     def _notified(self, change: _Change, wanted: str) -> list[_Change]:
@@ -304,19 +312,18 @@ class Following:
         for change, first, last in spans:
             handle, prefix = self._db.catalog.table(change.table), encode_mark(change.column, b"")
             low, high = (prefix + pack_timestamp(at) for at in (first, last + 1))
-            older = handle.tag(change.row) + b"v:" + change.row
+            tag = handle.tag(change.row)
+            # In this order no version is missed, though one that is overwritten just now counts twice.
             commands += [
-                (b"HGET", handle.row_key(change.row), VERSION_MARK + change.column),
-                (b"ZRANGEBYLEX", older, b"[" + low, b"(" + high, b"LIMIT", 0, most),
+                self._db.store.script("history", [tag], change.row, change.column, 1, VERSION_HEADER),
+                (b"ZLEXCOUNT", tag + b"v:" + change.row, b"[" + low, b"(" + high),
             ]
         replies = iter(self._call(commands))
         counts = []
-        for change, first, last in spans:
-            newest, older_ones = next(replies), next(replies)
-            found = {unpack_version(member[2 + len(change.column) :]).commit_ts for member in older_ones}
-            if newest is not None:
-                found.add(unpack_version(newest).commit_ts)
-            counts.append(sum(first <= at <= last for at in found))
+        for _, first, last in spans:
+            newest, older = next(replies), next(replies)
+            is_within = bool(newest) and first <= unpack_version(newest[0]).commit_ts <= last
+            counts.append(min(most, older + is_within))
         return counts
 
     # The outcome.

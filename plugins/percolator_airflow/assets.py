@@ -85,20 +85,22 @@ def dirty_asset(
 ) -> Asset:
     """The asset that is updated when a chain has something to do; see `DirtyTrigger` for the arguments.
 
-    A DAG that has it as its schedule runs then. ``others`` are further arguments of Asset.
+    A DAG that has it as its schedule runs then. A relative ``chain`` is looked for from the folder of the
+    file that calls this. ``others`` are further arguments of Asset.
 
     Raises:
         ConfigurationError: the chain does not validate.
     """
     from airflow.sdk import Asset, AssetWatcher
 
-    from percolator_airflow.chains import ChainFolder
+    from percolator_airflow.chains import ChainFolder, folder_of_caller, located
     from percolator_airflow.triggers import DirtyTrigger
 
-    folder = ChainFolder.of(chain)
+    folder = ChainFolder.of(located(folder_of_caller(), chain))
     trigger = DirtyTrigger(str(folder.path), conn_id, namespace, poll=poll, settle=settle, remind=remind)
     uri = (
         f"{SCHEME}://{conn_id}/{quote(namespace or folder.name, safe='')}?dirty={quote(folder.name, safe='')}"
     )
     watchers = [AssetWatcher(name=f"{folder.name}_dirty", trigger=trigger)]
-    return Asset(**{"name": f"{folder.name}_dirty", "uri": uri, "watchers": watchers, **others})
+    # By its URI: of two assets with one name Airflow would leave one unwatched.
+    return Asset(**{"name": uri, "uri": uri, "watchers": watchers, **others})

@@ -6,12 +6,14 @@ Airflow's choosing, so it enters the project for as long as it needs the chain's
 
 from __future__ import annotations
 
+import inspect
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.observers import Chain
@@ -19,6 +21,8 @@ from percolator_core.observers import Chain
 if TYPE_CHECKING:
     from os import PathLike
     from types import ModuleType
+
+_PACKAGE: Final = __name__.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,13 @@ class ChainFolder:
         place = Path(project).expanduser().absolute() if project is not None else _project(folder, declared)
         return cls(folder, place, declared)
 
+    @classmethod
+    def of_task(cls, task: Any, path: str, project: str | None = None) -> ChainFolder:
+        """As `of`, for a task of Airflow: relative folders are looked for from the folder of its DAG file."""
+        here = Path(task.dag.folder) if task.has_dag() and task.dag.fileloc else Path.cwd()
+        place = None if project is None else here / Path(project).expanduser()
+        return cls.of(here / Path(path).expanduser(), place)
+
     @property
     def name(self) -> str:
         """The chain's name."""
@@ -78,6 +89,33 @@ class ChainFolder:
                     del sys.modules[name]
 
 
+def folder_of_caller() -> Path:
+    """The folder of the file that calls this package; the current directory if there is no such file."""
+    frame = inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
+        frame = frame.f_back
+    file = None if frame is None else frame.f_globals.get("__file__")
+    return Path(file).absolute().parent if file else Path.cwd()
+
+
+def located(here: Path, path: str | PathLike[str]) -> str:
+    """A path of a DAG file in the folder ``here``, absolute."""
+    asked = here / Path(path).expanduser()
+    plain = os.path.normpath(asked)
+    # Where the folder of the DAG files is a link, what is beside it is beside what the link leads to.
+    return plain if Path(plain).exists() or not asked.exists() else str(asked.resolve())
+
+
+def stamps(folder: Path) -> frozenset[tuple[str, int]]:
+    """A chain's YAML files, each with when it changed (ns): whoever keeps a chain reads it again by them."""
+    found = set()
+    for file in folder.glob("*.y*ml"):
+        # It may go while we look.
+        with suppress(OSError):
+            found.add((file.name, file.stat().st_mtime_ns))
+    return frozenset(found)
+
+
 def _project(folder: Path, chain: Chain) -> Path:
     for observer in chain.observers.values():
         parts = observer.function_name.partition(":")[0].split(".")
@@ -92,7 +130,9 @@ def _project(folder: Path, chain: Chain) -> Path:
 def _is_within(module: ModuleType, folder: Path) -> bool:
     # Installed packages may live below the project, in its .venv, and are nobody's to forget.
     places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+    # The current directory is known by its real name, whatever links led there.
+    folders = {folder, folder.resolve()}
     return any(
-        place and Path(place).is_relative_to(folder) and "site-packages" not in Path(place).parts
+        place and any(map(Path(place).is_relative_to, folders)) and "site-packages" not in Path(place).parts
         for place in places
     )

@@ -6,10 +6,13 @@ import re
 import socket
 from typing import Final
 
-from percolator_core.errors import PercolatorError
+from percolator_core.errors import ConfigurationError, PercolatorError
 
 _LIMIT: Final = 3.0
 """Seconds for a master to answer."""
+
+
+_FORMS: Final = re.compile(r"local(\[[^]]+\])?|local-cluster\[[^]]+\]|yarn|(spark|k8s)://.+")
 
 
 class MasterUnavailable(PercolatorError):
@@ -17,12 +20,23 @@ class MasterUnavailable(PercolatorError):
 
 
 def check_master(master: str | None) -> None:
-    """That one of the masters of a ``spark://`` URL takes connections; others are Spark's to judge.
+    """That Spark knows such a master, and that one of those of a ``spark://`` URL takes connections.
+
+    Args:
+        master: None is the one that Spark is started with then: that of ``PERCOLATOR_SPARK_MASTER``, if any.
 
     Raises:
-        MasterUnavailable: none does.
+        ConfigurationError: it is none of the forms that Spark has.
+        MasterUnavailable: none takes connections.
     """
-    found = re.fullmatch(r"spark://(.+)", master or "")
+    from percolator_core.spark.session import default_master
+
+    master = master or default_master()
+    if not _FORMS.fullmatch(master):
+        raise ConfigurationError(
+            f"Spark knows no master {master!r}: write local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT"
+        )
+    found = re.fullmatch(r"spark://(.+)", master)
     if not found:
         return
     problem = ""

@@ -7,6 +7,9 @@ from typing import Final
 TAG: Final = "percolator"
 """The tag of every DAG of a chain; a second one is the chain's name."""
 
+PARTS: Final = ("load", "observe", "monitor", "maintain")
+"""What a chain's four DAGs do."""
+
 LAST_TASK: Final = "until_idle"
 """The last task of the observers' DAG, whose fields name the chain's folder, connection and namespace."""
 
@@ -16,4 +19,4 @@ URL_PREFIX: Final = "/percolator"
 
 def dag_ids(chain: str) -> dict[str, str]:
     """The ids of a chain's four DAGs, by what each does."""
-    return {part: f"{chain}_{part}" for part in ("load", "observe", "monitor", "maintain")}
+    return {part: f"{chain}_{part}" for part in PARTS}

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator
@@ -98,7 +97,6 @@ class IdleSensor(BaseSensorOperator):
         self.log.info("nothing is left for the observers of %s", self.chain_name)
 
     def _folder(self) -> ChainFolder:
-        here = Path(self.dag.folder) if self.has_dag() and self.dag.fileloc else Path.cwd()
-        found = ChainFolder.of(here / Path(self.chain).expanduser())
+        found = ChainFolder.of_task(self, self.chain)
         self.chain_name = found.name
         return found

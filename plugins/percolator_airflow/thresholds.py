@@ -113,6 +113,6 @@ def _of_store(now: Status, allowed: ThresholdsDeclaration) -> Iterator[str]:
             f"the store holds {show_size(memory)}{of}, more than {show_size(most)}: collect garbage, or give "
             "it more memory"
         )
-    working = sum(not worker.until_idle for worker in now.workers)
-    if working < allowed.workers:
-        yield f"{count_of(working, 'continuous worker')} alive, fewer than {allowed.workers}: start some"
+    if now.continuous < allowed.workers:
+        there = count_of(now.continuous, "continuous worker")
+        yield f"{there} alive, fewer than {allowed.workers}: start some"

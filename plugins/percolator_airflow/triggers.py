@@ -1,6 +1,6 @@
 """Triggers: when a chain has something to do, and when it has nothing left.
 
-They look at `percolator_core.status.demand`, which is a state, not a message: nothing is missed while a
+They look at `percolator_core.demand`, which is a state, not a message: nothing is missed while a
 triggerer is away, and a burst of a million notifications is one event. What they are made with is stored in
 Airflow's database, so it names the connection and holds nothing of it.
 """
@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
-from percolator_airflow.chains import ChainFolder
+from percolator_airflow.chains import ChainFolder, stamps
 from percolator_airflow.connection import DEFAULT_CONN_ID
 from percolator_airflow.hook import PercolatorHook
 from percolator_core.database import connect
@@ -38,6 +39,9 @@ _REMINDER: Final = 300.0
 _NEW_LOOK: Final = 10.0
 """Seconds between two looks whether the chain's files have changed: triggers live for months."""
 
+_NEW_CONNECTION: Final = 60.0
+"""Seconds between two looks whether the connection has changed: the store that it named may still answer."""
+
 
 @dataclass(slots=True)
 class ChainWatch:
@@ -53,6 +57,8 @@ class ChainWatch:
     _files: frozenset[tuple[str, int]] = frozenset()
     _read_at: float = 0.0
     _db: Database | None = None
+    _arguments: dict[str, Any] = field(default_factory=dict, repr=False)
+    _asked_at: float = 0.0
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def look(self) -> tuple[str, Demand]:
@@ -64,27 +70,39 @@ class ChainWatch:
         """
         async with self._busy:
             folder = await asyncio.to_thread(self._chain)
-            if self._db is None:
-                hook = PercolatorHook(self.conn_id, self.namespace or None, default_namespace=folder.name)
-                arguments = await hook.aarguments()
-                arguments["patience"] = min(arguments.get("patience", _PATIENCE), _PATIENCE)
-                self._db = await asyncio.to_thread(lambda: connect(**arguments))
+            if self._db is None or time.monotonic() - self._asked_at >= _NEW_CONNECTION:
+                await self._connect(folder)
+            assert self._db is not None
             return folder.name, await asyncio.to_thread(demand, self._db, folder.declared)
+
+    async def _connect(self, folder: ChainFolder) -> None:
+        """Open the connection as it is now, unless it is open."""
+        hook = PercolatorHook(self.conn_id, self.namespace or None, default_namespace=folder.name)
+        arguments = await hook.aarguments()
+        arguments["patience"] = min(arguments.get("patience", _PATIENCE), _PATIENCE)
+        if arguments != self._arguments:
+            await self._leave()
+        self._arguments, self._asked_at = arguments, time.monotonic()
+        if self._db is None:
+            self._db = await asyncio.to_thread(lambda: connect(**arguments))
 
     async def close(self) -> None:
         """Close the connection; the next look opens another one."""
         async with self._busy:
-            db, self._db = self._db, None
+            await self._leave()
+
+    async def _leave(self) -> None:
+        db, self._db = self._db, None
         if db is not None:
             await asyncio.to_thread(db.close)
 
     def _chain(self) -> ChainFolder:
         now = time.monotonic()
         if self._folder is None or now - self._read_at >= _NEW_LOOK:
-            self._read_at = now
-            files = frozenset((one.name, one.stat().st_mtime_ns) for one in Path(self.path).glob("*.y*ml"))
+            files = stamps(Path(self.path))
             if self._folder is None or files != self._files:
                 self._folder, self._files = ChainFolder.of(self.path), files
+            self._read_at = now
         return self._folder
 
 
@@ -124,10 +142,9 @@ class _ChainTrigger(BaseTrigger):
         if now - self._told_at.get(text, float("-inf")) >= _REMINDER:
             self._told_at = {text: now}
             self.log.warning("%s: tried again every %g seconds", text, _PAUSE)
-        try:
+        with suppress(Exception):  # the store may be away for that, too
             await self._watch.close()
-        finally:
-            await asyncio.sleep(_PAUSE)
+        await asyncio.sleep(_PAUSE)
 
     def _well(self) -> None:
         if self._told_at:
@@ -138,8 +155,8 @@ class _ChainTrigger(BaseTrigger):
 class DirtyTrigger(_ChainTrigger, BaseEventTrigger):
     """An event when a chain has cells to observe and nobody is at it.
 
-    There is one when cells become due and no continuous worker is alive, and again every ``remind`` seconds
-    while some are due and no drain is alive either: never one a notification. Trouble with the store, the
+    There is one when cells become due that no continuous worker takes, and again every ``remind`` seconds
+    while there are such and no drain is alive either: never one a notification. Trouble with the store, the
     connection or the chain is waited for, with a line in the log, and never ends it. The event is a mapping:
     the ``chain``'s name, ``backlog``, ``due``, and ``oldest``, in seconds.
 
@@ -201,10 +218,10 @@ class Edges:
 
     def wants_event(self, now: Demand, clock: float) -> bool:
         """Whether to send one, by this look. ``clock`` is monotonic, in seconds."""
-        if now.backlog == 0 or (now.due == 0 and now.drains == 0):
+        if now.backlog == 0 or (now.unattended == 0 and now.drains == 0):
             # With a drain alive, cells that are leased or wait for a retry are its own: it is not over yet.
             self._armed = True
-        if now.due == 0 or now.workers or now.drains:
+        if now.unattended == 0 or now.drains:
             return False
         return self._armed or clock - self._sent_at >= self.remind
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,14 @@ import pytest
 import structlog
 
 from percolator_core import connect
+from tests.airflow.pages import Site, connection_to, forget_dags
+from tests.airflow.pages import site as pages_of_this_process
+from tests.airflow.project import set_connection
 from tests.airflow.running import Dags, forget_runs
 from tests.airflow.shop import Shop
+from tests.airflow.web import Web, web_of
+from tests.airflow.words import Words, all_pages, words_of
+from tests.core.servers import Server, binaries
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -179,8 +186,46 @@ def dags(airflow_home: Path) -> Iterator[Dags]:
 def shop(tmp_path: Path, dags: Dags, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     """A chain, and the connection ``store`` to a store for it."""
     url = f"embedded:{tmp_path / 'state'}"
-    monkeypatch.setenv("AIRFLOW_CONN_STORE", f'{{"conn_type": "percolator", "host": "{url}"}}')
+    set_connection(monkeypatch, "store", host=url)
     made = Shop(tmp_path, dags, url)
     made.declare()
     with connect(url):  # keeps the server, which would start for each task
+        yield made
+
+
+@pytest.fixture(scope="module")
+def pages(airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, str]]:
+    """The pages, and the URL of the store behind the default connection."""
+    with all_pages(tmp_path_factory.mktemp("store")) as made:
+        yield made
+
+
+@pytest.fixture
+def words(pages: tuple[Site, str], tmp_path: Path) -> Iterator[Words]:
+    """A chain of its own with its pages, for each test."""
+    with words_of(*pages, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A redis-server."""
+    with closing(Server(next(iter(binaries().values())))) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def site(airflow_home: Path, server: Server) -> Iterator[Site]:
+    """The pages, with that server behind the default connection."""
+    with connection_to(server.unix), pages_of_this_process() as made:
+        try:
+            yield made
+        finally:
+            forget_dags()
+
+
+@pytest.fixture
+def web(site: Site, server: Server, tmp_path: Path) -> Iterator[Web]:
+    """A chain of its own on that server, for each test."""
+    with web_of(site, server.unix, tmp_path) as made:
         yield made

@@ -5,14 +5,16 @@ Nothing of Airflow is imported before a function here runs, as conftest.py asks 
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.airflow.project import set_connection
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -99,16 +101,9 @@ def forget_dags() -> None:
 @contextmanager
 def connection_to(url: str, conn_id: str = "percolator_default", **extra: Any) -> Iterator[None]:
     """An Airflow connection of the type percolator, while the block runs."""
-    name = f"AIRFLOW_CONN_{conn_id.upper()}"
-    before = os.environ.get(name)
-    os.environ[name] = json.dumps({"conn_type": "percolator", "host": url, "extra": extra})
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        set_connection(patch, conn_id, host=url, extra=extra)
         yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 @dataclass

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +62,7 @@ def second(t, cell):
 
 
 @dataclass
-class Words:
+class Project:
     """The project, and its store. Each has a module of its own: modules stay where they were imported."""
 
     folder: Path
@@ -98,13 +100,22 @@ class Words:
             return int(db.snapshot().get("sums", b"all", "count") or 0)
 
 
-def make_project(folder: Path, url: str) -> Words:
+def make_project(folder: Path, url: str) -> Project:
     module = f"m{uuid4().hex[:8]}"
     for name, text in FILES.items():
         path = folder / name.replace("MODULE", module)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.replace("MODULE", module), encoding="utf-8")
-    return Words(folder, url, module)
+    return Project(folder, url, module)
+
+
+@contextmanager
+def project_with_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """A project, and its store behind the connection `CONN_ID`."""
+    url = f"embedded:{folder}/store"
+    set_connection(monkeypatch, host=url)
+    with connect(url):  # keeps the server, which would start for each task
+        yield make_project(folder / "project", url)
 
 
 def set_connection(monkeypatch: pytest.MonkeyPatch, conn_id: str = CONN_ID, **fields: Any) -> None:

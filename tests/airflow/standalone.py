@@ -208,9 +208,9 @@ class Standalone:
                     one.kill()
                 except psutil.NoSuchProcess:
                     pass
-            for process in (self.process, *self._started):
-                process.poll()
             psutil.wait_procs(left, timeout=5)
+        for process in (self.process, *self._started):
+            process.wait(5)
 
 
 def _session(process: psutil.Process) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.airflow.project import make_project
+from tests.airflow.running import Dags
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,8 @@ def test_the_asset_of_a_chain_that_has_something_to_do(tmp_path: Path, airflow_h
 
     words = make_project(tmp_path, "")
     asset = dirty_asset(words.chain, "mine", remind=60)
-    assert (asset.name, asset.uri) == ("words_dirty", "percolator://mine/words?dirty=words")
+    assert asset.name == asset.uri == "percolator://mine/words?dirty=words"
+    assert dirty_asset(words.chain).name != asset.name
     trigger = asset.watchers[0].trigger
     assert isinstance(trigger, DirtyTrigger)
     assert trigger.serialize()[1] == {
@@ -69,3 +71,11 @@ def test_the_asset_of_a_chain_that_has_something_to_do(tmp_path: Path, airflow_h
         "settle": 0.2,
         "remind": 60,
     }
+
+
+def test_a_chain_beside_the_dag_file(airflow_home: Path, dags: Dags) -> None:
+    make_project(dags.folder / "mine", "")
+    text = "from airflow.sdk import DAG\nfrom percolator_airflow import dirty_asset\n"
+    dags.write("mine/own.py", f"{text}own = DAG('own', schedule=[dirty_asset('observers/words')])\n")
+    (watcher,) = dags.load()["own"].schedule[0].watchers
+    assert watcher.trigger.serialize()[1]["chain"] == str(dags.folder / "mine/observers/words")

@@ -67,7 +67,7 @@ BROKEN = {
     "a table": (
         "",
         "load={'sources': [{'table': 'dosc', 'paths': 'in'}]}",
-        "load.sources[0].table: the chain has no table 'dosc'; did you mean 'docs'?",
+        "load.sources[0].table: table 'dosc' is not declared; did you mean 'docs'?",
     ),
 }
 
@@ -121,6 +121,64 @@ def test_what_a_run_by_hand_loads() -> None:
     assert (named["table"], named["sources"], named["key"], named["encoding"]) == ("docs", ["x"], "id", None)
     with pytest.raises(AirflowFailException, match="add the parameter table, one of docs, sums"):
         chosen(declared, ["docs", "sums"], {"paths": ["x"], "table": None})
+
+
+def test_every_table_has_a_task_of_its_own_whatever_it_is_called(shop: Shop) -> None:
+    from percolator_airflow.dags.load import task_ids
+
+    names = ["other", "a b", "a_b", "a/b", "a_b_2", "other_2"]
+    declared = "".join(f'  "{name}": {{tablets: 1}}\n' for name in names)
+    chain = shop.folder / "chain.yaml"
+    chain.write_text(f"{chain.read_text()}{declared}")
+    sources = [{"table": name, "paths": "in"} for name in names]
+    dag = shop.load(f"load={{'sources': {sources}}}")["shop_load"]
+    loads = {task for task in dag.task_ids if task.startswith("load_")}
+    assert loads == {"load_other", *task_ids(names).values()}
+    assert len(loads) == 7
+    assert len(next(iter(task_ids(["x" * 250]).values()))) <= 200
+
+
+def test_what_a_form_says_is_no_template(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else whoever may start a run could read the password of any connection."""
+    from percolator_airflow import LoadOperator
+
+    given: list[tuple[Any, ...]] = []
+
+    def execute(self: Any, context: Any) -> dict[str, Any]:
+        given.append((self.sources, self.base_url, self.columns))
+        return {"table": self.table, "aside": None, **dict.fromkeys(COUNTS, 0)}
+
+    monkeypatch.setattr(LoadOperator, "execute", execute)
+    secret = "{{ conn.store.host }}"
+    dag = shop.load("load={'sources': [{'table': 'docs', 'paths': '{{ ds }}'}]}")["shop_load"]
+    assert shop.dags.run(dag)["load_docs[0]"] == "success"
+    for table in ("docs", "sums"):
+        found = shop.dags.run(dag, table=table, paths=[secret], base_url=secret, columns=secret)
+        assert list(found.values()).count("success") == 4, found
+    assert given == [(["{{ ds }}"], None, None), *[([secret], secret, secret)] * 2]
+
+
+COUNTS = ("read", "new", "changed", "unchanged", "repeated", "deleted", "bad")
+
+
+def test_paths_are_found_where_the_folder_of_dags_is_a_link(shop: Shop, tmp_path: Path) -> None:
+    from percolator_airflow.chains import ChainFolder
+
+    project = tmp_path / "elsewhere"
+    (project / "dags").mkdir(parents=True)
+    (project / "observers").mkdir()
+    shop.folder.rename(project / "observers" / "shop")
+    (project / "steps.py").write_text((shop.top / "steps.py").read_text())
+    (project / "dags" / "shop.py").write_text(DAG_FILE.format(chain="../observers/shop", arguments=""))
+    (shop.dags.folder / "below").mkdir()
+    (shop.dags.folder / "below" / "mine").symlink_to(project / "dags")
+    dag = shop.dags.load()["shop_observe"]
+    assert dag.task_dict["until_idle"].chain == str(project / "observers" / "shop")
+    assert dag.task_dict["until_idle"].project == str(project)
+    (tmp_path / "link").symlink_to(project)
+    with ChainFolder.of(tmp_path / "link/observers/shop").imported():
+        assert "steps" in sys.modules
+    assert "steps" not in sys.modules, "modules of a project behind a link are forgotten, too"
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,28 @@ def test_clean_up_goes_over_the_tablets_in_parts(shop: Shop) -> None:
     assert shop.dags.run(dag) == found
 
 
+def test_clean_up_goes_on_when_a_table_is_dropped_meanwhile(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from percolator_airflow.dags import maintain
+
+    list_tablets = maintain.tablets_of
+
+    def and_then_drop(db: Database) -> list[list[str | int]]:
+        db.create_table("gone", tablets=3)
+        found = list_tablets(db)
+        db.drop_table("gone")
+        return found
+
+    monkeypatch.setattr(maintain, "tablets_of", and_then_drop)
+    dag = shop.load("maintain={'keep': '1ms', 'parts': 2}")["shop_maintain"]
+    for text in (b"one", b"two"):
+        shop.put(a=text)
+    assert set(shop.dags.run(dag).values()) == {"success"}
+    with shop.connect() as db:
+        assert len(db.history("docs", "a", "text")) == 1
+
+
 def test_the_watcher_and_a_schedule_start_the_observers(shop: Shop) -> None:
     shop.declare("airflow: {observe: {engine: local}}\n")
     watched = shop.load("observe={'remind': '5s'}")["shop_observe"]

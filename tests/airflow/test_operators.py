@@ -14,23 +14,20 @@ from typing import Any
 
 import pytest
 
-from percolator_core import connect
 from percolator_core.status import backlog
-from tests.airflow.project import CONN_ID, Words, make_project, set_connection
+from tests.airflow.project import CONN_ID, Project, project_with_store, set_connection
 from tests.core.servers import free_port, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Words]:
-    url = f"embedded:{tmp_path}/store"
-    set_connection(monkeypatch, host=url)
-    with connect(url):
-        yield make_project(tmp_path / "project", url)
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    with project_with_store(tmp_path, monkeypatch) as words:
+        yield words
 
 
-def drain(words: Words, **arguments: Any) -> Any:
+def drain(words: Project, **arguments: Any) -> Any:
     from percolator_airflow import DrainOperator
 
     return DrainOperator(
@@ -39,7 +36,7 @@ def drain(words: Words, **arguments: Any) -> Any:
 
 
 class TestDrain:
-    def test_runs_all_observers_and_tells_what_they_did(self, words: Words) -> None:
+    def test_runs_all_observers_and_tells_what_they_did(self, words: Project) -> None:
         here = Path.cwd()
         words.activate()
         words.put("a", "b", "boom")
@@ -57,7 +54,7 @@ class TestDrain:
         assert not any(words.module in name for name in sys.modules)
         assert str(words.folder) not in sys.path
 
-    def test_runs_the_named_ones_alone(self, words: Words) -> None:
+    def test_runs_the_named_ones_alone(self, words: Project) -> None:
         words.activate()
         words.put("a", "b")
         assert drain(words, observers=["first"]).execute({})["observers"].keys() == {"first"}
@@ -67,7 +64,7 @@ class TestDrain:
             assert backlog(db, ChainFolder.of(words.chain).declared) == {"first": 0, "second": 2}
 
     def test_makes_the_tables_and_starts_no_spark_when_there_is_nothing_to_do(
-        self, words: Words, monkeypatch: pytest.MonkeyPatch
+        self, words: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def refuse(*_: Any, **__: Any) -> None:
             raise AssertionError("Spark was started")
@@ -77,7 +74,7 @@ class TestDrain:
         words.put("a")  # the tables are there, and the observers active
         assert drain(words).execute({})["ran"] == 2
 
-    def test_fails_when_its_budget_is_spent_and_the_next_try_carries_on(self, words: Words) -> None:
+    def test_fails_when_its_budget_is_spent_and_the_next_try_carries_on(self, words: Project) -> None:
         from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
         words.activate()
@@ -89,7 +86,24 @@ class TestDrain:
         assert not isinstance(e.value, AirflowFailException)
         assert drain(words).execute({})["ran"] == 2
 
-    def test_takes_a_relative_folder_from_the_dags(self, words: Words, dags: Any) -> None:
+    def test_a_budget_that_was_just_enough_is_enough(
+        self, words: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from percolator_core import Worker
+
+        to_the_end = Worker.run_until_idle
+
+        def late(worker: Worker, timeout: float | None) -> Any:
+            to_the_end(worker, timeout)
+            raise TimeoutError("not idle in the given time")
+
+        monkeypatch.setattr(Worker, "run_until_idle", late)
+        words.activate()
+        words.put("a")
+        done = drain(words, budget=60).execute({})
+        assert (done["ran"], done["left"]) == (2, 0)
+
+    def test_takes_a_relative_folder_from_the_dags(self, words: Project, dags: Any) -> None:
         dags.write("mine/x.py", "")
         (dags.folder / "mine/chain").symlink_to(words.chain)
         dags.write(
@@ -106,7 +120,7 @@ with DAG("relative", schedule=None):
         assert dags.run(dags.load()["relative"]) == {"drain": "success"}
 
     @pytest.mark.spark
-    def test_runs_in_spark(self, words: Words) -> None:
+    def test_runs_in_spark(self, words: Project) -> None:
         words.activate()
         words.put("a", "b", "c")
         done = drain(words, engine="spark", master="local[2,4]", tasks=2).execute({})
@@ -129,66 +143,81 @@ class TestWhatIsWrong:
         assert caught.value.__suppress_context__
         return str(caught.value)
 
-    def test_connection_that_is_missing(self, words: Words) -> None:
+    def test_connection_that_is_missing(self, words: Project) -> None:
         assert self.failure(drain(words, conn_id="nowhere")) == (
             "there is no connection 'nowhere': add one of the type percolator under Admin, Connections, or "
             "set AIRFLOW_CONN_NOWHERE"
         )
 
-    def test_store_that_does_not_answer(self, words: Words, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_store_that_does_not_answer(self, words: Project, monkeypatch: pytest.MonkeyPatch) -> None:
         set_connection(monkeypatch, host="127.0.0.1", port=free_port())
         assert "127.0.0.1" in self.failure(drain(words), final=False)
 
-    def test_observer_that_is_not_there(self, words: Words) -> None:
+    def test_observer_that_is_not_there(self, words: Project) -> None:
         assert self.failure(drain(words, observers=["frist"])) == (
             "the chain 'words' has no observer 'frist': it has first, second"
         )
 
-    def test_chain_that_does_not_validate(self, words: Words) -> None:
+    def test_chain_that_does_not_validate(self, words: Project) -> None:
         path = Path(words.chain, "first.yaml")
         path.write_text(path.read_text().replace("docs.text", "dosc.text"))
         assert "dosc" in self.failure(drain(words))
 
-    def test_function_that_cannot_be_imported(self, words: Words) -> None:
+    def test_function_that_cannot_be_imported(self, words: Project) -> None:
         (words.folder / words.module / "steps.py").write_text("import no_such_thing\n")
         assert "no_such_thing" in self.failure(drain(words))
 
-    def test_master_that_does_not_answer(self, words: Words) -> None:
+    def test_spark_that_is_not_installed(self, words: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+        from percolator_airflow import LoadOperator
+
+        words.activate()
+        words.put("a")
+        (words.folder / "in.csv").write_text("id,text\na,b\n")
+        monkeypatch.setitem(sys.modules, "pyspark", None)
+        assert "install percolator-core[spark]" in self.failure(drain(words, engine="spark"))
+        load = LoadOperator(
+            task_id="x", chain=words.chain, conn_id=CONN_ID, table="docs", sources="in.csv", key="id"
+        )
+        assert "install percolator-core[spark]" in self.failure(load)
+
+    @pytest.mark.parametrize("named_by", ["an argument", "a variable"])
+    def test_master_that_does_not_answer(
+        self, words: Project, monkeypatch: pytest.MonkeyPatch, named_by: str
+    ) -> None:
         words.activate()
         words.put("a")
         master = f"spark://127.0.0.1:{free_port()}"
-        said = self.failure(drain(words, engine="spark", master=master), final=False)
+        if named_by == "a variable":
+            monkeypatch.setenv("PERCOLATOR_SPARK_MASTER", master)
+        arguments = {"master": master} if named_by == "an argument" else {}
+        said = self.failure(drain(words, engine="spark", **arguments), final=False)
         assert said.startswith(f"no Spark master answers at {master}")
 
-    @pytest.mark.spark
-    def test_master_that_spark_does_not_know(
-        self, words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # Java's log stays, as the sentence says
+    def test_master_that_spark_does_not_know(self, words: Project) -> None:
         words.activate()
         words.put("a")
-        said = self.failure(drain(words, engine="spark", master="yran"), limit=60)
-        assert said.startswith("Spark's Java did not start: ")
-        assert "Master must" in said
+        assert self.failure(drain(words, engine="spark", master="yran")).startswith(
+            "Spark knows no master 'yran': write local[*], "
+        )
 
     @pytest.mark.parametrize("budget", ["soon", -1])
-    def test_budget_that_cannot_be(self, words: Words, budget: Any) -> None:
+    def test_budget_that_cannot_be(self, words: Project, budget: Any) -> None:
         assert "budget is a number of seconds" in self.failure(drain(words, budget=budget))
 
-    def test_table_that_is_not_declared(self, words: Words) -> None:
+    def test_table_that_is_not_declared(self, words: Project) -> None:
         from percolator_airflow import LoadOperator
 
         load = LoadOperator(task_id="load", chain=words.chain, conn_id=CONN_ID, table="dcos", sources="x.csv")
         assert self.failure(load) == "the chain 'words' declares no table 'dcos': it has docs, sums"
 
-    def test_source_that_is_not_there(self, words: Words) -> None:
+    def test_source_that_is_not_there(self, words: Project) -> None:
         from percolator_airflow import LoadOperator
 
         load = LoadOperator(task_id="load", chain=words.chain, conn_id=CONN_ID, table="docs", sources="x.csv")
         assert "'x.csv' is not there" in self.failure(load)
 
     @pytest.mark.parametrize("tablets", ["docs", [["docs", "x"]], [["nowhere", 0]], [["docs", 99]]])
-    def test_tablets_that_cannot_be(self, words: Words, tablets: Any) -> None:
+    def test_tablets_that_cannot_be(self, words: Project, tablets: Any) -> None:
         from percolator_airflow import CollectGarbageOperator, ResolveLocksOperator
 
         words.activate()
@@ -204,14 +233,14 @@ class TestWhatIsWrong:
         ],
     )
     def test_arguments_are_refused_where_the_dag_is_written(
-        self, words: Words, arguments: dict[str, Any], said: str
+        self, words: Project, arguments: dict[str, Any], said: str
     ) -> None:
         with pytest.raises(ValueError, match=said):
             drain(words, **arguments)
 
 
 class TestCleaning:
-    def test_garbage_of_all_tablets_in_parts(self, words: Words) -> None:
+    def test_garbage_of_all_tablets_in_parts(self, words: Project) -> None:
         from percolator_airflow import CollectGarbageOperator
 
         words.activate()
@@ -223,7 +252,7 @@ class TestCleaning:
         assert sum(one["versions"] for one in done) >= 6
         assert json.loads(json.dumps(done)) == done
 
-    def test_locks_of_the_dead(self, words: Words) -> None:
+    def test_locks_of_the_dead(self, words: Project) -> None:
         from percolator_airflow import ResolveLocksOperator
         from percolator_core.status import locks
         from tests.core.servers import commit_of, die
@@ -243,7 +272,7 @@ class TestCleaning:
 
 @pytest.mark.spark
 class TestLoad:
-    def test_loads_and_puts_malformed_records_aside(self, words: Words, airflow_home: Path) -> None:
+    def test_loads_and_puts_malformed_records_aside(self, words: Project, airflow_home: Path) -> None:
         from airflow.sdk.exceptions import AirflowFailException
 
         from percolator_airflow import LoadOperator
@@ -291,7 +320,7 @@ class TestKilled:
     """SIGTERM: the runs under way are finished, the others wait for the next drain, and Spark is gone."""
 
     @pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
-    def test_finishes_the_runs_under_way(self, words: Words, engine: str, tmp_path: Path) -> None:
+    def test_finishes_the_runs_under_way(self, words: Project, engine: str, tmp_path: Path) -> None:
         begun = tmp_path / "begun"
         begun.mkdir()
         words.activate()

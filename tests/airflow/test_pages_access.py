@@ -25,7 +25,7 @@ from tests.airflow.pages import (
     site,
     write_chain,
 )
-from tests.core.servers import Server, binaries
+from tests.core.servers import Server
 
 if TYPE_CHECKING:
     from fastapi.routing import APIRoute
@@ -33,13 +33,6 @@ if TYPE_CHECKING:
 EVIL = "<script>alert(1)</script>"
 TABLES = "{docs: {tablets: 2}, out: {tablets: 2}}"
 TABS = ("", "plots", "quarantine", "locks", "tables", "trace")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server(next(iter(binaries().values())))
-    yield server
-    server.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from percolator_airflow.ui.links import Links, quoted, unquoted
-from percolator_core.browsing import browse
 from percolator_core.keys import encode_mark, failed_key
 from percolator_core.schema.definition import TableDefinition
 from tests.airflow.pages import PAGE
-from tests.airflow.words import Words, all_pages, read, words_of
-
-if TYPE_CHECKING:
-    from tests.airflow.pages import Site
+from tests.airflow.words import Words, read
 
 ROWS = (
     b"<script>alert(1)</script>",
@@ -44,16 +40,9 @@ ROWS = (
 TABLES = ("..", "a/b", "%2e%2e", "rows", "<b>t</b>", 'q"uote', "tables/x", "naïve table")
 
 
-@pytest.fixture(scope="module")
-def pages(airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, str]]:
-    with all_pages(tmp_path_factory.mktemp("store")) as made:
-        yield made
-
-
-@pytest.fixture
-def words(pages: tuple[Site, str], tmp_path: Path) -> Iterator[Words]:
-    with words_of(*pages, tmp_path) as made:
-        yield made
+def cursor(*parts: Any) -> str:
+    """A cursor of the quarantine's pages that no page has made."""
+    return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode()
 
 
 def links_of(page: str, part: str) -> list[str]:
@@ -169,6 +158,11 @@ def test_a_column_name_cannot_break_a_download(words: Words) -> None:
         "tables/docs/rows?at=-5",
         "tables/docs/rows?at=99999999999d",
         "tables/docs/rows?at=999999999d",
+        "tables/docs/rows?at=9999-12-31T23:59:59-23:59",
+        "tables/docs/row?key=row&at=9999-12-31T23:59:59-23:59",
+        "tables/docs/rows?at=0001-01-01T00:00:00Z",
+        "tables/docs/cell?key=row&column=text&at=" + "9" * 5_000,
+        "tables/docs/rows?where=" + " and ".join(["text!=x"] * 500),
         "tables/docs/rows?after=%00%ff",
         "tables/docs/rows?after=a",
         "tables/docs/rows?before=é",
@@ -192,6 +186,12 @@ def test_a_column_name_cannot_break_a_download(words: Words) -> None:
         "trace?table=docs&row=a&change=99999999999999999999999",
         "quarantine?row=hex:zz",
         "quarantine?cursor=W10=",
+        "quarantine?cursor=" + cursor("split", "docs", 1e400, None, []),
+        "quarantine?cursor=" + cursor("split", "docs", 0, -5, []),
+        "quarantine?cursor=" + cursor("split", "docs", 0, 2**70, []),
+        "quarantine?cursor=" + cursor("split", "docs", 0, None, ["//8=", ""]),
+        "quarantine?cursor=" + cursor("split", "docs", 0, "\ud800", []),
+        "quarantine?cursor=" + base64.urlsafe_b64encode(b"[" * 3_000).decode(),
     ],
 )
 def test_nothing_asked_for_is_a_mistake_of_ours(words: Words, path: str) -> None:
@@ -265,9 +265,9 @@ def test_a_page_costs_the_same_however_much_there_is(
 
 
 def test_a_filter_that_nothing_meets_ends_and_goes_on(words: Words, monkeypatch: pytest.MonkeyPatch) -> None:
-    defaults = browse.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "seconds", 0.0)
+    from percolator_airflow.ui.pages import rows
+
+    monkeypatch.setattr(rows, "SECONDS", 0.0)
     fill_rows(words, 4_000)
     page = words.page("tables/words/rows?where=count%3D3999")
     assert "No such row was found up to" in read(page)

@@ -5,20 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-import pytest
 
 from percolator_core import Hash, Indexed, PrimaryKey, Table
 from tests.airflow.pages import PAGE
-from tests.airflow.words import Words, all_pages, link, read, tokens, words_of
+from tests.airflow.words import Words, link, read, tokens
 from tests.core.servers import commit_of, die
-
-if TYPE_CHECKING:
-    from tests.airflow.pages import Site
 
 
 class Order(Table, name="orders", partition=[Hash("shop", buckets=2)]):
@@ -29,18 +21,6 @@ class Order(Table, name="orders", partition=[Hash("shop", buckets=2)]):
     customer: Indexed[str | None] = None
     note: str = ""
     blob: bytes = b""
-
-
-@pytest.fixture(scope="module")
-def pages(airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, str]]:
-    with all_pages(tmp_path_factory.mktemp("store")) as made:
-        yield made
-
-
-@pytest.fixture
-def words(pages: tuple[Site, str], tmp_path: Path) -> Iterator[Words]:
-    with words_of(*pages, tmp_path) as made:
-        yield made
 
 
 # The quarantine.

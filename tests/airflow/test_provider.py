@@ -69,6 +69,25 @@ def test_airflow_finds_the_plugin() -> None:
     assert found.load().name == "percolator"
 
 
+def test_as_a_folder_of_plugins_it_is_loaded_once_and_by_one_file(
+    airflow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow import plugins_manager, settings
+
+    monkeypatch.setattr(settings, "PLUGINS_FOLDER", str(ROOT / "plugins"))
+    files = {path.stem for path in (ROOT / "plugins").rglob("*.py")} - set(sys.modules)
+    try:
+        # Not from the cache, and not into it.
+        found, errors = plugins_manager._get_plugins.__wrapped__()
+        loaded = files & set(sys.modules)
+    finally:
+        sys.modules.pop("plugin", None)
+    assert [one.name for one in found].count("percolator") == 1
+    # It is installed here as well: Airflow says that it left that one out.
+    assert list(errors.values()) == ["Plugin 'percolator' already registered, skipping"]
+    assert loaded == {"plugin"}
+
+
 def test_all_public_names_are_there(airflow_home: Path) -> None:
     import percolator_airflow
 

@@ -9,31 +9,27 @@ from typing import Any
 
 import pytest
 
-from percolator_core import connect
-from tests.airflow.project import CONN_ID, Words, make_project, set_connection
+from tests.airflow.project import CONN_ID, Project, project_with_store
 
 
 @pytest.fixture
-def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Words]:
-    url = f"embedded:{tmp_path}/store"
-    set_connection(monkeypatch, host=url)
-    with connect(url):
-        words = make_project(tmp_path / "project", url)
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    with project_with_store(tmp_path, monkeypatch) as words:
         words.activate()
         yield words
 
 
-def sensor(words: Words, **arguments: Any) -> Any:
+def sensor(words: Project, **arguments: Any) -> Any:
     from percolator_airflow import IdleSensor
 
     return IdleSensor(**{"task_id": "idle", "chain": words.chain, "conn_id": CONN_ID, **arguments})
 
 
-def test_ends_at_once_when_it_is_idle(words: Words) -> None:
+def test_ends_at_once_when_it_is_idle(words: Project) -> None:
     sensor(words).execute({})
 
 
-def test_defers_when_it_is_not(words: Words) -> None:
+def test_defers_when_it_is_not(words: Project) -> None:
     from airflow.sdk.exceptions import TaskDeferred
 
     from percolator_airflow.triggers import IdleTrigger
@@ -53,7 +49,7 @@ def test_defers_when_it_is_not(words: Words) -> None:
     assert deferred.value.timeout.total_seconds() == 90
 
 
-def test_the_event_ends_it(words: Words) -> None:
+def test_the_event_ends_it(words: Project) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
     task = sensor(words)
@@ -62,7 +58,7 @@ def test_the_event_ends_it(words: Words) -> None:
         task.execute_complete({}, {"error": "there is no connection 'x'"})
 
 
-def test_looks_itself_when_it_may_not_defer(words: Words) -> None:
+def test_looks_itself_when_it_may_not_defer(words: Project) -> None:
     from airflow.sdk.exceptions import AirflowSensorTimeout
 
     words.put("a")
@@ -71,14 +67,14 @@ def test_looks_itself_when_it_may_not_defer(words: Words) -> None:
         task.execute({})
 
 
-def test_what_cannot_be_is_told_at_once(words: Words) -> None:
+def test_what_cannot_be_is_told_at_once(words: Project) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
     with pytest.raises(AirflowFailException, match="there is no connection 'nowhere'"):
         sensor(words, conn_id="nowhere").execute({})
 
 
-def test_in_a_dag_that_is_drained_meanwhile(words: Words, dags: Any) -> None:
+def test_in_a_dag_that_is_drained_meanwhile(words: Project, dags: Any) -> None:
     words.put("a", "b")
     dags.write(
         "waiting.py",

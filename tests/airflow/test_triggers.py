@@ -13,22 +13,20 @@ import pytest
 
 from percolator_core import StoreUnavailable, connect
 from percolator_core.demand import Demand, demand
-from tests.airflow.project import CONN_ID, Words, make_project, set_connection
+from tests.airflow.project import CONN_ID, Project, project_with_store, set_connection
 from tests.core.servers import free_port
 
 
 @pytest.fixture
-def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Words]:
-    url = f"embedded:{tmp_path}/store"
-    set_connection(monkeypatch, host=url)
-    with connect(url):
-        words = make_project(tmp_path / "project", url)
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    with project_with_store(tmp_path, monkeypatch) as words:
         words.activate()
         yield words
 
 
 def demand_of(due: int, *, backlog: int | None = None, workers: int = 0, drains: int = 0) -> Demand:
-    return Demand(due if backlog is None else backlog, due, 1.0 if due else None, workers, drains)
+    unattended = 0 if workers else due
+    return Demand(due if backlog is None else backlog, due, 1.0 if due else None, workers, drains, unattended)
 
 
 class TestEdges:
@@ -58,6 +56,11 @@ class TestEdges:
     def test_none_while_a_worker_or_a_drain_is_at_it(self) -> None:
         assert self.events((0, demand_of(1, workers=1)), (50, demand_of(1, drains=1))) == []
 
+    def test_one_for_what_no_worker_takes(self) -> None:
+        """Such as one for an observer that needs a machine of its own."""
+        partly = Demand(5, 5, 1.0, 1, 0, 3)
+        assert self.events((0, Demand(2, 2, 1.0, 1, 0, 0)), (1, partly), (2, partly)) == [1]
+
     def test_one_when_the_worker_is_gone(self) -> None:
         assert self.events((0, demand_of(1, workers=1)), (1, demand_of(1))) == [1]
 
@@ -78,12 +81,12 @@ async def first(events: AsyncIterator[Any], seconds: float = 60) -> Any:
 
 
 class TestDirtyTrigger:
-    def make(self, words: Words, **arguments: Any) -> Any:
+    def make(self, words: Project, **arguments: Any) -> Any:
         from percolator_airflow import DirtyTrigger
 
         return DirtyTrigger(words.chain, CONN_ID, **{"poll": 0.02, "settle": 0.02, **arguments})
 
-    def test_tells_of_cells_that_come(self, words: Words) -> None:
+    def test_tells_of_cells_that_come(self, words: Project) -> None:
         async def wait() -> dict[str, Any]:
             trigger = self.make(words)
             events = trigger.run()
@@ -103,7 +106,7 @@ class TestDirtyTrigger:
         assert event["oldest"] >= 0
         assert json.loads(json.dumps(event)) == event
 
-    def test_again_after_a_drain(self, words: Words) -> None:
+    def test_again_after_a_drain(self, words: Project) -> None:
         words.put("a")
 
         async def wait() -> tuple[Any, Any]:
@@ -121,7 +124,9 @@ class TestDirtyTrigger:
 
         assert [event["due"] for event in asyncio.run(wait())] == [1, 1]
 
-    def test_a_store_that_is_away_is_waited_for(self, words: Words, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_store_that_is_away_is_waited_for(
+        self, words: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         from percolator_airflow import triggers
 
         monkeypatch.setattr(triggers, "_PAUSE", 0.05)
@@ -150,12 +155,12 @@ class TestDirtyTrigger:
         assert len(told) == 2
 
     def test_after_trouble_the_connection_is_read_anew(
-        self, words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, words: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from percolator_airflow import triggers
 
         monkeypatch.setattr(triggers, "_PAUSE", 0.05)
-        other = Words(words.folder, f"embedded:{tmp_path}/other", words.module)
+        other = Project(words.folder, f"embedded:{tmp_path}/other", words.module)
         moved = threading.Event()
 
         def look(db: Any, chain: Any) -> Demand:
@@ -181,8 +186,93 @@ class TestDirtyTrigger:
             other.put("a", "b", "c")
             assert asyncio.run(wait())["due"] == 3
 
+    def test_a_connection_that_is_changed_is_followed_although_the_old_store_answers(
+        self, words: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from percolator_airflow import triggers
+
+        monkeypatch.setattr(triggers, "_NEW_CONNECTION", 0.0)
+        opened: list[str] = []
+
+        def noted(**given: Any) -> Any:
+            opened.append(given["url"])
+            return connect(**given)
+
+        monkeypatch.setattr(triggers, "connect", noted)
+        other = Project(words.folder, f"embedded:{tmp_path}/other", words.module)
+
+        async def wait() -> Any:
+            trigger = self.make(words)
+            coming = asyncio.create_task(first(trigger.run()))
+            await asyncio.sleep(0.2)
+            assert opened == [words.url]
+            set_connection(monkeypatch, host=other.url)
+            event = await coming
+            await trigger.cleanup()
+            return event
+
+        with other.connect():
+            other.activate()
+            other.put("a", "b", "c")
+            assert asyncio.run(wait())["due"] == 3
+        assert opened == [words.url, other.url]
+
+    def test_a_chain_that_breaks_is_told_once_and_read_again_when_it_is_mended(
+        self, words: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from percolator_airflow import triggers
+
+        monkeypatch.setattr(triggers, "_PAUSE", 0.02)
+        monkeypatch.setattr(triggers, "_NEW_LOOK", 0.1)
+        path = Path(words.chain, "first.yaml")
+        text = path.read_text()
+        told: list[str] = []
+
+        async def wait() -> Any:
+            trigger = self.make(words)
+            monkeypatch.setattr(
+                type(trigger), "log", type("Log", (), {"warning": told_by(told), "info": told_by(told)})()
+            )
+            coming = asyncio.create_task(first(trigger.run()))
+            await asyncio.sleep(0.1)
+            path.write_text(text.replace("docs.text", "dosc.text"))
+            while not told:
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(0.5)
+            path.write_text(text)
+            await asyncio.to_thread(words.put, "a")
+            event = await coming
+            await trigger.cleanup()
+            return event
+
+        assert asyncio.run(wait())["due"] == 1
+        assert len(told) == 2, told
+        assert "dosc" in told[0]
+
+    def test_a_connection_that_cannot_even_be_closed_does_not_end_it(
+        self, words: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from percolator_airflow import triggers
+
+        monkeypatch.setattr(triggers, "_PAUSE", 0.02)
+        words.put("a")
+        troubles = iter([StoreUnavailable("away")])
+
+        def look(db: Any, chain: Any) -> Demand:
+            for trouble in troubles:
+                raise trouble
+            return demand(db, chain)
+
+        async def closing(watch: Any) -> None:
+            watch._db = None
+            raise OSError("the embedded server's folder is gone")
+
+        monkeypatch.setattr(triggers, "demand", look)
+        monkeypatch.setattr(triggers.ChainWatch, "close", closing)
+        assert asyncio.run(first(self.make(words).run()))["due"] == 1
+
     def test_a_chain_that_grows_an_observer_is_read_again(
-        self, words: Words, monkeypatch: pytest.MonkeyPatch
+        self, words: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from percolator_airflow import triggers
 
@@ -206,7 +296,7 @@ class TestDirtyTrigger:
 
         assert asyncio.run(both()) == ({"first", "second"}, {"first", "second", "third"})
 
-    def test_is_made_again_from_what_airflow_stores(self, words: Words) -> None:
+    def test_is_made_again_from_what_airflow_stores(self, words: Project) -> None:
         from airflow._shared.module_loading import import_string
         from airflow.serialization.encoders import encode_trigger
         from airflow.triggers.base import BaseEventTrigger
@@ -233,7 +323,7 @@ def told_by(told: list[str]) -> Any:
 
 
 class TestIdleTrigger:
-    def wait(self, words: Words, **arguments: Any) -> Any:
+    def wait(self, words: Project, **arguments: Any) -> Any:
         from percolator_airflow.triggers import IdleTrigger
 
         async def wait() -> Any:
@@ -249,11 +339,11 @@ class TestIdleTrigger:
 
         return asyncio.run(wait())
 
-    def test_waits_for_a_drain(self, words: Words) -> None:
+    def test_waits_for_a_drain(self, words: Project) -> None:
         words.put("a")
         assert self.wait(words) == {"chain": "words", "backlog": 0, "due": 0, "oldest": None}
 
-    def test_what_cannot_be_ends_it_with_a_sentence(self, words: Words) -> None:
+    def test_what_cannot_be_ends_it_with_a_sentence(self, words: Project) -> None:
         assert "there is no connection 'nowhere'" in self.wait(words, conn_id="nowhere")["error"]
 
 

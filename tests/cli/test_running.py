@@ -108,7 +108,7 @@ def test_discard_asks_first(project: Project, monkeypatch: pytest.MonkeyPatch) -
     refused = project("discard", "chain")
     assert refused.code == 2
     assert refused.error == (
-        "Invalid value: this forgets 3 cells in quarantine, which `percolator failed chain` lists: "
+        "Invalid value: this discards 3 cells in quarantine, which `percolator failed chain` lists: "
         "say --yes if that is meant"
     )
     assert project("discard", "chain", "--json").code == 2
@@ -130,20 +130,20 @@ def test_discard_asks_first(project: Project, monkeypatch: pytest.MonkeyPatch) -
 
     for answer in ("", "n", "what"):
         answers(answer)
-        assert project.ok("discard", "chain").out == "0 cells forgotten\n"
+        assert project.ok("discard", "chain").out == "0 cells discarded\n"
     answers("Ctrl-C")
     assert project("discard", "chain").code == 130
-    assert asked == ["Forget 3 cells in quarantine? [y/N] "] * 4
+    assert asked == ["Discard 3 cells in quarantine? [y/N] "] * 4
     answers("Y")
     ended = project.ok("discard", "chain", "--row", "a")
-    assert ended.out == "1 cell forgotten: observed again when changed\n"
-    assert asked[-1] == "Forget 1 cell in quarantine? [y/N] "
+    assert ended.out == "1 cell discarded: observed again when changed\n"
+    assert asked[-1] == "Discard 1 cell in quarantine? [y/N] "
     assert project.ok("discard", "chain", "--observer", "split", "--yes", "--json").json == {
         "chain": "words",
         "discarded": 2,
     }
     assert len(asked) == 5
-    assert project.ok("discard", "chain", "--yes").out == "0 cells forgotten\n"
+    assert project.ok("discard", "chain", "--yes").out == "0 cells discarded\n"
     assert project.ok("failed", "chain").out == "nothing is in quarantine\n"
     project.ok("drain", "chain")
     assert project.ok("get", "words", "sum", "total").out == "1\n"
@@ -165,7 +165,7 @@ def test_discard_leaves_what_fails_after_the_question(
 
     monkeypatch.setattr("percolator_core.cli.quarantine._is_a_terminal", lambda: True)
     monkeypatch.setattr(Console, "input", meanwhile)
-    assert project.ok("discard", "chain").out.startswith("1 cell forgotten")
+    assert project.ok("discard", "chain").out.startswith("1 cell discarded")
     assert [cell["row"]["text"] for cell in project.ok("failed", "chain", "--json").json["failed"]] == ["a"]
 
 

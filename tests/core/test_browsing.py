@@ -120,9 +120,11 @@ def test_a_page_without_time_says_how_far_it_came(db: Database) -> None:
 def test_the_page_before_ends_where_this_one_begins(db: Database) -> None:
     rows = [b"row%04d" % number for number in range(300)]
     assert page_before(db, "raw", rows[100], limit=20) == rows[80]
-    assert page_before(db, "raw", rows[5], limit=20) == rows[0]
+    assert page_before(db, "raw", rows[20], limit=20) == rows[0]
+    assert page_before(db, "raw", rows[5], limit=20) == b""
     assert page_before(db, "raw", rows[0], limit=20) == b""
-    assert page_before(db, "raw", rows[205], prefix=b"row02", limit=20) == rows[200]
+    assert page_before(db, "raw", rows[205], prefix=b"row02", limit=20) == b"row02"
+    assert page_before(db, "raw", rows[230], prefix=b"row02", limit=20) == rows[210]
     assert page_before(db, "empty", b"x") == b""
 
 
@@ -131,3 +133,36 @@ def test_an_empty_range_is_an_empty_page(db: Database) -> None:
     assert browse(db, db.snapshot(), "raw", start=b"row1", prefix=b"row0") == RowsPage(())
     contradiction = [Condition.parse("row>row2"), Condition.parse("row<row1")]
     assert browse(db, db.snapshot(), "raw", conditions=contradiction) == RowsPage(())
+
+
+@pytest.mark.parametrize("condition", ["", "size=3"])
+def test_of_long_values_only_the_beginning_is_fetched(db: Database, condition: str) -> None:
+    row, conditions = b"zlong", [Condition.parse(one) for one in (condition, "row>=zlong") if one]
+    for size in (b"2", b"3"):
+        with db.transaction() as t:
+            for column in ("text", "other"):
+                t.set("raw", row, column, b"v" * 100_000)
+            t.set("raw", row, "size", size)
+            t.set("raw", row, "gone", b"x" * 1_000)
+    with db.transaction() as t:
+        t.delete("raw", row, "gone")
+    assert t.commit_timestamp is not None
+    before = db.snapshot(t.commit_timestamp - 1)
+    with db.transaction() as later:
+        later.set("raw", row, "text", b"w")
+    cut = {"text": b"v" * 50, "other": b"v" * 50, "size": b"3"}
+    now = browse(db, db.snapshot(), "raw", conditions=conditions, cut=50)
+    assert dict(now.rows)[row] == cut | {"text": b"w"}
+    # An older version, and one that was deleted since.
+    then = browse(db, before, "raw", conditions=conditions, cut=50)
+    assert dict(then.rows)[row] == cut | {"gone": b"x" * 50}
+    whole = browse(db, before, "raw", conditions=conditions)
+    assert dict(whole.rows)[row] == {
+        "text": b"v" * 100_000,
+        "other": b"v" * 100_000,
+        "size": b"3",
+        "gone": b"x" * 1_000,
+    }
+    with db.transaction() as t:
+        for column in ("text", "other", "size"):
+            t.delete("raw", row, column)

@@ -301,7 +301,7 @@ def test_a_scan_stops_after_so_many_cells(db: Database) -> None:
                 t.set("one", b"%02d" % row, f"c{column}", b"")
     tag = db.catalog.table("one").tag(b"00")
     for at, rows in ((before, 0), (db.timestamp(), 10)):
-        reply = db.store.one(db.store.script("scan", [tag], at, b"-", b"+", 512, 1 << 20, b"forward"))
+        reply = db.store.one(db.store.script("scan", [tag], at, b"-", b"+", 512, 1 << 20, b"forward", 0))
         assert reply[1] != b""
         assert (len(reply) - 2) / 2 <= max(rows, 17)
     assert len(list(db.snapshot().scan("one"))) == 40
@@ -320,7 +320,7 @@ def test_a_scan_of_the_past_stops_after_so_many_bytes(db: Database, columns: tup
         for row in range(8):
             t.delete("one", b"%d" % row, "v")
     tag = db.catalog.table("one").tag(b"0")
-    command = db.store.script("scan", [tag], before, b"-", b"+", 512, 1 << 20, b"forward", *columns)
+    command = db.store.script("scan", [tag], before, b"-", b"+", 512, 1 << 20, b"forward", 0, *columns)
     reply = db.store.one(command)
     assert (len(reply) - 2) / 2 <= 3
     assert len(list(db.snapshot(before).scan("one"))) == 8

@@ -170,3 +170,14 @@ def test_what_is_not_there_is_said(db: Database) -> None:
     db.collect_garbage(timedelta(0))
     with pytest.raises(SnapshotTooOld, match="not known any more"):
         row_history(db, "docs", "row", at=old)
+
+
+def test_only_the_columns_that_are_shown_are_known_afterwards(url: str, db: Database) -> None:
+    with db.transaction() as t:
+        for number in range(500):
+            t.set("docs", "wide", f"c{number:04}", b"v")
+    with percolator_core.connect(url, db.namespace) as other:
+        found = row_history(other, "docs", "wide", after="c0099", limit=20)
+        assert [cell.column for cell in found.cells] == [f"c{number:04}" for number in range(100, 120)]
+        assert found.behind == "c0119"
+        assert len(other.catalog.table("docs").columns) <= 30

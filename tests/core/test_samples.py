@@ -33,6 +33,19 @@ def observer(name: str, number: int = 0, oldest: float | None = None) -> Observe
     )
 
 
+def test_looks_from_before_the_clock_was_set_back_go(db: Database) -> None:
+    """A stream's times never go back: they would stay, and all that follow would have their time."""
+    now = status(db)
+    key = db.store.keyspace.prefix + b"samples"
+    record(db, now, KEEP)
+    day = now.time // 1000 + 86_400_000
+    entry = db.store.one((b"XREVRANGE", key, b"+", b"-", b"COUNT", 1))[0][1]
+    db.store.one((b"XADD", key, b"%d-0" % day, *entry))
+    for _ in range(2):
+        record(db, status(db), KEEP)
+    assert [abs(one.time - now.time) < 10 * MINUTE for one in samples(db)] == [True, True]
+
+
 class Past:
     """A database whose stream gets the times that the looks say, and not that of the server."""
 

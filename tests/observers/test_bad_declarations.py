@@ -57,6 +57,11 @@ OBSERVERS = {
         GOOD + "observe: links.out\n",
         "parse.yaml:5: observe: is given twice, first in line 4; remove one of the two",
     ),
+    "merges of merges without end": (
+        "x:\n  m0: &m0 {a: 1}\n"
+        + "".join(f"  m{n}: &m{n}\n    <<: [{', '.join([f'*m{n - 1}'] * 10)}]\n" for n in range(1, 12)),
+        "parse.yaml: its '<<' copy more than 100,000 lines; write fewer of them",
+    ),
     "nested key twice on a line": (
         GOOD + "retry: {attempts: 2, attempts: 3}\n",
         "parse.yaml:5: attempts: is given twice, first in line 5; remove one of the two",

@@ -72,9 +72,10 @@ def test_it_leases_nothing_of_others(connect: Connect) -> None:
     thread = run_in_thread(worker)
     until(lambda: dirty_of(db, chain).backlog()["second"] == 20)
     put(db, "later", b"text")
-    until(lambda: dirty_of(db, chain).backlog()["second"] == 21)
+    until(lambda: dirty_of(db, chain).backlog() == {"first": 0, "second": 21, "third": 21})
     now = demand(db, chain)
     assert (now.backlog, now.due) == (42, 42)
+    assert (now.workers, now.unattended) == (1, 42), "of these nobody takes care"
     # All at once, while it still runs.
     assert len(dirty_of(db, chain).claim(100)[0]) == 42
     worker.stop()

@@ -174,7 +174,7 @@ def test_a_store_that_is_away_at_the_end_does_not_hide_what_ended_the_worker(
 
 def test_the_demand_of_a_chain(connect: Connect) -> None:
     chain, db = copying(), connect()
-    assert demand(db, chain) == Demand(0, 0, None, 0, 0), "there are no tables yet"
+    assert demand(db, chain) == Demand(0, 0, None, 0, 0, 0), "there are no tables yet"
     fill(db, chain, "a", "b", "c")
     now = demand(db, chain)
     assert (now.backlog, now.due) == (3, 3)

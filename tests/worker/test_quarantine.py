@@ -213,6 +213,35 @@ def test_pages_while_cells_come_and_go(scene: Scene) -> None:
     assert stays <= {cell.row for cell in scene.quarantine.cells()}
 
 
+def test_cursors_stay_short_where_the_store_tells_all_cells_of_a_tablet_at_once(scene: Scene) -> None:
+    """They stand in URLs; a hash of some hundred short fields is one scan, whatever was asked for."""
+    row = f"https://example.org/{'a/long/path/' * 6}%05d".encode()
+    tag = scene.db.catalog.table("docs").tags[0]
+    key = failed_key(tag, "look")
+    record = json.dumps({"error": "E", "traceback": "T" * 50, "attempts": 1, "time": 1}).encode()
+    settings = [(b"hash-max-ziplist-entries", b"512"), (b"hash-max-ziplist-value", b"1024")]
+    before = [scene.db.store.one((b"CONFIG", b"GET", name)) for name, _ in settings]
+    try:
+        for name, value in settings:
+            scene.db.store.one((b"CONFIG", b"SET", name, value))
+        fields = [part for number in range(400) for part in (encode_mark(b"text", row % number), record)]
+        scene.db.store.one((b"HSET", key, *fields))
+        assert len(scene.db.store.one((b"HSCAN", key, 0, b"COUNT", 10))[1]) == 800
+        found, cursor = scene.quarantine.page(50)
+        seen = [cell.row for cell in found]
+        while cursor is not None:
+            assert len(cursor) < 500
+            if len(seen) == 200:  # it grows, and is told in parts from here on
+                scene.db.store.one((b"HSET", key, encode_mark(b"text", b"zz"), b" " * 950 + record))
+            found, cursor = scene.quarantine.page(50, cursor)
+            seen += [cell.row for cell in found]
+        assert {row % number for number in range(400)} <= set(seen)
+        assert len(seen[:200]) == len(set(seen[:200]))
+    finally:
+        for name, value in before:
+            scene.db.store.one((b"CONFIG", b"SET", name, value))
+
+
 def test_a_cursor_outlives_its_table(scene: Scene) -> None:
     fill(scene.db, scene.chain, "look", "docs", range(20))
     fill(scene.db, scene.chain, "ping", "sums", range(8))

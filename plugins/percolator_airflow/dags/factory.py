@@ -5,98 +5,31 @@ A DAG file is read over and over, so nothing here imports the chain's code, Spar
 
 from __future__ import annotations
 
-import inspect
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import DAG, CronTriggerTimetable, DeltaTriggerTimetable
-
-from percolator_airflow.chains import ChainFolder
-from percolator_airflow.dags.document import document
+from percolator_airflow.chains import ChainFolder, folder_of_caller, located
+from percolator_airflow.dags.load import load_dag
+from percolator_airflow.dags.maintain import maintain_dag
+from percolator_airflow.dags.monitor import monitor_dag
+from percolator_airflow.dags.observe import observe_dag
+from percolator_airflow.dags.plan import EPOCH, Plan
 from percolator_airflow.dags.settings import merged, refuse
-from percolator_airflow.names import TAG, dag_ids
-from percolator_core.observers.scheduling import DagDeclaration, Scheduling
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from os import PathLike
 
-    from percolator_core.observers import Chain
-
-EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
-"""The start of all DAGs: no run is made up for what lies before now, so any day of the past is as good."""
-
-_LONGEST_WAIT: Final = timedelta(minutes=10)
-"""Between two tries of a task."""
+    from airflow.sdk import DAG
 
 Block = Mapping[str, Any] | bool
 
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What the DAGs of one chain have in common."""
-
-    folder: ChainFolder
-    settings: Scheduling
-    default_args: Mapping[str, Any] = field(default_factory=dict)
-    tags: Sequence[str] = ()
-    start_date: datetime = EPOCH
-
-    @property
-    def chain(self) -> Chain:
-        """The chain, without its code."""
-        return self.folder.declared
-
-    @property
-    def ids(self) -> dict[str, str]:
-        """The ids of the DAGs by what each does."""
-        return dag_ids(self.chain.name)
-
-    def place(self) -> dict[str, Any]:
-        """The arguments of all operators of this package: which chain, and where."""
-        return {
-            "chain": str(self.folder.path),
-            "project": str(self.folder.project),
-            "conn_id": self.settings.connection,
-            "namespace": self.settings.namespace,
-        }
-
-    def dag(self, part: str, block: DagDeclaration, description: str, schedule: Any, **settings: Any) -> DAG:
-        """One of the DAGs: never two runs of it at once, and none made up for the past."""
-        default_args: dict[str, Any] = {
-            "owner": self.settings.owner,
-            "retries": self.settings.retries,
-            "retry_delay": timedelta(seconds=self.settings.retry_delay),
-            "retry_exponential_backoff": 2.0,
-            "max_retry_delay": max(_LONGEST_WAIT, timedelta(seconds=self.settings.retry_delay)),
-        }
-        if block.pool is not None:
-            default_args["pool"] = block.pool
-        if block.timeout is not None:
-            default_args["execution_timeout"] = timedelta(seconds=block.timeout)
-        return DAG(
-            dag_id=self.ids[part],
-            description=description,
-            schedule=schedule,
-            doc_md=document(self.chain, part, description),
-            start_date=self.start_date,
-            catchup=False,
-            max_active_runs=1,
-            default_args=default_args | dict(self.default_args),
-            tags=list(dict.fromkeys([TAG, self.chain.name, *self.settings.tags, *self.tags])),
-            **settings,
-        )
-
-    def timetable(self, schedule: str | timedelta | None) -> Any:
-        """A schedule of the declaration as Airflow has it."""
-        if isinstance(schedule, timedelta):
-            return DeltaTriggerTimetable(schedule)
-        if schedule is None:
-            return None
-        return CronTriggerTimetable(schedule, timezone=self.settings.timezone)
+_MAKERS: Final[Mapping[str, Callable[[Plan], DAG]]] = {
+    "load": load_dag,
+    "observe": observe_dag,
+    "monitor": monitor_dag,
+    "maintain": maintain_dag,
+}
 
 
 def chain_dags(
@@ -141,8 +74,8 @@ def chain_dags(
         ConfigurationError: with one line for each thing that is wrong with the chain or the arguments.
             Airflow shows it as the import error of the file.
     """
-    here = _folder_of_caller()
-    folder = ChainFolder.of(_located(here, path), None if project is None else _located(here, project))
+    here = folder_of_caller()
+    folder = ChainFolder.of(located(here, path), None if project is None else located(here, project))
     given: dict[str, Any] = {
         "connection": connection,
         "namespace": namespace,
@@ -161,30 +94,5 @@ def chain_dags(
         tuple(tags),
         start_date or EPOCH,
     )
-    return {dag.dag_id: dag for part, make in _makers().items() if (dag := _made(plan, part, make))}
-
-
-def _makers() -> dict[str, Callable[[Plan], DAG]]:
-    from percolator_airflow.dags.load import load_dag
-    from percolator_airflow.dags.maintain import maintain_dag
-    from percolator_airflow.dags.monitor import monitor_dag
-    from percolator_airflow.dags.observe import observe_dag
-
-    return {"load": load_dag, "observe": observe_dag, "monitor": monitor_dag, "maintain": maintain_dag}
-
-
-def _made(plan: Plan, part: str, make: Callable[[Plan], DAG]) -> DAG | None:
-    return make(plan) if getattr(plan.settings, part).enabled else None
-
-
-def _folder_of_caller() -> Path:
-    """The folder of the file that calls `chain_dags`; the current directory if there is no such file."""
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__") == __name__:
-        frame = frame.f_back
-    file = None if frame is None else frame.f_globals.get("__file__")
-    return Path(file).absolute().parent if file else Path.cwd()
-
-
-def _located(here: Path, path: str | PathLike[str]) -> str:
-    return os.path.normpath(here / Path(path).expanduser())
+    made = [make(plan) for part, make in _MAKERS.items() if getattr(plan.settings, part).enabled]
+    return {dag.dag_id: dag for dag in made}

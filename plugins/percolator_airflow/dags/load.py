@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +15,7 @@ from percolator_airflow.operators.load import LoadOperator
 from percolator_core.observers.scheduling import FORMATS
 
 if TYPE_CHECKING:
-    from percolator_airflow.dags.factory import Plan
+    from percolator_airflow.dags.plan import Plan
     from percolator_core.observers.scheduling import LoadDeclaration
 
 OTHER: Final = "load_other"
@@ -23,8 +24,22 @@ OTHER: Final = "load_other"
 _OF_A_SOURCE: Final = ("format", "key", "columns", "base_url", "delimiter", "encoding", "delete_missing")
 _COUNTS: Final = ("read", "new", "changed", "unchanged", "repeated", "deleted", "bad")
 
+_LONGEST_ID: Final = 200
+"""Characters of a task's id; Airflow takes 250, and those of the inputs are longer."""
+
 Input = dict[str, Any]
 """The arguments of one `LoadOperator`."""
+
+
+class GivenLoadOperator(LoadOperator):
+    """A load of what a run's form says, word by word.
+
+    Nothing of it is a template: whoever may start a run could else have any connection of Airflow's read.
+    """
+
+    def render_template(self, content: Any, *_: Any, **__: Any) -> Any:
+        """The content as it is."""
+        return content
 
 
 def load_dag(plan: Plan) -> DAG:
@@ -33,7 +48,7 @@ def load_dag(plan: Plan) -> DAG:
     declared = [_input(source.model_dump()) for source in block.sources]
     tables = list(dict.fromkeys(source.table for source in block.sources))
     known = sorted({*tables, *(table.name for table in plan.chain.tables)})
-    tasks = {table: f"load_{re.sub(r'[^A-Za-z0-9_.-]', '_', table)}" for table in tables}
+    tasks = task_ids(tables)
     conn_id, namespace = plan.settings.connection, plan.settings.namespace or plan.chain.name
     with plan.dag(
         "load",
@@ -56,7 +71,7 @@ def load_dag(plan: Plan) -> DAG:
         loads = []
         for table, task_id in tasks.items():
             loads.append(
-                LoadOperator.partial(
+                GivenLoadOperator.partial(
                     task_id=task_id,
                     outlets=[table_asset(table, conn_id, namespace)],
                     map_index_template=_SHOWN,
@@ -70,7 +85,7 @@ def load_dag(plan: Plan) -> DAG:
             context["outlet_events"][alias].add(table_asset(result["table"], conn_id, namespace))
 
         loads.append(
-            LoadOperator.partial(
+            GivenLoadOperator.partial(
                 task_id=OTHER, outlets=[alias], post_execute=note, map_index_template=_SHOWN, **shared
             ).expand_kwargs(inputs.override(task_id="inputs_of_other")(None))
         )
@@ -81,6 +96,18 @@ def load_dag(plan: Plan) -> DAG:
 
         report([load.output for load in loads])
     return dag
+
+
+def task_ids(tables: Sequence[str]) -> dict[str, str]:
+    """The id of each table's task; where names make the same id, all but the first have a number."""
+    found: dict[str, str] = {}
+    taken = {OTHER}
+    for table in tables:
+        plain = f"load_{re.sub(r'[^A-Za-z0-9_.-]', '_', table)}"[:_LONGEST_ID]
+        names = itertools.chain([plain], (f"{plain}_{number}" for number in itertools.count(2)))
+        found[table] = next(name for name in names if name not in taken)
+        taken.add(found[table])
+    return found
 
 
 _SHOWN: Final = "{{ task.sources | join(', ') if task.sources is not string else task.sources }}"

@@ -13,7 +13,7 @@ from percolator_airflow.operators.locks import ResolveLocksOperator
 from percolator_core.keys import tablet_number
 
 if TYPE_CHECKING:
-    from percolator_airflow.dags.factory import Plan
+    from percolator_airflow.dags.plan import Plan
     from percolator_core.database import Database
 
 
@@ -32,10 +32,12 @@ def maintain_dag(plan: Plan) -> DAG:
                 return cut(tablets_of(db), parts)
 
         found = tablets()
+        # A table may be dropped while the parts run.
+        shared = {"skip_missing": True, **place}
         locks = ResolveLocksOperator.partial(
-            task_id="resolve_locks", older_than=block.older_than, **place
+            task_id="resolve_locks", older_than=block.older_than, **shared
         ).expand(tablets=found)
-        garbage = CollectGarbageOperator.partial(task_id="collect_garbage", keep=block.keep, **place).expand(
+        garbage = CollectGarbageOperator.partial(task_id="collect_garbage", keep=block.keep, **shared).expand(
             tablets=found
         )
         locks >> garbage

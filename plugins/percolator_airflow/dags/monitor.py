@@ -9,7 +9,7 @@ from airflow.sdk import DAG
 from percolator_airflow.operators.monitor import MonitorOperator, StartDrainOperator
 
 if TYPE_CHECKING:
-    from percolator_airflow.dags.factory import Plan
+    from percolator_airflow.dags.plan import Plan
 
 LOOK: Final = "look"
 

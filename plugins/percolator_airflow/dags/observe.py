@@ -11,7 +11,7 @@ from percolator_airflow.names import LAST_TASK
 from percolator_airflow.operators.drain import DrainOperator
 
 if TYPE_CHECKING:
-    from percolator_airflow.dags.factory import Plan
+    from percolator_airflow.dags.plan import Plan
 
 
 def observe_dag(plan: Plan) -> DAG:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-import yaml
-
+from percolator_airflow.names import PARTS
 from percolator_core.errors import ConfigurationError
 from percolator_core.observers import Chain
 from percolator_core.observers.explain import validate
 from percolator_core.observers.rules import Declaration
-from percolator_core.observers.scheduling import Scheduling
-from percolator_core.observers.yaml_file import Problems, YamlFile, did_you_mean, quoted
+from percolator_core.observers.scheduling import Scheduling, unknown_names
+from percolator_core.observers.yaml_file import Problems, YamlFile
 
 AnyDeclaration = TypeVar("AnyDeclaration", bound=Declaration)
-
-PARTS: Final = ("load", "observe", "monitor", "maintain")
 
 
 def merged(chain: Chain, given: Mapping[str, Any]) -> Scheduling:
@@ -37,12 +34,14 @@ def merged(chain: Chain, given: Mapping[str, Any]) -> Scheduling:
         elif isinstance(said.get(part), Mapping):
             said[part] = dict(said[part])
     problems = Problems()
-    # No file: complaints name the argument, not a line.
-    file = YamlFile("chain_dags(…)", said, yaml.MappingNode("tag:yaml.org,2002:map", []))
-    over = validate(Scheduling, file, problems)
+    arguments = YamlFile.of_arguments("chain_dags(…)", said)
+    over = validate(Scheduling, arguments, problems)
     problems.raise_if_any()
     assert over is not None, "what could not be read is a problem, raised above"
-    _check_names(chain, over, file, problems)
+    # Of typed tables nothing is known here: a task finds them missing.
+    tables = None if chain.schemas else [table.name for table in chain.tables]
+    for place, what in unknown_names(over, tables, chain.observers):
+        problems.add(arguments.problem(place, what))
     problems.raise_if_any()
     return laid_over(chain.scheduling, over)
 
@@ -64,29 +63,6 @@ def laid_over(base: AnyDeclaration, over: AnyDeclaration) -> AnyDeclaration:
 
 def _has_declarations(value: Mapping[str, Any]) -> bool:
     return any(isinstance(one, Declaration) for one in value.values())
-
-
-def _check_names(chain: Chain, over: Scheduling, file: YamlFile, problems: Problems) -> None:
-    """As `Chain.load` does it for the block. Typed tables are not known here: a task finds them missing."""
-    tables = [table.name for table in chain.tables]
-    for position, source in enumerate(over.load.sources):
-        if source.table not in tables and not chain.schemas:
-            mend = did_you_mean(source.table, tables) or f"; it has {', '.join(tables)}"
-            problems.add(
-                file.problem(
-                    ("load", "sources", position, "table"),
-                    f"the chain has no table {quoted(source.table)}{mend}",
-                )
-            )
-    for name in over.monitor.thresholds.observers:
-        if name not in chain.observers:
-            mend = did_you_mean(name, chain.observers) or f"; it has {', '.join(sorted(chain.observers))}"
-            problems.add(
-                file.problem(
-                    ("monitor", "thresholds", "observers", name),
-                    f"the chain has no observer {quoted(name)}{mend}",
-                )
-            )
 
 
 def refuse(problem: str) -> ConfigurationError:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException
@@ -19,6 +19,25 @@ from percolator_airflow.links import ChainLink, QuarantineLink
 
 if TYPE_CHECKING:
     from os import PathLike
+
+
+SAY: Final = 15.0
+"""Seconds between two lines in the log about how far a task is."""
+
+
+class Seldom:
+    """Asked as often as there is news, is true as often as somebody wants to read it: every `SAY` seconds."""
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+
+    def __call__(self) -> bool:
+        """Whether to say it now."""
+        now = time.monotonic()
+        if now - self._said < SAY:
+            return False
+        self._said = now
+        return True
 
 
 class StoreOperator(BaseOperator):
@@ -57,9 +76,7 @@ class StoreOperator(BaseOperator):
     def folder(self) -> ChainFolder:
         """The chain, without its code; raises ConfigurationError with all that is wrong with it."""
         assert self.chain is not None, "the operators that need a chain ask for it"
-        here = Path(self.dag.folder) if self.has_dag() and self.dag.fileloc else Path.cwd()
-        project = None if self.project is None else here / Path(self.project).expanduser()
-        found = ChainFolder.of(here / Path(self.chain).expanduser(), project)
+        found = ChainFolder.of_task(self, self.chain, self.project)
         self.chain_name = found.name
         return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from airflow.sdk.exceptions import AirflowException
 
 from percolator_airflow.masters import check_master
-from percolator_airflow.operators.base import StoreOperator
+from percolator_airflow.operators.base import SAY, Seldom, StoreOperator
 from percolator_airflow.operators.values import is_nothing, seconds
 from percolator_core.errors import ConfigurationError, PercolatorError
 from percolator_core.status import backlog
@@ -29,8 +28,6 @@ WIDTH: Final = {"spark": 64, "local": 256}
 """Runs under way at a time, in each of Spark's tasks and in a worker that is alone."""
 
 _SHOWN: Final = ("ran", "collapsed", "conflicts", "failed", "quarantined")
-_SAY: Final = 15.0
-"""Seconds between two lines about how far it is."""
 
 _CARRY_ON: Final = "what it did stays, and what is left runs with the next drain"
 
@@ -54,7 +51,7 @@ class DrainOperator(StoreOperator):
         width: runs under way at a time; by default 64 in each of Spark's tasks, else 256.
         threads: runs of observers with ``executor: threads`` at a time, in each of Spark's tasks.
         tasks: of Spark; None is as many as the largest table has tablets that they observe.
-        master: the Spark master; all cores of this machine when None.
+        master: the Spark master; None is ``PERCOLATOR_SPARK_MASTER``, else all cores of this machine.
     """
 
     template_fields: Sequence[str] = (*StoreOperator.template_fields, "observers", "budget", "master")
@@ -113,7 +110,7 @@ class DrainOperator(StoreOperator):
             "%d runs in %.1f s, %d conflicts, %d failed, %d cells put in quarantine; %d are left",
             *(found[name] for name in ("ran", "seconds", "conflicts", "failed", "quarantined", "left")),
         )
-        if late:
+        if late and left:
             raise AirflowException(
                 f"the budget of {budget:g} s is spent: {found['ran']} runs are done, and {left} cells "
                 "are left for the next try"
@@ -153,18 +150,18 @@ class DrainOperator(StoreOperator):
         self, db: Database, chain: Chain, chosen: list[str], budget: float | None
     ) -> tuple[Counts, bool]:
         try:
+            import pyspark  # noqa: F401 - what follows imports it later, in the midst of things
+
             from percolator_core.spark import NotIdle, drain
         except ImportError as error:
             raise ConfigurationError(
                 f"engine: spark needs Spark ({error}): install percolator-core[spark], or write engine: local"
             ) from None
         check_master(self.master)
-        said = time.monotonic()
+        is_time = Seldom()
 
         def tell(now: Any) -> None:
-            nonlocal said
-            if time.monotonic() - said >= _SAY:
-                said = time.monotonic()
+            if is_time():
                 self.log.info("%d cells are left", now.left)
 
         try:
@@ -192,7 +189,7 @@ class DrainOperator(StoreOperator):
         over = threading.Event()
 
         def tell() -> None:
-            while not over.wait(_SAY):
+            while not over.wait(SAY):
                 with suppress(PercolatorError):  # the worker meets the same and says so
                     self.log.info("%d cells are left", _left(db, chain, chosen))
 

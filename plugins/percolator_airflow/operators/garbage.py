@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from percolator_airflow.operators.base import StoreOperator
-from percolator_airflow.operators.values import Tablets, read_tablets, seconds
+from percolator_airflow.operators.values import Tablets, read_tablets, seconds, still_there
 from percolator_core.errors import ConfigurationError
 
 _CARRY_ON: Final = "what it collected is gone, and the next try carries on"
@@ -26,14 +26,23 @@ class CollectGarbageOperator(StoreOperator):
         chain, project, conn_id, namespace: as of `StoreOperator`; a chain is needed for its name alone.
         keep: seconds, 0 or more; snapshots younger than this stay readable.
         tablets: collect in these only, pairs of a table and the number of a tablet; None is all.
+        skip_missing: leave out tablets that are not there any more, rather than fail.
     """
 
     template_fields: Sequence[str] = (*StoreOperator.template_fields, "keep", "tablets")
 
-    def __init__(self, *, keep: float = 3600.0, tablets: Tablets | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        keep: float = 3600.0,
+        tablets: Tablets | None = None,
+        skip_missing: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.keep = keep
         self.tablets = tablets
+        self.skip_missing = skip_missing
 
     def execute(self, context: Any) -> dict[str, Any]:  # noqa: ARG002 - Airflow's signature
         """What was collected.
@@ -49,6 +58,8 @@ class CollectGarbageOperator(StoreOperator):
             if self.chain:
                 self.folder()
             with self.hook().get_conn() as db:
+                if self.skip_missing and tablets is not None:
+                    tablets = still_there(db, tablets)
                 try:
                     found = db.collect_garbage(timedelta(seconds=keep), tablets=tablets)
                 except ValueError as error:  # a tablet that is not there

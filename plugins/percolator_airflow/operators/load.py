@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from percolator_airflow.connection import airflow_home
 from percolator_airflow.masters import check_master
-from percolator_airflow.operators.base import StoreOperator
+from percolator_airflow.operators.base import Seldom, StoreOperator
 from percolator_airflow.operators.values import count, is_nothing
 from percolator_core.errors import ConfigurationError
 
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
 
     from percolator_core.observers import Chain
     from percolator_core.spark import LoadReport
-
-_SAY: Final = 15.0
-"""Seconds between two lines about how far it is."""
 
 _CARRY_ON: Final = "what it wrote stays, and the same load, run again, writes only what is missing"
 
@@ -49,7 +45,7 @@ class LoadOperator(StoreOperator):
         aside: the folder for malformed records, which all executors have to see; by default
             ``percolator/aside/<chain>`` in Airflow's home.
         max_bad: fail when more records than this are malformed.
-        master: the Spark master; all cores of this machine when None.
+        master: the Spark master; None is ``PERCOLATOR_SPARK_MASTER``, else all cores of this machine.
         width: transactions that a task of Spark runs at a time.
     """
 
@@ -118,6 +114,8 @@ class LoadOperator(StoreOperator):
 
     def _load(self, url: str, namespace: str, chain: Chain) -> LoadReport:
         try:
+            import pyspark  # noqa: F401 - what follows imports it later, in the midst of things
+
             from percolator_core.spark import TooManyBadRecords, load, open_source
         except ImportError as error:
             raise ConfigurationError(
@@ -135,12 +133,10 @@ class LoadOperator(StoreOperator):
         )
         check_master(self.master)
         self.log.info("loading %d files into %s of %s", len(source.files), self.table, namespace)
-        said = time.monotonic()
+        is_time = Seldom()
 
         def tell(now: Any) -> None:
-            nonlocal said
-            if time.monotonic() - said >= _SAY:
-                said = time.monotonic()
+            if is_time():
                 self.log.info("%d of %d tasks, %d records read", now.tasks_done, now.tasks, now.read)
 
         try:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from percolator_airflow.operators.base import StoreOperator
-from percolator_airflow.operators.values import Tablets, read_tablets, seconds
+from percolator_airflow.operators.values import Tablets, read_tablets, seconds, still_there
 from percolator_core.errors import ConfigurationError
 
 _CARRY_ON: Final = "what it resolved stays, and the next try carries on"
@@ -24,14 +24,23 @@ class ResolveLocksOperator(StoreOperator):
         chain, project, conn_id, namespace: as of `StoreOperator`; a chain is needed for its name alone.
         older_than: seconds that nobody has touched a lock, 0 or more.
         tablets: look at these only, pairs of a table and the number of a tablet; None is all.
+        skip_missing: leave out tablets that are not there any more, rather than fail.
     """
 
     template_fields: Sequence[str] = (*StoreOperator.template_fields, "older_than", "tablets")
 
-    def __init__(self, *, older_than: float = 30.0, tablets: Tablets | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        older_than: float = 30.0,
+        tablets: Tablets | None = None,
+        skip_missing: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.older_than = older_than
         self.tablets = tablets
+        self.skip_missing = skip_missing
 
     def execute(self, context: Any) -> dict[str, int]:  # noqa: ARG002 - Airflow's signature
         """How many locks were resolved.
@@ -46,6 +55,8 @@ class ResolveLocksOperator(StoreOperator):
             if self.chain:
                 self.folder()
             with self.hook().get_conn() as db:
+                if self.skip_missing and tablets is not None:
+                    tablets = still_there(db, tablets)
                 try:
                     found = db.resolve_locks(timedelta(seconds=age), tablets=tablets)
                 except ValueError as error:  # a tablet that is not there

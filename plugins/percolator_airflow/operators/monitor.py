@@ -11,7 +11,6 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from percolator_airflow.operators.base import StoreOperator
 from percolator_airflow.thresholds import Runs, breaches
 from percolator_core.demand import demand
-from percolator_core.errors import ConfigurationError
 from percolator_core.observers.explain import validate
 from percolator_core.observers.scheduling import ThresholdsDeclaration
 from percolator_core.observers.yaml_file import Problems, YamlFile
@@ -36,7 +35,7 @@ class MonitorOperator(StoreOperator):
 
     It reads counts that the store keeps anyway. The result has the ``breaches``, one sentence each, and what
     was seen: ``backlog``, ``due``, ``quarantine``, ``locks``, ``memory``, ``workers`` and ``drains``. The
-    XCom ``needs_drain`` says whether cells are due and neither a continuous worker nor a drain is alive.
+    XCom ``needs_drain`` says whether cells are due that no continuous worker takes, and no drain is alive.
 
     Args:
         chain, project, conn_id, namespace: as of `StoreOperator`.
@@ -78,7 +77,6 @@ class MonitorOperator(StoreOperator):
                 record(db, now, declared.history if self.history is None else self.history)
                 held = locks(db, _LOCKS) if now.locks else []
             sentences = breaches(now, before, held, self.thresholds or declared.thresholds)
-        idle = not (alive.workers or alive.drains)
         seen = {
             "breaches": sentences,
             "backlog": now.backlog,
@@ -90,7 +88,7 @@ class MonitorOperator(StoreOperator):
             "drains": alive.drains,
         }
         # Before it fails: the task after it goes by it all the same.
-        context["ti"].xcom_push(key=NEEDS_DRAIN, value=bool(alive.due and idle))
+        context["ti"].xcom_push(key=NEEDS_DRAIN, value=bool(alive.unattended and not alive.drains))
         self.log.info(
             "%d cells wait, %d of them are due; %d in quarantine, %d locks, %d workers, %d drains",
             *(seen[name] for name in ("backlog", "due", "quarantine", "locks", "workers", "drains")),
@@ -137,13 +135,10 @@ class StartDrainOperator(TriggerDagRunOperator):
 
 def read_thresholds(given: Mapping[str, Any]) -> ThresholdsDeclaration:
     """Thresholds as a declaration writes them; raises ConfigurationError for what cannot be."""
-    import yaml
-
     problems = Problems()
-    file = YamlFile("thresholds", dict(given), yaml.MappingNode("tag:yaml.org,2002:map", []))
-    found = validate(ThresholdsDeclaration, file, problems)
-    if found is None:
-        raise ConfigurationError("\n".join(problems.lines))
+    found = validate(ThresholdsDeclaration, YamlFile.of_arguments("thresholds", dict(given)), problems)
+    problems.raise_if_any()
+    assert found is not None, "what could not be read is a problem, raised above"
     return found
 
 

@@ -41,11 +41,12 @@ def readable_chains(user: GetUserDep, session: SessionDep) -> list[KnownChain]:
     return [chain for chain in known_chains(session) if may(user, "GET", chain.dag_id)]
 
 
-def readable_chain(name: str, user: GetUserDep, session: SessionDep) -> KnownChain:
+def readable_chain(request: Request, name: str, user: GetUserDep, session: SessionDep) -> KnownChain:
     """The chain of the path. One that the user may not see does not exist for him."""
     chain = known_chain(session, name)
     if chain is None or not may(user, "GET", chain.dag_id):
         raise HTTPException(status.HTTP_404_NOT_FOUND, f"there is no chain {name!r} that you may see")
+    request.state.chain = chain
     return chain
 
 

@@ -14,7 +14,15 @@ from starlette.exceptions import HTTPException
 
 from percolator_airflow.ui.pages import graph, locks, overview, plots, quarantine, row, rows, tables, trace
 from percolator_airflow.ui.rendering import error_page, login_url, wants_page
-from percolator_core.errors import PercolatorError, StoreUnavailable, UnknownColumn, UnknownTable
+from percolator_airflow.ui.stores import stores
+from percolator_core.errors import (
+    LockTimeout,
+    PercolatorError,
+    SnapshotTooOld,
+    StoreUnavailable,
+    UnknownColumn,
+    UnknownTable,
+)
 from percolator_core.notation.error import NotationError
 
 _HERE: Final = Path(__file__).parent
@@ -31,6 +39,8 @@ HEADERS: Final = {
 
 _STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
     (StoreUnavailable, 503),
+    (LockTimeout, 503),
+    (SnapshotTooOld, 410),
     (UnknownTable, 404),
     (UnknownColumn, 404),
     (NotationError, 400),
@@ -54,11 +64,12 @@ def make_app() -> FastAPI:
 
 
 async def _with_headers(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+    # Before the answer, for which the path is cut up on its way down.
+    static = request.url.path.startswith(f"{request.scope.get('root_path', '')}/static/")
     response = await go_on(request)
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
     # Styles and scripts are asked for again, so that those of the release before never meet today's pages.
-    static = "/static/" in request.url.path
     response.headers.setdefault("Cache-Control", "no-cache" if static else "no-store")
     return response
 
@@ -78,6 +89,9 @@ async def _not_understood(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
+    chain = getattr(request.state, "chain", None)
+    if isinstance(error, StoreUnavailable) and request.method == "GET" and chain is not None:
+        stores.is_silent(chain, str(error))
     code = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     return _told(request, code, str(error))
 

@@ -8,12 +8,13 @@ nothing has to be configured twice.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from percolator_airflow.chains import stamps
+from percolator_airflow.connection import DEFAULT_CONN_ID
 from percolator_airflow.names import LAST_TASK, TAG, dag_ids
 from percolator_core.errors import ConfigurationError
 from percolator_core.observers import Chain
@@ -54,7 +55,7 @@ class _Loaded:
 
     def get(self, path: Path) -> Chain:
         """The chain in the folder, without its code; raises ConfigurationError."""
-        stamp = frozenset(_stamps(path))
+        stamp = stamps(path)
         with self._lock:
             known = self._chains.get(path)
             if known is None or known[0] != stamp:
@@ -62,13 +63,6 @@ class _Loaded:
         if isinstance(known[1], ConfigurationError):
             raise known[1]
         return known[1]
-
-
-def _stamps(folder: Path) -> Iterator[tuple[str, int]]:
-    for file in folder.glob("*.y*ml"):
-        # It may go while we look.
-        with suppress(OSError):
-            yield file.name, file.stat().st_mtime_ns
 
 
 _loaded = _Loaded()
@@ -181,7 +175,7 @@ def _parse(dag_id: str, data: Mapping[str, Any]) -> KnownChain | None:
                 dag_id,
                 Path(str(fields["chain"])),
                 fields.get("project"),
-                str(fields.get("conn_id", "percolator_default")),
+                str(fields.get("conn_id", DEFAULT_CONN_ID)),
                 fields.get("namespace"),
             )
     return None

@@ -10,6 +10,7 @@ from typing import Any, Final
 from percolator_airflow.hook import PercolatorHook
 from percolator_airflow.ui.chains import KnownChain
 from percolator_core.database import Database, connect
+from percolator_core.errors import StoreUnavailable
 
 PATIENCE: Final = 1.5
 """Seconds for which a page waits for a store that does not answer."""
@@ -17,11 +18,20 @@ PATIENCE: Final = 1.5
 TIMEOUT: Final = 5.0
 """Seconds that one reply may take."""
 
-LOCK_WAIT: Final = 0.2
+LOCK_WAIT: Final = 0.05
 """Seconds for which a page waits for a writer that is committing."""
 
 _LOOK: Final = 15.0
 """Seconds after which Airflow is asked again what the connection says."""
+
+_AGAIN: Final = 5.0
+"""Seconds after which a store that did not answer is asked again, by one page.
+
+Those that wait for it hold threads, of which Airflow's API server has a few for everybody.
+"""
+
+_GRACE: Final = 60.0
+"""Seconds for which a replaced connection stays open: longer than any page needs it."""
 
 
 @dataclass(slots=True)
@@ -37,15 +47,37 @@ class Stores:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[tuple[str, str, str | None], _Open] = {}
+        self._retired: list[tuple[float, Database]] = []
+        self._silent: dict[tuple[str, str, str | None], tuple[float, str]] = {}
 
     def of(self, chain: KnownChain) -> Database:
         """The chain's database.
 
         Raises:
             ConfigurationError: there is no such connection, or it says what cannot be.
-            StoreUnavailable: nothing answers there.
+            StoreUnavailable: nothing answers there, or did a moment ago.
         """
         key = (chain.name, chain.conn_id, chain.namespace)
+        with self._lock:
+            until, why = self._silent.get(key, (0.0, ""))
+            if time.monotonic() < until:
+                raise StoreUnavailable(why)
+            if why:
+                self._silent[key] = (time.monotonic() + _AGAIN, why)
+        db = self._of(chain, key)
+        if why:
+            db.store.now()
+            with self._lock:
+                self._silent.pop(key, None)
+        return db
+
+    def is_silent(self, chain: KnownChain, why: str) -> None:
+        """Remember that the chain's store did not answer."""
+        with self._lock:
+            key = (chain.name, chain.conn_id, chain.namespace)
+            self._silent[key] = (time.monotonic() + _AGAIN, why)
+
+    def _of(self, chain: KnownChain, key: tuple[str, str, str | None]) -> Database:
         now = time.monotonic()
         with self._lock:
             known = self._open.get(key)
@@ -60,19 +92,36 @@ class Stores:
                 return known.db
         db = connect(**arguments)
         with self._lock:
-            replaced = self._open.get(key)
-            self._open[key] = _Open(arguments, db, now)
-        if replaced is not None:
-            replaced.db.close()
-        return db
+            known = self._open.get(key)
+            mine = known is None or known.arguments != arguments
+            if mine:
+                self._open[key] = _Open(arguments, db, now)
+            # Others may be in the middle of a page with the one that was there before.
+            if mine and known is not None:
+                self._retired.append((now, known.db))
+        self._close_retired(now)
+        if mine or known is None:
+            return db
+        # Somebody else was quicker, and others use what he opened.
+        db.close()
+        return known.db
+
+    def _close_retired(self, now: float) -> None:
+        with self._lock:
+            over = [db for since, db in self._retired if now - since > _GRACE]
+            self._retired = [one for one in self._retired if now - one[0] <= _GRACE]
+        for db in over:
+            db.close()
 
     def close(self) -> None:
         """Close them all."""
         with self._lock:
-            opened = list(self._open.values())
+            opened = [*(one.db for one in self._open.values()), *(db for _, db in self._retired)]
             self._open.clear()
-        for one in opened:
-            one.db.close()
+            self._retired.clear()
+            self._silent.clear()
+        for db in opened:
+            db.close()
 
 
 stores: Final = Stores()

@@ -29,16 +29,21 @@ _DUMPED: Final = 16
 """Bytes in a line of a dump."""
 
 _KEPT: Final = frozenset("\n\t\u200d")
+_INDENTED: Final = json.JSONEncoder(ensure_ascii=False, indent=2)
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A value on a page. ``size`` is in bytes; ``cut`` tells that ``text`` is not all of it."""
+    """A value on a page. ``size`` is in bytes; ``cut`` tells that ``text`` is not all of it.
+
+    ``at_least`` tells that the value was cut before it came here, so that it may be larger.
+    """
 
     kind: Literal["text", "json", "bytes", "null", "deleted"]
     text: str
     size: int
     cut: bool = False
+    at_least: bool = False
 
 
 def show(definition: TableDefinition, column: str, value: bytes | None, longest: int = LONGEST) -> Shown:
@@ -91,7 +96,7 @@ def as_text(data: bytes, *, cut: bool = False) -> str | None:
 
 def visible(text: str) -> str:
     """The text with every character seen that would not be, or that would move others."""
-    if text.isprintable():
+    if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(
         letter
@@ -107,7 +112,12 @@ def _as_json(value: bytes, longest: int) -> Shown | None:
     if len(value) > _LARGEST_JSON or value[:1] not in {b"{", b"["}:
         return None
     try:
-        text = json.dumps(json.loads(value), ensure_ascii=False, indent=2)
+        # No further than is shown: what is nested deeply grows a thousandfold when it is indented.
+        text = ""
+        for part in _INDENTED.iterencode(json.loads(value)):
+            text += part
+            if len(text) > longest:
+                break
     except (ValueError, RecursionError):
         return None
     return Shown("json", visible(text[:longest]), len(value), len(text) > longest)

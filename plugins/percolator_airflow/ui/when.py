@@ -60,6 +60,8 @@ def when_meant(db: Database, text: str) -> When:
         moment = int(moment.timestamp()) * 1_000_000 + moment.microsecond
     if moment is not None and moment < 1:
         raise NotationError(f"{text!r} is before 1970")
+    if moment is not None and moment >= 2**53:
+        raise NotationError(f"{text!r} is behind the last time that a store can tell, in the year 2255")
     return When(text, moment, now)
 
 

@@ -32,7 +32,6 @@ def show(request: Request, chain: ReadableChain, session: SessionDep) -> Respons
     rates = looks.rates(chain, db, now)
     found = standings(now, known, rates)
     links = Links(request, chain)
-    drains = sum(worker.until_idle for worker in now.workers)
     return page(
         request,
         "graph.html",
@@ -42,9 +41,6 @@ def show(request: Request, chain: ReadableChain, session: SessionDep) -> Respons
         standings=found,
         state=worst([one.state for one in found]),
         rate=sum(rate.runs for rate in rates.values()) if rates else None,
-        workers=len(now.workers) - drains,
-        drains=drains,
-        oldest=max((one.oldest for one in now.observers if one.oldest is not None), default=None),
         drawing=draw(known, {one.now.name: one for one in found}, links) if known is not None else None,
         wrong=wrong,
         links=links,

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from percolator_airflow.ui.access import ChainWithData, EditableChain, MayEdit
 from percolator_airflow.ui.links import Links
@@ -49,7 +49,7 @@ class Which(BaseModel):
     table: str | None = None
     row: str = ""
     column: str = ""
-    start: int = 0
+    start: int = Field(default=0, lt=2**53)
 
 
 _SAID: Final = {
@@ -95,7 +95,11 @@ def resolve(chain: EditableChain, _data: ChainWithData, which: Which) -> dict[st
     key = parse_row(db.catalog.table(which.table).definition, which.row)
     if which.start <= 0:
         raise NotationError("start is the start timestamp of the lock's transaction")
-    return {"said": f"The lock is {_SAID[db.resolve_lock(which.table, key, which.column, which.start)]}."}
+    try:
+        found = db.resolve_lock(which.table, key, which.column, which.start)
+    except ValueError as error:
+        raise NotationError(str(error)) from None
+    return {"said": f"The lock is {_SAID[found]}."}
 
 
 def _listed(lock: HeldLock, links: Links) -> Listed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from percolator_core.errors import PercolatorError
 from percolator_core.status import Status, status
 
 router = APIRouter()
+_log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 8
 """Stores that are asked at once."""
@@ -42,22 +44,6 @@ class Card:
     state: State | None = None
     now: Status | None = None
     wrong: str | None = None
-
-    @property
-    def oldest(self) -> float | None:
-        """Seconds for which the oldest cell has been waiting."""
-        ages = [one.oldest for one in self.now.observers if one.oldest is not None] if self.now else []
-        return max(ages, default=None)
-
-    @property
-    def workers(self) -> int:
-        """Those that run until they are stopped."""
-        return sum(not one.until_idle for one in self.now.workers) if self.now else 0
-
-    @property
-    def drains(self) -> int:
-        """Those that end when nothing is left."""
-        return len(self.now.workers) - self.workers if self.now else 0
 
 
 class _Silent:
@@ -110,4 +96,9 @@ def _look(chain: KnownChain) -> Card:
     except PercolatorError as error:
         _silent.add(chain, str(error))
         return Card(chain, wrong=str(error))
+    except Exception as error:  # noqa: BLE001 - a chain that cannot be looked at leaves the others their cards
+        _log.exception("the overview: %s", chain.name)
+        why = f"a {type(error).__name__}: the log of Airflow's API server has more"
+        _silent.add(chain, why)
+        return Card(chain, wrong=why)
     return Card(chain, worst([one.state for one in standings(now, known, {})]), now)

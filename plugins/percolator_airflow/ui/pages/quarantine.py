@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from airflow.sdk.log import redact
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
@@ -21,12 +23,7 @@ from percolator_airflow.ui.values import visible
 from percolator_core.errors import ConfigurationError
 from percolator_core.notation.amounts import count_of
 from percolator_core.notation.error import NotationError
-from percolator_core.notation.typedtext import parse_row
 from percolator_core.quarantine import FailedCell, Quarantine
-
-if TYPE_CHECKING:
-    from percolator_core.database import Database
-    from percolator_core.observers import Chain
 
 router = APIRouter()
 
@@ -84,7 +81,7 @@ def quarantine(  # noqa: PLR0917 - what the form sends
     try:
         if row:
             # Of a row only its cells are looked up, and there are no more than observers.
-            cells = list(found.cells(observer or None, _keys(db, known, row)))
+            cells = list(found.cells(observer or None, found.keys(row)))
         else:
             cells, following = found.page(PAGE, cursor or None, observer or None)
     except (ConfigurationError, ValueError) as error:
@@ -118,7 +115,8 @@ def retry(chain: EditableChain, _data: ChainWithData, chosen: Chosen) -> dict[st
     found = Quarantine(stores.of(chain), declared(chain))
     tokens = _tokens(chosen)
     if tokens is not None:
-        count = found.retry([_cell(token) for token in tokens])
+        with _understood():
+            count = found.retry([_cell(token) for token in tokens])
     else:
         count = found.retry(observer=None if chosen.observer == "*" else chosen.observer)
     return {"said": f"{count_of(count, 'cell')} to be observed again", "count": count}
@@ -131,13 +129,23 @@ def discard(chain: EditableChain, _data: ChainWithData, chosen: Chosen) -> dict[
     tokens = _tokens(chosen)
     if tokens is not None:
         asked = len(tokens)
-        count = found.discard([_cell(token) for token in tokens])
+        with _understood():
+            count = found.discard([_cell(token) for token in tokens])
     else:
         asked, count = _discard_all(found, None if chosen.observer == "*" else chosen.observer)
     said = f"{count_of(count, 'cell')} discarded"
     if count < asked:
         said += f"; {count_of(asked - count, 'cell')} changed meanwhile, and stayed"
     return {"said": said, "count": count}
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    """What a cell cannot be, such as one of a column without a name, is the asker's mistake."""
+    try:
+        yield
+    except ValueError as error:
+        raise NotationError(str(error)) from None
 
 
 def _discard_all(found: Quarantine, observer: str | None) -> tuple[int, int]:
@@ -163,22 +171,6 @@ def _tokens(chosen: Chosen) -> list[str] | None:
     return chosen.cells
 
 
-def _keys(db: Database, chain: Chain, row: str) -> Mapping[str, bytes]:
-    """The row key that a text is in each observed table where it is one; NotationError where in none."""
-    observed = {table for table, _ in chain.observed}
-    found: dict[str, bytes] = {}
-    refused: NotationError | None = None
-    for definition in db.tables():
-        if definition.name in observed:
-            try:
-                found[definition.name] = parse_row(definition, row)
-            except NotationError as error:
-                refused = error
-    if refused is not None and not found:
-        raise refused
-    return found
-
-
 def _listed(cell: FailedCell, links: Links, now: int) -> Listed:
     return Listed(
         cell,
@@ -186,8 +178,9 @@ def _listed(cell: FailedCell, links: Links, now: int) -> Listed:
         links.shown(cell.table, cell.row),
         links.row(cell.table, cell.row),
         links.trace(cell.table, cell.row, cell.column),
-        _line(cell.error),
-        visible(cell.traceback[-_TRACEBACK:].rstrip()),
+        _line(redact(cell.error)),
+        # Masked before it is cut: a part of a password would not be known for one.
+        visible(redact(cell.traceback)[-_TRACEBACK:].rstrip()),
         (now - cell.time) / 1e6,
     )
 
@@ -207,8 +200,9 @@ def _cell(token: str) -> FailedCell:
     try:
         observer, table, row, column, time = json.loads(token)
         names = [str(part) for part in (observer, table, column)]
+        "".join(names).encode()  # half of a pair of surrogates is no text
         return FailedCell(
             names[0], names[1], base64.b64decode(row, validate=True), names[2], "", "", 0, int(time)
         )
-    except (ValueError, TypeError, binascii.Error):
+    except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error):
         raise NotationError(f"{token[:80]!r} is no cell that the page has: load it again") from None

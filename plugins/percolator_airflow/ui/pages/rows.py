@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,15 @@ if TYPE_CHECKING:
     from percolator_core.schema.definition import TableDefinition
 
 router = APIRouter()
+
+SECONDS: Final = 0.1
+"""For which a page looks at rows, those that a filter leaves out included; the next one goes on."""
+
+CONDITIONS: Final = 20
+"""Conditions of a filter of a raw table: each is tried on each row."""
+
+CUT: Final = 4_096
+"""Bytes of a value that are fetched for the list: more than it shows."""
 
 SIZES: Final = (20, 50, 200)
 """How many rows a page may have."""
@@ -61,6 +71,7 @@ def rows(  # noqa: PLR0917 - what the form sends
     limit: int = 50,
 ) -> Response:
     """A page of the table's rows."""
+    until = time.monotonic() + SECONDS
     db, name = stores.of(chain), unquoted(table)
     db.catalog.keep_fresh()
     definition = db.catalog.table(name).definition
@@ -68,24 +79,27 @@ def rows(  # noqa: PLR0917 - what the form sends
     size = min(max(limit, 1), SIZES[-1])
     found, when, problem = RowsPage(()), When(at, None, db.store.now()), ""
     begin: bytes | None = None
+    start: bytes | None = None
     try:
         when = when_meant(db, at)
         start = _prefix(definition, prefix)
-        if before:
-            begin = page_before(db, name, _place(before), prefix=start, limit=size)
-        elif after:
-            begin = _place(after)
-        filters = _filters(definition, where)
+        begin = _place(before or after) if before or after else None
+        asked = {
+            "prefix": start,
+            "limit": size,
+            "cut": CUT,
+            **_filters(definition, where),
+        }
         try:
-            found = browse(db, db.snapshot(when.at), name, start=begin, prefix=start, limit=size, **filters)
+            begin, found = _found(db, name, when.at, begin, asked, until, backwards=bool(before))
         except LockTimeout:
             # Somebody is committing for long: what was there before is known without waiting for him.
             when = replace(when, at=_before_locks(db), is_forced=True)
-            found = browse(db, db.snapshot(when.at), name, start=begin, prefix=start, limit=size, **filters)
+            begin, found = _found(db, name, when.at, begin, asked, until, backwards=bool(before))
     except (NotationError, ValueError, UnknownColumn, SnapshotTooOld, LockTimeout) as error:
         problem = told(error)
     kept = {"prefix": prefix, "where": where, "at": when.link, "limit": "" if size == 50 else size}
-    first_key = found.rows[0][0] if found.rows else begin
+    is_first = not begin or begin == start
     return page(
         request,
         "rows.html",
@@ -104,11 +118,35 @@ def rows(  # noqa: PLR0917 - what the form sends
         columns=_list_columns(definition),
         in_time=found.in_time,
         reached=links.shown(name, found.following) if found.following and not found.in_time else "",
-        is_first=not begin,
+        is_first=is_first,
         first=links.table(name, "rows", **kept),
-        previous=_beside(links, definition, "before", first_key if begin and not where else None, kept),
+        previous=_beside(links, definition, "before", None if is_first or where else begin, kept),
         following=_beside(links, definition, "after", found.following, kept),
     )
+
+
+def _found(  # noqa: PLR0917
+    db: Database,
+    table: str,
+    at: int | None,
+    place: bytes | None,
+    asked: dict[str, Any],
+    until: float,
+    *,
+    backwards: bool,
+) -> tuple[bytes | None, RowsPage]:
+    """The page from a place on, or the one that ends in front of it; and where it begins."""
+    begin = place
+    snapshot = db.snapshot(at)
+    while True:
+        if backwards and begin is not None:
+            begin = page_before(db, table, begin, prefix=asked["prefix"], limit=asked["limit"])
+        seconds = max(0.0, until - time.monotonic())
+        found = browse(db, snapshot, table, start=begin, seconds=seconds, **asked)
+        # Keys stay for a while when their rows are gone: a page of only such would show what lies behind.
+        is_new = not backwards or place is None or bool(found.rows and found.rows[0][0] < place)
+        if is_new or begin in {None, b"", asked["prefix"]} or time.monotonic() > until:
+            return begin, found
 
 
 def _has_text_key(definition: TableDefinition) -> bool:
@@ -142,7 +180,10 @@ def _filters(definition: TableDefinition, where: str) -> dict[str, Any]:
             # The lines behind the first one show the place with a caret.
             raise NotationError(f"{where!r}: {str(error).partition(chr(10))[0].removesuffix(':')}") from None
     conditions = []
-    for part in re.split(r"\s+and\s+", where.strip()):
+    parts = re.split(r"\s+and\s+", where.strip())
+    if len(parts) > CONDITIONS:
+        raise NotationError(f"a filter has at most {CONDITIONS} conditions, not {len(parts)}")
+    for part in parts:
         try:
             one = Condition.parse(part, parse_bytes)
         except ValueError as error:
@@ -164,13 +205,18 @@ def _listed(definition: TableDefinition, links: Links, row: bytes, cells: Any, w
     names = list(cells) if definition.is_typed else sorted(cells)
     most = len(names) if definition.is_typed else CELLS
     length = max(24, LINE // max(1, len(names) // 2)) if definition.is_typed else LINE
-    shown = tuple((name, show_line(definition, name, cells[name], length)) for name in names[:most])
+    shown = tuple((name, _line(definition, name, cells[name], length)) for name in names[:most])
     return ListedRow(
         links.shown(definition.name, row),
         links.row(definition.name, row, at=when.link),
         shown,
         len(names) - len(shown),
     )
+
+
+def _line(definition: TableDefinition, name: str, value: bytes | None, length: int) -> Shown:
+    shown = show_line(definition, name, value, length)
+    return shown if definition.is_typed or shown.size < CUT else replace(shown, at_least=True)
 
 
 def _beside(

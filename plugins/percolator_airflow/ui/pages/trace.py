@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
+from airflow.sdk.log import redact
 from fastapi import APIRouter, Request, Response
 
 from percolator_airflow.ui.access import ChainWithData
@@ -22,6 +23,7 @@ from percolator_core.notation.typedtext import parse_row
 from percolator_core.trace import Change, Outcome, Run, Trace
 from percolator_core.trace import trace as read_trace
 from percolator_core.trace.notes import notes
+from percolator_core.trace.telling import SAID, told_run, told_state, told_sum
 
 if TYPE_CHECKING:
     from percolator_core.observers import Chain
@@ -43,14 +45,7 @@ _WROTE: Final = 12
 SCALE: Final = 1000
 """Width of the time bars, in units of their own."""
 
-_STATES: Final = {
-    "pending": "waits for a worker",
-    "leased": "waits: a worker has it",
-    "collected": "not known: garbage collection has dropped what would tell",
-    "unobserved": "not run: it was not active when this was written",
-}
 _BADGES: Final = {"quarantined": "bad", "retrying": "warn", "pending": "warn", "leased": "warn"}
-SAID: Final = {"put": "written", "delete": "deleted", "notify": "notified"}
 
 
 @dataclass(slots=True)
@@ -128,7 +123,7 @@ def trace(  # noqa: PLR0917 - what the form sends
         title=links.shown(table, key) if found is not None else "",
         row_link=links.row(table, key) if found is not None else None,
         roots=drawing.roots if drawing is not None else [],
-        summary=summary(found) if found is not None else "",
+        summary=told_sum(found, show_span) if found is not None else "",
         total=show_span(found.seconds or 0) if found is not None else "",
         scale=SCALE,
         notes=_notes(found, known) if found is not None else [],
@@ -146,19 +141,6 @@ def parse_change(text: str) -> Literal["latest", "all"] | int:
     raise NotationError(
         f"{text[:80]!r} names no change: write latest, all, or the timestamp of one, which the row's page has"
     )
-
-
-def summary(found: Trace) -> str:
-    """The trace in a sentence."""
-    if found.seconds is None:
-        said = "no run yet"
-    else:
-        said = f"{count_of(len(found.runs), 'run')} in {show_span(found.seconds)}"
-    if found.waiting:
-        said += f", {found.waiting:,} waiting"
-    if found.quarantined:
-        said += f", {found.quarantined:,} in quarantine"
-    return said
 
 
 def show_span(seconds: float) -> str:
@@ -224,7 +206,7 @@ class Drawing:
             else f"+{show_span(outcome.lag)}"
         )
         made.took = show_span(run.seconds)
-        made.seen = _seen(run)
+        made.seen = ", ".join(told_run(run))
         made.wrote = _wrote(run)
         made.start = SCALE * (run.start_timestamp - self._begin) // self._span
         made.width = max(4, SCALE * (run.commit_timestamp - run.start_timestamp) // self._span)
@@ -234,15 +216,6 @@ class Drawing:
     def _cell(self, change: Change) -> tuple[str, str | None]:
         shown = f"{change.table} {self._links.shown(change.table, change.row, 60)} {change.column}"
         return shown, self._links.cell(change.table, change.row, change.column)
-
-
-def _seen(run: Run) -> str:
-    parts = []
-    if run.changes_seen > 1:
-        parts.append(f"for {count_of(run.changes_seen, 'change')}")
-    if run.revision > 1:
-        parts.append(f"revision {run.revision}")
-    return ", ".join(parts)
 
 
 def _wrote(run: Run) -> list[str]:
@@ -260,10 +233,4 @@ def _wrote(run: Run) -> list[str]:
 
 
 def _state(outcome: Outcome) -> str:
-    attempts = count_of(outcome.attempts, "attempt")
-    if outcome.state == "quarantined":
-        error = visible(" ".join((outcome.error or "")[:500].split()))
-        return f"in quarantine after {attempts}: {error}"
-    if outcome.state == "retrying":
-        return f"waits to be tried again, after {attempts} that failed"
-    return _STATES[outcome.state]
+    return told_state(outcome, visible(" ".join(redact(outcome.error or "")[:500].split())))

@@ -68,11 +68,15 @@ async function write(form, button) {
     say(`Nothing was heard: ${error.message}`, true);
   } finally {
     if (button) button.disabled = false;
+    // What is disabled loses the focus, and the button may be gone with what it was for.
+    if (button && document.activeElement === document.body) {
+      const place = button.isConnected ? button : document.getElementById(button.id);
+      (place ?? document.getElementById("main")).focus({ preventScroll: true });
+    }
   }
 }
 
 async function refresh() {
-  document.activeElement?.blur();
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
   if (answer.ok) replace(new DOMParser().parseFromString(await answer.text(), "text/html"), true);
 }

@@ -1,0 +1,90 @@
+"""A chain of two observers, seen by somebody who may see all; and pages read as a program reads them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import percolator_core as percolator
+from percolator_core import Chain, Worker
+from tests.airflow.pages import PAGE, give_dag, write_chain
+
+if TYPE_CHECKING:
+    from tests.airflow.pages import Site
+
+TABLES = "{docs: {tablets: 2}, out: {tablets: 2}}\nairflow: {monitor: {thresholds: {backlog: 40}}}"
+OBSERVERS = {
+    "split": "observe: docs.text\nwrites: [out.part]\nretry: {attempts: 1}",
+    "join": "observe: out.part\nwrites: [out.sum]\ndescription: Puts parts together.",
+}
+
+
+class Reader(HTMLParser):
+    """What a page consists of: each element with its attributes, and the text of it."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+
+def row_of(page: str, observer: str) -> dict[str, str]:
+    """The figures of an observer in the table, by the names of the columns."""
+    found = re.search(rf'<tr [^>]*id="row-{observer}">(.*?)</tr>', page, re.DOTALL)
+    assert found is not None
+    cells = re.findall(r'<td [^>]*data-name="([^"]*)"[^>]*>(.*?)</td>', found[1], re.DOTALL)
+    return {name: " ".join(re.sub(r"<[^>]*>", " ", text).split()) for name, text in cells}
+
+
+class Web:
+    """A chain with a database of its own, seen by somebody who may see all."""
+
+    def __init__(self, name: str, folder: Path, db: percolator.Database, pages: Site) -> None:
+        self.name, self.folder, self.db = name, folder, db
+        self.chain = Chain.load(folder, import_functions=False)
+        self.client = pages.as_("VIEWER", follow_redirects=False)
+
+    def look(self, path: str = "") -> str:
+        answer = self.client.get(f"/{self.name}/{path}", headers=PAGE)
+        assert answer.status_code == 200, answer.text
+        return str(answer.text)
+
+    def write(self, count: int, first: int = 0) -> None:
+        with self.db.transaction() as t:
+            for number in range(first, first + count):
+                t.set("docs", f"d{number}", "text", b"x")
+
+    def work(self, *observers: str, wrong: frozenset[str] = frozenset()) -> None:
+        """Run the observers until there is nothing left for them; rows in ``wrong`` fail."""
+
+        def split(t: Any, cell: Any) -> None:
+            if cell.row.decode() in wrong:
+                raise ValueError("not this one")
+            t.set("out", cell.row, "part", b"x")
+
+        object.__setattr__(self.chain.observers["split"], "function", split)
+        object.__setattr__(self.chain.observers["join"], "function", lambda t, cell: None)
+        Worker(self.db, self.chain, observers=observers or None).run_until_idle()
+
+
+_numbers = iter(range(1000))
+
+
+@contextmanager
+def web_of(site: Site, url: str, folder: Path) -> Iterator[Web]:
+    """A chain of its own, whose tables are not there yet."""
+    name = f"web{next(_numbers)}"
+    chain = write_chain(folder / name, name, TABLES, OBSERVERS)
+    give_dag(chain, name)
+    with percolator.connect(url, name) as db:
+        yield Web(name, chain, db, site)
