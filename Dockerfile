@@ -26,8 +26,8 @@ COPY dags /srv/percolator/dags
 COPY schemas /srv/percolator/schemas
 COPY observers /srv/percolator/observers
 # Named volumes take over owner and mode of these.
-RUN mkdir -p -m 0750 /srv/percolator/airflow/logs /srv/percolator/login /srv/percolator/serving \
-        /srv/percolator/spark \
+RUN mkdir -p -m 0750 /srv/percolator/airflow/logs /srv/percolator/airflow/percolator /srv/percolator/login \
+        /srv/percolator/serving /srv/percolator/spark \
     && chown -R percolator:percolator /srv/percolator/airflow /srv/percolator/login \
         /srv/percolator/serving /srv/percolator/spark
 

@@ -181,7 +181,7 @@ def _raw(  # noqa: PLR0917
         return [found for scan in scans for found in scan.rows if _met(conditions, *found)]
 
     page = _Search(steps, take, limit, time.monotonic() + seconds).page()
-    if not tests:
+    if not tests or not page.rows:
         return page
     scans = [
         scan for row, _ in page.rows for scan in snapshot.tablet_scans(handle, row, row + b"\0", (), 1, cut)

@@ -216,7 +216,7 @@ def _duplicate_keys(root: yaml.Node) -> Iterator[tuple[int, int, str]]:
 
 
 def _merged(root: yaml.Node) -> int:
-    """Lines of the longest mapping once all that ``<<`` names is copied: YAML itself sets no limit to that."""
+    """Lines of the longest mapping once all that ``<<`` names is copied: YAML sets no limit to that."""
     sizes: dict[int, int] = {}
 
     def size(node: yaml.Node) -> int:

@@ -43,6 +43,8 @@ _PASSED_ON: Final[dict[str, type[PercolatorError]]] = {
 }
 """Errors of tasks that reach the caller as they are."""
 
+_ENDED: Final = "Cannot call methods on a stopped SparkContext"
+
 
 class TooManyBadRecords(PercolatorError):
     """A load was stopped: more malformed records than allowed. What was loaded stays.
@@ -364,8 +366,8 @@ def plain_error(error: Exception, what: str = "load") -> PercolatorError:
             return _PASSED_ON[name](message)
     if _ENDED in str(error):
         return PercolatorError(
-            f"Spark ended by itself before the {what} did, as when its master is none or takes nobody: see to "
-            f"the master. What was done stays; {what} again."
+            f"Spark ended by itself before the {what} did, as when its master is none or takes nobody: see "
+            f"to the master. What was done stays; {what} again."
         )
     if found:
         reason = f"{found[-1][0]}: {found[-1][1]}"

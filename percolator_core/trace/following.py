@@ -15,7 +15,6 @@ from percolator_core.database import Database
 from percolator_core.keys import acknowledgement, dirty_key, encode_mark, failed_key, tries_key
 from percolator_core.model import (
     DELETE,
-    LOCK_MARK,
     NOTIFY,
     PUT,
     VERSION_HEADER,
@@ -115,7 +114,7 @@ class Following:
     def _versions(self, table: str, row: bytes, column: str, change: str | int) -> list[Version]:
         handle, store = self._db.catalog.table(table), self._db.store
         encoded = handle.encode(column)
-        if store.one((b"HEXISTS", handle.row_key(row), LOCK_MARK + encoded)):
+        if store.one(store.script("held", [handle.tag(row)], 0, row, encoded)):
             # Reading the cell settles a lock that a dead client left on a committed version.
             self._db.snapshot().get(table, row, column)
         limit = self._limit if change == "all" else 1

@@ -62,7 +62,7 @@ def own_thresholds(name: str, thresholds: ThresholdsDeclaration) -> ObserverThre
 
 def _of_observer(now: ObserverStatus, before: Runs | None, allowed: ObserverThresholds) -> Iterator[str]:
     if allowed.backlog is not None and now.backlog > allowed.backlog:
-        yield f"{now.name}: {count_of(now.backlog, 'cell')} wait, more than {allowed.backlog:,}"
+        yield f"{now.name}: a backlog of {count_of(now.backlog, 'cell')}, more than {allowed.backlog:,}"
     if allowed.oldest is not None and now.oldest is not None and now.oldest > allowed.oldest:
         yield (
             f"{now.name}: a cell has waited for {show_age(now.oldest)}, longer than "

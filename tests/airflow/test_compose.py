@@ -124,6 +124,11 @@ def test_volumes_and_folders_belong_to_the_images_user() -> None:
     assert re.search(r"^USER percolator$", dockerfile, re.MULTILINE)
 
 
+def test_what_is_loaded_and_put_aside_is_where_tasks_and_executors_see_it() -> None:
+    for name in ("scheduler", "spark-worker"):
+        assert "loads:/srv/percolator/airflow/percolator" in SERVICES[name]["volumes"]
+
+
 def test_the_image_is_made_from_the_lock_and_from_what_is_there() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
     installs = [line for line in re.split(r"&&|\n(?=[A-Z])", dockerfile) if "pip install" in line]

@@ -83,6 +83,8 @@ def test_a_store_that_is_silent_is_waited_for_by_one_page_at_a_time(
 ) -> None:
     from percolator_airflow.ui import stores as module
 
+    monkeypatch.setattr(module, "PATIENCE", 0.2)
+    monkeypatch.setattr(module, "TIMEOUT", 0.5)
     server = Server(next(iter(binaries().values())))
     try:
         with connection_to(server.unix):
@@ -208,6 +210,23 @@ def test_what_is_nested_deeply_is_not_written_out(words: Words, monkeypatch: pyt
     monkeypatch.setattr(values._INDENTED, "iterencode", counted, raising=False)
     assert "That is the beginning" in words.text(words.row("row"))
     assert 0 < written < 100_000
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        '{"a": 1, "a": 2}',
+        "[0.12345678901234567890123]",
+        "[1e999]",
+        "[1e-9999999999999999999999]",
+        '{"b": {"a": 1.50}}',
+    ],
+)
+def test_a_value_does_not_look_like_another_one(words: Words, value: str) -> None:
+    words.put("row", text=value.encode())
+    said = words.text(words.row("row"))
+    shown = '{ "b": { "a": 1.5 } }' if "1.50" in value else value
+    assert shown in said
 
 
 def test_the_stores_password_is_not_shown_in_what_an_observer_raised(words: Words) -> None:

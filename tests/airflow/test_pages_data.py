@@ -8,6 +8,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from percolator_core import Hash, Indexed, PrimaryKey, Table
+from percolator_core.quarantine import Quarantine
 from tests.airflow.pages import PAGE
 from tests.airflow.words import Words, link, read, tokens
 from tests.core.servers import commit_of, die
@@ -97,6 +98,19 @@ def test_ticked_cells_and_all_of_an_observer_are_discarded(words: Words) -> None
     assert words.post("quarantine/discard", observer="measure")["count"] == 0
     assert words.post("quarantine/discard", observer="split")["count"] == 5
     assert "Nothing is in quarantine." in words.text("quarantine")
+
+
+def test_what_fails_after_all_were_meant_is_not_discarded(words: Words) -> None:
+    from percolator_airflow.ui.pages.quarantine import _discard_all
+
+    words.put("before", text=b"boom")
+    words.drain()
+    until = words.db.timestamp()
+    words.put("after", text=b"boom")
+    words.drain()
+    quarantine = Quarantine(words.db, words.chain)
+    assert _discard_all(quarantine, "split", until=until) == (1, 1)
+    assert [cell.row for cell in quarantine.cells()] == [b"after"]
 
 
 def test_a_cell_that_failed_anew_is_not_discarded_by_an_old_page(words: Words) -> None:
@@ -233,6 +247,8 @@ def test_rows_of_a_raw_table_are_filtered(words: Words) -> None:
     assert "text two" in both
     assert "No row is like that" in words.text("tables/docs/rows?where=text%3Dthree")
     assert "is no condition" in words.text("tables/docs/rows?where=text", 400)
+    many = " and ".join(["text!=x"] * 21)
+    assert "at most 20 conditions" in words.text(f"tables/docs/rows?where={many}", 400)
 
 
 def test_rows_of_a_typed_table_are_filtered_and_have_pages(words: Words) -> None:

@@ -38,7 +38,7 @@ def of(**changes: Any) -> Status:
 
 
 OBSERVERS = {
-    "backlog": (of(backlog=1001), {"backlog": 1000}, "parse: 1,001 cells wait, more than 1,000"),
+    "backlog": (of(backlog=1001), {"backlog": 1000}, "parse: a backlog of 1,001 cells, more than 1,000"),
     "oldest": (
         of(oldest=601.0),
         {"oldest": "10m"},

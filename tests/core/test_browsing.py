@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -166,3 +167,23 @@ def test_of_long_values_only_the_beginning_is_fetched(db: Database, condition: s
     with db.transaction() as t:
         for column in ("text", "other", "size"):
             t.delete("raw", row, column)
+
+
+def test_a_step_that_would_take_too_long_is_not_begun(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, steps = 0.0, 0
+
+    def take(some: Any) -> None:
+        nonlocal clock, steps
+        clock, steps = clock + 0.6, steps + 1
+        whole(some)
+
+    snapshot = db.snapshot()
+    whole = snapshot.take_scans
+    monkeypatch.setattr(browsing, "_LOOKED_AT", 8)
+    monkeypatch.setattr(browsing, "time", SimpleNamespace(monotonic=lambda: clock))
+    monkeypatch.setattr(type(snapshot), "take_scans", lambda _, some: take(some))
+    for seconds, wanted in ((1.0, 1), (1.3, 2)):
+        steps = 0
+        conditions = [Condition.parse("size=never")]
+        assert not browse(db, snapshot, "raw", conditions=conditions, seconds=seconds).in_time
+        assert steps == wanted

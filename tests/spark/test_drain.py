@@ -492,3 +492,15 @@ def test_an_embedded_store_is_on_one_machine(url: str) -> None:
         (end,) = task_of(db, host="elsewhere")(0, [0])
     assert end.ending == "refused"
     assert "embedded one on elsewhere" in end.reason
+
+
+def test_what_spark_took_along_need_not_be_taken_back() -> None:
+    """Spark may end by itself; that must not hide why."""
+    from py4j.protocol import Py4JError
+
+    class Archive:
+        def destroy(self) -> None:
+            raise Py4JError("SparkEnv.get() is null")
+
+    archive: Any = Archive()
+    Sent("code", "chain", (), "digest", archive).leave()

@@ -313,3 +313,9 @@ def test_errors_of_tasks_come_out_plain() -> None:
     other = plain_error(RuntimeError("x\nValueError: odd\n"))
     assert type(other) is PercolatorError
     assert "ValueError: odd" in str(other)
+    stopped = RuntimeError(
+        "An error occurred while calling None.Call.\n"
+        ": java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\n"
+        "This stopped SparkContext was created at:\n"
+    )
+    assert str(plain_error(stopped, "drain")).startswith("Spark ended by itself before the drain did")

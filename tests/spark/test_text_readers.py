@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -316,6 +317,21 @@ def test_configuration_errors(
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="is not there"):
         open_source(tmp_path / "none.csv", key="id")
+
+
+def test_a_path_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="is not there"):
+        open_source("x" * 5000, key="id")
+    os.mkfifo(tmp_path / "endless.csv")
+    with pytest.raises(ConfigurationError, match="is neither a file nor a folder"):
+        open_source(tmp_path / "endless.csv", key="id")
+
+
+def test_a_delimiter_is_one_character(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "id,v\n1,2\n")
+    for delimiter in ("", "||"):
+        with pytest.raises(ConfigurationError, match=r"The delimiter '.*' cannot be: it is one character"):
+            open_source(path, key="id", delimiter=delimiter)
 
 
 def test_patterns_and_several_paths(tmp_path: Path) -> None:

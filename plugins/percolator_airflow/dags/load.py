@@ -60,12 +60,7 @@ def load_dag(plan: Plan) -> DAG:
 
         @task(doc="What is loaded into the table: the declared sources, or those of the form.")
         def inputs(table: str | None) -> list[Input]:
-            found = chosen(declared, known, get_current_context()["params"])
-            return [
-                one
-                for one in found
-                if one["table"] == table or (table is None and one["table"] not in tables)
-            ]
+            return those_of(chosen(declared, known, get_current_context()["params"]), table, tables)
 
         shared = {"master": block.master, "width": block.width, **plan.place()}
         loads = []
@@ -96,6 +91,11 @@ def load_dag(plan: Plan) -> DAG:
 
         report([load.output for load in loads])
     return dag
+
+
+def those_of(found: Sequence[Input], table: str | None, tables: Sequence[str]) -> list[Input]:
+    """Those for a table; with None those for tables that have no task of their own."""
+    return [one for one in found if one["table"] == table or (table is None and one["table"] not in tables)]
 
 
 def task_ids(tables: Sequence[str]) -> dict[str, str]:

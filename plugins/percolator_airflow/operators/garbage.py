@@ -7,14 +7,13 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
 
-from percolator_airflow.operators.base import StoreOperator
-from percolator_airflow.operators.values import Tablets, read_tablets, seconds, still_there
-from percolator_core.errors import ConfigurationError
+from percolator_airflow.operators.tablets import TabletsOperator
+from percolator_airflow.operators.values import seconds
 
 _CARRY_ON: Final = "what it collected is gone, and the next try carries on"
 
 
-class CollectGarbageOperator(StoreOperator):
+class CollectGarbageOperator(TabletsOperator):
     """Drops the versions that only old snapshots could see.
 
     Safe beside everything else, any number at a time.
@@ -23,26 +22,15 @@ class CollectGarbageOperator(StoreOperator):
     and which ``locks`` were resolved before.
 
     Args:
-        chain, project, conn_id, namespace: as of `StoreOperator`; a chain is needed for its name alone.
+        chain, conn_id, namespace, tablets, skip_missing: as of `TabletsOperator`.
         keep: seconds, 0 or more; snapshots younger than this stay readable.
-        tablets: collect in these only, pairs of a table and the number of a tablet; None is all.
-        skip_missing: leave out tablets that are not there any more, rather than fail.
     """
 
-    template_fields: Sequence[str] = (*StoreOperator.template_fields, "keep", "tablets")
+    template_fields: Sequence[str] = (*TabletsOperator.template_fields, "keep")
 
-    def __init__(
-        self,
-        *,
-        keep: float = 3600.0,
-        tablets: Tablets | None = None,
-        skip_missing: bool = False,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, keep: float = 3600.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.keep = keep
-        self.tablets = tablets
-        self.skip_missing = skip_missing
 
     def execute(self, context: Any) -> dict[str, Any]:  # noqa: ARG002 - Airflow's signature
         """What was collected.
@@ -52,17 +40,8 @@ class CollectGarbageOperator(StoreOperator):
             AirflowException: the store was away, a transaction older than ``keep`` is still committing, or
                 the task was killed; the next try carries on.
         """
-        with self.guarded(_CARRY_ON):
-            keep = seconds("keep", self.keep)
-            tablets = read_tablets(self.tablets)
-            if self.chain:
-                self.folder()
-            with self.hook().get_conn() as db:
-                if self.skip_missing and tablets is not None:
-                    tablets = still_there(db, tablets)
-                try:
-                    found = db.collect_garbage(timedelta(seconds=keep), tablets=tablets)
-                except ValueError as error:  # a tablet that is not there
-                    raise ConfigurationError(str(error)) from None
+        with self.opened(_CARRY_ON) as (db, tablets):
+            keep = timedelta(seconds=seconds("keep", self.keep))
+            found = db.collect_garbage(keep, tablets=tablets)
         self.log.info("%d versions and %d rows collected", found.versions, found.rows)
         return asdict(found)

@@ -90,7 +90,7 @@ class MonitorOperator(StoreOperator):
         # Before it fails: the task after it goes by it all the same.
         context["ti"].xcom_push(key=NEEDS_DRAIN, value=bool(alive.unattended and not alive.drains))
         self.log.info(
-            "%d cells wait, %d of them are due; %d in quarantine, %d locks, %d workers, %d drains",
+            "a backlog of %d cells, %d of them due; %d in quarantine, %d locks, %d workers, %d drains",
             *(seen[name] for name in ("backlog", "due", "quarantine", "locks", "workers", "drains")),
         )
         for sentence in sentences:

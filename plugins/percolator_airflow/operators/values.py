@@ -2,38 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from percolator_core.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from percolator_core.database import Database
-
-Tablets = Iterable[Sequence[Any]]
-"""Pairs of a table's name and the number of a tablet."""
-
-
-def read_tablets(tablets: Tablets | None) -> list[tuple[str, int]] | None:
-    """The pairs; None is all tablets.
-
-    Raises:
-        ConfigurationError: they are no pairs of a table and a number.
-    """
-    if tablets is None:
-        return None
-    try:
-        return [(str(table), int(number)) for table, number in tablets]
-    except (TypeError, ValueError):
-        raise ConfigurationError(
-            f"tablets are pairs of a table and a number, such as [['documents', 0]], not {tablets!r}"
-        ) from None
-
-
-def still_there(db: Database, tablets: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Those of the tablets that are there: a table may be dropped while a task waits for its turn."""
-    numbers = {table.name: len(db.catalog.table(table.name).tags) for table in db.tables()}
-    return [(table, number) for table, number in tablets if number < numbers.get(table, 0)]
 
 
 def seconds(name: str, value: Any) -> float:

@@ -15,8 +15,8 @@ from percolator_core.errors import StoreUnavailable
 PATIENCE: Final = 1.5
 """Seconds for which a page waits for a store that does not answer."""
 
-TIMEOUT: Final = 5.0
-"""Seconds that one reply may take."""
+TIMEOUT: Final = 1.5
+"""Seconds that one reply may take. A store that stands still is given up after about twice that."""
 
 LOCK_WAIT: Final = 0.05
 """Seconds for which a page waits for a writer that is committing."""

@@ -10,6 +10,7 @@ import json
 import re
 import unicodedata
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final, Literal
 
 from percolator_core.notation.typedtext import show_typed
@@ -114,13 +115,31 @@ def _as_json(value: bytes, longest: int) -> Shown | None:
     try:
         # No further than is shown: what is nested deeply grows a thousandfold when it is indented.
         text = ""
-        for part in _INDENTED.iterencode(json.loads(value)):
+        for part in _INDENTED.iterencode(_exactly(value)):
             text += part
             if len(text) > longest:
                 break
-    except (ValueError, RecursionError):
+    except (ValueError, ArithmeticError, RecursionError):
         return None
     return Shown("json", visible(text[:longest]), len(value), len(text) > longest)
+
+
+def _exactly(value: bytes) -> Any:
+    """What the JSON says; ValueError where it would be shown as something else."""
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a name comes twice")
+        return found
+
+    def number(text: str) -> float:
+        found = float(text)
+        if Decimal(text) != Decimal(repr(found)):
+            raise ValueError("more digits than a float has")
+        return found
+
+    return json.loads(value, object_pairs_hook=members, parse_float=number)
 
 
 def _dump(value: bytes, longest: int) -> Shown:

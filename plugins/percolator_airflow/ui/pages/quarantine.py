@@ -124,15 +124,17 @@ def retry(chain: EditableChain, _data: ChainWithData, chosen: Chosen) -> dict[st
 
 @router.post("/{name}/quarantine/discard")
 def discard(chain: EditableChain, _data: ChainWithData, chosen: Chosen) -> dict[str, Any]:
-    """Forget cells: they are not observed until they change again."""
-    found = Quarantine(stores.of(chain), declared(chain))
+    """Discard cells: they are not observed until they change again."""
+    db = stores.of(chain)
+    found = Quarantine(db, declared(chain))
     tokens = _tokens(chosen)
     if tokens is not None:
         asked = len(tokens)
         with _understood():
             count = found.discard([_cell(token) for token in tokens])
     else:
-        asked, count = _discard_all(found, None if chosen.observer == "*" else chosen.observer)
+        observer = None if chosen.observer == "*" else chosen.observer
+        asked, count = _discard_all(found, observer, until=db.timestamp())
     said = f"{count_of(count, 'cell')} discarded"
     if count < asked:
         said += f"; {count_of(asked - count, 'cell')} changed meanwhile, and stayed"
@@ -148,12 +150,16 @@ def _understood() -> Iterator[None]:
         raise NotationError(str(error)) from None
 
 
-def _discard_all(found: Quarantine, observer: str | None) -> tuple[int, int]:
-    """Discard page by page, however many there are; how many were met, and how many went."""
+def _discard_all(found: Quarantine, observer: str | None, *, until: int) -> tuple[int, int]:
+    """Discard page by page, however many there are; how many were met, and how many went.
+
+    What fails from ``until`` on (µs) was not asked about, and stays.
+    """
     cursor: str | None = None
     asked = count = 0
     while True:
-        cells, cursor = found.page(_TOGETHER, cursor, observer)
+        some, cursor = found.page(_TOGETHER, cursor, observer)
+        cells = [cell for cell in some if cell.time < until]
         asked += len(cells)
         count += found.discard(cells)
         if cursor is None:

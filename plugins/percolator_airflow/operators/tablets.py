@@ -1,0 +1,70 @@
+"""Tasks on the tablets of a store: on all of them, or on some, so that several tasks share the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from percolator_airflow.operators.base import StoreOperator
+from percolator_core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from percolator_core.database import Database
+
+Tablets = Iterable[Sequence[Any]]
+"""Pairs of a table's name and the number of a tablet."""
+
+
+def read_tablets(tablets: Tablets | None) -> list[tuple[str, int]] | None:
+    """The pairs; None is all tablets.
+
+    Raises:
+        ConfigurationError: they are no pairs of a table and a number.
+    """
+    if tablets is None:
+        return None
+    try:
+        return [(str(table), int(number)) for table, number in tablets]
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            f"tablets are pairs of a table and a number, such as [['documents', 0]], not {tablets!r}"
+        ) from None
+
+
+def still_there(db: Database, tablets: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Those of the tablets that are there: a table may be dropped while a task waits for its turn."""
+    numbers = {table.name: len(db.catalog.table(table.name).tags) for table in db.tables()}
+    return [(table, number) for table, number in tablets if number < numbers.get(table, 0)]
+
+
+class TabletsOperator(StoreOperator):
+    """A task on tablets.
+
+    Args:
+        chain, project, conn_id, namespace: as of `StoreOperator`; a chain is needed for its name alone.
+        tablets: these only, pairs of a table and the number of a tablet; None is all.
+        skip_missing: leave out tablets that are not there any more, rather than fail.
+    """
+
+    template_fields: Sequence[str] = (*StoreOperator.template_fields, "tablets")
+
+    def __init__(self, *, tablets: Tablets | None = None, skip_missing: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.tablets = tablets
+        self.skip_missing = skip_missing
+
+    @contextmanager
+    def opened(self, carry_on: str) -> Iterator[tuple[Database, list[tuple[str, int]] | None]]:
+        """The database and the tablets, around all that the task does; ``carry_on`` is as of `guarded`."""
+        with self.guarded(carry_on):
+            tablets = read_tablets(self.tablets)
+            if self.chain:
+                self.folder()
+            with self.hook().get_conn() as db:
+                if self.skip_missing and tablets is not None:
+                    tablets = still_there(db, tablets)
+                try:
+                    yield db, tablets
+                except ValueError as error:  # a tablet that is not there
+                    raise ConfigurationError(str(error)) from None
