@@ -33,20 +33,20 @@ from tests.core.servers import Server, binaries
 
 CHAIN = """\
 version: 1
-chain: measured
+chain: {name}
 tables:
-  orders: {tablets: 16}
-  totals: {tablets: 16}
+  orders: {{tablets: 16}}
+  totals: {{tablets: 16}}
 airflow:
-  observe: {engine: local}
-  monitor: {schedule: none}
-  maintain: {schedule: none}
+  observe: {{engine: local, watch: {watch}}}
+  monitor: {{schedule: none}}
+  maintain: {{schedule: none}}
 """
 OBSERVER = """\
 version: 1
 observer: add_up
 observe: orders.amount
-function: measured.work:add_up
+function: {name}.work:add_up
 writes: [totals.sum]
 """
 WORK = """\
@@ -62,8 +62,8 @@ globals().update(chain_dags(__file__.rpartition("/")[0]))
 WORKER = """\
 import json, sys
 import percolator_core as percolator
-chain = percolator.Chain.load("measured")
-with percolator.connect(sys.argv[1], "measured") as db:
+chain = percolator.Chain.load("by_hand")
+with percolator.connect(sys.argv[1], "by_hand") as db:
     counts = percolator.Worker(db, chain).run_until_idle()
 print(json.dumps({"ran": counts.ran, "seconds": counts.seconds}))
 """
@@ -79,34 +79,42 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pc-bench-") as folder:
         dags = Path(folder, "dags")
-        project = dags / "measured"
-        project.mkdir(parents=True)
-        for name, text in {
-            "chain.yaml": CHAIN,
-            "add_up.yaml": OBSERVER,
-            "work.py": WORK,
-            "dag.py": DAG,
-        }.items():
-            (project / name).write_text(text)
+        chains = {name: make_chain(dags, name, watch=name == "watched") for name in ("watched", "by_hand")}
         with closing(Server(next(iter(binaries().values())))) as server:
             figures: dict[str, Any] = {"looks": looks(server, Path(folder))}
             connection = {"conn_type": "percolator", "host": server.tcp}
             environment = {"AIRFLOW_CONN_PERCOLATOR_DEFAULT": json.dumps(connection)}
             with (
                 standalone(Path(folder, "airflow"), dags, env=environment) as airflow,
-                percolator.connect(server.tcp, "measured") as db,
+                percolator.connect(server.tcp, "watched") as watched,
+                percolator.connect(server.tcp, "by_hand") as by_hand,
             ):
-                chain = Chain.load(project, import_functions=False)
-                chain.create_tables(db)
-                airflow.await_dags("measured_observe")
-                airflow.unpause("measured_observe")
+                for db in (watched, by_hand):
+                    chains[db.namespace].create_tables(db)
+                airflow.await_dags("watched_observe", "by_hand_observe")
+                airflow.unpause("watched_observe", "by_hand_observe")
+                numbers = range(given.writes + 1)
                 figures["write_to_task"] = [
-                    from_write_to_task(airflow, db, n) for n in range(given.writes + 1)
+                    from_write_to_task(airflow, watched, number) for number in numbers
                 ]
                 figures["drains"] = [
-                    drains(airflow, db, server.tcp, dags, given.cells) for _ in range(given.rounds)
+                    drains(airflow, by_hand, server.tcp, dags, given.cells) for _ in range(given.rounds)
                 ]
     print(json.dumps(figures | {"summary": summary(figures)}, indent=1))
+
+
+def make_chain(dags: Path, name: str, *, watch: bool) -> Chain:
+    """A chain of one observer beside the DAG files."""
+    project = dags / name
+    project.mkdir(parents=True)
+    for file, text in {
+        "chain.yaml": CHAIN.format(name=name, watch=str(watch).lower()),
+        "add_up.yaml": OBSERVER.format(name=name),
+        "work.py": WORK,
+        "dag.py": DAG,
+    }.items():
+        (project / file).write_text(text)
+    return Chain.load(project, import_functions=False)
 
 
 def until(condition: Callable[[], Any], limit: float = 120) -> Any:
@@ -120,7 +128,7 @@ def until(condition: Callable[[], Any], limit: float = 120) -> Any:
 
 def from_write_to_task(airflow: Standalone, db: Database, number: int) -> float:
     """Seconds from a commit to the start of the first task of the run that it caused."""
-    runs = "/dags/measured_observe/dagRuns"
+    runs = "/dags/watched_observe/dagRuns"
     until(lambda: not airflow.api("GET", f"{runs}?state=running&state=queued")["dag_runs"])
     before = {run["dag_run_id"] for run in airflow.api("GET", f"{runs}?limit=100")["dag_runs"]}
     with db.transaction() as t:
@@ -142,7 +150,6 @@ def from_write_to_task(airflow: Standalone, db: Database, number: int) -> float:
 
 def drains(airflow: Standalone, db: Database, url: str, dags: Path, cells: int) -> dict[str, float]:
     """Runs a second of the same cells: by the operator's worker, and by one in a process of its own."""
-    airflow.api("PATCH", "/dags/measured_observe", {"is_paused": True})
     rates = {}
     write(db, cells)
     output = subprocess.run(
@@ -151,12 +158,12 @@ def drains(airflow: Standalone, db: Database, url: str, dags: Path, cells: int) 
     counts = json.loads(output)
     rates["worker"] = counts["ran"] / counts["seconds"]
     write(db, cells)
-    airflow.api("PATCH", "/dags/measured_observe", {"is_paused": False})
-    run = airflow.trigger("measured_observe")
-    assert airflow.await_run("measured_observe", run, 120) == "success"
-    path = f"/dags/measured_observe/dagRuns/{run}/taskInstances/generation_1.add_up/xcomEntries/return_value"
-    result = airflow.api("GET", path)["value"]
-    result = json.loads(result) if isinstance(result, str) else result
+    run = airflow.trigger("by_hand_observe")
+    assert airflow.await_run("by_hand_observe", run, 120) == "success"
+    path = f"/dags/by_hand_observe/dagRuns/{run}/taskInstances/generation_1.add_up/xcomEntries/return_value"
+    found = airflow.api("GET", path)["value"]
+    result = json.loads(found) if isinstance(found, str) else found
+    assert result["ran"] == cells
     rates["operator"] = result["ran"] / result["seconds"]
     return rates
 

@@ -1,8 +1,7 @@
-# ruff: noqa: INP001, T201
 """How long the pages take beside a million cells, 100,000 of them dirty, and 10,000 in quarantine.
 
-    .venv/bin/python tools/bench_pages.py            # fills a Redis of its own, about two minutes
-    .venv/bin/python tools/bench_pages.py --cells 20000
+    .venv/bin/python benchmarks/airflow_pages.py            # fills a Redis of its own, about two minutes
+    .venv/bin/python benchmarks/airflow_pages.py --cells 20000
 
 Each page is asked for as a browser does, with Airflow's login and database, without the network: the median
 and the worst of some times. The exit code is 1 when a median is above `MOST`.
