@@ -101,13 +101,12 @@ def environment(home: Path, project: Path, url: str, port: int) -> dict[str, str
         "AIRFLOW__API__BASE_URL": base_url,
         "AIRFLOW__API__WORKERS": "1",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
-        # Assets of new DAGs come into use, and what watches them is started: after a minute by default.
-        "AIRFLOW__SCHEDULER__PARSING_CLEANUP_INTERVAL": "10",
         # Tasks that died without a word, as with a scheduler that was killed, are given up and tried again:
         # after five minutes by default, in which no other run of their DAG begins.
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+        # What watches an asset, too, starts when the file of its DAG is read again: after 30 s by default.
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "10",
         CONNECTION: json.dumps(connection(url)),
         # Tasks that start `airflow`, `percolator` or Spark's Python find those of this environment.

@@ -252,8 +252,8 @@ def settings(
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(worker_logs),
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_logs),
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
-        # So that assets come into use soon, and tasks that were killed are given up soon.
-        "AIRFLOW__SCHEDULER__PARSING_CLEANUP_INTERVAL": "2",
+        # So that watchers are started soon, and tasks that were killed are given up soon.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "2",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "12",
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "3",

@@ -71,8 +71,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    before = set(sys.modules)
+    _forget()  # what tests of other folders have left
     yield Project(tmp_path)
-    for name in set(sys.modules) - before:
+    _forget()
+
+
+def _forget() -> None:
+    """The modules of projects: each test has some of these names of its own."""
+    for name in list(sys.modules):
         if name.split(".")[0] in ("steps", "app"):
             del sys.modules[name]
