@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from percolator_core.status import backlog
@@ -362,3 +363,34 @@ def _members(session: int) -> list[int]:
         except (OSError, psutil.Error):
             continue
     return found
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_an_executor_of_spark_that_is_killed_loses_and_doubles_nothing(
+    words: Project, tmp_path: Path
+) -> None:
+    """The operator is in a process of its own, and so is each of its two executors."""
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    words.activate()
+    words.put(*[f"held {begun}" if number % 5 == 0 else "plain" for number in range(40)])
+    arguments = {"chain": words.chain, "conn_id": CONN_ID, "master": "local-cluster[2,1,1024]", "tasks": 4}
+    code = "from percolator_airflow import DrainOperator\n"
+    code += f"DrainOperator(task_id='drain', **{arguments}).execute({{}})"
+    with (tmp_path / "output").open("w") as output:
+        task = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=output, stderr=output)
+    try:
+        until(lambda: any(begun.iterdir()) or task.poll() is not None, 90)
+        executors = [
+            one
+            for one in psutil.Process(task.pid).children(recursive=True)
+            if "CoarseGrainedExecutorBackend" in " ".join(one.cmdline())
+        ]
+        assert len(executors) == 2, (tmp_path / "output").read_text()[-3000:]
+        executors[0].kill()
+        assert task.wait(120) == 0, (tmp_path / "output").read_text()[-3000:]
+    finally:
+        task.kill()
+        task.wait()
+    assert words.counted() == 40
