@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psutil
 import pytest
 
 from percolator_core import Database, Worker, connect
@@ -114,8 +115,12 @@ def project_with_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     """A project, and its store behind the connection `CONN_ID`."""
     url = f"embedded:{folder}/store"
     set_connection(monkeypatch, host=url)
-    with connect(url):  # keeps the server, which would start for each task
+    with connect(url) as keeper:  # the server would start for each task
+        told = keeper.store.one((b"INFO", b"server")).decode()
         yield make_project(folder / "project", url)
+    # Where a test left a client behind, as the dead do, the server still waits for its end.
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(int(told.partition("process_id:")[2].split()[0])).kill()
 
 
 def set_connection(monkeypatch: pytest.MonkeyPatch, conn_id: str = CONN_ID, **fields: Any) -> None:
