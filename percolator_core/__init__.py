@@ -7,8 +7,9 @@
 ...     t.set("documents", "a", "contents", b"hello")
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from percolator_core.lazy import lazily
 
 if TYPE_CHECKING:
     from percolator_core.database import Database, connect
@@ -73,60 +74,50 @@ __all__ = [
     "connect",
 ]
 
-_HOMES = {
-    "percolator_core.database": (
-        "Database",
-        "connect",
-    ),
-    "percolator_core.errors": (
-        "CommitUndetermined",
-        "ConfigurationError",
-        "CyclicChain",
-        "LockTimeout",
-        "PercolatorError",
-        "RowExists",
-        "RowNotFound",
-        "SnapshotTooOld",
-        "StoreUnavailable",
-        "TransactionAborted",
-        "TransactionConflict",
-        "UnknownColumn",
-        "UnknownTable",
-    ),
-    "percolator_core.model": (
-        "Cell",
-        "Version",
-    ),
-    "percolator_core.observers": (
-        "Chain",
-        "ObserverTransaction",
-    ),
-    "percolator_core.schema.definition": ("TableDefinition",),
-    "percolator_core.schema.predicate": ("col",),
-    "percolator_core.snapshot": ("Snapshot",),
-    "percolator_core.store.durability": ("Durability",),
-    "percolator_core.tables.model": (
-        "Hash",
-        "Indexed",
-        "PrimaryKey",
-        "Range",
-        "Table",
-        "Unique",
-    ),
-    "percolator_core.transaction": ("Transaction",),
-    "percolator_core.worker": ("Worker",),
-}
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: ``percolator --help`` needs neither Redis nor networkx."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOME_OF[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+# ``percolator --help`` needs neither Redis nor networkx.
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "database": (
+            "Database",
+            "connect",
+        ),
+        "errors": (
+            "CommitUndetermined",
+            "ConfigurationError",
+            "CyclicChain",
+            "LockTimeout",
+            "PercolatorError",
+            "RowExists",
+            "RowNotFound",
+            "SnapshotTooOld",
+            "StoreUnavailable",
+            "TransactionAborted",
+            "TransactionConflict",
+            "UnknownColumn",
+            "UnknownTable",
+        ),
+        "model": (
+            "Cell",
+            "Version",
+        ),
+        "observers": (
+            "Chain",
+            "ObserverTransaction",
+        ),
+        "schema.definition": ("TableDefinition",),
+        "schema.predicate": ("col",),
+        "snapshot": ("Snapshot",),
+        "store.durability": ("Durability",),
+        "tables.model": (
+            "Hash",
+            "Indexed",
+            "PrimaryKey",
+            "Range",
+            "Table",
+            "Unique",
+        ),
+        "transaction": ("Transaction",),
+        "worker": ("Worker",),
+    },
+)

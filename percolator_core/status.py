@@ -16,10 +16,7 @@ from percolator_core.database import Database
 from percolator_core.janitor import FoundLock, Janitor
 from percolator_core.keys import CellAddress, decode_primary, dirty_key, failed_key, tablet_number
 from percolator_core.model import Lock, unpack_lock
-from percolator_core.notifications.activation import (
-    LiveWorker,
-    live_workers,
-)
+from percolator_core.notifications.activation import LiveWorker, live_workers
 from percolator_core.notifications.counts import RunCounts, run_counts
 from percolator_core.observers import Chain
 from percolator_core.schema.definition import TableDefinition

@@ -10,8 +10,9 @@ Tables are read and written as ``spark.read.format("percolator")`` and ``frame.w
 `percolator_core.spark.tables.source` lists the options.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from percolator_core.lazy import lazily
 
 if TYPE_CHECKING:
     from percolator_core.spark.drainer import DrainProgress, NotIdle, drain
@@ -41,25 +42,15 @@ __all__ = [
     "spark_session",
 ]
 
-_HOMES = {
-    "drainer": ("DrainProgress", "NotIdle", "drain"),
-    "loader": ("LoadProgress", "LoadReport", "TooManyBadRecords", "load"),
-    "session": ("check_java", "default_master", "spark_context", "spark_session"),
-    "sources": ("FORMATS", "Source", "open_source"),
-    "tables.errors": ("plain_table_error",),
-    "tables.views": ("read_table", "snapshot_views"),
-}
-_HOME_OF = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: each worker of Spark imports what it needs, and no more."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOME_OF[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+# Each worker of Spark imports what it needs, and no more.
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "drainer": ("DrainProgress", "NotIdle", "drain"),
+        "loader": ("LoadProgress", "LoadReport", "TooManyBadRecords", "load"),
+        "session": ("check_java", "default_master", "spark_context", "spark_session"),
+        "sources": ("FORMATS", "Source", "open_source"),
+        "tables.errors": ("plain_table_error",),
+        "tables.views": ("read_table", "snapshot_views"),
+    },
+)

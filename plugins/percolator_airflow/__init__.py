@@ -7,8 +7,9 @@ Airflow finds the rest by itself: the connection type ``percolator``, ``@task.pe
 ``percolator://…``, and the pages.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from percolator_core.lazy import lazily
 
 if TYPE_CHECKING:
     from percolator_airflow.assets import dirty_asset, table_asset
@@ -36,29 +37,19 @@ __all__ = [
     "table_asset",
 ]
 
-_HOMES = {
-    "assets": ("dirty_asset", "table_asset"),
-    "dags.factory": ("chain_dags",),
-    "hook": ("PercolatorHook",),
-    "operators.drain": ("DrainOperator",),
-    "operators.garbage": ("CollectGarbageOperator",),
-    "operators.load": ("LoadOperator",),
-    "operators.locks": ("ResolveLocksOperator",),
-    "operators.monitor": ("MonitorOperator",),
-    "sensors": ("IdleSensor",),
-    "triggers": ("DirtyTrigger",),
-}
-_HOME_OF = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: each process of Airflow imports what it needs, no more."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOME_OF[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+# Each process of Airflow imports what it needs, and no more.
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "assets": ("dirty_asset", "table_asset"),
+        "dags.factory": ("chain_dags",),
+        "hook": ("PercolatorHook",),
+        "operators.drain": ("DrainOperator",),
+        "operators.garbage": ("CollectGarbageOperator",),
+        "operators.load": ("LoadOperator",),
+        "operators.locks": ("ResolveLocksOperator",),
+        "operators.monitor": ("MonitorOperator",),
+        "sensors": ("IdleSensor",),
+        "triggers": ("DirtyTrigger",),
+    },
+)

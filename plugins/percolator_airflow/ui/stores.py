@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from percolator_airflow.hook import PercolatorHook
 from percolator_airflow.ui.chains import KnownChain
 from percolator_core.database import Database, connect
 from percolator_core.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from percolator_core.schema.definition import TableDefinition
 
 PATIENCE: Final = 1.5
 """Seconds for which a page waits for a store that does not answer."""
@@ -34,6 +37,9 @@ _GRACE: Final = 60.0
 """Seconds for which a replaced connection stays open: longer than any page needs it."""
 
 
+_Key: TypeAlias = tuple[str, str, str | None]
+
+
 @dataclass(slots=True)
 class _Open:
     arguments: dict[str, Any]
@@ -46,9 +52,9 @@ class Stores:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: dict[tuple[str, str, str | None], _Open] = {}
+        self._open: dict[_Key, _Open] = {}
         self._retired: list[tuple[float, Database]] = []
-        self._silent: dict[tuple[str, str, str | None], tuple[float, str]] = {}
+        self._silent: dict[_Key, tuple[float, str]] = {}
 
     def of(self, chain: KnownChain) -> Database:
         """The chain's database.
@@ -57,7 +63,7 @@ class Stores:
             ConfigurationError: there is no such connection, or it says what cannot be.
             StoreUnavailable: nothing answers there, or did a moment ago.
         """
-        key = (chain.name, chain.conn_id, chain.namespace)
+        key = _key(chain)
         with self._lock:
             until, why = self._silent.get(key, (0.0, ""))
             if time.monotonic() < until:
@@ -71,13 +77,22 @@ class Stores:
                 self._silent.pop(key, None)
         return db
 
+    def table(self, chain: KnownChain, name: str) -> tuple[Database, TableDefinition]:
+        """The chain's database, and one of its tables as it is now.
+
+        Raises:
+            UnknownTable: there is none such; and as `of`.
+        """
+        db = self.of(chain)
+        db.catalog.keep_fresh()
+        return db, db.catalog.table(name).definition
+
     def is_silent(self, chain: KnownChain, why: str) -> None:
         """Remember that the chain's store did not answer."""
         with self._lock:
-            key = (chain.name, chain.conn_id, chain.namespace)
-            self._silent[key] = (time.monotonic() + _AGAIN, why)
+            self._silent[_key(chain)] = (time.monotonic() + _AGAIN, why)
 
-    def _of(self, chain: KnownChain, key: tuple[str, str, str | None]) -> Database:
+    def _of(self, chain: KnownChain, key: _Key) -> Database:
         now = time.monotonic()
         with self._lock:
             known = self._open.get(key)
@@ -122,6 +137,10 @@ class Stores:
             self._silent.clear()
         for db in opened:
             db.close()
+
+
+def _key(chain: KnownChain) -> _Key:
+    return chain.name, chain.conn_id, chain.namespace
 
 
 stores: Final = Stores()

@@ -79,9 +79,9 @@ def row(  # noqa: PLR0917 - what the form sends
     after: str = "",
 ) -> Response:
     """One row: its cells at a time, and the versions of each."""
-    db, name, known = stores.of(chain), unquoted(table), declared(chain)
-    db.catalog.keep_fresh()
-    definition = db.catalog.table(name).definition
+    name = unquoted(table)
+    db, definition = stores.table(chain, name)
+    known = declared(chain)
     links = Links(request, chain, [definition])
     when, problem, found, raw = When(at, None, db.store.now()), "", None, b""
     try:
@@ -129,9 +129,8 @@ def row(  # noqa: PLR0917 - what the form sends
 @router.get("/{name}/tables/{table}/cell")
 def cell(chain: ChainWithData, table: str, key: str, column: str, at: str = "") -> Response:
     """The bytes of one cell's value, as a file to be kept: a browser never shows it as a page."""
-    db, name = stores.of(chain), unquoted(table)
-    db.catalog.keep_fresh()
-    definition = db.catalog.table(name).definition
+    name = unquoted(table)
+    db, definition = stores.table(chain, name)
     when = when_meant(db, at)
     raw = parse_row(definition, key)
     try:

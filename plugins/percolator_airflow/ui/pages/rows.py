@@ -72,9 +72,8 @@ def rows(  # noqa: PLR0917 - what the form sends
 ) -> Response:
     """A page of the table's rows."""
     until = time.monotonic() + SECONDS
-    db, name = stores.of(chain), unquoted(table)
-    db.catalog.keep_fresh()
-    definition = db.catalog.table(name).definition
+    name = unquoted(table)
+    db, definition = stores.table(chain, name)
     links = Links(request, chain, [definition])
     size = min(max(limit, 1), SIZES[-1])
     found, when, problem = RowsPage(()), When(at, None, db.store.now()), ""

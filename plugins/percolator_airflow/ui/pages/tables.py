@@ -62,9 +62,10 @@ def tables(request: Request, chain: ReadableChain) -> Response:
 @router.get("/{name}/tables/{table}")
 def table(request: Request, chain: ReadableChain, table: str) -> Response:
     """One table: its columns, and its tablets."""
-    db, known, name = stores.of(chain), declared(chain), unquoted(table)
+    name = unquoted(table)
+    db, definition = stores.table(chain, name)
+    known = declared(chain)
     found = tablets(db, name, known)
-    definition = db.catalog.table(name).definition
     links = Links(request, chain, [definition])
     return page(
         request,
