@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -228,27 +227,21 @@ def _progress(
         yield
         return
     from percolator_core.errors import PercolatorError
+    from percolator_core.meanwhile import meanwhile
     from percolator_core.status import backlog
 
-    over = threading.Event()
     with output.progress() as progress:
         task = progress.add_task(f"draining {chain.name}", total=None)
 
-        def watch() -> None:
-            while not over.wait(_LOOK):
-                try:
-                    counts = backlog(db, chain)
-                    left = sum(counts[name] for name in set(observers))
-                except PercolatorError:
-                    continue  # the worker meets the same and says so
-                total = worker.counts.total()
-                done = total.ran + total.collapsed + total.quarantined
-                progress.update(task, completed=done, total=done + left)
+        def show() -> None:
+            try:
+                counts = backlog(db, chain)
+            except PercolatorError:
+                return  # the worker meets the same and says so
+            left = sum(counts[name] for name in set(observers))
+            total = worker.counts.total()
+            done = total.ran + total.collapsed + total.quarantined
+            progress.update(task, completed=done, total=done + left)
 
-        thread = threading.Thread(target=watch, name="percolator-progress", daemon=True)
-        thread.start()
-        try:
+        with meanwhile(show, _LOOK, "percolator-progress"):
             yield
-        finally:
-            over.set()
-            thread.join()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from percolator_core.cli.options import (
     load_chain,
 )
 from percolator_core.cli.signals import Received, stopping
+from percolator_core.meanwhile import meanwhile
 from percolator_core.process import usable_cores
 
 if TYPE_CHECKING:
@@ -299,24 +299,18 @@ def _line(output: Output, name: str, counts: Callable[[], Counts]) -> Iterator[N
     if not output.errors.is_terminal:
         yield
         return
-    over = threading.Event()
+    before = 0
     with output.status(f"{name}: starting") as line:
 
-        def watch() -> None:
-            before = 0
-            while not over.wait(_LOOK):
-                total = counts().total()
-                rate = (total.ran - before) / _LOOK
-                before = total.ran
-                line.update(
-                    f"{name}: {total.ran} ran ({rate:.0f}/s), {total.conflicts} conflicts, "
-                    f"{total.failed} failed, {total.quarantined} in quarantine; Ctrl-C stops"
-                )
+        def show() -> None:
+            nonlocal before
+            total = counts().total()
+            rate = (total.ran - before) / _LOOK
+            before = total.ran
+            line.update(
+                f"{name}: {total.ran} ran ({rate:.0f}/s), {total.conflicts} conflicts, "
+                f"{total.failed} failed, {total.quarantined} in quarantine; Ctrl-C stops"
+            )
 
-        thread = threading.Thread(target=watch, name="percolator-status-line", daemon=True)
-        thread.start()
-        try:
+        with meanwhile(show, _LOOK, "percolator-status-line"):
             yield
-        finally:
-            over.set()
-            thread.join()

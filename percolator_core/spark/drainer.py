@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from percolator_core.database import Database, connect
 from percolator_core.errors import ConfigurationError, PercolatorError
+from percolator_core.meanwhile import meanwhile
 from percolator_core.observers import Chain
 from percolator_core.spark.loader import plain_error
 from percolator_core.spark.project import Project
@@ -233,7 +234,7 @@ class DrainTask:
     @contextmanager
     def _while_wanted(self, db: Database, worker: Worker) -> Iterator[threading.Event]:
         """Stops the worker, and sets the event, once the driver's token is gone from the store."""
-        unwanted, over = threading.Event(), threading.Event()
+        unwanted = threading.Event()
         token = (b"EXISTS", db.client.token_of(self.owner))
 
         def look() -> None:
@@ -242,18 +243,9 @@ class DrainTask:
                     unwanted.set()
                     worker.stop()
 
-        def watch() -> None:
-            while not over.wait(_LIFE_LOOK):
-                look()
-
         look()
-        thread = threading.Thread(target=watch, name="percolator-driver-watch", daemon=True)
-        thread.start()
-        try:
+        with meanwhile(look, _LIFE_LOOK, "percolator-driver-watch"):
             yield unwanted
-        finally:
-            over.set()
-            thread.join()
 
 
 class _Driver:

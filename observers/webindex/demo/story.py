@@ -6,7 +6,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import threading
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from observers.webindex.demo.update import TABLE, Update
 from observers.webindex.index import ENVIRONMENT, ServingIndex, close_indexes, open_index
 from observers.webindex.search import search
 from percolator_core import Chain, ConfigurationError, Worker, connect
+from percolator_core.meanwhile import meanwhile
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.spark import check_java, load
 from percolator_core.store.folder import Lock, prepare
@@ -151,21 +151,14 @@ class _Story:
     def _process(self) -> None:
         worker = Worker(self._db, self._chain)
         dirty = DirtyIndex(self._db.client, self._chain.observed)
-        over = threading.Event()
         with self._show.processing(self._report.documents) as progress:
 
-            def watch() -> None:
-                while not over.wait(_LOOK):
-                    counts = {name: counts.ran for name, counts in list(worker.counts.observers.items())}
-                    progress(counts, sum(dirty.backlog().values()))
+            def show() -> None:
+                ran = {name: counts.ran for name, counts in list(worker.counts.observers.items())}
+                progress(ran, sum(dirty.backlog().values()))
 
-            thread = threading.Thread(target=watch, name="demo-progress", daemon=True)
-            thread.start()
-            try:
+            with meanwhile(show, _LOOK, "demo-progress"):
                 counts = worker.run_until_idle()
-            finally:
-                over.set()
-                thread.join()
         total = counts.total()
         self._report.processed = Processed(
             {name: one.ran for name, one in counts.observers.items()},

@@ -16,7 +16,6 @@ scan is refused; it never reads what is no longer whole.
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +24,7 @@ from typing import Final
 
 from percolator_core.database import Database
 from percolator_core.errors import PercolatorError
+from percolator_core.meanwhile import meanwhile
 
 _MINUTE: Final = 60_000_000
 """Microseconds."""
@@ -57,20 +57,13 @@ class Lease:
     def kept(self, db: Database) -> Iterator[None]:
         """Renews it all the time while the block runs."""
         self.renew(db)
-        over = threading.Event()
 
         def keep() -> None:
-            while not over.wait(self.seconds / 4):
-                with suppress(PercolatorError):  # the reader meets the same and says so
-                    self.renew(db)
+            with suppress(PercolatorError):  # the reader meets the same and says so
+                self.renew(db)
 
-        thread = threading.Thread(target=keep, name="percolator-lease", daemon=True)
-        thread.start()
-        try:
+        with meanwhile(keep, self.seconds / 4, "percolator-lease"):
             yield
-        finally:
-            over.set()
-            thread.join()
 
 
 def take_lease(db: Database, at: int | None, oldest: int | None, seconds: float) -> Lease:

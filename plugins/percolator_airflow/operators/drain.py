@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -13,6 +12,7 @@ from percolator_airflow.masters import check_master
 from percolator_airflow.operators.base import SAY, Seldom, StoreOperator
 from percolator_airflow.operators.values import is_nothing, seconds
 from percolator_core.errors import ConfigurationError, PercolatorError
+from percolator_core.meanwhile import meanwhile
 from percolator_core.status import backlog
 
 if TYPE_CHECKING:
@@ -186,20 +186,13 @@ class DrainOperator(StoreOperator):
     @contextmanager
     def _telling(self, db: Database, chain: Chain, chosen: list[str]) -> Iterator[None]:
         """A line in the log every now and then, from a thread of its own."""
-        over = threading.Event()
 
         def tell() -> None:
-            while not over.wait(SAY):
-                with suppress(PercolatorError):  # the worker meets the same and says so
-                    self.log.info("%d cells are left", _left(db, chain, chosen))
+            with suppress(PercolatorError):  # the worker meets the same and says so
+                self.log.info("%d cells are left", _left(db, chain, chosen))
 
-        thread = threading.Thread(target=tell, name="percolator-progress", daemon=True)
-        thread.start()
-        try:
+        with meanwhile(tell, SAY, "percolator-progress"):
             yield
-        finally:
-            over.set()
-            thread.join()
 
 
 def _left(db: Database, chain: Chain, chosen: Collection[str]) -> int:
