@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -365,6 +366,16 @@ def _members(session: int) -> list[int]:
     return found
 
 
+def executors_of(task: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The executors of a task's Spark that run now."""
+    found = []
+    for one in psutil.Process(task.pid).children(recursive=True):
+        with suppress(psutil.Error):  # others come and go
+            if "CoarseGrainedExecutorBackend" in " ".join(one.cmdline()):
+                found.append(one)
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_an_executor_of_spark_that_is_killed_loses_and_doubles_nothing(
@@ -382,11 +393,8 @@ def test_an_executor_of_spark_that_is_killed_loses_and_doubles_nothing(
         task = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=output, stderr=output)
     try:
         until(lambda: any(begun.iterdir()) or task.poll() is not None, 90)
-        executors = [
-            one
-            for one in psutil.Process(task.pid).children(recursive=True)
-            if "CoarseGrainedExecutorBackend" in " ".join(one.cmdline())
-        ]
+        until(lambda: len(executors_of(task)) == 2 or task.poll() is not None, 60)
+        executors = executors_of(task)
         assert len(executors) == 2, (tmp_path / "output").read_text()[-3000:]
         executors[0].kill()
         assert task.wait(120) == 0, (tmp_path / "output").read_text()[-3000:]
