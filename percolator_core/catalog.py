@@ -8,22 +8,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from percolator_core.errors import UnknownColumn, UnknownTable
+from percolator_core.errors import UnknownColumn, UnknownTable, abbreviated
 from percolator_core.keys import MARKER, acknowledged, decode_column, encode_column, tablet_of
 from percolator_core.model import LOCK_MARK, VERSION_MARK
 from percolator_core.schema.definition import TableDefinition, from_json, to_json
 from percolator_core.schema.partition import placement
 from percolator_core.store import Store
-from percolator_core.store.packing import Command, pack_fields
+from percolator_core.store.packing import Command, pack, pack_fields
+
+SPARSE: Final = 64
+"""Reads of a column that ask for the tablet's standing, too, once a row was found without the column."""
 
 
 class ColumnFields:
     """A column that holds data, and the fields of a row's hash that belong to it.
 
     A table handle has one of them for each column, so they are told apart by identity: a cheap key.
+    ``sparse`` is the number of further reads that ask for the tablet's standing, too, without which a missing
+    cell proves nothing. It starts at 1, and a read that meets a row without the column sets it to `SPARSE`.
     """
 
-    __slots__ = ("encoded", "lock", "name", "packed", "version")
+    __slots__ = ("encoded", "lock", "name", "packed", "sparse", "version")
 
     def __init__(self, name: str, encoded: bytes | None = None) -> None:
         """``encoded`` is the column as it stands in the store; None where that is its name."""
@@ -32,15 +37,35 @@ class ColumnFields:
         self.version = VERSION_MARK + self.encoded
         self.lock = LOCK_MARK + self.encoded
         self.packed = pack_fields(self.version, self.lock)
+        self.sparse = 1
+
+    def note_missing(self) -> None:
+        """A read has met a row without the column."""
+        self.sparse = SPARSE
+
+    @property
+    def names_bytes(self) -> int:
+        """Estimated memory of the name, in bytes: there are about six copies."""
+        return 6 * len(self.encoded)
 
 
 T = TypeVar("T")
 
-MOST_COLUMNS: Final = 100_000
-"""Columns of a table that a client remembers, at most; it then begins anew. Some 400 bytes each."""
+COLUMNS_BYTES: Final = 64 << 20
+"""Memory for the columns of a table that a client remembers, at most, in bytes; it then begins anew."""
+
+COLUMN_BYTES: Final = 400
+"""What a column takes of that beside its name."""
 
 LOOKED_AT_EVERY: Final = 1.0
-"""Seconds for which a client may take what it knows of tables for what they are."""
+"""Seconds after which a transaction that begins looks again whether tables have changed.
+
+Correctness does not depend on it: the timestamp of a snapshot comes with the catalog's epoch. A transaction
+that has looked is seldom refused for a change.
+"""
+
+CHANGED: Final = "table changed"
+"""Why a transaction conflicts with the change of a table's definition, or its end."""
 
 _EPOCH: Final = b"\xff"
 """The field of the catalog that counts its changes: no name of a table, which is UTF-8."""
@@ -52,20 +77,25 @@ _UNDER_WAY: Final = b"?"
 class _Columns(dict[str, ColumnFields]):
     """The columns of a table that were asked for; a new one is made when it is looked up."""
 
-    __slots__ = ("_definition",)
+    __slots__ = ("_definition", "_room")
 
     def __init__(self, definition: TableDefinition) -> None:
         super().__init__()
         self._definition = definition
+        self._room = COLUMNS_BYTES
 
     def __missing__(self, column: str) -> ColumnFields:
         if column in self._definition.notify_only:
             raise UnknownColumn(
-                f"{self._definition.name}.{column} is notify-only and holds no data: use notify"
+                f"{self._definition.name}.{abbreviated(column)} is notify-only and holds no data: use notify"
             )
-        if len(self) >= MOST_COLUMNS:
+        fields = ColumnFields(column)
+        size = COLUMN_BYTES + fields.names_bytes
+        self._room -= size
+        if self._room < 0:
             self.clear()  # names that hold data themselves, such as a date, never end
-        return self.setdefault(column, ColumnFields(column))  # one, also if two threads come at once
+            self._room = COLUMNS_BYTES - size
+        return self.setdefault(column, fields)  # one, also if two threads come at once
 
 
 class _TypedColumns(dict[str, ColumnFields]):
@@ -89,7 +119,7 @@ class _TypedColumns(dict[str, ColumnFields]):
                 f"{definition.name}.{column} is part of the key: it is in the row key and is no cell"
             )
         raise UnknownColumn(
-            f"the table {definition.name!r} has no column {column!r}: it has "
+            f"the table {definition.name!r} has no column {abbreviated(column)!r}: it has "
             f"{', '.join(self) or 'none but its key'}"
         )
 
@@ -100,13 +130,13 @@ class TableHandle:
     ``columns`` are those that hold data, by name: looking up a notify-only one, which holds none, raises
     UnknownColumn, and so does any that a typed table does not have.
     ``row_prefixes`` is what the keys of rows start with, by tablet.
+    ``standings`` are packed commands that ask for the standing of each tablet: its version and safe point.
     ``place`` tells the number of a row's tablet; None where that is ``crc32(row) % tablets``.
     ``by_encoded`` has the names of a typed table's columns by how they stand in the store; empty for a raw
     one, where a name stands there as it is.
     ``marker`` is the internal column that each row of a typed table has; ``bindings`` is where
     `percolator_core.tables.binding` keeps what it has made of models of the table.
     ``version`` is the entry's in the catalog as text; writers tell it to the tablets, which know theirs.
-    Empty in an entry from before there were any.
     """
 
     __slots__ = (
@@ -119,6 +149,7 @@ class TableHandle:
         "name",
         "place",
         "row_prefixes",
+        "standings",
         "tablets",
         "tags",
         "version",
@@ -133,6 +164,7 @@ class TableHandle:
         self.version = version
         self.tags = tuple(store.keyspace.tag(definition.name, number) for number in range(definition.tablets))
         self.row_prefixes = tuple(tag + b"r:" for tag in self.tags)
+        self.standings = tuple(pack((b"HMGET", tag + b"meta", b"version", b"safe")) for tag in self.tags)
         self.place = placement(definition)
         self.marker = ColumnFields(decode_column(MARKER), MARKER)
         self.columns: dict[str, ColumnFields] = (
@@ -201,26 +233,39 @@ class TableHandle:
             for column, value in cells.items()
         }
 
+    def standing(self, row: bytes) -> bytes:
+        """The packed command that asks for the standing of the row's tablet. Raises as `tablet`."""
+        return self.standings[self.tablet(row)]
+
     def notify_column(self, column: str) -> bytes:
         """A notify-only column, encoded; raises UnknownColumn for any other."""
         if column not in self.definition.notify_only:
             raise UnknownColumn(
-                f"{self.name}.{column} is not notify-only: list it under notify_only of the table"
+                f"{self.name}.{abbreviated(column)} is not notify-only: list it under notify_only of the "
+                "table"
             )
         return encode_column(column)
 
 
-class _Handles(dict[str, TableHandle]):
-    """The handles known so far; another one is fetched when it is looked up."""
+class Tables(dict[str, TableHandle]):
+    """The handles of all tables as they were at one moment, by name.
 
-    __slots__ = ("_fetch",)
+    ``epoch`` counts the changes of the catalog up to then; None before the first one. ``entries`` has all
+    that the catalog held. A table that is not here is looked up in the store, and added: it may have been
+    made since. Its tablets refuse snapshots that are older.
+    """
 
-    def __init__(self, fetch: Callable[[str], TableHandle]) -> None:
+    __slots__ = ("_find", "entries", "epoch")
+
+    def __init__(self, epoch: bytes | None, find: Callable[[str], TableHandle]) -> None:
         super().__init__()
-        self._fetch = fetch
+        self.epoch = epoch
+        self.entries: dict[str, Entry] = {}
+        self._find = find
 
     def __missing__(self, name: str) -> TableHandle:
-        return self._fetch(name)
+        handle = self[name] = self._find(name)
+        return handle
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +274,7 @@ class Entry:
 
     ``pending`` is the change that is under way, None if there is none; whoever meets it carries on with it
     (`percolator_core.evolution`). ``sweep`` has the stored names of dropped columns of which some cells may
-    be left. ``raw`` is all of it as it stands there, ``version`` 0 in an entry from before there were any.
+    be left. ``raw`` is all of it as it stands there.
     """
 
     raw: bytes
@@ -240,8 +285,13 @@ class Entry:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is such a table for who looks: not if it is being dropped."""
+        """True unless the table is being dropped."""
         return self.pending is None or self.pending["kind"] != "drop"
+
+    @property
+    def is_published(self) -> bool:
+        """True if snapshots read the table: it is neither being made nor being dropped."""
+        return self.is_there and not self.is_new
 
     @property
     def is_new(self) -> bool:
@@ -253,23 +303,22 @@ class Entry:
         """What writers who have read this entry tell the tablets."""
         if self.pending is not None and not self.is_new:
             return _UNDER_WAY
-        return b"%d" % self.version if self.version else b""
+        return b"%d" % self.version
 
 
 class Catalog:
-    """Definitions of tables, read from the store when first needed.
+    """Definitions of tables: each client keeps a copy of all of them.
 
-    ``handles`` has the tables by name: looking one up does what `table` does, and costs no call. Once
-    `time.monotonic` has passed ``due``, `keep_fresh` looks whether they have changed.
+    ``handles`` is the newest copy. A transaction keeps the one by which it began to read. Once
+    `time.monotonic` has passed ``due``, `keep_fresh` looks for changes.
     """
 
-    __slots__ = ("_epoch", "_store", "due", "handles")
+    __slots__ = ("_store", "due", "handles")
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._epoch: bytes | None = None
         self.due = 0.0
-        self.handles = _Handles(self._fetch)
+        self.handles = Tables(None, self._find)
 
     def table(self, name: str) -> TableHandle:
         """The table of that name.
@@ -277,6 +326,7 @@ class Catalog:
         Raises:
             UnknownTable: there is none, also after a fresh look at the store.
         """
+        self.keep_fresh()
         return self.handles[name]
 
     def column_name(self, table: str, encoded: bytes) -> str:
@@ -287,24 +337,16 @@ class Catalog:
             return decode_column(encoded)
 
     def tables(self) -> list[TableDefinition]:
-        """All tables, by name. The handles of those that have changed are made anew."""
-        return [entry.definition for entry in self.entries() if entry.is_there]
+        """All tables as they are now, by name."""
+        return [entry.definition for entry in self.entries() if entry.is_published]
 
     def entries(self) -> list[Entry]:
-        """All entries, by the names of their tables. The handles of those that have changed are made anew."""
-        raw = self._store.one((b"HGETALL", self._store.keyspace.catalog))
-        found = [_decode(value) for name, value in zip(raw[::2], raw[1::2], strict=True) if name != _EPOCH]
-        names = {entry.definition.name for entry in found}
-        for name in list(self.handles):
-            if name not in names:
-                self.forget(name)
-        for entry in found:
-            if entry.definition.name in self.handles:
-                self.take_in(entry)
-        return sorted(found, key=lambda entry: entry.definition.name)
+        """All entries as they are now, by the names of their tables."""
+        entries = self.refresh().entries
+        return [entries[name] for name in sorted(entries)]
 
     def entry(self, name: str) -> Entry | None:
-        """A table's entry, None if there is none."""
+        """A table's entry as it is now, None if there is none."""
         raw = self._store.one((b"HGET", self._store.keyspace.catalog, name))
         return None if raw is None else _decode(raw)
 
@@ -319,6 +361,7 @@ class Catalog:
         found, *held = store.one(
             store.script("define_table", [keys.catalog, keys.format], definition.name, text, format_)
         )
+        self.expire()
         return found, _decode(held[0] if held else text.encode())
 
     def replace(
@@ -341,14 +384,15 @@ class Catalog:
         # Durably: a failover must not take back what others then rest upon. Nothing rests on a new table.
         call = store.call if entry.is_new else store.call_durably
         (held,) = call(command)
+        self.expire()
         return _decode(held) if held else None
 
-    def forget(self, name: str) -> None:
-        """Fetch the table anew when it is asked for next."""
-        self.handles.pop(name, None)
+    def expire(self) -> None:
+        """Have the next transaction look for changes."""
+        self.due = 0.0
 
     def keep_fresh(self) -> None:
-        """Look whether tables have changed, and take in those that have, unless that was done a moment ago.
+        """Look for changes of tables, and take them in, unless that was done a moment ago.
 
         Raises:
             StoreUnavailable: the store does not answer.
@@ -356,61 +400,62 @@ class Catalog:
         now = time.monotonic()
         if now < self.due:
             return
-        self.due = now + LOOKED_AT_EVERY
-        if not self.handles:
-            return
-        self.notice(self._store.one(self.epoch_command))
+        self.due = now + LOOKED_AT_EVERY  # before the look: of many tasks one looks
+        try:
+            self.look()
+        except BaseException:
+            self.expire()
+            raise
 
-    @property
-    def epoch_command(self) -> Command:
-        """Asks how often the catalog was changed, for `notice`."""
-        return b"HGET", self._store.keyspace.catalog, _EPOCH
+    def look(self) -> None:
+        """Look for changes of tables, and take them in. Raises as `keep_fresh`."""
+        looked = time.monotonic()
+        if not self.handles or self._store.one(self._epoch_command) != self.handles.epoch:
+            self.refresh()
+        else:
+            self.due = looked + LOOKED_AT_EVERY
 
-    def notice(self, epoch: bytes | None) -> None:
-        """Take in what has changed, if the catalog was changed as often as that, and not as when we looked.
+    def refresh(self) -> Tables:
+        """A copy of the catalog as it is now, which is ``handles`` from now on.
+
+        A table that has not changed keeps its handle, on which hangs what is known of its columns.
 
         Raises:
             StoreUnavailable: the store does not answer.
         """
-        if epoch == self._epoch:
-            return
-        # Before the look: a table that another thread fetches meanwhile has us look once more.
-        self._epoch = epoch
-        try:
-            self.entries()
-        except BaseException:
-            self._epoch = None
-            raise
-        if self._epoch != epoch:
-            self._epoch = None  # another thread looked later, and we may have put back what it took in
+        looked = time.monotonic()
+        flat = self._store.one((b"HGETALL", self._store.keyspace.catalog))
+        found = dict(zip(flat[::2], flat[1::2], strict=True))
+        before, tables = self.handles, Tables(found.pop(_EPOCH, None), self._find)
+        for raw in found.values():
+            entry = _decode(raw)
+            name = entry.definition.name
+            tables.entries[name] = entry
+            if entry.is_published:
+                tables[name] = self._handle(entry, before.get(name))
+        self.handles = tables
+        self.due = looked + LOOKED_AT_EVERY
+        return tables
 
-    def _fetch(self, name: str) -> TableHandle:
-        entry = self.entry(name)
-        handle = None if entry is None else self.take_in(entry)
-        # Another thread may have taken in a later entry while we held this one: look again before long.
-        self._epoch = None
+    @property
+    def _epoch_command(self) -> Command:
+        return b"HGET", self._store.keyspace.catalog, _EPOCH
+
+    def _find(self, name: str) -> TableHandle:
+        """A table that was made after a copy."""
+        handle = self.refresh().get(name)
         if handle is None:
-            self.forget(name)
             raise UnknownTable(
                 f"there is no table {name!r} in the namespace {self._store.keyspace.namespace!r}: "
                 "create it first"
             )
         return handle
 
-    def take_in(self, entry: Entry) -> TableHandle | None:
-        """The handle of a table that is so in the store: the one we have, if nothing has changed.
-
-        What is known of a column hangs on its handle. None if the table is being dropped.
-        """
+    def _handle(self, entry: Entry, held: TableHandle | None) -> TableHandle:
         definition, version = entry.definition, entry.writers_version
-        self.due = self.due or time.monotonic() + LOOKED_AT_EVERY
-        if not entry.is_there:
-            self.forget(definition.name)
-            return None
-        handle = self.handles.get(definition.name)
-        if handle is None or handle.definition != definition or handle.version != version:
-            handle = self.handles[definition.name] = TableHandle(definition, self._store, version)
-        return handle
+        if held is not None and held.definition == definition and held.version == version:
+            return held
+        return TableHandle(definition, self._store, version)
 
 
 def _encode(

@@ -7,12 +7,13 @@ is given its time to live.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from percolator_core import process
 from percolator_core.catalog import Catalog
@@ -37,6 +38,14 @@ class Timeouts:
     lock_wait: float = 30.0
 
 
+class _Life(NamedTuple):
+    """That of a client in one process: its name, and what renews its token until told to stop."""
+
+    owner: bytes
+    stop: threading.Event
+    renewer: threading.Thread
+
+
 class Client:
     """The collaborators behind a `Database`."""
 
@@ -51,24 +60,24 @@ class Client:
 
         Then no script can reach a tablet and the oracle, so that every commit has two phases.
         """
-        self._liveness = threading.Lock()
-        self._owner = b""
-        self._owner_pid = 0
-        self._stop = threading.Event()
-        self._renewer: threading.Thread | None = None
+        self._lives: dict[int, _Life] = {}
+        """How this client is alive, by process: a forked child is another one, with a name of its own."""
 
     def owner(self) -> bytes:
         """Our name in locks. The first call makes the liveness token, before any lock can name us."""
-        if self._owner_pid != process.pid:
-            with self._liveness:
-                if self._owner_pid != process.pid:
-                    self._come_alive()
-        return self._owner
+        life = self._lives.get(process.pid)
+        return (life or self._come_alive()).owner
 
     def active_observers(self) -> set[str]:
         """The names of the observers that were last activated."""
         raw = self.store.one((b"HGET", self.store.keyspace.chain, b"observers"))
         return set(raw.decode().split(",")) - {""} if raw else set()
+
+    def observed_columns(self) -> dict[str, dict[str, list[str]]]:
+        """The observers of each column by table, as the activation recorded them that began last."""
+        raw = self.store.one((b"HGET", self.store.keyspace.chain, b"observed"))
+        found: dict[str, dict[str, list[str]]] = json.loads(raw) if raw else {}
+        return found
 
     def token_of(self, owner: bytes) -> bytes:
         """The key of an owner's liveness token."""
@@ -86,43 +95,53 @@ class Client:
 
     def close(self) -> None:
         """Stop renewing the token and take it away."""
-        if self._owner_pid != process.pid:
-            return
-        self._owner_pid = 0
-        self._stop.set()
-        if self._renewer is not None:
-            self._renewer.join(1)  # it uses a connection that is about to be closed
-        # If the store is gone there is nothing to wait for; it drops the token by itself.
-        self.store.defer((b"DEL", self.token_of(self._owner)))
+        life = self._lives.pop(process.pid, None)
+        if life is not None:
+            life.stop.set()
+            life.renewer.join(1)  # it uses a connection that is about to be closed
+            self._forget(life.owner)
 
-    def _come_alive(self) -> None:
-        self._owner = f"{process.pid:x}.{uuid.uuid4().hex[:12]}".encode()
-        self._stop = threading.Event()
-        self._renew()
-        self._renewer = threading.Thread(
-            target=self._keep_alive, args=(self._stop,), name="percolator-liveness", daemon=True
+    def _come_alive(self) -> _Life:
+        """Make a token, and keep renewing it.
+
+        Under no lock: it would be locked for ever in a child that another thread forks meanwhile, and to a
+        signal handler. If two callers make a token at once, the first one is kept.
+        """
+        owner = f"{process.pid:x}.{uuid.uuid4().hex[:12]}".encode()
+        self._renew(owner)
+        stop = threading.Event()
+        renewer = threading.Thread(
+            target=self._keep_alive, args=(owner, stop), name="percolator-liveness", daemon=True
         )
-        self._renewer.start()
-        self._owner_pid = process.pid
+        renewer.start()
+        life = self._lives.setdefault(process.pid, _Life(owner, stop, renewer))
+        if life.owner != owner:
+            stop.set()
+            self._forget(owner)
+        return life
 
-    def _renew(self) -> None:
+    def _forget(self, owner: bytes) -> None:
+        # If the store is gone there is nothing to wait for; it drops the token by itself.
+        self.store.defer((b"DEL", self.token_of(owner)))
+
+    def _renew(self, owner: bytes) -> None:
         """Renew the token, and move the oracle's mark along."""
-        # Apart: a task that parked while it holds the lock above would lock out all others of its thread.
+        # Apart: else each task of this thread that comes here meanwhile would make a token, too.
         apart = self.store.call_apart
-        token = (b"SET", self.token_of(self._owner), b"", b"PX", int(TOKEN_LIFE * 1000))
+        token = (b"SET", self.token_of(owner), b"", b"PX", int(TOKEN_LIFE * 1000))
         if self.store.clustered:
             # The token must not wait for the oracle, whose server may be another one, and away.
             apart(token)
-            (newest,) = apart(self.oracle.keep_ahead())
+            ((newest, _),) = apart(self.oracle.keep_ahead())
         else:
-            _, newest = apart(token, self.oracle.keep_ahead())
+            _, (newest, _) = apart(token, self.oracle.keep_ahead())
         self.oracle.seen = max(self.oracle.seen, newest)
 
-    def _keep_alive(self, stop: threading.Event) -> None:
+    def _keep_alive(self, owner: bytes, stop: threading.Event) -> None:
         due = time.monotonic()
         while not stop.wait(max(0.0, due + TOKEN_LIFE / 3 - time.monotonic())):
             due = time.monotonic()
             try:
-                self._renew()
+                self._renew(owner)
             except PercolatorError:
                 continue  # without the store nobody can judge us; try again when it is back

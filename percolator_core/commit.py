@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
+from percolator_core.catalog import CHANGED
 from percolator_core.client import Client
 from percolator_core.errors import (
     CommitUndetermined,
@@ -48,10 +49,6 @@ assert len(NUMBERS) > CELLS_PER_CALL  # where `_cells` looks up the positions of
 
 _LOCK_ROUNDS: Final = 8
 """Dead transactions whose locks one commit clears out of its way before it gives up."""
-
-
-CHANGED: Final = "table changed"
-"""Why a commit conflicts with the change of a table's definition, or its end."""
 
 
 class Mutation(NamedTuple):
@@ -223,10 +220,13 @@ class Commit:
             if fate.state != "live":
                 # The same transaction may have left locks on more of our cells.
                 start_ts = unpack_lock(packed).start_ts
-                for call in self._calls:
-                    tags, cells = _cells([one for one in call if one.kind != NOTIFY], values=False)
-                    if cells:
-                        self._client.store.one(settling(self._client, fate, start_ts, tags, cells))
+                ours = [
+                    _cells([one for one in call if one.kind != NOTIFY], values=False) for call in self._calls
+                ]
+                settle = [
+                    settling(self._client, fate, start_ts, tags, cells) for tags, cells in ours if cells
+                ]
+                self._client.store.call_many(settle, CALLS_PER_BATCH)
                 return
         raise TransactionConflict(mutation.table, mutation.row, decode_column(mutation.column), reason)
 
@@ -339,8 +339,8 @@ def _changed(mutation: Mutation) -> TransactionConflict:
 def _catch_up(client: Client, mutations: Iterable[Mutation]) -> None:
     """Some table is not what it was: fetch what they are now, and carry on what others have left undone."""
     evolution = Evolution(client)
+    client.catalog.expire()
     for name, version in {(one.table, one.version) for one in mutations}:
-        client.catalog.forget(name)
         try:
             evolution.carry_on(name, version)
         except LockTimeout:
@@ -414,7 +414,7 @@ def _batches(calls: Iterable[list[Mutation]]) -> Iterator[list[list[Mutation]]]:
 
 
 def _weight(mutation: Mutation) -> int:
-    return len(mutation.value) + len(mutation.row)
+    return len(mutation.value) + len(mutation.row) + len(mutation.column)
 
 
 def primary_first(mutations: Sequence[Mutation]) -> list[Mutation]:

@@ -17,9 +17,11 @@ from percolator_core.janitor import Collected, FoundLock, Janitor, Outcome, Part
 from percolator_core.keys import Keyspace
 from percolator_core.metrics import Metrics
 from percolator_core.model import MAX_TIMESTAMP, Version, row_bytes, unpack_version
+from percolator_core.rowread import stands
 from percolator_core.schema.definition import DEFAULT_TABLETS, TableDefinition
 from percolator_core.snapshot import Snapshot
 from percolator_core.store import Durability, Store, StoreUrl
+from percolator_core.store.embedded import own_error_first
 from percolator_core.tables.binding import model_of, table_name
 from percolator_core.tables.columns import added_column, range_value
 from percolator_core.tables.model import Table, definition_of
@@ -268,13 +270,14 @@ class Database:
             ValueError: a datetime without a time zone, or a time that has not come yet, which has no
             snapshot.
         """
-        self.client.catalog.keep_fresh()
         if at is None:
-            return Snapshot(self.client, self.timestamp())
+            snapshot = Snapshot(self.client)
+            snapshot.start_timestamp  # noqa: B018 - its first use fixes the snapshot
+            return snapshot
         timestamp = _timestamp(at)
         if timestamp > self.client.oracle.seen and timestamp > self.timestamp():
             raise ValueError(f"{at} has not come yet: leave it out to read the tables as they are now")
-        return Snapshot(self.client, timestamp, fresh=False)
+        return Snapshot(self.client, timestamp)
 
     def timestamp(self) -> int:
         """A fresh timestamp: everything committed before the call lies below it."""
@@ -288,17 +291,21 @@ class Database:
         Raises:
             UnknownTable, UnknownColumn: no such table, or a notify-only column.
             LockTimeout: another client has been committing to the cell for too long; try again later.
+            SnapshotTooOld: the table was dropped meanwhile; ask again.
             StoreUnavailable: the store does not answer.
             TypeError, ValueError: ``limit`` is no int, or below 1.
         """
         check_limit(limit, 1)
-        self.client.catalog.keep_fresh()
-        handle = self.client.catalog.table(table)
+        snapshot = self.snapshot()
+        handle = snapshot.handle_of(table)
         key, fields = row_bytes(row), handle.columns[column]
         # Reading the cell first settles a lock that a dead client left on a committed version.
-        Snapshot(self.client, self.timestamp()).get(table, key, column)
+        snapshot.get(table, key, column)
         store = self.store
-        packed = store.one(store.script("history", [handle.tag(key)], key, fields.encoded, limit))
+        command = store.script("history", [handle.tag(key)], key, fields.encoded, limit)
+        packed, standing = store.call(command, handle.standing(key))
+        if not packed and not stands(standing, snapshot.start_timestamp):
+            raise SnapshotTooOld(f"the table {table!r} was dropped, or made again, meanwhile: ask again")
         return [unpack_version(version) for version in packed]
 
     def concurrency(self, width: int = 256) -> Concurrency:
@@ -326,7 +333,6 @@ class Database:
             StoreUnavailable: the store does not answer.
         """
         _check_span("older_than", older_than)
-        self.client.catalog.keep_fresh()
         return Janitor(self.client).resolve(older_than.total_seconds(), tablets)
 
     def resolve_lock(self, table: str, row: str | bytes, column: str, start_timestamp: int) -> Outcome:
@@ -342,7 +348,6 @@ class Database:
             UnknownTable, UnknownColumn: there is none such.
             StoreUnavailable: the store does not answer; asking again is harmless.
         """
-        self.client.catalog.keep_fresh()
         return Janitor(self.client).resolve_one(table, row_bytes(row), column, start_timestamp)
 
     def locks(self, limit: int | None = None) -> Iterator[FoundLock]:
@@ -380,7 +385,12 @@ class Database:
     # The end.
 
     def close(self) -> None:
-        """Close the connections; an embedded server stops with its last user. Idempotent."""
+        """Close the connections; an embedded server stops with its last user. Idempotent.
+
+        Raises:
+            StoreUnavailable: an embedded server could not write acknowledged commits to its disk: make room,
+                connect again, and see which of them are missing. Everything is closed all the same.
+        """
         self.client.close()
         self.store.close()
 
@@ -390,7 +400,8 @@ class Database:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        with own_error_first(error):
+            self.close()
 
     def __repr__(self) -> str:
         return f"<Database {self.url} namespace={self.namespace!r}>"

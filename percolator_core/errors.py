@@ -11,7 +11,7 @@
     │   └── TransactionAborted    rolled back by another client, or by a failover: run it again
     ├── LockTimeout               a reader waited too long for a live lock
     ├── CommitUndetermined        the outcome of a commit could not be learned
-    ├── SnapshotTooOld            older than the garbage collector's safe point
+    ├── SnapshotTooOld            below the safe point: garbage collection, or a drop, has passed it
     └── StoreUnavailable          the store cannot be reached, is read-only, or is out of memory
 
 Each message is one sentence that names what to do next. Not here are `TooManyBadRecords`, a PercolatorError
@@ -22,6 +22,29 @@ ValueError and TypeError for arguments that cannot be.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final, overload
+
+MOST_NAMED: Final = 200
+"""Characters of a name or a row key in a message: a name of a table, which is never longer, is whole."""
+
+
+@overload
+def abbreviated(text: str, longest: int = MOST_NAMED) -> str: ...
+
+
+@overload
+def abbreviated(text: bytes, longest: int = MOST_NAMED) -> bytes: ...
+
+
+def abbreviated(text: str | bytes, longest: int = MOST_NAMED) -> str | bytes:
+    """A name for a message, a log line or a list: cut off with ``…`` behind ``longest`` characters or bytes.
+
+    Names of columns and keys of rows have up to 64 KiB, and nobody reads a message of that size.
+    """
+    if len(text) <= longest:
+        return text
+    most = max(1, longest - 1)
+    return text[:most] + "…" if isinstance(text, str) else text[:most] + "…".encode()
 
 
 class PercolatorError(Exception):
@@ -74,12 +97,13 @@ class TransactionConflict(PercolatorError):
     ``reason`` is ``"newer commit"`` (someone committed to the cell after this snapshot),
     ``"locked"`` (someone is committing to it now), ``"table changed"`` (its definition was changed, or it was
     dropped, meanwhile), ``"rolled back"``, or ``"failed over"`` (the server where it began was replaced, and
-    may have lost what it read).
+    may have lost what it read). ``row`` and ``column`` are whole; the message abbreviates long ones.
     """
 
     def __init__(self, table: str, row: bytes, column: str, reason: str) -> None:
         super().__init__(
-            f"{table}.{column} of row {row!r}: {reason}; nothing was written, run the transaction again"
+            f"{table}.{abbreviated(column)} of row {abbreviated(repr(row))}: {reason}; nothing was written, "
+            "run the transaction again"
         )
         self.table = table
         self.row = row
@@ -99,6 +123,14 @@ class TransactionAborted(TransactionConflict):
 
 class LockTimeout(PercolatorError):
     """A reader waited too long for a live lock; the writer is slow, try again later."""
+
+    @classmethod
+    def of_cell(cls, row: bytes, column: str, seconds: float) -> LockTimeout:
+        """The error of a reader that has waited so long for one cell."""
+        return cls(
+            f"row {abbreviated(repr(row))}, column {abbreviated(column)}: another client has been committing "
+            f"for {seconds:g} s; try again later"
+        )
 
 
 class CommitUndetermined(PercolatorError):
@@ -120,7 +152,10 @@ class CommitUndetermined(PercolatorError):
 
 
 class SnapshotTooOld(PercolatorError):
-    """The snapshot lies below the garbage collector's safe point; read a newer one."""
+    """The snapshot lies below the safe point; read a newer one.
+
+    Garbage collection has passed it, or the table or a column of it was dropped, or the table was made later.
+    """
 
 
 class StoreUnavailable(PercolatorError):
@@ -130,3 +165,10 @@ class StoreUnavailable(PercolatorError):
     """
 
     executed_maybe = False
+
+
+def of_another_process(it: str) -> PercolatorError:
+    """What to raise in a forked child that goes on with something of its parent's, such as a transaction."""
+    return PercolatorError(
+        f"the {it} was begun by another process, from which this one was forked: begin one of your own here"
+    )

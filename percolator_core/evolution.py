@@ -4,27 +4,31 @@ A change is written down in the table's entry of the catalog before it begins, a
 be repeated. Whoever meets one that is under way carries it on, whatever became of who began it:
 
 1. *begin*: the entry has the change and a new version.
-2. *fence*: every tablet is given the version. From then on it refuses what is written by the old definition.
+2. *fence*: every tablet is given the version. From then on it refuses writes by the old definition.
 3. *settle*: transactions that had locks before the fence are waited for, or ended. Nothing is in flight now.
-   A table that gets tablets is *shown* to readers then, and goes on when all of them have noticed.
 4. *publish*: the entry has the new definition, and writers go on by it.
-5. *sweep*: what the change left is removed.
+5. *sweep*: data that the change left is removed.
 
-A change that cannot be made, as is found out in between, publishes the old definition. Readers are never held
-up: they read by the old definition until the new one is there, and see it within `catalog.LOOKED_AT_EVERY`.
+A change that cannot be made, as is found out in between, publishes the old definition.
+
+Readers are not held up. The timestamp of a snapshot comes with the catalog's epoch, so a snapshot reads by
+the tables as they were at its timestamp, to its end. This stays right while others change a table: no row
+moves, no name in the store is used again, and what is committed to new tablets is committed after the
+snapshot. Only a change that removes data would leave a hole. It raises the safe point first, above every
+snapshot by the old definition, so these are refused.
 """
 
 from __future__ import annotations
 
 import math
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
-from percolator_core.catalog import LOOKED_AT_EVERY, Entry
+from percolator_core.catalog import Entry, TableHandle
 from percolator_core.client import Client
-from percolator_core.errors import ConfigurationError, UnknownTable
+from percolator_core.errors import ConfigurationError, UnknownColumn, UnknownTable
 from percolator_core.janitor import FoundLock, Janitor
 from percolator_core.keys import decode_primary
 from percolator_core.model import unpack_lock
@@ -43,9 +47,6 @@ from percolator_core.store import FORMAT
 
 _Plan: TypeAlias = dict[str, Any]
 """A change as the entry has it, in types that JSON has."""
-
-READERS_FOLLOW: Final = 1.25 * LOOKED_AT_EVERY
-"""Seconds after which everybody reads by what the catalog has, also who was slow to begin."""
 
 _AT_ONCE: Final = 1000
 """Rows of a tablet that one call drops, sweeps or looks at, at most: a script holds up everybody."""
@@ -86,7 +87,6 @@ class Evolution:
                 f"table {definition.name!r} exists with {describe(entry.definition)}, not "
                 f"{describe(definition)}: drop it first, or use its definition"
             )
-        self._catalog.take_in(entry)
 
     def drop(self, name: str) -> None:
         """Remove a table with all its rows and indexes, in bounded steps. After a crash, drop it again.
@@ -120,7 +120,6 @@ class Evolution:
                 held = self._catalog.replace(
                     entry, entry.definition, pending=_plain("drop", observers=observers)
                 )
-            self._catalog.forget(name)
             if held is not None and not held.is_there:
                 self.finish(held)
                 return
@@ -205,7 +204,7 @@ class Evolution:
             self.finish(entry, sweep=False)
         elif entry.writers_version == version and not self._all_have(entry, version):
             # Entry and tablets do not agree, and nobody is about to change that: a failover lost one of both.
-            held = self._begin(entry, _plain("define", definition=to_json(entry.definition)))
+            held = self._begin(entry, _plain("mend", definition=to_json(entry.definition)))
             if held is not None:
                 self.finish(held, sweep=False)
 
@@ -233,15 +232,22 @@ class Evolution:
 
     def steps(self, entry: Entry) -> Iterator[str]:
         """Carry a change on, and tell after each step which it was."""
-        plan, definition, name = entry.pending, entry.definition, entry.definition.name
+        plan, definition = entry.pending, entry.definition
         assert plan is not None
-        self._fence(entry, self._tags(definition))
+        # Refuse snapshots older than a new table, and all that there are of one that is dropped.
+        # So where a tablet may have lost its safe point.
+        refuses = plan["kind"] in ("create", "drop", "mend")
+        least = self._client.oracle.timestamp() if refuses else 0
+        # The record is read after the entry was written: a later activation finds the entry.
+        how = {"create": "found", "mend": "mend"}.get(plan["kind"], "raise")
+        fields = () if how == "raise" else self._observer_fields(definition)
+        self._fence(entry, self._tags(definition), how, least, fields)
         yield "fence"
         if plan["kind"] == "create":
             self._publish(entry, definition)
             yield "publish"
             return
-        self._settle(entry)
+        self._settle(entry, everywhere=plan["kind"] == "drop" or bool(plan.get("sweep")))
         yield "settle"
         if plan["kind"] == "drop":
             yield from self._dropping(entry)
@@ -254,24 +260,15 @@ class Evolution:
                 raise
             self._seed(entry, new)
             yield "seed"
-            shown = self._show(entry, new)
-            if shown is None:
-                self._catalog.forget(name)
-                return
-            entry, plan = shown, shown.pending or {}
-            yield "show"
-        if plan["kind"] == "open range":
-            self._wait_for_readers(entry)
-            new = entry.definition
         else:
             new = from_json(plan["definition"])
+            self._watch_new_columns(entry, new)
         swept = (*entry.sweep, *plan.get("sweep", ()))
         held = self._publish(entry, new, swept)
         yield "publish"
         if held is not None and held.sweep and held.pending is None:
             self._sweep(held)
             yield "sweep"
-        self._catalog.forget(name)
 
     # Inside.
 
@@ -298,7 +295,6 @@ class Evolution:
             if entry.pending is None:
                 change = plan(entry.definition)
                 if change is None:
-                    self._catalog.take_in(entry)
                     return
                 held = self._begin(entry, {**change, "what": list(what)})
             if held is not None and held.pending is not None:
@@ -318,9 +314,7 @@ class Evolution:
 
     def _publish(self, entry: Entry, definition: TableDefinition, sweep: Sequence[str] = ()) -> Entry | None:
         """The entry that stands there now: with our definition, unless somebody else was here before."""
-        held = self._catalog.replace(entry, definition, entry.version, sweep=sweep)
-        self._catalog.forget(definition.name)
-        return held
+        return self._catalog.replace(entry, definition, entry.version, sweep=sweep)
 
     def _tags(self, definition: TableDefinition) -> list[bytes]:
         tag = self._store.keyspace.tag
@@ -335,17 +329,54 @@ class Evolution:
         wanted = [(b"HGET", tag + b"meta", b"version") for tag in self._tags(entry.definition)]
         return all((found or b"") == version for found in self._store.call(*wanted))
 
-    def _fence(self, entry: Entry, tags: Sequence[bytes], fields: Sequence[bytes] = ()) -> None:
+    def _fence(
+        self, entry: Entry, tags: Sequence[bytes], how: str, least: int = 0, fields: Sequence[bytes] = ()
+    ) -> None:
+        """Give the tablets the entry's version, and a safe point that is not below ``least``.
+
+        ``how`` and ``fields`` are as in fence.lua.
+        """
         # Durably: what is published then rests on it. To a new table nobody writes by an earlier definition.
         script, store = self._store.script, self._store
         call = store.call if entry.is_new else store.call_durably
-        call(*[script("fence", [tag], entry.version, *fields) for tag in tags])
+        call(*[script("fence", [tag], entry.version, least, how, *fields) for tag in tags])
 
-    def _settle(self, entry: Entry) -> None:
+    def _observer_fields(self, definition: TableDefinition) -> list[bytes]:
+        """The fields of a new tablet's meta hash, with the observers that the chain's record has by column.
+
+        So a table is observed from its first write, also if it is made again while workers run.
+        """
+        fields: list[bytes] = []
+        for column, observers in self._observers(definition).items():
+            fields += (b"o" + column, observers)
+        return fields
+
+    def _observers(self, definition: TableDefinition) -> dict[bytes, bytes]:
+        """The observers that the chain's record has, joined by commas, by encoded column."""
+        handle = TableHandle(definition, self._store)
+        found: dict[bytes, bytes] = {}
+        for column, observers in self._client.observed_columns().get(definition.name, {}).items():
+            with suppress(UnknownColumn):  # the chain means another definition, and is refused when it starts
+                found[handle.encode(column)] = ",".join(observers).encode()
+        return found
+
+    def _watch_new_columns(self, entry: Entry, new: TableDefinition) -> None:
+        """Register the observers of columns that are added, before anybody can write to them."""
+        stored = {column.stored.encode() for column in entry.definition.columns}
+        pairs: list[bytes] = []
+        for column, observers in self._observers(new).items():
+            if column not in stored:
+                pairs += (column, observers)
+        if pairs:
+            arguments: list[bytes | str | int] = ["add", b"%d" % entry.version, 0, *pairs]
+            tags, script = self._tags(entry.definition), self._store.script
+            self._store.call_durably(*[script("observe", [tag], *arguments) for tag in tags])
+
+    def _settle(self, entry: Entry, *, everywhere: bool) -> None:
         """End, or wait for, what had begun to commit before the fence.
 
-        Of a table that is dropped also those whose primary is in it, wherever their locks are: nobody could
-        tell afterwards whether they committed.
+        ``everywhere`` is for a change that removes data: also what has its primary in the table, wherever its
+        locks are. Nobody could tell afterwards whether it committed.
         """
         # Locks from before the fence have older starts. If others were quicker, newer ones may stand here.
         upto = self._client.oracle.timestamp()
@@ -353,7 +384,7 @@ class Evolution:
         janitor = Janitor(self._client)
         own = [(name, tag) for tag in tags]
         janitor.settle(lambda lock: lock.start_ts <= upto, own)
-        if not entry.is_there:
+        if everywhere:
             mine = set(tags)
 
             def has_primary_here(lock: FoundLock) -> bool:
@@ -377,7 +408,11 @@ class Evolution:
         yield "publish"
 
     def _sweep(self, entry: Entry) -> None:
-        for tag in self._tags(entry.definition):
+        # Every snapshot that has the dropped columns lies below this, for no published definition has them.
+        # In all tablets before the first cell goes, and durably, lest a failover let such a snapshot go on.
+        safe, tags = self._client.oracle.timestamp(), self._tags(entry.definition)
+        self._store.call_durably(*[self._store.script("raise_safe_point", [tag], safe) for tag in tags])
+        for tag in tags:
             bound: bytes = b"-"
             while bound:
                 columns = [name.encode() for name in entry.sweep]
@@ -386,7 +421,6 @@ class Evolution:
                 if bound == b"changed":
                     return  # by somebody who finds in the entry what is left to do
         self._catalog.replace(entry, entry.definition, entry.version)
-        self._catalog.forget(entry.definition.name)
 
     def _cut(self, definition: TableDefinition, value: bytes) -> TableDefinition:
         """The definition with a split at the value. Raises ConfigurationError if rows would have to move."""
@@ -438,28 +472,7 @@ class Evolution:
         pairs = zip(flat[::2], flat[1::2], strict=True)
         fields = [part for pair in pairs if pair[0] != b"version" for part in pair]
         added = self._tags(new)[len(old) :]
-        # With no field it would be taken for one that is only to be fenced.
-        self._fence(entry, added, fields or (b"safe", b"0"))
-
-    def _show(self, entry: Entry, new: TableDefinition) -> Entry | None:
-        """Let readers have a definition while writers are still held back; None if somebody was further."""
-        plan = {**(entry.pending or {}), "kind": "open range"}
-        held = self._catalog.replace(entry, new, entry.version, plan, entry.sweep)
-        is_shown = held is not None and held.pending is not None and held.pending["kind"] == "open range"
-        return held if is_shown and held is not None and held.version == entry.version else None
-
-    def _wait_for_readers(self, entry: Entry) -> None:
-        """Wait until nobody reads by the definition before, or somebody has waited for us.
-
-        Who reads by it does not look into new tablets. A transaction that wrote into one of them and into an
-        old one would be seen by half.
-        """
-        until = time.monotonic() + READERS_FOLLOW
-        while (left := until - time.monotonic()) > 0:
-            self._store.sleep(min(left, 0.05))
-            held = self._catalog.entry(entry.definition.name)
-            if held is None or held.raw != entry.raw:
-                return
+        self._fence(entry, added, "found", fields=fields)
 
     def _refuse_watched(self, definition: TableDefinition, column: str) -> None:
         stored = definition.by_name[column].stored.encode()

@@ -6,38 +6,32 @@ Both may run at any time, beside everything else and several at once, and may be
 from __future__ import annotations
 
 import heapq
-import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from percolator_core.client import Client
 from percolator_core.errors import LockTimeout, UnknownColumn
-from percolator_core.keys import acknowledgement
-from percolator_core.resolver import Resolver
-from percolator_core.store.packing import Command
+from percolator_core.keys import acknowledgement, decode_lock_mark, encode_lock_mark
+from percolator_core.model import start_of_lock, wall_of_lock
+from percolator_core.resolver import LockedCell, Resolver
 
 if TYPE_CHECKING:
     from percolator_core.catalog import TableHandle
-
-TOMBSTONE_GRACE: Final = 600.0
-"""Seconds for which a deletion is remembered at least.
-
-Longer than `snapshot.FRESH`, during which a snapshot takes an absent cell for one that was never there.
-"""
 
 _ROWS_PER_STEP: Final = 200
 """Rows of a tablet that one call collects: a script holds up everybody."""
 
 _LOCKS_PER_STEP: Final = 500
-"""Entries of a tablet's lock index that one command brings."""
+"""Entries of a tablet's lock index that one call walks, and locks that are settled together."""
 
-_LOCK_INDEX_ENTRY: Final = struct.Struct(">QH")
-"""In front of an entry's column and row: the start timestamp, and the bytes of the column."""
+_LOCKS_AT_ONCE: Final = 100
+"""Entries that one call is given to look up: with keys as long as they may be it stays a few MiB."""
 
+_TABLETS_AT_ONCE: Final = 1000
+"""Tablets, or pins, that are asked about in one batch, each for little."""
 
 _ACKNOWLEDGES: Final = " acknowledges "
 """Between observer and column in the name that people are given of an acknowledgement."""
@@ -75,7 +69,8 @@ class Collected:
 class FoundLock:
     """A lock as the lock index shows it.
 
-    ``wall`` (µs) is when it was written or refreshed, ``packed`` the lock itself.
+    ``wall`` (µs) is when it was written or refreshed, ``packed`` the lock itself but for the value that it
+    is to write.
     """
 
     table: str
@@ -86,6 +81,11 @@ class FoundLock:
     wall: int
     packed: bytes
 
+    @property
+    def cell(self) -> LockedCell:
+        """As the resolver takes it."""
+        return self.row, self.column, self.packed
+
 
 class Janitor:
     """Cleans one namespace."""
@@ -95,21 +95,13 @@ class Janitor:
         self._store = client.store
         self._resolver = Resolver(client)
 
-    def locks(
-        self, older_than: float | None = None, limit: int | None = None, part: Part | None = None
-    ) -> Iterator[FoundLock]:
-        """All locks, or those untouched for ``older_than`` seconds, oldest first in each tablet.
-
-        ``limit`` is how many at most of each tablet, ``part`` the tablets, None for all.
-        """
-        for table, tag in self._tablets() if part is None else self._places(part):
-            ranges = [(b"-inf", b"+inf")]
-            if older_than is not None:
-                # By the clock of the server that wrote them. What lies ahead is from before it was set back.
-                now = self._store.one(self._store.script("now", [tag]))
-                ranges = [(b"-inf", b"(%d" % (now - int(older_than * 1e6))), (b"(%d" % now, b"+inf")]
-            found = chain.from_iterable(self._locks_of(table, tag, *bounds) for bounds in ranges)
-            yield from islice(found, limit)
+    def locks(self, limit: int | None = None) -> Iterator[FoundLock]:
+        """All locks, oldest first in each tablet; ``limit`` is how many at most of each, None for all."""
+        for table, tag in self._occupied(self._tablets()):
+            walls = self._entries(tag)
+            oldest = sorted(walls, key=lambda entry: (walls[entry], entry))[:limit]
+            for step in self._look_up([(table, tag, oldest)]):
+                yield from step
 
     def oldest(self, limit: int) -> list[FoundLock]:
         """The ``limit`` oldest locks of all tablets, in a few round trips however many there are."""
@@ -117,23 +109,16 @@ class Janitor:
         asked = [(b"ZRANGE", tag + b"locks", 0, limit - 1, b"WITHSCORES") for _, tag in tablets]
         entries = [
             (float(flat[position + 1]), flat[position], table, tag)
-            for (table, tag), flat in zip(tablets, self._store.call_many(asked, 1000), strict=True)
+            for (table, tag), flat in zip(
+                tablets, self._store.call_many(asked, _TABLETS_AT_ONCE), strict=True
+            )
             for position in range(0, len(flat), 2)
         ]
-        chosen = [
-            (int(wall), table, tag, *_unpack_entry(entry))
-            for wall, entry, table, tag in heapq.nsmallest(limit, entries)
-        ]
-        # Without the values that they are to write: nobody looks at those.
-        script = self._store.script
-        found = self._store.call_many(
-            [script("held", [tag], start_ts, row, column) for _, _, tag, start_ts, column, row in chosen], 100
-        )
-        return [
-            FoundLock(table, tag, row, column, start_ts, wall, packed)
-            for (wall, table, tag, start_ts, column, row), fields in zip(chosen, found, strict=True)
-            for packed in _of_transaction(fields, start_ts)
-        ]
+        chosen: dict[tuple[str, bytes], list[bytes]] = {}
+        for _, entry, table, tag in heapq.nsmallest(limit, entries):
+            chosen.setdefault((table, tag), []).append(entry)
+        steps = self._look_up([(*place, found) for place, found in chosen.items()])
+        return sorted((lock for step in steps for lock in step), key=lambda lock: lock.wall)
 
     def resolve(self, older_than: float, part: Part | None = None) -> ResolvedLocks:
         """Settle locks untouched for ``older_than`` seconds whose transactions are over or may be ended.
@@ -141,7 +126,7 @@ class Janitor:
         Raises:
             UnknownTable, ValueError: there is no such table or tablet as ``part`` names.
         """
-        return self._resolve(self.locks(older_than, part=part))
+        return self._resolve(self._steps(self._tablets() if part is None else self._places(part), older_than))
 
     def resolve_one(self, table: str, row: bytes, column: str, start_ts: int) -> Outcome:
         """Settle one lock, by the rules for all: one whose owner may still commit is left alone.
@@ -153,13 +138,14 @@ class Janitor:
         """
         handle = self._client.catalog.table(table)
         tag = handle.tag(row)
+        entries = [encode_lock_mark(start_ts, encoded, row) for encoded in _encoded(handle, column)]
         outcome: Outcome = "gone"
-        for encoded in _encoded(handle, column):
-            for packed in self._held(tag, row, encoded, start_ts):
-                outcome = self._resolver.resolve(tag, row, encoded, packed).state
+        for step in self._look_up([(table, tag, entries)]):
+            for fate in self._resolver.resolve_all(tag, [lock.cell for lock in step]):
+                outcome = fate.state
         return outcome
 
-    def collect(self, keep: float, grace: float = TOMBSTONE_GRACE, part: Part | None = None) -> Collected:
+    def collect(self, keep: float, part: Part | None = None) -> Collected:
         """Drop versions that only snapshots older than ``keep`` seconds, and no pinned ones, could see.
 
         ``part`` names the tablets in which versions are dropped, None for all. Whatever it names, the safe
@@ -188,11 +174,10 @@ class Janitor:
         self._store.call_durably(*raised)
         observers = sorted(client.active_observers())
         versions = rows = 0
-        forget = now - int(grace * 1e6)
         for _, tag in self._tablets() if chosen is None else chosen:
             bound: bytes = b"-"
             while bound:
-                step = self._store.script("collect", [tag], bound, _ROWS_PER_STEP, forget, safe, *observers)
+                step = self._store.script("collect", [tag], bound, _ROWS_PER_STEP, safe, *observers)
                 bound, dropped, gone = self._store.one(step)
                 versions += dropped
                 rows += gone
@@ -214,7 +199,8 @@ class Janitor:
         deadline = time.monotonic() + self._client.timeouts.lock_wait
         committed = rolled_back = 0
         while True:
-            found = self._resolve(lock for lock in self._all_locks(tablets) if wanted(lock))
+            steps = self._steps(self._tablets() if tablets is None else tablets)
+            found = self._resolve([lock for lock in step if wanted(lock)] for step in steps)
             committed += found.committed
             rolled_back += found.rolled_back
             if not found.live:
@@ -226,9 +212,9 @@ class Janitor:
             self._store.sleep(0.05)
 
     def _tablets(self) -> Iterator[tuple[str, bytes]]:
-        for definition in self._client.catalog.tables():
-            for tag in self._client.catalog.table(definition.name).tags:
-                yield definition.name, tag
+        for name, handle in sorted(self._client.catalog.refresh().items()):
+            for tag in handle.tags:
+                yield name, tag
 
     def _places(self, part: Part) -> list[tuple[str, bytes]]:
         """The tablets that a part names, each once, in its order.
@@ -246,44 +232,77 @@ class Janitor:
             found.append((table, tags[number]))
         return found
 
-    def _locks_of(self, table: str, tag: bytes, least: bytes, most: bytes) -> Iterator[FoundLock]:
-        offset = 0
-        while True:
-            command = (b"ZRANGEBYSCORE", tag + b"locks", least, most, b"WITHSCORES")
-            flat = self._store.one((*command, b"LIMIT", offset, _LOCKS_PER_STEP))
-            yield from list(self._look_up(table, tag, flat))
-            if len(flat) < 2 * _LOCKS_PER_STEP:
-                break
-            # The caller may have resolved some of them; the entries that are left are now at the front.
-            left = self._store.call(*[(b"ZSCORE", tag + b"locks", entry) for entry in flat[::2]])
-            offset += sum(1 for score in left if score is not None)
+    def _occupied(self, tablets: Iterable[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        """Those of the tablets that have locks now."""
+        places = list(tablets)
+        asked = [(b"ZCARD", tag + b"locks") for _, tag in places]
+        counts = self._store.call_many(asked, _TABLETS_AT_ONCE)
+        return [place for place, count in zip(places, counts, strict=True) if count]
 
-    def _all_locks(self, tablets: Sequence[tuple[str, bytes]] | None) -> Iterator[FoundLock]:
-        """All locks, in no order, some twice; none that is there all the time is left out, whatever moves."""
-        for table, tag in self._tablets() if tablets is None else tablets:
+    def _entries(self, tag: bytes) -> dict[bytes, float]:
+        """The entries of a tablet's lock index, and their wall times."""
+        found: dict[bytes, float] = {}
+        cursor: bytes = b"0"
+        while True:
+            cursor, flat = self._store.one((b"ZSCAN", tag + b"locks", cursor, b"COUNT", _LOCKS_PER_STEP))
+            found |= zip(flat[::2], map(float, flat[1::2]), strict=True)
+            if cursor == b"0":
+                return found
+
+    def _steps(
+        self, tablets: Iterable[tuple[str, bytes]], older_than: float | None = None
+    ) -> Iterator[list[FoundLock]]:
+        """All locks, or those untouched for ``older_than`` seconds, a bounded number of one tablet at a time.
+
+        They come in no order, some twice; none that is there all the time is left out, whatever moves: so
+        the index is not walked by rank or score. The caller may settle a step before it takes the next.
+        """
+        untouched = b"" if older_than is None else b"%d" % int(older_than * 1e6)
+        for table, tag in self._occupied(tablets):
             cursor: bytes = b"0"
             while True:
-                command = (b"ZSCAN", tag + b"locks", cursor, b"COUNT", _LOCKS_PER_STEP)
-                cursor, flat = self._store.one(command)
-                yield from list(self._look_up(table, tag, flat))
+                step = self._store.script("held", [tag], "index", cursor, _LOCKS_PER_STEP, untouched)
+                cursor, entries, lists = self._store.one(step)
+                yield _found(table, tag, entries, lists)
+                yield from self._look_up([(table, tag, entries[len(lists) :])])
                 if cursor == b"0":
                     break
 
-    def _look_up(self, table: str, tag: bytes, flat: list[Any]) -> Iterator[FoundLock]:
-        for position in range(0, len(flat), 2):
-            start_ts, column, row = _unpack_entry(flat[position])
-            for packed in self._held(tag, row, column, start_ts):
-                yield FoundLock(table, tag, row, column, start_ts, int(float(flat[position + 1])), packed)
+    def _look_up(self, asked: Iterable[tuple[str, bytes, Sequence[bytes]]]) -> Iterator[list[FoundLock]]:
+        """The locks of entries of the lock index, of each tablet in the order given, in bounded steps."""
+        script = self._store.script
+        left = [one for one in asked if one[2]]
+        while left:
+            calls = [script("held", [tag], "entries", *entries[:_LOCKS_AT_ONCE]) for _, tag, entries in left]
+            rest = []
+            for (table, tag, entries), reply in zip(
+                left, self._store.call_many(calls, _LOCKS_AT_ONCE), strict=True
+            ):
+                lists = reply[2]
+                yield _found(table, tag, entries, lists)
+                if len(lists) < len(entries):
+                    rest.append((table, tag, entries[len(lists) :]))
+            left = rest
 
-    def _held(self, tag: bytes, row: bytes, column: bytes, start_ts: int) -> list[bytes]:
-        """What a transaction holds of a cell now: its lock, and its notification under way."""
-        return _of_transaction(self._store.one(_held_of(tag, row, column, start_ts)), start_ts)
-
-    def _resolve(self, locks: Iterator[FoundLock]) -> ResolvedLocks:
-        counts = {"committed": 0, "rolled back": 0, "live": 0}
-        for lock in locks:
-            counts[self._resolver.resolve(lock.tag, lock.row, lock.column, lock.packed).state] += 1
-        return ResolvedLocks(counts["committed"], counts["rolled back"], counts["live"])
+    def _resolve(self, steps: Iterable[Sequence[FoundLock]]) -> ResolvedLocks:
+        """Settle the locks of each step, which are of one tablet, together."""
+        counts = {"committed": 0, "rolled back": 0}
+        living: set[int] = set()
+        # By cell, kind and transaction: the walk may come by a lock twice, and it may be refreshed meanwhile.
+        live: set[tuple[bytes, bytes, bytes, bytes]] = set()
+        for step in steps:
+            asked = [lock for lock in step if lock.start_ts not in living]
+            if asked:
+                fates = self._resolver.resolve_all(asked[0].tag, [lock.cell for lock in asked])
+                for lock, fate in zip(asked, fates, strict=True):
+                    if fate.state == "live":
+                        living.add(lock.start_ts)
+                    else:
+                        counts[fate.state] += 1
+            live.update(
+                (lock.tag, lock.row, lock.column, lock.packed[:8]) for lock in step if lock.start_ts in living
+            )
+        return ResolvedLocks(counts["committed"], counts["rolled back"], len(live))
 
     def _resolve_up_to(self, safe: int) -> ResolvedLocks:
         """Resolve every lock that began at or below the safe point; waits for live ones."""
@@ -293,14 +312,13 @@ class Janitor:
         """The timestamps of pinned snapshots whose owners are alive; forgets the others."""
         key = self._store.keyspace.pins
         flat = self._store.one((b"ZRANGE", key, 0, -1, b"WITHSCORES"))
-        pinned = []
-        for position in range(0, len(flat), 2):
-            owner = flat[position].partition(b":")[0]
-            if self._store.one((b"EXISTS", self._client.token_of(owner))):
-                pinned.append(int(float(flat[position + 1])))
-            else:
-                self._store.one((b"ZREM", key, flat[position]))
-        return pinned
+        pins = dict(zip(flat[::2], map(float, flat[1::2]), strict=True))
+        owners = sorted({pin.partition(b":")[0] for pin in pins})
+        asked = [(b"EXISTS", self._client.token_of(owner)) for owner in owners]
+        lives = dict(zip(owners, self._store.call_many(asked, _TABLETS_AT_ONCE), strict=True))
+        dead = [pin for pin in pins if not lives[pin.partition(b":")[0]]]
+        self._store.call_many([(b"ZREM", key, pin) for pin in dead], _TABLETS_AT_ONCE)
+        return [int(at) for pin, at in pins.items() if pin not in set(dead)]
 
 
 def _encoded(handle: TableHandle, column: str) -> list[bytes]:
@@ -323,19 +341,16 @@ def _encoded(handle: TableHandle, column: str) -> list[bytes]:
     return found
 
 
-def _unpack_entry(entry: bytes) -> tuple[int, bytes, bytes]:
-    """Start timestamp, column and row of an entry of the lock index."""
-    start_ts, length = _LOCK_INDEX_ENTRY.unpack_from(entry)
-    return start_ts, entry[_LOCK_INDEX_ENTRY.size :][:length], entry[_LOCK_INDEX_ENTRY.size + length :]
-
-
-def _held_of(tag: bytes, row: bytes, column: bytes, start_ts: int) -> Command:
-    """The command that brings what a transaction may hold of a cell."""
-    return (b"HMGET", tag + b"r:" + row, b"l" + column, b"n" + start_ts.to_bytes(8, "big") + column)
-
-
-def _of_transaction(fields: Sequence[bytes | None], start_ts: int) -> list[bytes]:
-    """Those of the locks that are of that transaction."""
-    return [
-        packed for packed in fields if packed is not None and int.from_bytes(packed[1:8], "big") == start_ts
-    ]
+def _found(
+    table: str, tag: bytes, entries: Sequence[bytes], lists: Sequence[Sequence[bytes]]
+) -> list[FoundLock]:
+    """Those of the locks that stand there for the entries' own transactions."""
+    found = []
+    for entry, held in zip(entries, lists, strict=False):
+        start_ts, column, row = decode_lock_mark(entry)
+        found += [
+            FoundLock(table, tag, row, column, start_ts, wall_of_lock(packed), packed)
+            for packed in held
+            if start_of_lock(packed) == start_ts
+        ]
+    return found

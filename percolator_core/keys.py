@@ -19,11 +19,13 @@ a row key follows as it is, at the end of its key, where it cannot be mistaken f
     {ns:table:7}wake         channel a message, the observer's name, calls idle workers
     {ns}format               string the format of the data
     {ns}oracle               hash   last -> newest timestamp; limit -> high-water mark; server -> its run id
-                                    and replication id; floor -> where the last failover was
+                                    and replication id, or the history of an embedded one; floor -> where the
+                                    last failover was
     {ns}catalog              hash   table -> its entry, as JSON: definition, version, the change under way;
                                     0xFF -> how often it was changed, where versions come from
     {ns}chain                hash   digest, observers: of the chain that was activated last; beside -> digests
-                                    of those whose workers still run
+                                    of those whose workers still run; observed -> the observers of each
+                                    column by table, as JSON, which a new table's tablets are given
     {ns}activating           string who activates a chain just now; it expires
     {ns}workers              hash   worker -> its chain's digest, where and since when, as JSON
     {ns}counts               hash   ran:<obs>, failed:<obs>, ... -> how many runs, of all workers so far
@@ -40,7 +42,10 @@ from urllib.parse import quote, unquote
 from zlib import crc32
 
 MAX_NAME: Final = 200
-"""Longest table, column or namespace name, in bytes of UTF-8."""
+"""Longest table or namespace name, in bytes of UTF-8."""
+
+MAX_COLUMN: Final = 64 << 10
+"""Longest column name, in bytes of UTF-8: as a row key's, since a column may be named by one."""
 
 _INTERNAL: Final = b"\xff"
 """First byte of internal columns; no UTF-8 text starts with it, so no user column collides."""
@@ -49,8 +54,11 @@ MARKER: Final = _INTERNAL
 """The internal column that each row of a typed table has, so that a row of nothing but nulls is one."""
 
 
-_LENGTHS: Final = struct.Struct(">HH")
-"""Of table and column in an encoded address; an acknowledgement's column may be longer than a byte tells."""
+_TIMESTAMP: Final = struct.Struct(">Q")
+_LENGTH: Final = struct.Struct(">I")
+"""Of a column, in front of it: four bytes, for an acknowledgement is longer than the column that it is of."""
+
+_TAG_LENGTH: Final = struct.Struct(">H")
 
 
 class CellAddress(NamedTuple):
@@ -67,16 +75,11 @@ class CellAddress(NamedTuple):
 
 
 def encode_column(column: str) -> bytes:
-    """A user's column name as it stands in the store: UTF-8, at most 200 bytes.
+    """A user's column name as it stands in the store: UTF-8, at most 64 KiB (`MAX_COLUMN`).
 
     Raises ValueError when the name is empty, too long or not text.
     """
-    if not isinstance(column, str):
-        raise TypeError(f"a column name is str, not {type(column).__name__}")
-    encoded = column.encode()
-    if not encoded or len(encoded) > MAX_NAME:
-        raise ValueError(f"a column name has 1 to {MAX_NAME} bytes, this one has {len(encoded)}")
-    return encoded
+    return _checked("column name", column, MAX_COLUMN)
 
 
 def decode_column(column: bytes) -> str:
@@ -112,16 +115,14 @@ def encode_primary(address: CellAddress) -> bytes:
     It has the tablet's tag and not the table's name: a transaction must be judged at the very place where it
     commits, also by a client whose idea of the table is out of date.
     """
-    lengths = _LENGTHS.pack(len(address.tag), len(address.column))
-    return lengths + address.tag + address.column + address.row
+    return _TAG_LENGTH.pack(len(address.tag)) + address.tag + pack_column(address.column) + address.row
 
 
 def decode_primary(encoded: bytes) -> CellAddress:
     """The inverse of `encode_primary`."""
-    tag_length, column_length = _LENGTHS.unpack_from(encoded)
-    tag_end = _LENGTHS.size + tag_length
-    column_end = tag_end + column_length
-    return CellAddress(encoded[_LENGTHS.size : tag_end], encoded[column_end:], encoded[tag_end:column_end])
+    tag_end = _TAG_LENGTH.size + _TAG_LENGTH.unpack_from(encoded)[0]
+    column, row = unpack_column(encoded[tag_end:])
+    return CellAddress(encoded[_TAG_LENGTH.size : tag_end], row, column)
 
 
 def dirty_key(tag: bytes, observer: str) -> bytes:
@@ -139,15 +140,39 @@ def failed_key(tag: bytes, observer: str) -> bytes:
     return b"%bfailed:%b" % (tag, observer.encode())
 
 
+def pack_column(column: bytes) -> bytes:
+    """An encoded column with its length in front, as `_layout.lua` packs it where something stands behind it.
+
+    The older versions of a column, in its row's sorted set, start with this.
+    """
+    return _LENGTH.pack(len(column)) + column
+
+
+def unpack_column(packed: bytes) -> tuple[bytes, bytes]:
+    """The encoded column that `pack_column` has put in front, and what stands behind it."""
+    end = _LENGTH.size + _LENGTH.unpack_from(packed)[0]
+    return packed[_LENGTH.size : end], packed[end:]
+
+
 def encode_mark(column: bytes, row: bytes) -> bytes:
-    """A cell as a member of the dirty index; the Lua side packs the same with ``>I2``."""
-    return len(column).to_bytes(2, "big") + column + row
+    """A cell as a member of the dirty index."""
+    return pack_column(column) + row
 
 
 def decode_mark(mark: bytes) -> tuple[bytes, bytes]:
     """``(column, row)`` of a member of the dirty index."""
-    end = 2 + int.from_bytes(mark[:2], "big")
-    return mark[2:end], mark[end:]
+    return unpack_column(mark)
+
+
+def encode_lock_mark(start_ts: int, column: bytes, row: bytes) -> bytes:
+    """A lock's place in the lock index: the transaction's start timestamp, and the cell."""
+    return _TIMESTAMP.pack(start_ts) + encode_mark(column, row)
+
+
+def decode_lock_mark(mark: bytes) -> tuple[int, bytes, bytes]:
+    """``(start_ts, column, row)`` of a member of the lock index."""
+    column, row = unpack_column(mark[_TIMESTAMP.size :])
+    return _TIMESTAMP.unpack_from(mark)[0], column, row
 
 
 def tablet_of(row: bytes, tablets: int) -> int:
@@ -193,10 +218,16 @@ class Keyspace:
 
 def check_name(what: str, name: str) -> None:
     """Raises TypeError unless ``name`` is str, ValueError unless it has 1 to 200 bytes."""
+    _checked(what, name, MAX_NAME)
+
+
+def _checked(what: str, name: str, longest: int) -> bytes:
     if not isinstance(name, str):
         raise TypeError(f"a {what} is str, not {type(name).__name__}")
-    if not 1 <= len(name.encode()) <= MAX_NAME:
-        raise ValueError(f"a {what} has 1 to {MAX_NAME} bytes, this one has {len(name.encode())}")
+    encoded = name.encode()
+    if not 1 <= len(encoded) <= longest:
+        raise ValueError(f"a {what} has 1 to {longest} bytes, this one has {len(encoded)}")
+    return encoded
 
 
 def _escape(name: str) -> bytes:

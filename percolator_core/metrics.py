@@ -10,10 +10,12 @@ cells: they are counted apart. What a transaction reads of its own writes counts
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from dataclasses import dataclass, fields
+from operator import add
 from typing import Final, TypeAlias
+
+from percolator_core import process
 
 
 @dataclass(slots=True)
@@ -86,7 +88,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._ended: deque[tuple[bool, Numbers]] = deque()
-        self._lock = threading.Lock()
+        self._lock = process.Lock()
         self._sums = [0] * len(fields(Metrics))
 
     def add(self, committed: bool, numbers: Numbers) -> None:
@@ -104,6 +106,14 @@ class Tally:
 
     def _fold(self) -> None:
         with self._lock:
-            ended = [self._ended.popleft() for _ in range(len(self._ended))]
-            rows = [(*numbers, 1, committed) for committed, numbers in ended]
-            self._sums = [sum(column) for column in zip(self._sums, *rows, strict=True)]
+            rows = []
+            try:
+                while True:
+                    committed, numbers = self._ended.popleft()
+                    rows.append((*numbers, 1, committed))
+            except IndexError:
+                pass  # all are taken out, some perhaps by a signal handler
+            if rows:
+                sums = [sum(column) for column in zip(*rows, strict=True)]
+                # In a single step of the interpreter's: a signal handler may come in between any two.
+                self._sums[:] = map(add, self._sums, sums)

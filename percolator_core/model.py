@@ -110,6 +110,16 @@ def value_of(version: bytes | None) -> bytes | None:
     return None if version is None or version[KIND] else version[VALUE]
 
 
+def start_of_lock(packed: bytes) -> int:
+    """The start timestamp of the transaction that holds the lock in ``packed``."""
+    return int.from_bytes(packed[1:8], "big")
+
+
+def wall_of_lock(packed: bytes) -> int:
+    """When the lock in ``packed`` was written or refreshed, as in `Lock`."""
+    return int.from_bytes(packed[8:16], "big")
+
+
 def unpack_lock(packed: bytes) -> Lock:
     """The lock in ``packed``, without the value it carries."""
     word, wall, ttl_ms, owner_length, primary_length = _LOCK.unpack_from(packed)

@@ -76,18 +76,22 @@ class Oracle:
         return self._spares
 
     def keep_ahead(self) -> Command:
-        """The command that moves the durable mark along with the clock. Its reply is no timestamp of ours."""
-        return self._store.script("timestamp", [self._store.keyspace.oracle], 0)
+        """The command that moves the durable mark along with the clock. It gives out no timestamp."""
+        keys = self._store.keyspace
+        return self._store.script("timestamp", [keys.oracle, keys.catalog], 0)
 
     def timestamp(self) -> int:
         """A fresh timestamp, in one round trip."""
         return self.timestamp_then()[0]
 
-    def timestamp_then(self, *commands: Command) -> tuple[int, list[Any]]:
-        """A fresh timestamp and the replies to commands that run after it, in one round trip."""
+    def timestamp_then(self, *commands: Command) -> tuple[int, bytes | None, list[Any]]:
+        """A fresh timestamp, the catalog's epoch at it, and the replies to commands that run after it.
+
+        One round trip. The epoch counts the changes of the catalog, None if there was none.
+        """
         seen = self.seen
-        timestamp, replies = self._store.timestamp_then(*commands)
-        return self.accept(timestamp, seen), replies
+        timestamp, epoch, replies = self._store.timestamp_then(*commands)
+        return self.accept(timestamp, seen), epoch, replies
 
     def then_timestamp(self, *commands: Command) -> tuple[list[Any], int]:
         """The replies to commands and a timestamp given out after them, in one round trip."""

@@ -5,9 +5,9 @@ columns, too, that runs of the same observer have read after such a first read b
 same column, or by the acknowledgement: an observer that reads five columns of its own row and one of a
 thousand others would, by the table alone, seem to need one column of any row.
 
-Nothing depends on a guess. A cell that was brought is used if it could have been read just so: no lock, and a
-version below the snapshot, or none and a young snapshot. Any other is left, and read when it is asked for: no
-prefetch waits for a lock, resolves one, or fails.
+Nothing depends on a guess. A cell that was brought is used if it could have been read just so: no lock, and
+a version below the snapshot, or none and a tablet that stands. Any other is left, and read when it is asked
+for: no prefetch waits for a lock, resolves one, or fails.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class PrefetchingTransaction(Transaction):
                 for fields, position in zip(read.columns, read.positions, strict=True):
                     record[fields] = len(values[position] or b"")
             if read.extra:
-                self._bring_along(read.row, read.extra, read.brought)
+                self._bring_along(read)
 
     def _record(self, handle: TableHandle, row: bytes, trigger: Trigger) -> bool:
         """Note that a read begins with the trigger; whether it is the first one of the row."""
@@ -239,13 +239,14 @@ class PrefetchingTransaction(Transaction):
         plan = self._habits.plans.get(trigger)
         return (plan.size, plan.columns) if plan is not None and plan.size < room else (0, ())
 
-    def _bring_along(self, row: bytes, extra: Sequence[ColumnFields], found: Sequence[bytes | None]) -> None:
-        self._prefetched += len(extra)
-        versions, locks = found[::2], found[1::2]
-        young = None in versions and self._is_young()
-        for fields, version, lock in zip(extra, versions, locks, strict=True):
-            if tells(version, lock, self._limit, young):
-                self._keep(fields, row, value_of(version))
+    def _bring_along(self, read: RowRead) -> None:
+        self._prefetched += len(read.extra)
+        versions, locks = read.brought[::2], read.brought[1::2]
+        for fields, version, lock in zip(read.extra, versions, locks, strict=True):
+            if version is None:
+                fields.note_missing()
+            if tells(version, lock, self._limit, read.stands):
+                self._keep(fields, read.row, value_of(version))
 
 
 _NOTHING: Final[Mapping[bytes, Record]] = {}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
@@ -43,6 +44,13 @@ _CURSORS: Final = 2**64
 """Cursors of scans are numbers below this; Redis refuses any other."""
 
 
+_LONGEST_MARK: Final = 200
+"""Bytes of a mark that a cursor names by all of them: names of columns and keys of rows have up to 64 KiB."""
+
+_MARKS_BYTES: Final = 2_000
+"""Bytes of the marks in a cursor, at most: servers and proxies take URLs of 8 KiB."""
+
+
 class _Place(NamedTuple):
     """Where an observer's cells of one tablet are; in the order of pages."""
 
@@ -56,8 +64,8 @@ class _Position:
     """How far pages have come: a place, its scan's cursor (None when over), and marks found but not shown.
 
     A scan brings some cells more than were asked for, and goes on behind them. Where it brings all of a place
-    at once, they are in the order of their marks, and ``after`` is the last one that was shown: a cursor with
-    hundreds of marks would be too long for a URL.
+    at once, they are in the order of their marks, and ``after`` is the last one shown (see `_sorted_by`): a
+    cursor with hundreds of marks would be too long for a URL.
     """
 
     place: _Place
@@ -176,6 +184,8 @@ class Quarantine:
         ``cursor`` is that of the page before, with the same ``observer``. What a page takes depends on its
         size, and on how many tablets there are, not on how many cells. A page that is not the last one may
         be short if its cells are put back meanwhile, and a cell may come twice; none that stays is left out.
+        A page has some cells more if a cursor cannot carry them, because their columns or rows have long
+        names.
 
         Raises:
             ValueError: the limit is below 1, or the cursor is none.
@@ -220,6 +230,13 @@ class Quarantine:
         return DirtyIndex(self._db.client, watched)
 
 
+def _sorted_by(mark: bytes) -> bytes:
+    """The mark, or of a long one its beginning and a digest, which a cursor can carry."""
+    if len(mark) <= _LONGEST_MARK:
+        return mark
+    return mark[:_LONGEST_MARK] + hashlib.sha1(mark, usedforsecurity=False).digest()
+
+
 class _Pages:
     """Goes through all places, a page at a time; ``cursor`` is where it stopped."""
 
@@ -248,14 +265,22 @@ class _Pages:
             found += [self._cell(position.place, mark, record) for mark, record in new[:room]]
             if len(new) > room:
                 if is_whole:
-                    position.scan, position.after = _BEGIN, new[room - 1][0] if room else b""
-                else:
+                    position.scan, position.after = _BEGIN, _sorted_by(new[room - 1][0]) if room else b""
+                elif sum(len(mark) for mark, _ in new[room:]) <= _MARKS_BYTES:
                     position.marks = [mark for mark, _ in new[room:]] + position.marks
-                self.cursor = position.pack()
+                else:
+                    found += [self._cell(position.place, mark, record) for mark, record in new[room:]]
+                    if position.scan is None and not position.marks:
+                        position = self._following(position)
+                self.cursor = None if position is None else position.pack()
                 break
             if position.scan is None and not position.marks:
-                position = self._start(bisect_left(self._places, position.place) + 1)
+                position = self._following(position)
         return found
+
+    def _following(self, position: _Position) -> _Position | None:
+        """The beginning of the next place where there are cells."""
+        return self._start(bisect_left(self._places, position.place) + 1)
 
     def _start(self, at: int) -> _Position | None:
         """The beginning of the first place from a number on where there are cells."""
@@ -283,8 +308,9 @@ class _Pages:
         cursor, flat = self._store.one((b"HSCAN", key, began, b"COUNT", wanted))
         position.scan, position.after = None if cursor == _BEGIN else cursor, b""
         # Cells that have become many meanwhile come in parts, and those behind this one are shown again.
-        found = sorted(pair for pair in zip(flat[::2], flat[1::2], strict=True) if pair[0] > after)
-        return found, began == cursor == _BEGIN
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        found = sorted((_sorted_by(mark), mark, record) for mark, record in pairs)
+        return [one[1:] for one in found if one[0] > after], began == cursor == _BEGIN
 
     def _cell(self, place: _Place, mark: bytes, record: bytes) -> FailedCell:
         return self._index.failed_cell(place.table, place.observer, mark, record)

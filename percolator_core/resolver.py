@@ -8,13 +8,13 @@ rolled back here, which leaves a tombstone.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 from percolator_core.client import Client
 from percolator_core.keys import decode_primary
-from percolator_core.model import Lock, unpack_lock
+from percolator_core.model import Lock, start_of_lock, unpack_lock
 from percolator_core.store.packing import Command
 
 
@@ -25,6 +25,10 @@ class Fate:
     state: Literal["committed", "rolled back", "live"]
     commit_ts: int = 0
     wait: float = 0.0
+
+
+LockedCell: TypeAlias = tuple[bytes, bytes, bytes]
+"""Row and column of a cell, and the lock in it, which may be cut in front of its value."""
 
 
 class Resolver:
@@ -38,50 +42,72 @@ class Resolver:
 
     def resolve(self, tag: bytes, row: bytes, column: bytes, packed_lock: bytes) -> Fate:
         """Settle one lock if its transaction is over, or can be ended; returns the transaction's fate."""
-        lock = unpack_lock(packed_lock)
-        fate = self.fate(lock)
-        if fate.state != "live":
-            self._client.store.one(
-                settling(self._client, fate, lock.start_ts, [tag], [1, row, column, lock.kind])
-            )
+        (fate,) = self.resolve_all(tag, [(row, column, packed_lock)])
         return fate
+
+    def resolve_all(self, tag: bytes, cells: Sequence[LockedCell]) -> list[Fate]:
+        """Settle locks of one tablet, as many as a call may commit; returns the fates of their transactions.
+
+        Those of one transaction are settled by one call. A lock that is gone by then, or has given way to
+        another transaction's, is passed over there.
+        """
+        starts = [start_of_lock(packed) for _, _, packed in cells]
+        one_each = {start: packed for start, (_, _, packed) in zip(starts, cells, strict=True)}
+        fates = self.fates(map(unpack_lock, one_each.values()))
+        over: dict[int, list[bytes | int]] = {start: [] for start in fates if fates[start].state != "live"}
+        for start, (row, column, packed) in zip(starts, cells, strict=True):
+            if start in over:
+                over[start] += (1, row, column, packed[0])
+        client = self._client
+        if over:
+            client.store.call(
+                *[settling(client, fates[start_ts], start_ts, [tag], flat) for start_ts, flat in over.items()]
+            )
+        return [fates[start] for start in starts]
 
     def fate(self, lock: Lock) -> Fate:
         """The fate of the transaction that holds the lock; rolls it back when it may."""
-        known = self._decided.get(lock.start_ts)
-        if known is not None:
-            return known
-        fate = self._ask(lock, "alive")
-        if fate.state == "live":
-            token = self._client.token_of(lock.owner)
-            if not self._client.store.one((b"EXISTS", token)):
-                fate = self._ask(lock, "dead")
-        if fate.state != "live":
-            self._decided[lock.start_ts] = fate
-        return fate
+        return self.fates([lock])[lock.start_ts]
 
-    def _ask(self, lock: Lock, owner_is: str) -> Fate:
-        client = self._client
-        primary = decode_primary(lock.primary)
+    def fates(self, locks: Iterable[Lock]) -> dict[int, Fate]:
+        """The fates of the transactions that hold the locks, by start timestamp; rolls back those it may.
+
+        Each is asked for once, and all of them together.
+        """
+        by_transaction = {lock.start_ts: lock for lock in locks}
+        found = {start: fate for start in by_transaction if (fate := self._decided.get(start)) is not None}
+        found |= self._ask([lock for start, lock in by_transaction.items() if start not in found], "alive")
+        live = [lock for start, lock in by_transaction.items() if found[start].state == "live"]
+        owners = sorted({lock.owner for lock in live})
+        if owners:
+            client = self._client
+            tokens = client.store.call(*[(b"EXISTS", client.token_of(owner)) for owner in owners])
+            gone = {owner for owner, there in zip(owners, tokens, strict=True) if not there}
+            found |= self._ask([lock for lock in live if lock.owner in gone], "dead")
+        self._decided.update((start, fate) for start, fate in found.items() if fate.state != "live")
+        return found
+
+    def _ask(self, locks: Sequence[Lock], owner_is: str) -> dict[int, Fate]:
+        if not locks:
+            return {}
         # Durably: what was decided here must not come out otherwise after a failover.
-        (reply,) = client.store.call_durably(
-            client.store.script(
-                "resolve_primary",
-                [primary.tag],
-                lock.start_ts,
-                primary.row,
-                primary.column,
-                owner_is,
-                lock.wall,
-                lock.ttl_ms,
-            )
-        )
-        state = reply[0].decode()
-        if state == "committed":
-            return Fate("committed", commit_ts=reply[1])
-        if state == "live":
-            return Fate("live", wait=reply[1] / 1000)
-        return Fate("rolled back")
+        asked = [self._question(lock, owner_is) for lock in locks]
+        replies = self._client.store.call_durably(*asked)
+        return {lock.start_ts: _fate(reply) for lock, reply in zip(locks, replies, strict=True)}
+
+    def _question(self, lock: Lock, owner_is: str) -> Command:
+        primary = decode_primary(lock.primary)
+        about = lock.start_ts, primary.row, primary.column, owner_is, lock.wall, lock.ttl_ms
+        return self._client.store.script("resolve_primary", [primary.tag], *about)
+
+
+def _fate(reply: list[Any]) -> Fate:
+    state = reply[0].decode()
+    if state == "committed":
+        return Fate("committed", commit_ts=reply[1])
+    if state == "live":
+        return Fate("live", wait=reply[1] / 1000)
+    return Fate("rolled back")
 
 
 class Patience:

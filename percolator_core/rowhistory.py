@@ -20,6 +20,7 @@ from percolator_core.database import Database
 from percolator_core.errors import SnapshotTooOld
 from percolator_core.keys import is_internal
 from percolator_core.model import VERSION_HEADER, VERSION_MARK, Version, row_bytes, unpack_version
+from percolator_core.rowread import stands
 
 LARGEST: Final = 4 << 20
 """Bytes of a value that is still read."""
@@ -103,18 +104,17 @@ def row_history(
 
     Raises:
         UnknownTable, UnknownColumn: no such table or column.
-        SnapshotTooOld: garbage collection has passed that time.
+        SnapshotTooOld: garbage collection has passed that time, or the table was dropped or made since.
         StoreUnavailable: the store does not answer.
         ValueError: the row is no key of the table.
     """
-    db.catalog.keep_fresh()
-    handle, key = db.catalog.table(table), row_bytes(row)
-    tag, moment = handle.tag(key), at if at is not None else db.timestamp()
-    safe = db.store.one((b"HGET", tag + b"meta", b"safe"))
-    if at is not None and at < int(safe or 0):
+    snapshot = db.snapshot(at)
+    handle, key, moment = snapshot.handle_of(table), row_bytes(row), snapshot.start_timestamp
+    tag = handle.tag(key)
+    if not stands(db.store.one(handle.standing(key)), moment):
         raise SnapshotTooOld(
-            f"{table} as of {at} is not known any more: garbage collection keeps what was there from "
-            f"{int(safe)} on"
+            f"{table} as of {moment} is not known any more: garbage collection has passed that time, or the "
+            "table was dropped or made since"
         )
     names = _names(db, handle, key, columns)
     if after is not None:
@@ -127,6 +127,16 @@ def row_history(
         asked = db.store.script("history", [tag], key, handle.marker.encoded, versions)
         marker = tuple(map(unpack_version, db.store.one(asked)))
     return RowHistory(moment, cells, shown[-1].name if rest else None, marker)
+
+
+def columns_of(db: Database, table: str, row: str | bytes) -> list[str]:
+    """The columns of a row that `row_history` has cells of, in its order.
+
+    Raises:
+        UnknownTable, StoreUnavailable: there is no such table, or the store does not answer.
+        ValueError: the row is no key of the table.
+    """
+    return _names(db, db.catalog.table(table), row_bytes(row), None)
 
 
 def seen_at(versions: Sequence[Version], at: int) -> Version | None:

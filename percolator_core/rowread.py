@@ -12,22 +12,34 @@ UNREAD: Final[Any] = object()
 """In place of a value: the cell has to be read. None is a value, too: the cell does not exist."""
 
 
-def tells(version: bytes | None, lock: bytes | None, limit: bytes, young: bool | None) -> bool:
+def tells(version: bytes | None, lock: bytes | None, limit: bytes, stands: bool) -> bool:
     """Whether a cell's newest version and its lock tell what a snapshot has of it (paper, figure 6).
 
-    ``limit`` is the snapshot's start as versions have theirs, ``young`` whether absence is an answer. A lock
-    may still commit below the snapshot, and a version above it hides an older one: then the store is asked.
+    ``limit`` is the snapshot's start as versions have theirs. ``stands`` is True if the tablet's standing was
+    asked for behind the read, and makes absence an answer. A lock may still commit below the snapshot, and a
+    version above it hides an older one: then the store is asked.
     """
-    return lock is None and (bool(young) if version is None else version < limit)
+    return lock is None and (stands if version is None else version < limit)
+
+
+def stands(standing: Sequence[bytes | None], at: int) -> bool:
+    """Whether a tablet has all that a snapshot may see of it.
+
+    ``standing`` is the reply to one of `TableHandle.standings`. The tablet must have a version, or its table
+    was dropped, and no safe point above the snapshot, or what is missing may have been removed.
+    """
+    version, safe = standing
+    return version is not None and at >= int(safe or 0)
 
 
 class RowRead:
     """Cells of one row that one command brings: those asked for, and ``extra`` ones beside them.
 
-    ``positions`` tells where in the caller's list the value of each of the ``columns`` belongs.
+    ``positions`` tells where in the caller's list the value of each of the ``columns`` belongs; ``stands`` is
+    True if a missing cell is an answer.
     """
 
-    __slots__ = ("brought", "columns", "extra", "handle", "positions", "row")
+    __slots__ = ("brought", "columns", "extra", "handle", "positions", "row", "stands")
 
     def __init__(self, handle: TableHandle, row: bytes) -> None:
         self.handle = handle
@@ -37,6 +49,12 @@ class RowRead:
         self.extra: Sequence[ColumnFields] = ()
         self.brought: Sequence[bytes | None] = ()
         """What the store has of the extra ones: version and lock of each."""
+        self.stands = False
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether a cell is likely to be missing, so that the tablet's standing is worth asking for."""
+        return any(one.sparse for one in self.columns) or any(one.sparse for one in self.extra)
 
     def command(self) -> Command:
         """The command that brings them, version and lock of each."""

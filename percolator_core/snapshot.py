@@ -4,21 +4,34 @@ The newest version of a cell and its lock stand side by side in the row's hash, 
 ``HMGET`` and no script: no lock, newest version below the snapshot. Everything else takes the slow path: an
 older version, or a lock that may still commit below the snapshot and is therefore waited for or resolved.
 
+A cell that is missing proves nothing by itself: garbage collection forgets deletions, and tables are
+dropped. It is an answer if the tablet *stands*, which is asked behind the read: the tablet has a version, and
+no safe point above the snapshot. For a column that rows often lack, the request goes along with the read.
+
+A snapshot reads by the tables as they were at its timestamp, which comes with the catalog's epoch.
+
 Many cells are read in steps of bounded size; cells of one row that are asked for together share a command.
 """
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from time import monotonic
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
-from percolator_core.catalog import ColumnFields, TableHandle
+from percolator_core import process
+from percolator_core.catalog import CHANGED, ColumnFields, TableHandle, Tables
 from percolator_core.client import Client
-from percolator_core.errors import LockTimeout, SnapshotTooOld, StoreUnavailable
+from percolator_core.errors import (
+    LockTimeout,
+    PercolatorError,
+    SnapshotTooOld,
+    TransactionConflict,
+    of_another_process,
+)
 from percolator_core.keys import decode_column
 from percolator_core.model import (
     KIND,
@@ -31,7 +44,7 @@ from percolator_core.model import (
     unpack_version,
 )
 from percolator_core.resolver import Patience, Resolver
-from percolator_core.rowread import UNREAD, RowRead, tells
+from percolator_core.rowread import UNREAD, RowRead, stands, tells
 from percolator_core.store import is_being_ended
 from percolator_core.store.packing import Command
 from percolator_core.tables.operations import TypedReads
@@ -46,13 +59,6 @@ from percolator_core.tabletscan import (
     settled_row,
 )
 
-FRESH: Final = 300.0
-"""Seconds after its begin during which a snapshot may take an absent cell for one that never was.
-
-Garbage collection keeps the mark of a deletion for longer (`TOMBSTONE_GRACE`), so for a young snapshot an
-absent cell was absent. An older one asks the store whether the safe point has passed it.
-"""
-
 CELLS_AT_ONCE: Final = 1000
 BYTES_AT_ONCE: Final = 8 << 20
 """Bounds of one step of reading many cells. The bytes can only be guessed, from the step before."""
@@ -60,7 +66,8 @@ BYTES_AT_ONCE: Final = 8 << 20
 _FIRST_STEP: Final = 500
 """Cells of the first step: nothing is known yet of their size."""
 
-_LONG_AGO: Final = (float("-inf"), float("-inf"))
+_Cell: TypeAlias = tuple[TableHandle, bytes, str]
+"""A cell that is read: its table, row and column."""
 
 
 class _Found(NamedTuple):
@@ -78,9 +85,11 @@ class Snapshot(TypedReads):
 
     __slots__ = (
         "_client",
+        "_handles",
         "_limit",
         "_operations",
         "_pin",
+        "_process",
         "_requests",
         "_resolver",
         "_round_trips",
@@ -88,21 +97,27 @@ class Snapshot(TypedReads):
         "_scans",
         "_sent",
         "_start_ts",
-        "_started",
     )
 
-    def __init__(self, client: Client, start_ts: int | None = None, *, fresh: bool = True) -> None:
-        """``fresh`` is False for a snapshot of the past, ``start_ts`` None to fix it at the first read."""
+    def __init__(self, client: Client, start_ts: int | None = None) -> None:
+        """``start_ts`` is None to fix the snapshot at the first read, or the first use of its timestamp."""
         self._client = client
+        catalog = client.catalog
+        if start_ts is not None:
+            catalog.look()  # the timestamp may be younger than the last look
+        elif monotonic() >= catalog.due:
+            catalog.keep_fresh()
+        self._handles: Tables = catalog.handles
+        self._process = process.pid
         self._start_ts = start_ts
         self._limit = b"" if start_ts is None else pack_timestamp(start_ts)
         """The start timestamp as versions have theirs: a version below it compares as less."""
-        self._started = _clocks() if fresh and start_ts is not None else _LONG_AGO
         self._pin = b""
         self._resolver: Resolver | None = None
         self._round_trips = self._requests = self._operations = self._sent = self._scans = self._scanned = 0
 
     def __enter__(self) -> Self:
+        self._must_be_of_this_process()
         client = self._client
         # The owner in front ties the pin to our liveness token: that of a dead client does not count.
         self._pin = client.owner() + b":" + uuid.uuid4().bytes
@@ -116,16 +131,23 @@ class Snapshot(TypedReads):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._process != process.pid:
+            return  # the pin is the parent's
         if is_being_ended():
             self._let_go()
-        else:
+            return
+        try:
             self._client.store.one((b"ZREM", self._client.store.keyspace.pins, self._pin))
+        except PercolatorError:
+            if error is None:
+                raise
+            # The block's own error says more. The pin goes with our liveness token.
 
     def _let_go(self) -> None:
         """Unpin it without waiting: a pin that stays holds collection back as long as the client lives."""
         try:
             self._client.store.defer((b"ZREM", self._client.store.keyspace.pins, self._pin))
-        except StoreUnavailable:
+        except PercolatorError:
             pass
 
     @property
@@ -143,7 +165,9 @@ class Snapshot(TypedReads):
         Raises:
             UnknownTable, UnknownColumn: no such table, or a notify-only column.
             LockTimeout: another client has been committing to the cell for too long; try again later.
-            SnapshotTooOld: garbage collection has passed this snapshot; begin a new one.
+            SnapshotTooOld: garbage collection has passed this snapshot, or its table or a column was dropped
+            since; begin a new one.
+            TransactionConflict: the table was changed when the transaction began to read; run it again.
             StoreUnavailable: the store does not answer.
         """
         return self._read_cells([(table, row, column)])[0]
@@ -152,9 +176,10 @@ class Snapshot(TypedReads):
         """The cells of a row that exist, by column; all columns, or those named.
 
         Raises:
-            UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld, StoreUnavailable: as `get`.
+            UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld: as `get`.
+            TransactionConflict, StoreUnavailable: as `get`.
         """
-        handle = self._client.catalog.handles[table]
+        handle = self._handles[table]
         if columns is None and handle.is_typed:
             columns = handle.columns
         if columns is None:
@@ -197,7 +222,7 @@ class Snapshot(TypedReads):
         """
         if limit is not None:
             check_limit(limit, 0)
-        handle = self._client.catalog.handles[table]
+        handle = self._fixed()[table]
         low, high = scan_bounds(start, stop, prefix)
         if (high is not None and low >= high) or limit == 0:
             return iter(())
@@ -261,16 +286,11 @@ class Snapshot(TypedReads):
 
     def take_batches(self, selects: Sequence[TabletSelect]) -> list[Batch]:
         """The next step of each select, in one round trip."""
+        self._must_be_of_this_process()
         commands = [select.command(self.start_timestamp) for select in selects]
         self._round_trips += 1
-        # Of a table that is dropped meanwhile rows are missing: what is left of it is no answer.
-        catalog = self._client.catalog
-        *replies, epoch = self._client.store.exchange([*commands, catalog.epoch_command]).result()
-        catalog.notice(epoch)
-        for name in {select.table for select in selects}:
-            catalog.table(name)
         batches = []
-        for select, reply in zip(selects, replies, strict=True):
+        for select, reply in zip(selects, self._client.store.exchange(commands).result(), strict=True):
             if reply[0] == b"too old":
                 raise self._too_old()
             batch = select.take(reply)
@@ -281,23 +301,26 @@ class Snapshot(TypedReads):
 
     # Inside.
 
+    def _fixed(self) -> Tables:
+        """The tables as they were at the snapshot's timestamp; fixes the snapshot if no read has."""
+        self.start_timestamp  # noqa: B018 - its first use fixes the snapshot
+        return self._handles
+
+    def _must_be_of_this_process(self) -> None:
+        """Two sides of a fork that both went on would be two transactions with one start."""
+        if self._process != process.pid:
+            raise of_another_process("transaction or snapshot")
+
     def _fix(self, timestamp: int) -> None:
         self._start_ts = timestamp
         self._limit = pack_timestamp(timestamp)
 
-    def _is_young(self) -> bool:
-        # By both clocks: the monotonic one stands still while the machine sleeps, the other may be set back.
-        # And by the newest timestamp: deletions are forgotten by the server's clock, which may be set, too.
-        (steady, wall), (steady_then, wall_then) = _clocks(), self._started
-        passed = self._client.oracle.seen - (self._start_ts or 0)
-        return steady - steady_then < FRESH and abs(wall - wall_then) < FRESH and passed < FRESH * 1e6
-
     def _read_cells(self, wanted: Iterable[tuple[str, str | bytes, str]]) -> list[bytes | None]:
         """The values of any number of cells, in steps that neither we nor the store choke on."""
-        handles, known = self._client.catalog.handles, self._known
+        handles, known = self._handles, self._known
         values: list[bytes | None] = []
         reads: dict[tuple[TableHandle, bytes], RowRead] = {}
-        missing, size = 0, _FIRST_STEP
+        missing, size, names = 0, _FIRST_STEP, 0
         for table, row, column in wanted:
             handle = handles[table]
             fields = handle.columns[column]
@@ -310,13 +333,15 @@ class Snapshot(TypedReads):
                 read.columns.append(fields)
                 read.positions.append(len(values))
                 missing += 1
+                names += fields.names_bytes
                 value = None
             values.append(value)
-            if missing == size:
+            if missing >= size or names > BYTES_AT_ONCE:
                 self._fetch(list(reads.values()), values)
                 brought = sum([len(values[one] or b"") for read in reads.values() for one in read.positions])
                 size = max(1, min(CELLS_AT_ONCE, BYTES_AT_ONCE * missing // (brought + 1)))
-                reads, missing = {}, 0
+                reads, missing, names = {}, 0, 0
+                handles = self._handles  # the first step may have met a change
         if reads:
             self._fetch(list(reads.values()), values)
         return values
@@ -327,19 +352,23 @@ class Snapshot(TypedReads):
 
     def _fetch(self, reads: Sequence[RowRead], values: list[bytes | None]) -> None:
         """Read what is asked for into its places; put into ``brought`` what the store has of extra cells."""
-        replies = self._ask([read.command() for read in reads])
+        sparse = {read: read.handle.standing(read.row) for read in reads if read.is_sparse}
+        cells = ((read.handle, read.row, read.columns[0].name) for read in reads)
+        replies, standings = self._ask([read.command() for read in reads], cells, sparse.values())
         limit = self._limit
-        young: bool | None = None
         unsettled: list[tuple[RowRead, ColumnFields, int]] = []
         for read, found in zip(reads, replies, strict=True):
             self._operations += len(read.columns)
+            read.stands = read in sparse and standings[sparse[read]]
             pairs = iter(found)
             for fields, position, version, lock in zip(
                 read.columns, read.positions, pairs, pairs, strict=False
             ):
-                if version is None and young is None:
-                    young = self._is_young()
-                if not tells(version, lock, limit, young):
+                if version is None:
+                    fields.note_missing()
+                elif fields.sparse:
+                    fields.sparse -= 1
+                if not tells(version, lock, limit, read.stands):
                     unsettled.append((read, fields, position))
                 elif version is not None and not version[KIND]:
                     values[position] = version[VALUE]
@@ -352,28 +381,36 @@ class Snapshot(TypedReads):
     ) -> None:
         """Read cells of which the newest version and the lock do not tell the value."""
         located = [(read.handle.tag(read.row), read.row, fields.encoded) for read, fields, _ in unsettled]
-        replies = self._ask([self._slow_read(*where) for where in located])
+        replies, _ = self._ask([self._slow_read(*where) for where in located])
         for where, (_, _, position), reply in zip(located, unsettled, replies, strict=True):
             found = self._found(reply)
             values[position] = _value(found.version if found.lock is None else self._read_slowly(*where))
 
     def _whole_row(self, handle: TableHandle, row: bytes) -> dict[str, bytes]:
         """All cells of a row: as they are now, if that tells what they were."""
-        if self._start_ts is None or self._is_young():
-            cells = self._row_as_it_is(handle, row)
-            if cells is not None:
-                return cells
+        cells = self._row_as_it_is(handle, row)
+        if cells is not None:
+            return cells
         # A scan of one row: the bounds are the row key and the least key above it.
         for _, found in self._scan_store(handle, row, row + b"\0", None, 1, False):
             return found
         return {}
 
     def _row_as_it_is(self, handle: TableHandle, row: bytes) -> dict[str, bytes] | None:
-        """The cells of a row, None if one of them has a lock or a version above the snapshot."""
+        """The cells of a row; None if the newest versions do not tell them.
+
+        So it is if the tablet does not stand, or a cell has a lock or a version above the snapshot.
+        """
+        self._must_be_of_this_process()
         self._round_trips += 1
         self._scans += 1
-        command = (b"HGETALL", handle.row_key(row))
-        flat = self._first_read((command,))[0] if self._start_ts is None else self._client.store.one(command)
+        commands = (b"HGETALL", handle.row_key(row)), handle.standing(row)
+        if self._start_ts is None:
+            flat, standing = self._first_read(commands, ((handle, row, "*"),))
+        else:
+            flat, standing = self._client.store.call(*commands)
+        if not stands(standing, self.start_timestamp):
+            return None
         limit = self._limit
         fields = iter(flat)
         for field, version in zip(fields, fields, strict=True):
@@ -384,27 +421,67 @@ class Snapshot(TypedReads):
         self._scanned += len(cells)
         return cells
 
-    def _ask(self, commands: Sequence[Command]) -> list[Any]:
-        """The replies to reads; the first ones fix the snapshot."""
+    def _ask(
+        self, commands: Sequence[Command], cells: Iterable[_Cell] = (), standings: Iterable[bytes] = ()
+    ) -> tuple[list[Any], dict[bytes, bool]]:
+        """The replies to reads of some cells, and by request for a standing whether the tablet stands.
+
+        The first ones fix the snapshot.
+        """
+        self._must_be_of_this_process()
         self._sent += len(commands)
         self._requests += 1
+        # Behind the reads: a tablet that stands then has stood all the time.
+        asked = list(dict.fromkeys(standings))
+        whole = [*commands, *asked] if asked else commands
         if self._start_ts is None:
-            return self._first_read(commands)
-        return self._client.store.exchange(commands).result()
+            replies = self._first_read(whole, cells)
+        else:
+            replies = self._client.store.exchange(whole).result()
+        if not asked:
+            return replies, {}
+        at, count = self.start_timestamp, len(commands)
+        return replies[:count], {
+            one: stands(reply, at) for one, reply in zip(asked, replies[count:], strict=True)
+        }
 
-    def _first_read(self, commands: Sequence[Any]) -> list[Any]:
+    def _first_read(self, commands: Sequence[Any], cells: Iterable[_Cell] = ()) -> list[Any]:
         """The read that fixes the snapshot carries the request for its timestamp in front of it."""
-        asked = _clocks()  # before: a snapshot must never seem younger than it is
-        timestamp, found = self._client.oracle.timestamp_then(*commands)
+        self._must_be_of_this_process()
+        timestamp, epoch, found = self._client.oracle.timestamp_then(*commands)
+        if epoch != self._handles.epoch:
+            timestamp = self._follow(timestamp, epoch, tuple(cells))
         self._fix(timestamp)
-        self._started = asked
         return found
 
-    def _judge(
-        self, tag: bytes, row: bytes, column: bytes, version: bytes | None, lock: bytes | None
+    def _follow(self, timestamp: int, epoch: bytes | None, cells: Sequence[_Cell]) -> int:
+        """Take the tables as they were at the snapshot's timestamp: some were changed since the last look.
+
+        Returns the timestamp, or a newer one where no cell was read at it.
+
+        Raises:
+            TransactionConflict: the cells were read by another definition of their table.
+        """
+        while True:
+            tables = self._handles = self._client.catalog.refresh()
+            for handle, row, column in cells:
+                if tables.get(handle.name) is not handle or tables.epoch != epoch:
+                    raise TransactionConflict(handle.name, row, column, CHANGED)
+            if tables.epoch == epoch:
+                return timestamp
+            timestamp, epoch, _ = self._client.oracle.timestamp_then()
+
+    def _judge(  # noqa: PLR0917
+        self,
+        tag: bytes,
+        row: bytes,
+        column: bytes,
+        version: bytes | None,
+        lock: bytes | None,
+        stands: bool = False,
     ) -> Version | None:
         """The visible version, from the newest one and the lock if they settle it, else from the store."""
-        if tells(version, lock, self._limit, version is None and self._is_young()):
+        if tells(version, lock, self._limit, stands):
             return None if version is None else unpack_version(version)
         return self._read_slowly(tag, row, column)
 
@@ -422,7 +499,7 @@ class Snapshot(TypedReads):
     def _read_slowly(self, tag: bytes, row: bytes, column: bytes) -> Version | None:
         patience = Patience(self._client)
         while True:
-            (reply,) = self._ask([self._slow_read(tag, row, column)])
+            (reply,), _ = self._ask([self._slow_read(tag, row, column)])
             found = self._found(reply)
             if found.lock is None:
                 return found.version
@@ -434,15 +511,12 @@ class Snapshot(TypedReads):
         if self._resolver is None:
             self._resolver = Resolver(self._client)
         if self._resolver.resolve(tag, row, column, lock).state == "live" and not patience.wait():
-            raise LockTimeout(
-                f"row {row!r}, column {decode_column(column)}: another client has been committing for "
-                f"{self._client.timeouts.lock_wait:g} s; try again later"
-            )
+            raise LockTimeout.of_cell(row, decode_column(column), self._client.timeouts.lock_wait)
 
     def _too_old(self) -> SnapshotTooOld:
         return SnapshotTooOld(
-            f"the snapshot at {self._start_ts} lies below the safe point of garbage collection: "
-            "begin a newer one"
+            f"the snapshot at {self._start_ts} lies below the safe point: garbage collection has passed it, "
+            "or the table or a column of it was dropped, or the table was made, since; begin a newer one"
         )
 
     def _scan_store(  # noqa: PLR0917
@@ -469,6 +543,7 @@ class Snapshot(TypedReads):
 
     def _take_steps(self, scans: Sequence[TabletScan]) -> None:
         """The next step of each, in one round trip."""
+        self._must_be_of_this_process()
         commands = [scan.command(self.start_timestamp) for scan in scans]
         self._round_trips += 1
         for scan, reply in zip(scans, self._client.store.exchange(commands).result(), strict=True):
@@ -480,7 +555,3 @@ class Snapshot(TypedReads):
 
 def _value(version: Version | None) -> bytes | None:
     return None if version is None else version.value
-
-
-def _clocks() -> tuple[float, float]:
-    return time.monotonic(), time.time()

@@ -20,6 +20,7 @@ from percolator_core.notifications.activation import LiveWorker, live_workers
 from percolator_core.notifications.counts import RunCounts, run_counts
 from percolator_core.observers import Chain
 from percolator_core.schema.definition import TableDefinition
+from percolator_core.store.eviction import refuse_eviction
 from percolator_core.store.packing import Command
 
 _BATCH: Final = 5_000
@@ -157,7 +158,7 @@ def status(db: Database, chain: Chain | None = None) -> Status:
     few round trips, however many rows there are.
 
     Raises:
-        StoreUnavailable: the store does not answer.
+        StoreUnavailable: the store does not answer, or one of its servers evicts keys or has done so.
     """
     definitions = db.tables()
     registered = _registered(db, definitions)
@@ -168,6 +169,8 @@ def status(db: Database, chain: Chain | None = None) -> Status:
         else []
     )
     facts = db.store.all_facts()
+    for one in facts:  # of a cluster, also those that this client has no connection to
+        refuse_eviction(one, db.url)
     limits = [one.maxmemory for one in facts]
     now = db.store.now()
     return Status(
@@ -224,7 +227,6 @@ def tablets(db: Database, table: str, chain: Chain | None = None) -> list[Tablet
         UnknownTable: there is no such table.
         StoreUnavailable: the store does not answer.
     """
-    db.catalog.keep_fresh()
     handle = db.catalog.table(table)
     observed = merge_observed(
         _registered(db, [handle.definition]), chain.observed if chain is not None else {}

@@ -126,7 +126,7 @@ class TabletScan:
         cells: dict[str, bytes] = {}
         for column, version in zip(self._columns, flat[::2], strict=True):
             if type(version) is list:
-                self._add(cells, row, column.encoded, version)
+                self._add(cells, row, column.name, column.encoded, version)
             elif version is not None and not version[KIND]:
                 cells[column.name] = version[VALUE]
         return cells
@@ -136,17 +136,19 @@ class TabletScan:
             return settled_row(flat)
         cells: dict[str, bytes] = {}
         for position in range(1, len(flat), 2):
-            self._add(cells, row, flat[position], flat[position + 1])
+            self._add(cells, row, flat[position].decode(), flat[position], flat[position + 1])
         return cells
 
-    def _add(self, cells: dict[str, bytes], row: bytes, column: bytes, cell: Sequence[bytes]) -> None:
+    def _add(
+        self, cells: dict[str, bytes], row: bytes, name: str, column: bytes, cell: Sequence[bytes]
+    ) -> None:
         """Add a cell as read.lua replies it: a version, nothing, or a lock that stands in the way."""
         if len(cell) == 2:
             found = self._read_slowly(self._tag, row, column)
         else:
             found = unpack_version(cell[0]) if cell else None
         if found is not None and found.value is not None:
-            cells[column.decode()] = found.value
+            cells[name] = found.value
 
 
 def merged(

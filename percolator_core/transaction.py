@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
-from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Literal, NoReturn, Self
 from zlib import crc32
 
-from percolator_core.catalog import ColumnFields, TableHandle
+from percolator_core import process
+from percolator_core.catalog import CHANGED, ColumnFields, TableHandle
 from percolator_core.client import Client
-from percolator_core.commit import CHANGED, Commit, Mutation, notify, primary_first
+from percolator_core.commit import Commit, Mutation, notify, primary_first
 from percolator_core.errors import ConfigurationError, PercolatorError, SnapshotTooOld, TransactionConflict
 from percolator_core.keys import decode_column, is_internal
 from percolator_core.metrics import Cost, Numbers
@@ -71,7 +71,6 @@ class Transaction(Snapshot, TypedWrites):
         "_commit_ts",
         "_exchange",
         "_gets",
-        "_handles",
         "_room",
         "_state",
         "_writes",
@@ -79,11 +78,7 @@ class Transaction(Snapshot, TypedWrites):
     )
 
     def __init__(self, client: Client, *, after: int | None = None) -> None:
-        catalog = client.catalog
-        if monotonic() >= catalog.due:
-            catalog.keep_fresh()
         super().__init__(client)
-        self._handles = catalog.handles
         self._exchange = client.store.exchange
         self._after = after
         self._writes: dict[str, dict[bytes, RowWrites]] = {}
@@ -105,9 +100,11 @@ class Transaction(Snapshot, TypedWrites):
 
     # Reads: the snapshot, with our own writes in front of it.
 
-    def get(self, table: str, row: str | bytes, column: str) -> bytes | None:
+    def get(  # noqa: C901 - in line, for most reads take this path
+        self, table: str, row: str | bytes, column: str
+    ) -> bytes | None:
         """The value of a cell in this transaction's view, or None. Raises as `Snapshot.get`."""
-        if self._state != "open":
+        if self._state != "open" or self._process != process.pid:
             self._must_be_open()
         handle = self._handles[table]
         fields = handle.columns[column]
@@ -125,6 +122,8 @@ class Transaction(Snapshot, TypedWrites):
             if known is not UNREAD:
                 self._cached += 1
                 return known
+        if fields.sparse:
+            return self._read_cells(((table, row, column),))[0]
         # `_read_cells`, `pack_read` and `tells` in line: this is the path that most reads take. What does not
         # pass here goes to `_judge`, so the line below may be narrower than the rule, never wider.
         place = handle.place
@@ -132,7 +131,7 @@ class Transaction(Snapshot, TypedWrites):
         command = READ % (len(key), key, fields.packed)
         self._gets += 1
         if self._start_ts is None:
-            version, lock = self._first_read((command,))[0]
+            version, lock = self._first_read((command,), ((handle, row, column),))[0]
         else:
             exchange = self._exchange((command,))
             version, lock = (exchange.replies or exchange.result())[0]
@@ -143,10 +142,7 @@ class Transaction(Snapshot, TypedWrites):
                 self._room = room
                 cells[row] = value
             return value
-        found = self._judge(handle.tag(row), row, fields.encoded, version, lock)
-        value = None if found is None else found.value
-        self._keep(fields, row, value)
-        return value
+        return self._get_slowly(handle, row, fields, version, lock)
 
     def get_row(self, table: str, row: str | bytes, columns: Iterable[str] | None = None) -> dict[str, bytes]:
         """The cells of a row that exist in this transaction's view, by column; all, or those named.
@@ -188,10 +184,12 @@ class Transaction(Snapshot, TypedWrites):
         extra = self._to_bring_along(handle, row, columns)
         names = [*columns, *(fields.encoded for fields in extra)]
         marked = (mark + name for name in names for mark in (VERSION_MARK, LOCK_MARK))
-        found = self._ask([(b"HMGET", handle.row_key(row), *marked)])[0]
+        cell, standing = (handle, row, handle.decode(columns[0])), handle.standing(row)
+        (found,), standings = self._ask([(b"HMGET", handle.row_key(row), *marked)], (cell,), (standing,))
+        stands = standings[standing]
         self._operations += len(columns)
         versions = [
-            self._judge(handle.tag(row), row, column, found[2 * position], found[2 * position + 1])
+            self._judge(handle.tag(row), row, column, found[2 * position], found[2 * position + 1], stands)
             for position, column in enumerate(columns)
         ]
         for column, version in zip(columns, versions, strict=True):
@@ -199,7 +197,9 @@ class Transaction(Snapshot, TypedWrites):
                 value = None if version is None else version.value
                 self._keep(handle.fields(column), row, value)
         if extra:
-            self._bring_along(row, extra, found[2 * len(columns) :])
+            read = RowRead(handle, row)
+            read.extra, read.brought, read.stands = extra, found[2 * len(columns) :], stands
+            self._bring_along(read)
         return versions
 
     def versions_of(
@@ -219,12 +219,14 @@ class Transaction(Snapshot, TypedWrites):
             reads.append(read)
         self._operations += len(rows) * len(fields)
         found = []
-        for row, flat in zip(rows, self._ask([read.command() for read in reads]), strict=True):
+        cells, standings = ((handle, row, fields[0].name) for row in rows), map(handle.standing, rows)
+        replies, stand = self._ask([read.command() for read in reads], cells, standings)
+        for row, flat in zip(rows, replies, strict=True):
             pairs = iter(flat)
-            tag = handle.tag(row)
+            tag, stands = handle.tag(row), stand[handle.standing(row)]
             versions = []
             for one, version, lock in zip(fields, pairs, pairs, strict=False):
-                seen = self._judge(tag, row, one.encoded, version, lock)
+                seen = self._judge(tag, row, one.encoded, version, lock, stands)
                 self._keep(one, row, None if seen is None else seen.value)
                 versions.append(seen)
             found.append(versions)
@@ -330,7 +332,9 @@ class Transaction(Snapshot, TypedWrites):
         self._state = "discarded"
         try:
             if not self._writes:
-                commit_ts = self._start_ts or self.start_timestamp
+                # One that saw nothing may be of any time; only a client that has seen none asks for one.
+                seen = max(self._client.oracle.seen, self._after or 0)
+                commit_ts = self._start_ts or seen or self.start_timestamp
             elif self._start_ts is None:
                 commit_ts = self._commit_blindly()
             else:
@@ -410,6 +414,16 @@ class Transaction(Snapshot, TypedWrites):
             for fields, position in zip(read.columns, read.positions, strict=True):
                 self._keep(fields, read.row, values[position])
 
+    def _get_slowly(
+        self, handle: TableHandle, row: bytes, fields: ColumnFields, version: bytes | None, lock: bytes | None
+    ) -> bytes | None:
+        if version is None:
+            fields.note_missing()
+        found = self._judge(handle.tag(row), row, fields.encoded, version, lock)
+        value = None if found is None else found.value
+        self._keep(fields, row, value)
+        return value
+
     def _keep(self, fields: ColumnFields, row: bytes, value: bytes | None) -> None:
         cells = self._cells.get(fields)
         if cells is None:
@@ -422,8 +436,10 @@ class Transaction(Snapshot, TypedWrites):
     def _begin_column(self, fields: ColumnFields) -> dict[bytes, bytes | None]:
         """Where to keep what is read of a column; it is forgotten at once where there is no room."""
         cells: dict[bytes, bytes | None] = {}
-        if self._room > CACHE_COLUMN:
-            self._room -= CACHE_COLUMN
+        # The catalog may forget a column whose name is long, and then it is kept here alone.
+        size = CACHE_COLUMN + fields.names_bytes
+        if self._room > size:
+            self._room -= size
             self._cells[fields] = cells
         return cells
 
@@ -440,8 +456,8 @@ class Transaction(Snapshot, TypedWrites):
         """What else to read of a row when a run begins with these columns of it."""
         return ()
 
-    def _bring_along(self, row: bytes, extra: Sequence[ColumnFields], found: Sequence[bytes | None]) -> None:
-        """Keep what was brought unasked: version and lock of each cell, where these settle what it holds."""
+    def _bring_along(self, read: RowRead) -> None:
+        """Keep the extra cells of a read, as far as version and lock settle what they hold."""
 
     def _fix(self, timestamp: int) -> None:
         if self._after is not None and timestamp <= self._after:
@@ -459,6 +475,7 @@ class Transaction(Snapshot, TypedWrites):
         raise ConfigurationError(f"{table} is a typed table: use insert, upsert, update and remove")
 
     def _must_be_open(self) -> None:
+        self._must_be_of_this_process()
         if self._state != "open":
             raise PercolatorError(f"the transaction is {self._state}: begin a new one")
 
@@ -496,7 +513,7 @@ class Transaction(Snapshot, TypedWrites):
             rows = self._writes[handle.name] = {}
             self._written[handle.name] = handle
         elif self._written[handle.name] is not handle:
-            # Another task has taken in a change. What was written so far was made by what was before.
+            # The first read met a change. The writes before it were made by the definition before.
             raise TransactionConflict(handle.name, row, decode_column(column), CHANGED)
         columns = rows.get(row)
         if columns is None:

@@ -21,13 +21,20 @@ def blocks(marker: str) -> list[tuple[str, str]]:
     return re.findall(pattern, README, re.DOTALL)
 
 
-def test_the_first_observer_runs_as_printed(tmp_path: Path) -> None:
+def write_project(folder: Path, *packages: str) -> None:
+    """The README's first project, word for word; the ``packages`` get an ``__init__.py`` besides."""
     files = blocks("file")
     assert len(files) == 3
     for name, text in files:
-        path = tmp_path / name
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    for package in packages:
+        (folder / package / "__init__.py").touch()
+
+
+def test_the_first_observer_runs_as_printed(tmp_path: Path) -> None:
+    write_project(tmp_path)
     ((_, program),) = blocks("run")
     ((_, printed),) = blocks("prints")
     done = subprocess.run(

@@ -50,6 +50,8 @@ LETTERS = {
     "q": "what a transaction reads is what its snapshot has, however it was brought",
     "r": "a rerun is followed by a run of each cell that it chose, and that run began later",
     "s": "a typed row is there as a whole or not, tables change at one moment, selects are of a snapshot",
+    "t": "reads go by the tables as they were at their timestamp, or are refused",
+    "u": "a chain runs the code of its own project, and leaves none of it to the next",
 }
 """The promises that mutants break; a mutant's name begins with its promise's letter."""
 

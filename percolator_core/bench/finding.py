@@ -141,7 +141,7 @@ class Store:
     def make_clean(self) -> None:
         """Drop all marks."""
         leases = self._lease()
-        self._db.store.call(*[self._dirty.drop(lease) for lease in leases])
+        self._db.store.call(*[self._dirty.clear(lease, "weak", 0) for lease in leases])
 
     def claim(self) -> Claim:
         """What it takes to lease all dirty cells; they are given back."""

@@ -13,6 +13,7 @@ from percolator_core.cli import output as outputs
 from percolator_core.cli.options import ChainPath, load_chain
 from percolator_core.cli.output import Failure
 from percolator_core.cli.schema import table_data
+from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import count_of
 
 if TYPE_CHECKING:
@@ -128,4 +129,4 @@ def _observer_data(observer: Observer) -> dict[str, Any]:
 
 
 def _names(columns: tuple[tuple[str, str], ...]) -> str:
-    return ", ".join(".".join(column) for column in columns)
+    return ", ".join(abbreviated(".".join(column)) for column in columns)

@@ -17,8 +17,9 @@ import redis
 
 from percolator_core.cli.findings import Finding, fail, ok, warn
 from percolator_core.errors import ConfigurationError, PercolatorError
-from percolator_core.store.binary import OLDEST_SERVER
+from percolator_core.store.binary import OLDEST_SERVER, OVERRIDE
 from percolator_core.store.folder import COMPACT
+from percolator_core.store.known_faults import AS_OF, exposure
 from percolator_core.store.url import Address, parse
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def _facts(client: Any, address: Address) -> Iterator[Finding]:
     server, client_now = seconds + microseconds / 1e6, (started + time.time()) / 2
     info = client.info()
     yield _version(info)
+    yield _known_faults(info, address)
     yield _role(info)
     yield _eviction(info)
     yield _durability(info, address)
@@ -121,6 +123,18 @@ def _version(info: dict[str, Any]) -> Finding:
     return ok("store", found)
 
 
+def _known_faults(info: dict[str, Any], address: Address) -> Finding:
+    found = exposure(info)
+    if found is None:
+        return ok("known faults", f"none by which clients can run code, as of {AS_OF}")
+    mend = found.mend
+    if address.kind == "embedded":
+        mend += f"; only your user can reach an embedded server, and {OVERRIDE} names another program for it"
+    return warn(
+        "known faults", f"clients can run code on its machine by {found.faults.removeprefix('by ')}", mend
+    )
+
+
 def _role(info: dict[str, Any]) -> Finding:
     role = str(info.get("role", "unknown"))
     if role != "master":
@@ -130,9 +144,15 @@ def _role(info: dict[str, Any]) -> Finding:
 
 def _eviction(info: dict[str, Any]) -> Finding:
     policy = str(info.get("maxmemory_policy", "noeviction"))
+    evicted = int(info.get("evicted_keys", 0))
+    found = f"{policy}, {evicted:,} keys evicted"
     if policy != "noeviction":
-        return fail("eviction", policy, "it would lose data silently: CONFIG SET maxmemory-policy noeviction")
-    return ok("eviction", policy)
+        return fail("eviction", found, "it would lose data silently: CONFIG SET maxmemory-policy noeviction")
+    if evicted:
+        return fail(
+            "eviction", found, "restore what is lost from a backup, or accept the loss; then CONFIG RESETSTAT"
+        )
+    return ok("eviction", found)
 
 
 def _durability(info: dict[str, Any], address: Address) -> Finding:

@@ -14,6 +14,7 @@ from percolator_core.cli import output as outputs
 from percolator_core.cli.filters import Where, columns_asked, met_by, parse_conditions, parse_filter
 from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, argument, connect_to_existing
 from percolator_core.cli.output import Failure
+from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import count_of
 from percolator_core.notation.bytestext import json_bytes, parse_bytes, show_bytes, show_value
 from percolator_core.notation.times import parse_time, show_time
@@ -79,7 +80,12 @@ def tables(url: Url = DEFAULT_URL, namespace: Namespace = None) -> None:
                 [str(len(one.columns)), ", ".join(one.key), partition_text(one)] if one.is_typed else [""] * 3
             )
             name = f"{one.name} (index of {one.index_of})" if one.index_of else one.name
-            shown.add_row(name, str(one.tablets), *(cells if typed else []), ", ".join(one.notify_only))
+            shown.add_row(
+                name,
+                str(one.tablets),
+                *(cells if typed else []),
+                ", ".join(map(abbreviated, one.notify_only)),
+            )
         data = [table_data(one) for one in found]
         outputs.current().result({"namespace": db.namespace, "tables": data}, shown)
 
@@ -109,7 +115,8 @@ def get(
         read = _typed_row if definition.is_typed else _raw_row
         found = read(snapshot, definition, row, columns or None)
         if found is None:
-            what = f"row {row} of {table} has no {' or '.join(columns) if columns else 'cells'}"
+            named = " or ".join(map(abbreviated, columns or ())) or "cells"
+            what = f"row {row} of {table} has no {named}"
             if definition.is_typed:
                 what = f"{table} has no row {row}"
             raise Failure(what if at is None else f"{what} at {at}")
@@ -118,7 +125,7 @@ def get(
             return
         shown = outputs.table("column", "value")
         for column, text in found.texts.items():
-            shown.add_row(column, text)
+            shown.add_row(abbreviated(column), text)
         alone = next(iter(found.texts.values())) if columns and len(columns) == 1 else shown
         output.result({"table": table, "at": snapshot.start_timestamp, **found.data}, alone)
 
@@ -238,8 +245,9 @@ def _raw_lines(row: bytes, cells: Mapping[str, bytes], width: int) -> list[Rende
     return [
         Text(show_bytes(row), style="bold"),
         *(
-            Text(f"  {column}  {show_bytes(value, room_for(column, width))}")
+            Text(f"  {name}  {show_bytes(value, room_for(name, width))}")
             for column, value in sorted(cells.items())
+            for name in [abbreviated(column)]
         ),
     ]
 
@@ -315,7 +323,8 @@ def history(
         versions = db.history(table, key, column, limit)
     if not versions:
         raise Failure(
-            f"row {show_row(definition, key)} of {table} never had {column}, or its versions were collected"
+            f"row {show_row(definition, key)} of {table} never had {abbreviated(column)}, or its versions "
+            "were collected"
         )
     shown = outputs.table("committed", "commit timestamp", "start timestamp", "value")
     data = []

@@ -13,6 +13,7 @@ from percolator_core.cli import output as outputs
 from percolator_core.cli.data import Columns, TableName, parse_columns, snapshot_at
 from percolator_core.cli.filters import Where, met_by, parse_conditions, parse_filter
 from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, connect_to_existing
+from percolator_core.errors import abbreviated
 from percolator_core.notation.bytestext import json_bytes, show_bytes
 from percolator_core.notation.times import parse_time
 from percolator_core.notation.typedtext import json_row, json_typed, show_row, show_typed
@@ -93,8 +94,9 @@ def _counted(
             Text(f"{mark} {show_row(definition, change.row)}", style=f"bold {style}")
         ]
         for name, (old, new) in change.columns.items():
-            room = max(20, width - len(name) - 6)
-            lines.append(Text(f"    {name}  {_arrow(definition, change, name, (old, new), room)}"))
+            shown = abbreviated(name)
+            room = max(20, width - len(shown) - 6)
+            lines.append(Text(f"    {shown}  {_arrow(definition, change, name, (old, new), room)}"))
         yield _data(definition, change), lines
 
 

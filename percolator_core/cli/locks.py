@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.text import Text
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, connect_to_existing
+from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import show_age
 from percolator_core.notation.typedtext import Rows
 
 if TYPE_CHECKING:
     from percolator_core.status import HeldLock
+
+_LONGEST_COLUMN: Final = 60
+"""Characters of a column's name in the list; in JSON it is whole."""
 
 
 def locks(
@@ -33,12 +37,16 @@ def locks(
     shown = outputs.table("table", "row", "column", "age", "begun at", "primary", "owner", numbers=["age"])
     for lock in found:
         table, row, column = lock.primary
-        primary = "this" if lock.is_primary else f"{table} {rows.show(table, row, 40)} {column}"
+        primary = (
+            "this"
+            if lock.is_primary
+            else f"{table} {rows.show(table, row, 40)} {abbreviated(column, _LONGEST_COLUMN)}"
+        )
         owner = Text(lock.owner) if lock.owner_alive else Text(f"{lock.owner} (dead)", style="red")
         shown.add_row(
             lock.table,
             rows.show(lock.table, lock.row, 40),
-            lock.column,
+            abbreviated(lock.column, _LONGEST_COLUMN),
             show_age(lock.age),
             str(lock.start_timestamp),
             primary,

@@ -20,6 +20,7 @@ from percolator_core.cli.options import (
     connect_to_existing,
     load_chain,
 )
+from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import count_of
 from percolator_core.notation.times import show_time
 from percolator_core.notation.typedtext import Rows, row_text
@@ -86,7 +87,10 @@ def retry(
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
-    """Put cells in quarantine back, to be observed again with all their attempts."""
+    """Put cells in quarantine back, to be observed again with all their attempts.
+
+    A write to an observed cell of the row does the same for the cells of that observer.
+    """
     from percolator_core.quarantine import Quarantine
 
     chain = load_chain(path, import_functions=False)
@@ -190,7 +194,7 @@ def _data(cell: FailedCell, rows: Rows) -> dict[str, Any]:
 
 
 def _human(cell: FailedCell, rows: Rows, *, traceback: bool) -> Sequence[RenderableType]:
-    where = f"{cell.table} {rows.show(cell.table, cell.row)} {cell.column}"
+    where = f"{cell.table} {rows.show(cell.table, cell.row)} {abbreviated(cell.column)}"
     lines = [
         Text.assemble(
             (cell.observer, "bold"), f"  {where}  {cell.attempts} attempts, last {show_time(cell.time)}"

@@ -20,6 +20,7 @@ from percolator_core.cli.options import (
     load_chain,
 )
 from percolator_core.cli.signals import stopping
+from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import count_of
 from percolator_core.notation.bytestext import parse_bytes
 
@@ -163,7 +164,7 @@ def _human(counts: RerunCounts, *, dry_run: bool) -> list[RenderableType]:
     made = outputs.table("column", *names, numbers=names)
     for column, one in counts.columns.items():
         numbers = [one.looked_at, one.chosen, one.marked]
-        made.add_row(column, *(f"{number:,}" for number in numbers[: len(names)]))
+        made.add_row(abbreviated(column), *(f"{number:,}" for number in numbers[: len(names)]))
     said = f"{count_of(counts.chosen, 'cell')} to be observed again"
     return [made, f"{said}, were it not for --dry-run" if dry_run else said]
 

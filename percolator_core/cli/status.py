@@ -16,6 +16,7 @@ from percolator_core.cli.options import (
     connect_to_existing,
     load_chain,
 )
+from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import count_of, show_age, show_size
 from percolator_core.notation.times import show_time
 
@@ -56,7 +57,7 @@ def _human(now: Status, *, revisions: bool) -> list[RenderableType]:
     for observer in now.observers:
         observers.add_row(
             observer.name,
-            ", ".join(observer.columns),
+            ", ".join(map(abbreviated, observer.columns)),
             *([str(observer.revision or "-")] if revisions else []),
             f"{observer.backlog:,}",
             f"{observer.waiting:,}",

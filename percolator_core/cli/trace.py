@@ -21,6 +21,7 @@ from percolator_core.cli.options import (
     load_chain,
 )
 from percolator_core.cli.output import Failure
+from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import count_of
 from percolator_core.notation.bytestext import json_bytes
 from percolator_core.notation.times import show_time
@@ -134,7 +135,8 @@ class _Drawing:
         return line.append(f", took {_ms(run.seconds)}{_facts(run)}")
 
     def _cell(self, change: Change) -> str:
-        return f"{change.table} {self._rows.show(change.table, change.row, _LONGEST_ROW)} {change.column}"
+        row = self._rows.show(change.table, change.row, _LONGEST_ROW)
+        return f"{change.table} {row} {abbreviated(change.column)}"
 
 
 def _facts(run: Run) -> str:
@@ -143,7 +145,7 @@ def _facts(run: Run) -> str:
     said = "".join(f", {what}" for what in told_run(run))
     if not run.recorded:
         return said
-    counts = Counter((f"{cell.table}.{cell.column}", cell.kind) for cell in run.cells)
+    counts = Counter((f"{cell.table}.{abbreviated(cell.column)}", cell.kind) for cell in run.cells)
     wrote = [
         (f"{count:,} " if count > 1 else "") + name + ("" if kind == "put" else f" ({kind})")
         for (name, kind), count in counts.items()

@@ -21,6 +21,7 @@ from percolator_core.errors import ConfigurationError, PercolatorError, StoreUna
 from percolator_core.histogram import Histogram
 from percolator_core.log import Log
 from percolator_core.observers import Chain
+from percolator_core.process import Lock
 from percolator_core.worker import Counts
 from percolator_core.worker.attempt import ObserverCounts
 from percolator_core.worker.plan import WorkerSettings
@@ -120,7 +121,7 @@ class Crew:
         self._served: list[Served] = []
         self._dead: deque[str] = deque(maxlen=_REMEMBERED)
         self._times: dict[str, Histogram] = {}
-        self._moving = threading.Lock()
+        self._moving = Lock()
         """Held while the counts of a process move from those that run to those that have ended."""
         self._turned_at = time.monotonic()
         self._was_up = False

@@ -134,8 +134,12 @@ class Exposition:
         return family
 
     def _of_the_store(self) -> Iterator[Metric]:
-        subject, status = self._subject, self._looks.latest().status
+        subject, seen = self._subject, self._looks.latest()
+        status = seen.status
         yield _gauge("percolator_store_up", "Whether the store answers.", subject, status is not None)
+        yield _gauge(
+            "percolator_store_evicts", "Whether a server evicts or has evicted keys.", subject, seen.evicts
+        )
         if status is None:
             return
         yield _gauge("percolator_workers", "Live workers of the namespace.", subject, len(status.workers))

@@ -12,6 +12,7 @@ from percolator_core.database import Database
 from percolator_core.errors import PercolatorError
 from percolator_core.observers import Chain
 from percolator_core.status import Status, status
+from percolator_core.store.eviction import is_about_eviction
 
 KEPT: Final = 5.0
 """Seconds for which a look is remembered, one that failed as well."""
@@ -28,10 +29,14 @@ _LAST_LOOK: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a look saw: the status, or why there is none."""
+    """What a look saw: the status, or why there is none.
+
+    ``evicts``: there is none because a server evicts keys, or has done so.
+    """
 
     status: Status | None
     error: str = ""
+    evicts: bool = False
 
 
 class Looks:
@@ -78,7 +83,7 @@ class Looks:
                     self._db.close()  # nobody else will: who closed us found no connection
             return Seen(status(self._db, self._chain))
         except PercolatorError as error:
-            return Seen(None, str(error))
+            return Seen(None, str(error), is_about_eviction(error))
         except Exception:
             if self._closed:
                 return Seen(None, "the worker has ended")

@@ -11,6 +11,7 @@ import base64
 import binascii
 from typing import Final
 
+from percolator_core.errors import abbreviated
 from percolator_core.notation.error import NotationError
 
 _PREFIXES: Final = ("hex:", "base64:")
@@ -43,7 +44,7 @@ def show_bytes(data: bytes, longest: int | None = None) -> str:
         shown = text
     else:
         shown = "hex:" + (data if longest is None else data[:longest]).hex()
-    return shown if longest is None or len(shown) <= longest else shown[: max(1, longest - 1)] + "…"
+    return shown if longest is None else abbreviated(shown, longest)
 
 
 def show_value(data: bytes, longest: int | None = None) -> str:

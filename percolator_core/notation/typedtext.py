@@ -14,6 +14,7 @@ import shlex
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from percolator_core.errors import abbreviated
 from percolator_core.notation.bytestext import json_bytes, parse_bytes, show_bytes, show_value
 from percolator_core.notation.error import NotationError
 
@@ -147,7 +148,7 @@ class Rows:
         except ValueError:
             # Of a table that was there before under this name.
             shown = show_bytes(row, longest)
-        return shown if longest is None or len(shown) <= longest else shown[: max(1, longest - 1)] + "…"
+        return shown if longest is None else abbreviated(shown, longest)
 
     def data(self, table: str, row: bytes) -> Any:
         """A row key in JSON, as `json_row`."""
@@ -176,7 +177,7 @@ def show_typed(definition: TableDefinition, name: str, value: Any, longest: int 
     if longest is None:
         return text
     line = text if text.isprintable() else json.dumps(text, ensure_ascii=False)[1:-1]
-    return line if len(line) <= longest else line[: max(1, longest - 1)] + "…"
+    return abbreviated(line, longest)
 
 
 def json_typed(definition: TableDefinition, name: str, value: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 from typing import Final
 
 from percolator_core.keys import acknowledgement, is_internal
@@ -19,10 +20,12 @@ from percolator_core.transaction import Transaction
 FIRST_REVISION: Final = 1
 
 MOST_TRACED: Final = 1000
-"""Cells of one run that an acknowledgement names; of those beyond only the number is kept."""
+TRACED_BYTES: Final = 1 << 20
+"""Cells of one run that an acknowledgement names, and bytes that their names take, at most; of those beyond
+only the number is kept."""
 
 _HEAD: Final = struct.Struct(">BII")
-_CELL: Final = struct.Struct(">BHIH")
+_CELL: Final = struct.Struct(">BHII")
 _UNTRACED: Final = 0xFFFFFFFF
 _FORMAT: Final = 1
 
@@ -42,7 +45,7 @@ class Ack:
     """What an acknowledgement says of its run.
 
     ``writes`` is None where the run was not traced; ``written`` is how many cells it wrote, of which
-    ``writes`` has the first `MOST_TRACED`.
+    ``writes`` has the first: `MOST_TRACED`, or as many as take `TRACED_BYTES`.
     """
 
     revision: int = FIRST_REVISION
@@ -53,7 +56,9 @@ class Ack:
     def of(cls, revision: int, writes: Iterable[TracedWrite]) -> Ack:
         """The acknowledgement of a traced run."""
         every = tuple(writes)
-        return cls(revision, every[:MOST_TRACED], len(every))
+        sizes = accumulate(_CELL.size + len(one.table) + len(one.row) + len(one.column) for one in every)
+        most = sum(1 for _ in takewhile(lambda size: size <= TRACED_BYTES, sizes))
+        return cls(revision, every[: min(most, MOST_TRACED)], len(every))
 
     def pack(self) -> bytes:
         """As a cell's value. The first revision, untraced, is the empty one: most cells have that."""

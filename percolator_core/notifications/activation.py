@@ -9,13 +9,13 @@ has gone, marks are left for the observers of both chains.
 from __future__ import annotations
 
 import json
-import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from percolator_core.catalog import TableHandle
 from percolator_core.errors import ConfigurationError
 from percolator_core.evolution import Evolution
 from percolator_core.notifications.counts import Counted, Tally
@@ -67,12 +67,22 @@ def activate(
     Raises:
         ConfigurationError: workers of another chain are alive, and this is no rolling start.
     """
-    with _one_at_a_time(db):
-        _activate(db, observed, digest, rolling=rolling)
+    while True:
+        with suppress(_Overtaken), _one_at_a_time(db) as keep:
+            return _activate(db, observed, digest, keep, rolling=rolling)
+
+
+class _Overtaken(Exception):
+    """Another activation has begun, since this one took too long: it has to look at the workers again."""
 
 
 def _activate(
-    db: Database, observed: Mapping[tuple[str, str], Sequence[str]], digest: str, *, rolling: bool
+    db: Database,
+    observed: Mapping[tuple[str, str], Sequence[str]],
+    digest: str,
+    keep: Callable[[], None],
+    *,
+    rolling: bool,
 ) -> None:
     strangers = [worker for worker in live_workers(db) if worker.digest != digest]
     others = sorted({worker.digest for worker in strangers})
@@ -84,31 +94,71 @@ def _activate(
     names = {name for observers in observed.values() for name in observers}
     known = db.active_observers()
     retired = [] if others else sorted(known - names)
-    store = db.store
-    # Once more if a table was changed meanwhile: it may have tablets that were not told.
-    before = None
-    while before != (tables := [(entry.raw, entry.definition) for entry in _entries(db)]):
-        before = tables
-        commands: list[Command] = []
-        for _, definition in tables:
-            handle = db.catalog.table(definition.name)
-            pairs: list[bytes | str] = []
-            for (table, column), observers in sorted(observed.items()):
-                if table == definition.name:
-                    pairs += (handle.encode(column), ",".join(observers))
-            how = "add" if others else "replace"
-            commands.extend(
-                store.script("observe", [tag], how, len(retired), *retired, *pairs) for tag in handle.tags
-            )
-        store.call(*commands)
-    # The chain's record goes last: an activation that breaks off is repeated by the next worker.
+    store, chain = db.store, db.store.keyspace.chain
+    # Before the tables are listed: a creation writes its entry, then reads this record. One that reads it too
+    # early is in the list.
+    everything = _merged(db.client.observed_columns() if others else {}, observed)
+    store.call_durably((b"HSET", chain, b"observed", json.dumps(everything, sort_keys=True)))
+    how = "add" if others else "replace"
+    while changed := _tell_tablets(db, observed, how, retired, keep):
+        # A table was changed meanwhile, or a failover has lost a part of a change.
+        for name, version in changed:
+            Evolution(db.client).carry_on(name, version)
+    # This goes last: an activation that breaks off is repeated by the next worker.
     record = {
         "digest": digest,
         "observers": ",".join(sorted(names | known if others else names)),
         "beside": ",".join(others),
     }
     fields = [text for pair in record.items() for text in pair]
-    store.one((b"HSET", store.keyspace.chain, *fields))
+    keep()
+    store.one((b"HSET", chain, *fields))
+
+
+def _merged(
+    recorded: Mapping[str, Mapping[str, Sequence[str]]],
+    observed: Mapping[tuple[str, str], Sequence[str]],
+) -> dict[str, dict[str, list[str]]]:
+    """The observers of each column by table: those of the record, and those of a chain."""
+    merged = {
+        table: {column: list(names) for column, names in columns.items()}
+        for table, columns in recorded.items()
+    }
+    for (table, column), observers in observed.items():
+        names = merged.setdefault(table, {}).setdefault(column, [])
+        names += [name for name in observers if name not in names]
+    return merged
+
+
+def _tell_tablets(
+    db: Database,
+    observed: Mapping[tuple[str, str], Sequence[str]],
+    how: str,
+    retired: Sequence[str],
+    keep: Callable[[], None],
+) -> set[tuple[str, bytes]]:
+    """Register observers in the tablets of all tables.
+
+    Returns the tables of which a tablet refused, since its version is another one; each with the version that
+    the catalog has.
+    """
+    store = db.store
+    asked: list[tuple[str, bytes]] = []
+    commands: list[Command] = []
+    for entry in _entries(db):
+        handle = TableHandle(entry.definition, store, entry.writers_version)
+        pairs: list[bytes | str] = []
+        for (table, column), observers in sorted(observed.items()):
+            if table == handle.name:
+                pairs += (handle.encode(column), ",".join(observers))
+        arguments = (how, handle.version, len(retired), *retired, *pairs)
+        commands += [store.script("observe", [tag], *arguments) for tag in handle.tags]
+        asked += [(handle.name, handle.version)] * len(handle.tags)
+    # To wait for changes of tables may have taken longer than others wait for this activation.
+    keep()
+    # Durably, as the record: if a failover took it back, later writes would have no marks.
+    replies = store.call_durably(*commands)
+    return {table for table, reply in zip(asked, replies, strict=True) if reply == b"changed"}
 
 
 def _entries(db: Database) -> list[Entry]:
@@ -119,8 +169,10 @@ def _entries(db: Database) -> list[Entry]:
 
 
 @contextmanager
-def _one_at_a_time(db: Database) -> Iterator[None]:
-    """Wait while another activation is under way.
+def _one_at_a_time(db: Database) -> Iterator[Callable[[], None]]:
+    """Wait while another activation is under way; then others wait for this one.
+
+    The call that it gives makes them wait on, and raises _Overtaken if they no longer do.
 
     One that replaces what a tablet has registered, since it saw no worker of another chain, would otherwise
     take back what a rolling start adds at the same time: that one's observers would be active, and no write
@@ -131,11 +183,16 @@ def _one_at_a_time(db: Database) -> Iterator[None]:
     # Whose reply is lost asks again, is refused by itself, and finds its own name there.
     while store.call((b"SET", key, mine, b"NX", b"PX", milliseconds), (b"GET", key))[1] != mine:
         store.sleep(_PAUSE)
-    began = time.monotonic()
+
+    def keep() -> None:
+        if store.one((b"GET", key)) != mine:
+            raise _Overtaken
+        store.one((b"SET", key, mine, b"PX", milliseconds))
+
     try:
-        yield
+        yield keep
     finally:
-        if time.monotonic() - began < _LONGEST / 2:  # later it may be somebody else's
+        if store.one((b"GET", key)) == mine:
             store.one((b"DEL", key))
 
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from percolator_core.catalog import LOOKED_AT_EVERY
 from percolator_core.client import Client
 from percolator_core.errors import UnknownTable
-from percolator_core.janitor import Janitor
 from percolator_core.keys import (
     decode_mark,
     dirty_key,
@@ -32,8 +32,7 @@ from percolator_core.keys import (
 from percolator_core.store.packing import Command
 
 if TYPE_CHECKING:
-    from percolator_core.catalog import TableHandle
-    from percolator_core.database import Database
+    from percolator_core.catalog import Catalog, TableHandle
 
 Mode = Literal["strong", "weak"]
 
@@ -55,7 +54,8 @@ class Lease:
     """A dirty cell that this worker may work on until ``deadline`` (µs, the server's time).
 
     ``before`` is the deadline before the last renewal, which still holds when that renewal got lost. ``due``
-    is when the mark was set, or was to be tried again. ``renewed`` is in monotonic seconds.
+    is when the mark was set, or was to be tried again. ``renewed`` is in monotonic seconds. ``version`` is
+    the table's at the time of the lease: a table that is made again has another one.
     """
 
     observer: str
@@ -68,6 +68,7 @@ class Lease:
     deadline: int
     before: int
     renewed: float
+    version: bytes = b""
 
     @property
     def cell(self) -> LeasedCell:
@@ -118,6 +119,14 @@ _Marked: TypeAlias = list[tuple[bytes, FailedCell]]
 """Cells in quarantine, and in front of each the mark by which it stands there."""
 
 
+def known_table(catalog: Catalog, table: str) -> TableHandle | None:
+    """The table of that name, None if there is none."""
+    try:
+        return catalog.table(table)
+    except UnknownTable:
+        return None
+
+
 def _number(place: Place) -> int:
     return tablet_number(place[1])
 
@@ -139,31 +148,39 @@ class DirtyIndex:
             by_table.setdefault(table, set()).update(observers)
         self._watched = {table: tuple(sorted(names)) for table, names in sorted(by_table.items())}
         self._observers = {name for names in by_table.values() for name in names}
-        self._handles: list[TableHandle] = []
+        self._handles: dict[str, TableHandle | None] = {}
         self._places: list[Place] = []
+        self._missing_until = 0.0
         self._find_places()
 
     def _find_places(self) -> None:
-        self._handles = [self._client.catalog.table(table) for table in self._watched]
+        catalog = self._client.catalog
+        self._handles = {table: known_table(catalog, table) for table in self._watched}
+        self._missing_until = time.monotonic() + LOOKED_AT_EVERY
         self._places = [
-            (handle.name, tag, self._watched[handle.name]) for handle in self._handles for tag in handle.tags
+            (handle.name, tag, self._watched[handle.name])
+            for handle in self._handles.values()
+            if handle is not None
+            for tag in handle.tags
         ]
 
     def places(self) -> list[Place]:
-        """Where marks may be; a table may have been given tablets meanwhile."""
+        """Where marks may be, also after a table was given tablets, or was dropped and made again.
+
+        A table that is missing has no marks. It is looked for once a second.
+        """
         catalog = self._client.catalog
         catalog.keep_fresh()
-        if any(catalog.handles.get(handle.name) is not handle for handle in self._handles):
-            try:
-                self._find_places()
-            except UnknownTable:
-                pass  # dropped: no mark is left in it, nor will there be one
+        known = self._handles
+        is_missing = None in known.values() and time.monotonic() >= self._missing_until
+        if is_missing or any(catalog.handles.get(name) is not handle for name, handle in known.items()):
+            self._find_places()
         return self._places
 
     @property
     def tablets(self) -> int:
         """The tablets that its tables have at most: their numbers are below that."""
-        return max((_number(place) + 1 for place in self._places), default=0)
+        return max((_number(place) + 1 for place in self.places()), default=0)
 
     def claim(
         self,
@@ -189,13 +206,14 @@ class DirtyIndex:
                 break
             reply = self._client.store.one(self._claim_call(places, room - len(leases), most, lease))
             deadline, wait = reply[0], reply[1]
-            for position in range(2, len(reply), 5):
-                place, observer, mark, due, tries = reply[position : position + 5]
+            for position in range(2, len(reply), 6):
+                place, observer, mark, due, tries, version = reply[position : position + 6]
                 column, row = decode_mark(mark)
                 table, tag, observers = places[place]
                 name = observers[observer]
                 most[name] -= 1
-                leases.append(Lease(name, table, tag, row, column, due, tries, deadline, deadline, now))
+                held = (deadline, deadline, now, version)
+                leases.append(Lease(name, table, tag, row, column, due, tries, *held))
             if wait >= 0:
                 next_due = wait / 1e6 if next_due is None else min(next_due, wait / 1e6)
             if len(leases) >= room:
@@ -243,13 +261,11 @@ class DirtyIndex:
         """The command that removes the mark after a run that began at ``start_ts``, if it saw everything."""
         return self._client.store.script("clear", [lease.tag], *_settling(lease, mode, start_ts))
 
-    def drop(self, lease: Lease) -> Command:
-        """The command that removes a mark nobody wants any more."""
-        # As a weak mark: whatever the cell holds, unless the mark is leased to somebody else by now.
-        return self.clear(lease, "weak", 0)
-
     def postpone(self, lease: Lease, seconds: float, *, failed: bool) -> Command:
-        """The command that gives the cell back for later; ``failed`` counts an attempt."""
+        """The command that gives the cell back for later; ``failed`` counts an attempt.
+
+        The mark goes if no active chain has the observer watch that column any more.
+        """
         word, delay = "failed" if failed else "unharmed", int(seconds * 1000)
         cell = (lease.observer, lease.row, lease.column)
         return self._client.store.script(
@@ -360,28 +376,3 @@ class DirtyIndex:
 
 def _settling(lease: Lease, mode: Mode, start_ts: int) -> tuple[bytes | str | int, ...]:
     return lease.observer, mode, lease.row, lease.column, lease.deadline, lease.before, start_ts
-
-
-class Stranded:
-    """Weak notifications of transactions that committed, but whose client died before it passed them on.
-
-    A strong mark is set before the commit and cannot get stranded; a weak one waits in the lock of its cell.
-    """
-
-    def __init__(self, db: Database, observed: Mapping[tuple[str, str], Sequence[str]]) -> None:
-        self._client = db.client
-        self._weak = sorted(
-            {table for table, column in observed if column in db.catalog.table(table).definition.notify_only}
-        )
-
-    def roll_forward(self, older_than: float) -> int:
-        """Settle the locks that nobody touched for that many seconds; returns how many were committed."""
-        if not self._weak:
-            return 0
-        try:
-            tags = [tag for table in self._weak for tag in self._client.catalog.table(table).tags]
-            if not any(self._client.store.call(*[(b"ZCARD", tag + b"locks") for tag in tags])):
-                return 0
-            return Janitor(self._client).resolve(older_than).committed
-        except UnknownTable:
-            return 0  # it was dropped meanwhile, with its locks

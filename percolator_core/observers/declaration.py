@@ -8,6 +8,7 @@ table's name may not, for no observer could name it. Durations are a number and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -24,7 +25,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
-from percolator_core.keys import check_name
+from percolator_core.keys import check_name, encode_column
 from percolator_core.model import MAX_TABLETS
 from percolator_core.observers.rules import Declaration, Duration
 from percolator_core.observers.scheduling import Scheduling
@@ -51,8 +52,8 @@ def split_column(value: object) -> tuple[str, str]:
     table, _, column = value.partition(".")
     if not table or not column:
         raise ValueError(f"{quoted(value)} names no column; write table.column, such as documents.contents")
-    for part in (table, column):
-        _plain(part)
+    _plain(table)
+    _plain(column, encode_column)
     return table, column
 
 
@@ -120,13 +121,17 @@ def _refuse_repeated(names: Iterable[str]) -> None:
         seen.add(name)
 
 
-def _plain(name: str) -> str:
+def _check_table(name: str) -> None:
+    check_name("table name", name)
+
+
+def _plain(name: str, check: Callable[[str], object] = _check_table) -> str:
     if not name or name != name.strip() or not name.isprintable():
         raise ValueError(
             f"{quoted(name)} is not a name; use printable characters, with no blank at either end"
         )
     try:
-        check_name("name", name)
+        check(name)
     except ValueError as error:
         raise ValueError(f"{error}; shorten it") from None
     return name
@@ -144,7 +149,7 @@ def _table_name(name: str) -> str:
 def _column_name(name: str) -> str:
     if name == EVERY_COLUMN:
         raise ValueError("'*' is not a column's name; name each notify-only column")
-    return _plain(name)
+    return _plain(name, encode_column)
 
 
 def _version(value: object) -> int:

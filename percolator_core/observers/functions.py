@@ -62,9 +62,13 @@ def import_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or name
         if name == missing or name.startswith(f"{missing}."):
-            mend = _nearest_module(missing) or (
-                f"; it is looked for from the current directory, {Path.cwd()}: "
-                "run it in the project's top folder"
+            mend = (
+                _hidden_by(missing)
+                or _nearest_module(missing)
+                or (
+                    f"; it is looked for from the current directory, {Path.cwd()}: "
+                    "run it in the project's top folder"
+                )
             )
             raise ValueError(f"there is no module {quoted(missing)}{mend}") from None
         raise ValueError(
@@ -81,6 +85,21 @@ def _search_current_directory() -> None:
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     importlib.invalidate_caches()
+
+
+def _hidden_by(missing: str) -> str:
+    """A hint at the package that Python has taken in place of a folder of the project that has the module."""
+    place = Path(*missing.split("."))
+    if not (place.is_dir() or place.with_name(f"{place.name}.py").is_file()):
+        return ""
+    for folder in reversed(place.parents[:-1]):
+        other = getattr(sys.modules.get(".".join(folder.parts)), "__file__", None)
+        if other is not None and Path(other).parent.resolve() != folder.resolve():
+            first = "has no __init__.py: add one, an empty file will do"
+            if (folder / "__init__.py").exists():
+                first = "was not there when that was imported: start a new process"
+            return f"; {other} hides the folder {folder.resolve()}, which {first}"
+    return ""
 
 
 def _nearest_module(missing: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from percolator_core.errors import ConfigurationError
+from percolator_core.errors import ConfigurationError, abbreviated
 from percolator_core.tables.model import definition_of
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Guard:
     def _refuse(self, table: str, column: str, mend: str) -> NoReturn:
         watchers = ", ".join(self._watchers[table, column])
         raise ConfigurationError(
-            f"observer {self.observer.name} wrote {table}.{column}, which {watchers} observes, without "
-            f"declaring it: add '{mend}' to writes in {self.observer.file}"
+            f"observer {self.observer.name} wrote {table}.{abbreviated(column)}, which {watchers} observes, "
+            f"without declaring it: add '{abbreviated(mend)}' to writes in {self.observer.file}"
         )
 
 

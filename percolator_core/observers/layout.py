@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import networkx as nx
 
+from percolator_core.errors import abbreviated
 from percolator_core.observers.graph import without_loops
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ class Box:
     def middle(self) -> float:
         """The y of its middle line."""
         return self.y + self.height / 2
+
+    @property
+    def label(self) -> tuple[str, str]:
+        """In a column's box: the table with a dot behind it, and the name, cut off where it is long."""
+        return f"{self.attributes['table']}.", abbreviated(self.attributes["column"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +140,9 @@ def _layers(graph: Graph) -> dict[str, int]:
 def _box(node: str, layer: int, attributes: Mapping[str, Any], room: Room) -> Box:
     if attributes["kind"] == "observer":
         return Box(node, layer, max(len(node) * CHARACTER + 34, room.width), room.height, attributes)
-    return Box(node, layer, len(node) * CHARACTER + 28, 28.0, attributes)
+    box = Box(node, layer, 0.0, 28.0, attributes)
+    box.width = len("".join(box.label)) * CHARACTER + 28
+    return box
 
 
 def _slots(edge: tuple[str, str], boxes: dict[str, Box]) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from percolator_core.errors import ConfigurationError, CyclicChain
+from percolator_core.errors import ConfigurationError, CyclicChain, abbreviated
 from percolator_core.observers.declaration import EVERY_COLUMN, ChainDeclaration, ObserverDeclaration
 from percolator_core.observers.explain import validate
 from percolator_core.observers.functions import ObserverFunction, import_function, not_imported
@@ -236,6 +236,7 @@ def _typed_problem(field_: str, definition: TableDefinition, column: str, tables
 
 def _mode_problem(mode: str, definition: TableDefinition, column: str, tables: _Tables) -> str | None:
     table, notify_only = definition.name, definition.notify_only
+    named = f"{table}.{abbreviated(column)}"
     if mode == "weak" and column not in notify_only:
         mend = did_you_mean(f"{table}.{column}", [f"{table}.{name}" for name in notify_only])
         if not mend:
@@ -245,9 +246,9 @@ def _mode_problem(mode: str, definition: TableDefinition, column: str, tables: _
             mend = f"; add {quoted(column)} to {place}, or write mode: strong"
             if definition.is_typed:
                 mend = f"; add another one to {place}, or write mode: strong"
-        return f"a weak observer watches notify-only columns, and {table}.{column} is an ordinary one{mend}"
+        return f"a weak observer watches notify-only columns, and {named} is an ordinary one{mend}"
     if mode == "strong" and column in notify_only:
-        return f"{table}.{column} is notify-only and wakes only weak observers; write mode: weak"
+        return f"{named} is notify-only and wakes only weak observers; write mode: weak"
     return None
 
 

@@ -104,11 +104,11 @@ def _draw_box(axes: Axes, box: Box, colours: Mapping[str, str]) -> None:
         _write(axes, (middle, box.y + 16), box.node, text, 13, weight="bold", ha="center")
         _write(axes, (middle, box.y + 32.5), subtitle(box.attributes), text, 10.5, ha="center", alpha=0.8)
     else:
-        start = middle - len(box.node) * CHARACTER / 2
-        table = f"{box.attributes['table']}."
+        table, column = box.label
+        start = middle - (len(table) + len(column)) * CHARACTER / 2
         _write(axes, (start, box.middle), table, colours["faint"], 13)
         after = start + len(table) * CHARACTER
-        _write(axes, (after, box.middle), box.attributes["column"], colours["column-text"], 13)
+        _write(axes, (after, box.middle), column, colours["column-text"], 13)
 
 
 def _write(axes: Axes, at: Point, text: str, colour: str, pixels: float, **options: Any) -> None:

@@ -7,15 +7,15 @@ needs matplotlib, which the ``plot`` extra brings.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from percolator_core.errors import ConfigurationError
+from percolator_core.errors import ConfigurationError, abbreviated
 from percolator_core.observers.png import png
 from percolator_core.observers.style import LIGHT, edge_style, node_style
 from percolator_core.observers.svg import svg
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from percolator_core.observers.graph import Graph
 
@@ -35,7 +35,8 @@ def mermaid(graph: Graph) -> str:
     ids = {node: f"n{number}" for number, node in enumerate(graph)}
     lines = ["flowchart LR"]
     for node, attributes in graph.nodes(data=True):
-        text = node.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
+        text = _label(node, attributes)
+        text = text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
         shape = f'["{text}"]' if attributes["kind"] == "observer" else f'(["{text}"])'
         lines.append(f"    {ids[node]}{shape}:::{node_style(attributes)}")
     arrows = {"strong": "-->", "weak": "-.->", "writes": "-->", "reads": "-.-", "feedback": "==>|feedback|"}
@@ -47,6 +48,13 @@ def mermaid(graph: Graph) -> str:
     colours = f"fill:{LIGHT['column-fill']},stroke:{LIGHT['weak']},color:{LIGHT['column-text']}"
     lines.append(f"    classDef notify {colours},stroke-dasharray:5 3")
     return "\n".join(lines) + "\n"
+
+
+def _label(node: str, attributes: Mapping[str, Any]) -> str:
+    """A node's name, a column's cut off where it is long."""
+    if attributes["kind"] == "observer":
+        return node
+    return f"{attributes['table']}.{abbreviated(attributes['column'])}"
 
 
 def dot(graph: Graph) -> str:
@@ -65,8 +73,10 @@ def dot(graph: Graph) -> str:
         style = node_style(attributes)
         colour = "column" if style == "notify" else style
         shape = f'shape=box, style="{borders.get(style, "filled")}"'
+        label = _label(node, attributes)
+        shown = f"label={quote(label)}, " if label != node else ""
         lines.append(
-            f"    {quote(node)} [{shape}, color={quote(LIGHT[colour])}, "
+            f"    {quote(node)} [{shown}{shape}, color={quote(LIGHT[colour])}, "
             f"fillcolor={quote(LIGHT[f'{colour}-fill'])}, fontcolor={quote(LIGHT[f'{colour}-text'])}];"
         )
     dashes = {

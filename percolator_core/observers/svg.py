@@ -118,7 +118,8 @@ def _svg_box(box: Box) -> str:
             f'<text class="under on-{style}" x="{middle:.1f}" y="{y + 36:.1f}">'
             f"{escape(subtitle(box.attributes))}</text></g>"
         )
-    return f'<g><rect class="box {style}" {shape} rx="{height / 2:g}"/>{_column_name(box)}</g>'
+    hint = f"<title>{escape(box.node)}</title>" if "".join(box.label) != box.node else ""
+    return f'<g>{hint}<rect class="box {style}" {shape} rx="{height / 2:g}"/>{_column_name(box)}</g>'
 
 
 def _linked_box(box: Box, dress: Dress) -> str:
@@ -140,8 +141,8 @@ def _linked_box(box: Box, dress: Dress) -> str:
 
 
 def _column_name(box: Box) -> str:
-    table, column = f"{box.attributes['table']}.", box.attributes["column"]
-    start = box.x + box.width / 2 - len(box.node) * CHARACTER / 2
+    table, column = box.label
+    start = box.x + box.width / 2 - (len(table) + len(column)) * CHARACTER / 2
     return _fitted("table", start, box.y + 18.5, table) + _fitted(
         "cell", start + len(table) * CHARACTER, box.y + 18.5, column
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from percolator_core.errors import ConfigurationError
+from percolator_core.errors import MOST_NAMED, ConfigurationError, abbreviated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -133,8 +133,9 @@ def _read_text(path: Path, label: str, problems: Problems) -> str | None:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` for the closest known word, or nothing when none is close."""
-    if not isinstance(word, str):
+    """``"; did you mean 'x'?"`` for the closest known word, or nothing when none is close or it is long."""
+    # To compare names of 64 KiB would take minutes.
+    if not isinstance(word, str) or len(word) > MOST_NAMED:
         return ""
     spelt = {name.lower(): name for name in sorted(known)}
     close = difflib.get_close_matches(word.lower(), spelt, n=1, cutoff=0.6)
@@ -143,7 +144,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
 def quoted(text: str) -> str:
     """``text`` in quotes, shortened when long."""
-    return repr(text if len(text) <= _LONGEST_QUOTE else text[:_LONGEST_QUOTE] + "…")
+    return repr(abbreviated(text, _LONGEST_QUOTE))
 
 
 def listed(words: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.keys import check_name
+from percolator_core.keys import check_name, encode_column
 from percolator_core.model import MAX_TABLETS
 from percolator_core.schema.definition import Column, HashRule, RangeRule, TableDefinition
 from percolator_core.schema.partition import tablets
@@ -27,8 +27,10 @@ def check_definition(definition: TableDefinition) -> None:
     where = f"table {definition.name!r}"
     try:
         check_name("table name", definition.name)
-        for column in (*definition.notify_only, *(column.name for column in definition.columns)):
-            check_name("column name", column)
+        for name in definition.notify_only:
+            encode_column(name)
+        for column in definition.columns:
+            check_name("typed table's column name", column.name)
     except ValueError as error:
         raise ConfigurationError(f"{where}: {error}") from None
     if not isinstance(definition.tablets, int):

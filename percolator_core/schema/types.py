@@ -38,6 +38,8 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
+from percolator_core.errors import abbreviated
+
 MAX_DIGITS: Final = 38
 """Most digits of a decimal, as in Arrow and Spark."""
 
@@ -98,7 +100,7 @@ def shown(value: object) -> str:
         text = repr(value)
     except ValueError:  # The interpreter makes no decimal digits of very large ints.
         return f"this {type(value).__name__}"
-    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
+    return abbreviated(text, MOST_SHOWN)
 
 
 def _expect(value: object, kind: type, name: str) -> None:

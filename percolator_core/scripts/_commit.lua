@@ -33,17 +33,22 @@ local function publish(tag, row, column, newest, commit_ts, kind, start_ts, valu
   redis.call('HSET', tag .. 'r:' .. row, 'c' .. column, pack_version(commit_ts, kind, start_ts, value))
 end
 
--- Replace the lock of start_ts on a cell by its version. Does nothing where the lock is gone.
+-- Replace the lock of start_ts on a cell by its version, and mark the cell for the observers that are registered at the
+-- commit. Does nothing where the lock is gone.
 local function commit_cell(tag, row, column, kind, start_ts, commit_ts)
   local field = lock_field(kind, start_ts, column)
   local found = redis.call('HMGET', tag .. 'r:' .. row, field, 'c' .. column)
   local lock = found[1]
   if not lock or lock_start(lock) ~= start_ts then return end
   if kind == NOTIFY then
-    mark_weakly(tag, read_meta(tag), row, column)
+    mark_weakly(tag, observers_of(tag, column), row, column)
   else
     local written, value = lock_write(lock)
     publish(tag, row, column, found[2], commit_ts, written, start_ts, value)
+    -- Nobody observes internal columns, such as an acknowledgement's.
+    if string.byte(column) ~= 255 then
+      mark_strongly(tag, observers_of(tag, column), row, column, lock_age(lock), true)
+    end
   end
   redis.call('HDEL', tag .. 'r:' .. row, field)
   redis.call('ZREM', tag .. 'locks', lock_mark(start_ts, column, row))

@@ -1,8 +1,8 @@
--- The dirty index: one sorted set per observer, member = cell, score = the earliest time it may be claimed.
+-- Needs clock and layout. The dirty index: one sorted set per observer, member = cell, score = the earliest time it may be claimed.
 -- The score of a lease (its deadline) is odd and every other score is even, so that no mark is taken for a lease.
 
 local function dirty_mark(column, row)
-  return struct.pack('>I2', #column) .. column .. row
+  return pack_column(column) .. row
 end
 
 local function even(time)
@@ -18,7 +18,7 @@ local function read_meta(tag)
       meta.version = fields[i + 1]
     elseif fields[i] == 'safe' then
       meta.safe = tonumber(fields[i + 1])
-    else
+    elseif fields[i] ~= 'gone' then
       meta.observers[string.sub(fields[i], 2)] = fields[i + 1]
     end
   end
@@ -35,15 +35,57 @@ local function wake(tag, observer)
   redis.pcall('PUBLISH', tag .. 'wake', observer)
 end
 
--- A strong mark keeps the score of a mark that is there already: whoever holds the lease looks at the cell
--- again before it clears the mark, and the cell will show this write.
-local function mark_strongly(tag, meta, row, column)
-  local observers = meta.observers[column]
-  if not observers then return end
-  for observer in string.gmatch(observers, '[^,]+') do
-    if redis.call('ZADD', tag .. 'dirty:' .. observer, 'NX', even(now()), dirty_mark(column, row)) == 1 then
+-- Whether an observer is among those that a field of the meta hash names.
+local function is_among(observers, observer)
+  return observers and string.find(',' .. observers .. ',', ',' .. observer .. ',', 1, true) ~= nil
+end
+
+-- The observers of a column as the tablet's meta hash says, asked for once a call: a string, or false.
+local known = {}
+
+local function observers_of(tag, column)
+  local of_tablet = known[tag] or {}
+  known[tag] = of_tablet
+  if of_tablet[column] == nil then of_tablet[column] = redis.call('HGET', tag .. 'meta', 'o' .. column) end
+  return of_tablet[column]
+end
+
+-- The rows that were released in this call, by quarantine; false for a quarantine that is empty.
+local released = {}
+
+-- An observer that failed on one cell of a row may succeed once another cell has changed. So a change makes the other
+-- cells of the row due again that are in quarantine for the same observer. Where none is, one EXISTS a call shows it.
+local function release_row(tag, observer, row, column)
+  local failed = tag .. 'failed:' .. observer
+  if released[failed] == nil then released[failed] = redis.call('EXISTS', failed) == 1 and {} end
+  if not released[failed] or released[failed][row] then return end
+  released[failed][row] = true
+  local marks = {}
+  for other, observers in pairs(read_meta(tag).observers) do
+    if other ~= column and is_among(observers, observer) then marks[#marks + 1] = dirty_mark(other, row) end
+  end
+  local records = #marks > 0 and redis.call('HMGET', failed, unpack(marks)) or {}
+  for i, mark in ipairs(marks) do
+    if records[i] then
+      redis.call('HDEL', failed, mark)
+      redis.call('ZADD', tag .. 'dirty:' .. observer, 'NX', even(now()), mark)
       wake(tag, observer)
     end
+  end
+end
+
+-- Mark a cell for its observers: at the prewrite, so that a lock which its owner leaves behind is found at once; and when
+-- it is committed, since other observers may be registered by then.
+-- A strong mark keeps the score of a mark that is there already: whoever holds the lease looks at the cell
+-- again before it clears the mark, and the cell will show this write. The cell is due from `time` on, nil for now.
+local function mark_strongly(tag, observers, row, column, time, is_committed)
+  if not observers then return end
+  local mark, due = dirty_mark(column, row), even(time or now())
+  for observer in string.gmatch(observers, '[^,]+') do
+    if redis.call('ZADD', tag .. 'dirty:' .. observer, 'NX', due, mark) == 1 then
+      wake(tag, observer)
+    end
+    if is_committed then release_row(tag, observer, row, column) end
   end
 end
 
@@ -64,9 +106,13 @@ local function set_weakly(tag, observer, mark)
   return score == 0
 end
 
-local function mark_weakly(tag, meta, row, column)
+local function mark_weakly(tag, observers, row, column)
+  if not observers then return end
   local mark = dirty_mark(column, row)
-  for observer in string.gmatch(meta.observers[column] or '', '[^,]+') do set_weakly(tag, observer, mark) end
+  for observer in string.gmatch(observers, '[^,]+') do
+    set_weakly(tag, observer, mark)
+    release_row(tag, observer, row, column)
+  end
 end
 
 -- Did a rerun take the acknowledgement away after `start_ts`? It sets its mark behind that, but leaves one that is

@@ -35,9 +35,26 @@ local function lock_write(lock)
   return kind, string.sub(lock, 27 + owner_length + primary_length)
 end
 
+local function lock_without_value(lock)
+  local _, _, _, _, owner_length, primary_length = struct.unpack('>BI7I8I4I2I4', lock)
+  return string.sub(lock, 1, 26 + owner_length + primary_length)
+end
+
+-- A column with something behind it: how long it is goes in front. Two bytes do not hold that, for a name may have
+-- 64 KiB, and an acknowledgement's has the observed column's and more.
+local function pack_column(column)
+  return struct.pack('>I4', #column) .. column
+end
+
 -- A lock's place in the lock index: which transaction, which cell.
 local function lock_mark(start_ts, column, row)
-  return struct.pack('>I8I2', start_ts, #column) .. column .. row
+  return struct.pack('>I8', start_ts) .. pack_column(column) .. row
+end
+
+local function split_lock_mark(mark)
+  -- "c0" takes as many bytes as the number in front of it says.
+  local start_ts, column, behind = struct.unpack('>I8I4c0', mark)
+  return start_ts, column, string.sub(mark, behind)
 end
 
 local function lock_field(kind, start_ts, column)
@@ -54,10 +71,17 @@ end
 
 -- Older versions of all columns of a row share one sorted set, ordered by (column, commit_ts).
 local function history_prefix(column)
-  return struct.pack('>I2', #column) .. column
+  return pack_column(column)
 end
 
 -- Below the safe point tombstones and old versions may have been collected, so nothing can be decided there.
 local function safe_point(tag)
   return tonumber(redis.call('HGET', tag .. 'meta', 'safe') or '0')
+end
+
+-- True if a snapshot must be refused: it lies below the safe point, where something may be missing, or the table was
+-- dropped, so that the tablet has no version. A change that removes data raises the safe point first.
+local function is_too_old(tag, at)
+  local found = redis.call('HMGET', tag .. 'meta', 'version', 'safe')
+  return not found[1] or at < tonumber(found[2] or '0')
 end

@@ -1,6 +1,6 @@
 -- The timestamp oracle (paper, section 2.3).
 --   oracle  hash: last = newest timestamp handed out, limit = durable high-water mark,
---           server = run id and replication id of the server that has it, floor = transactions that began below it are
+--           server = which server has it (see recover_oracle.lua), floor = transactions that began below it are
 --           refused since the last failover
 -- limit is written a window ahead of last. A server that comes back without its latest writes has lost
 -- `last`, but not a limit written WINDOW microseconds earlier; recover_oracle.lua then jumps to it.

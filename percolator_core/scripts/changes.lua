@@ -9,8 +9,7 @@
 
 local tag, since, at, from, to = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local limit, budget = tonumber(ARGV[5]), tonumber(ARGV[6])
-local safe = safe_point(tag)
-if at < safe or (since > 0 and since < safe) then return {'too old'} end
+if is_too_old(tag, since > 0 and math.min(since, at) or at) then return {'too old'} end
 
 local columns, fields = {}, {}
 for i = 7, #ARGV do

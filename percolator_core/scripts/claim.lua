@@ -5,7 +5,8 @@
 --   ARGV    cells at most, lease in ms, ms for which a mark may be put off at most, then groups: number of tags,
 --           number of observers, then per observer its name and how many of its cells at most
 --   reply   {lease deadline in µs, µs until the next cell is due or -1,
---            tag's position, observer's position in its group, mark, time it was due in µs, failed attempts, …}
+--            tag's position, observer's position in its group, mark, time it was due in µs, failed attempts, version
+--            of the table, …}
 
 local room, time = tonumber(ARGV[1]), now()
 -- A mark further ahead than this was set before the clock was set back, and is due.
@@ -47,6 +48,7 @@ end
 -- Lease up to `most` cells of one place; returns how many there were.
 local function lease(place, most)
   local marks = redis.call('ZRANGEBYSCORE', place.key, place.from, place.to, 'WITHSCORES', 'LIMIT', 0, most)
+  local version = redis.call('HGET', KEYS[place.position] .. 'meta', 'version') or ''
   -- In steps: Lua cannot unpack any number of marks at once.
   for first = 1, #marks, 2000 do
     local taken, scored, final = {}, {}, math.min(first + 1998, #marks - 1)
@@ -62,6 +64,7 @@ local function lease(place, most)
       reply[#reply + 1] = mark
       reply[#reply + 1] = tonumber(marks[first + 2 * i - 1])
       reply[#reply + 1] = tonumber(tries[i] or '0')
+      reply[#reply + 1] = version
     end
   end
   return #marks / 2

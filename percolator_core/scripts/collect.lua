@@ -3,17 +3,17 @@
 -- judged by its primary's versions, which may be dropped here.
 --   uses    layout
 --   KEYS    tag
---   ARGV    row to go on behind or "-", rows at most, deletions older than this (µs) may be forgotten,
---           safe point up to which the caller has resolved all locks, then the observers of the tablet's table
+--   ARGV    row to go on behind or "-", rows at most, safe point up to which the caller has resolved all locks, then the
+--           observers of the tablet's table
 --   reply   {bound to go on from or "", versions dropped, rows dropped}
 
-local tag, from, limit, forget = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local tag, from, limit = KEYS[1], ARGV[1], tonumber(ARGV[2])
 -- The tablet's own safe point may be further: another collector raised it, and may not have resolved what lies
--- between. It is behind where the tablet is younger than the raise, and nothing is refused there yet.
-local safe = math.min(safe_point(tag), tonumber(ARGV[4]))
+-- between. It can be lower only in a tablet that was made after the raise.
+local safe = math.min(safe_point(tag), tonumber(ARGV[3]))
 local versions, dropped = 0, 0
 -- Cells that one step looks at, and versions that it drops, are so many, or as many as the last row has: others wait
--- meanwhile.
+-- meanwhile. A cell counts once more for each KiB of its name and its newest version, which the step reads.
 local ENOUGH = 5000
 local looked, unfinished = 0, false
 
@@ -41,8 +41,8 @@ end
 
 -- Whether some observer has yet to see the cell, or failed on it and may be told to try again.
 local function is_dirty(row, column)
-  local mark = struct.pack('>I2', #column) .. column .. row
-  for i = 5, #ARGV do
+  local mark = pack_column(column) .. row
+  for i = 4, #ARGV do
     if redis.call('ZSCORE', tag .. 'dirty:' .. ARGV[i], mark) then return true end
     if redis.call('HEXISTS', tag .. 'failed:' .. ARGV[i], mark) == 1 then return true end
   end
@@ -60,7 +60,10 @@ local function collect_row(row)
   local fields, cells, older = redis.call('HGETALL', key), {}, redis.call('ZCARD', tag .. 'v:' .. row)
   local before = versions
   looked, unfinished = looked + #fields / 2, false
-  for i = 1, #fields, 2 do cells[fields[i]] = fields[i + 1] end
+  for i = 1, #fields, 2 do
+    cells[fields[i]] = fields[i + 1]
+    looked = looked + (#fields[i] + #fields[i + 1]) / 1024
+  end
   for field, value in pairs(cells) do
     local mark, column = string.sub(field, 1, 1), string.sub(field, 2)
     if mark == 'x' then
@@ -77,8 +80,8 @@ local function collect_row(row)
         -- An acknowledgement is needed as long as its cell is there, or may be observed.
         gone = gone and not cells['c' .. observed] and not cells['l' .. observed] and not is_dirty(row, observed)
       else
-        -- A deletion is remembered while young snapshots take absence for an answer, and until it was observed.
-        gone = gone and kind == DELETE and commit_ts < forget and not is_dirty(row, column)
+        -- A deletion is remembered until it was observed.
+        gone = gone and kind == DELETE and not is_dirty(row, column)
       end
       -- The newest version leads to those in the history, so it goes last.
       if gone and not unfinished then

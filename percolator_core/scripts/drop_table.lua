@@ -1,6 +1,7 @@
 -- Remove a bounded number of rows, and at last everything else, of one tablet of a table that is being dropped.
+--   uses    dirty
 --   KEYS    tag
---   ARGV    version that the drop gave the tablet, rows at most, observers …
+--   ARGV    version that the drop gave the tablet, rows at most, observers that may have left marks …
 --   reply   rows removed; 0 when the tablet is gone, or belongs to a table that was made since
 
 local tag, limit = KEYS[1], tonumber(ARGV[2])
@@ -18,9 +19,16 @@ for _, row in ipairs(rows) do
   removed = removed + 1
 end
 if #rows == 0 then
-  redis.call('DEL', tag .. 'rows', tag .. 'locks', tag .. 'meta')
-  for i = 3, #ARGV do
-    redis.call('DEL', tag .. 'dirty:' .. ARGV[i], tag .. 'tries:' .. ARGV[i], tag .. 'failed:' .. ARGV[i])
+  -- Those who are registered by now, too: the next table of this name must not have the marks of this one.
+  local observers = {unpack(ARGV, 3)}
+  for _, names in pairs(read_meta(tag).observers) do
+    for observer in string.gmatch(names, '[^,]+') do observers[#observers + 1] = observer end
   end
+  redis.call('DEL', tag .. 'rows', tag .. 'locks', tag .. 'meta')
+  for _, observer in ipairs(observers) do
+    redis.call('DEL', tag .. 'dirty:' .. observer, tag .. 'tries:' .. observer, tag .. 'failed:' .. observer)
+  end
+  -- A fence of before that comes late, or twice, must not bring the tablet back.
+  redis.call('HSET', tag .. 'meta', 'gone', ARGV[1])
 end
 return removed

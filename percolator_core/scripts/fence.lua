@@ -1,16 +1,22 @@
--- Give a tablet the version of its table, unless it has this one or a later one: from then on it refuses who
--- writes by an earlier definition. A tablet that is new is given what the others have in their meta hashes, too.
+-- Give a tablet the version of its table, unless it has this one or a later one: from then on it refuses writes by an
+-- earlier definition. A request that comes late, or twice, changes nothing: a tablet whose table was dropped remembers
+-- the version of the drop.
 --   KEYS    tag
---   ARGV    version, then fields and values of a new tablet's meta hash
+--   ARGV    version, safe point at least (0: as it is), "raise", "found" or "mend", then fields and values of a new
+--           tablet's meta hash. "raise" is for a tablet that is there; "found" for one that is new; "mend" for one that is
+--           there, or has lost its meta hash in a failover
 --   reply   1 if the tablet had an earlier version, else 0
 
 local meta = KEYS[1] .. 'meta'
-if tonumber(redis.call('HGET', meta, 'version') or '0') >= tonumber(ARGV[1]) then return 0 end
-if #ARGV > 1 then
-  -- Left by a change that was not made after all.
+local found = redis.call('HMGET', meta, 'version', 'gone')
+if tonumber(found[1] or found[2] or '0') >= tonumber(ARGV[1]) then return 0 end
+if ARGV[3] == 'raise' and not found[1] then return 0 end
+if ARGV[3] == 'found' or not found[1] then
+  -- Left by a change that was not made after all, or by the table before.
   local left = redis.call('HGETALL', meta)
   for i = 1, #left, 2 do redis.call('HDEL', meta, left[i]) end
-  redis.call('HSET', meta, unpack(ARGV, 2))
+  for i = 4, #ARGV, 2 do redis.call('HSET', meta, ARGV[i], ARGV[i + 1]) end
 end
 redis.call('HSET', meta, 'version', ARGV[1])
+if tonumber(redis.call('HGET', meta, 'safe') or '0') < tonumber(ARGV[2]) then redis.call('HSET', meta, 'safe', ARGV[2]) end
 return 1

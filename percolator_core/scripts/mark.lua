@@ -1,13 +1,12 @@
 -- Mark cells of one column dirty for one observer, whatever they hold: a rerun took their acknowledgements away before.
 -- A strong mark keeps its score, and a weak one is set as by a notification. The cells get all their attempts again.
---   uses    clock, dirty
+--   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    observer, "strong" or "weak", column, rows …
 --   reply   {"marked", number of cells that were not dirty} | {"not observed"} if the active chain has no such observer
 
 local tag, observer, strong, column = KEYS[1], ARGV[1], ARGV[2] == 'strong', ARGV[3]
-local names = redis.call('HGET', tag .. 'meta', 'o' .. column) or ''
-if not string.find(',' .. names .. ',', ',' .. observer .. ',', 1, true) then return {'not observed'} end
+if not is_among(observers_of(tag, column), observer) then return {'not observed'} end
 
 local key, marked = tag .. 'dirty:' .. observer, 0
 for i = 4, #ARGV do

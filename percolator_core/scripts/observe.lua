@@ -1,17 +1,21 @@
 -- Register, in one tablet, which observers watch which columns. "replace" forgets what was registered before, and
 -- drops the marks of observers that no longer watch this tablet's table; "add" keeps it, for the workers that still
 -- run another chain.
+--   uses    dirty
 --   KEYS    tag
---   ARGV    "replace" or "add", number of retired observers, retired observers …, then pairs: column, observers joined
---           by commas
---   reply   number of columns observed
+--   ARGV    "replace" or "add", version of the table, number of retired observers, retired observers …, then pairs:
+--           column, observers joined by commas
+--   reply   "observed" | "changed": the table is no longer what the caller takes it for
 
-local tag, replace, retired = KEYS[1], ARGV[1] == 'replace', tonumber(ARGV[2])
+local tag, replace, retired = KEYS[1], ARGV[1] == 'replace', tonumber(ARGV[3])
+-- A column of a table that was dropped and made again may stand there under another name; and a tablet that is gone must
+-- not come back.
+if (redis.call('HGET', tag .. 'meta', 'version') or '') ~= ARGV[2] then return 'changed' end
 local watching, gone, before = {}, {}, {}
-for i = retired + 4, #ARGV, 2 do
+for i = retired + 5, #ARGV, 2 do
   for observer in string.gmatch(ARGV[i], '[^,]+') do watching[observer] = true end
 end
-for i = 3, retired + 2 do gone[ARGV[i]] = true end
+for i = 4, retired + 3 do gone[ARGV[i]] = true end
 local fields = redis.call('HGETALL', tag .. 'meta')
 for i = 1, #fields, 2 do
   if string.sub(fields[i], 1, 1) == 'o' then
@@ -28,15 +32,11 @@ end
 for observer in pairs(gone) do
   redis.call('DEL', tag .. 'dirty:' .. observer, tag .. 'tries:' .. observer, tag .. 'failed:' .. observer)
 end
-local columns = 0
-for i = retired + 3, #ARGV, 2 do
+for i = retired + 4, #ARGV, 2 do
   local field, observers = 'o' .. ARGV[i], ARGV[i + 1]
   for observer in string.gmatch(before[field] or '', '[^,]+') do
-    if not string.find(',' .. observers .. ',', ',' .. observer .. ',', 1, true) then
-      observers = observers .. ',' .. observer
-    end
+    if not is_among(observers, observer) then observers = observers .. ',' .. observer end
   end
   redis.call('HSET', tag .. 'meta', field, observers)
-  columns = columns + 1
 end
-return columns
+return 'observed'

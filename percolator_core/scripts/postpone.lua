@@ -1,5 +1,6 @@
--- Give a leased cell back, to be claimed again after a delay. A lease that is not ours any more is left alone: so a
--- request that arrives twice counts one attempt, and a run that comes late does not end the lease of the next one.
+-- Give a leased cell back, to be claimed again after a delay; forget it if the observer is not registered for its column
+-- any more. A lease that is not ours any more is left alone: so a request that arrives twice counts one attempt, and a
+-- run that comes late does not end the lease of the next one.
 --   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    observer, row, column, delay in ms, "failed" to count an attempt or "unharmed", lease deadline, lease
@@ -10,6 +11,12 @@ local tag, observer = KEYS[1], ARGV[1]
 local key, mark = tag .. 'dirty:' .. observer, dirty_mark(ARGV[3], ARGV[2])
 local tries = tag .. 'tries:' .. observer
 if is_ours(redis.call('ZSCORE', key, mark), tonumber(ARGV[6]), tonumber(ARGV[7])) then
+  -- Judged here, in one step with the mark: after a registration the mark may stand for a write that came since.
+  if not is_among(observers_of(tag, ARGV[3]), observer) then
+    redis.call('HDEL', tries, mark)
+    redis.call('ZREM', key, mark)
+    return 0
+  end
   redis.call('ZADD', key, 'XX', even(now() + tonumber(ARGV[4]) * 1000), mark)
   if ARGV[4] == '0' then wake(tag, observer) end
   if ARGV[5] == 'failed' then return redis.call('HINCRBY', tries, mark, 1) end

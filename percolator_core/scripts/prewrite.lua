@@ -15,18 +15,19 @@ local role, start_ts = ARGV[1], tonumber(ARGV[2])
 local both = role == 'both'
 local last = both and #ARGV - 1 or #ARGV - 4
 
--- Below the safe point the tombstone of an earlier rollback may be gone: refuse whatever arrives so late.
-local metas, versions = {}, ''
+local metas, versions, is_late = {}, '', false
 -- The oracle's key, which is no tag, does not end in a brace.
 for i = 1, string.byte(KEYS[#KEYS], -1) == 125 and #KEYS or #KEYS - 1 do
   local meta = read_meta(KEYS[i])
-  if start_ts <= meta.safe then return {'too old'} end
+  is_late = is_late or start_ts <= meta.safe
   metas[i] = meta
   versions = i == 1 and meta.version or versions .. ',' .. meta.version
 end
 -- Whoever changes a table fences its tablets first, and waits for the locks that were there: behind that, nothing is
 -- written by the old definition, nor to a table that was dropped.
 if versions ~= ARGV[#ARGV] then return {'changed'} end
+-- Below the safe point the tombstone of an earlier rollback may be gone: refuse a prewrite that arrives so late.
+if is_late then return {'too old'} end
 
 -- What it read and lost there would live on in what it writes here.
 local oracle = both and redis.call('HMGET', KEYS[#KEYS], 'last', 'limit', 'floor')
@@ -97,9 +98,9 @@ if both then
     local position = tonumber(ARGV[i])
     local tag, row, column, kind = KEYS[position], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
     if kind == '2' then
-      mark_weakly(tag, metas[position], row, column)
+      mark_weakly(tag, metas[position].observers[column], row, column)
     else
-      mark_strongly(tag, metas[position], row, column)
+      mark_strongly(tag, metas[position].observers[column], row, column, nil, true)
       published[written + 1] = 'c' .. column
       published[written + 2] = pack_version(commit_ts, kind, start_ts, ARGV[i + 4])
       written = written + 2
@@ -123,8 +124,8 @@ local heads = {}
 for i = 3, last, 5 do
   local position = tonumber(ARGV[i])
   local tag, row, column, kind = KEYS[position], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
-  -- The mark is set with the lock, not with the commit: it may prove idle, it is never lost.
-  if kind ~= NOTIFY then mark_strongly(tag, metas[position], row, column) end
+  -- The mark is set with the lock, too: it may prove idle, and a lock whose owner dies is met by an observer.
+  if kind ~= NOTIFY then mark_strongly(tag, metas[position].observers[column], row, column, wall, false) end
   heads[kind] = heads[kind] or pack_lock(kind, start_ts, wall, ttl, owner, primary, '')
   redis.call('HSET', tag .. 'r:' .. row, lock_field(kind, start_ts, column), heads[kind] .. ARGV[i + 4])
   redis.call('ZADD', tag .. 'locks', wall, lock_mark(start_ts, column, row))

@@ -1,4 +1,5 @@
--- Put a cell aside after its last attempt, unless it changed since that attempt began, or another run dealt with it.
+-- Put a cell aside after its last attempt, unless its row changed since that attempt began, or another run dealt with
+-- it.
 --   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    observer, "strong" or "weak", row, column, lease deadline, lease deadline before its last renewal,
@@ -18,7 +19,17 @@ local function is_acknowledged()
   return kind == PUT and commit_ts > tonumber(ARGV[7])
 end
 
-if not is_acknowledged() and
+-- A change of another cell of the row releases those that are in quarantine, and came too early for this one.
+local function has_changed_beside()
+  if ARGV[2] == 'weak' then return false end
+  for other, observers in pairs(read_meta(tag).observers) do
+    local newest = is_among(observers, observer) and redis.call('HGET', tag .. 'r:' .. row, 'c' .. other)
+    if newest and version_times(newest) > tonumber(ARGV[7]) then return true end
+  end
+  return false
+end
+
+if not is_acknowledged() and not has_changed_beside() and
   mark_is_settled(tag, observer, ARGV[2], row, column, tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])) then
   redis.call('HSET', tag .. 'failed:' .. observer, mark, ARGV[8])
   redis.call('ZREM', key, mark)

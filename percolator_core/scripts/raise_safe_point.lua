@@ -1,9 +1,11 @@
--- Raise the safe point of one tablet; it never falls.
+-- Raise the safe point of one tablet; it never falls. A tablet that is gone, or not there yet, is left alone.
 --   uses    layout
 --   KEYS    tag
 --   ARGV    safe point
---   reply   the safe point that counts
+--   reply   the safe point, as it is then
 
 local safe = math.max(safe_point(KEYS[1]), tonumber(ARGV[1]))
-redis.call('HSET', KEYS[1] .. 'meta', 'safe', string.format('%.0f', safe))
+if redis.call('HEXISTS', KEYS[1] .. 'meta', 'version') == 1 then
+  redis.call('HSET', KEYS[1] .. 'meta', 'safe', string.format('%.0f', safe))
+end
 return safe

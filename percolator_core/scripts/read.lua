@@ -5,7 +5,7 @@
 --   reply   {"too old"} | {"cells", per column {version} or {} or {nil, lock}}
 
 local tag, at, row = KEYS[1], tonumber(ARGV[1]), ARGV[2]
-if at < safe_point(tag) then return {'too old'} end
+if is_too_old(tag, at) then return {'too old'} end
 local reply = {'cells'}
 for i = 3, #ARGV do
   local column = ARGV[i]

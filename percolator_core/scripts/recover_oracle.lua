@@ -3,10 +3,9 @@
 -- promoted server that may have lost the newest ones. Transactions that began below the floor set here may have
 -- read writes that are lost: prewrite.lua refuses them.
 --   uses    clock, oracle
---   KEYS    oracle
---   ARGV    run id of the server and, where it can have replicas, the replication id of its reign;
---           "in order" when its predecessor is known to have lost nothing, else "unknown"; the newest timestamp that
---           the client has seen
+--   KEYS    oracle, catalog
+--   ARGV    which server it is: its run id and the replication id of its reign, or the history of an embedded one,
+--           which goes on over each stop that lost nothing; the newest timestamp that the client has seen
 --   reply   "same" or "recovered"
 
 local state = redis.call('HMGET', KEYS[1], 'server', 'limit')
@@ -15,11 +14,15 @@ if state[1] == ARGV[1] then
   if now() + WINDOW / 2 > tonumber(state[2] or '0') then next_timestamps(KEYS[1], 0) end
   return 'same'
 end
-redis.call('HSET', KEYS[1], 'server', ARGV[1])
-if ARGV[2] ~= 'in order' and (state[1] or state[2]) then
+if state[1] or state[2] then
+  -- Changes of the catalog may be lost as well. Its count moves far beyond them, so that none of their numbers, and
+  -- no version of a table, is ever given to another change.
+  if redis.call('HGET', KEYS[2], '\255') then redis.call('HINCRBY', KEYS[2], '\255', 1000000) end
   -- Also past the clock: should this recovery itself be lost, the next one comes later, and goes further.
-  local last = math.max(tonumber(state[2] or '0'), now() + WINDOW, tonumber(ARGV[3]))
+  local last = math.max(tonumber(state[2] or '0'), now() + WINDOW, tonumber(ARGV[2]))
   redis.call('HSET', KEYS[1], 'last', string.format('%.0f', last))
   redis.call('HSET', KEYS[1], 'floor', string.format('%.0f', next_timestamps(KEYS[1], 1)))
 end
+-- Last of all: where a rule of access stops the script midway, the next connection does it all again.
+redis.call('HSET', KEYS[1], 'server', ARGV[1])
 return 'recovered'

@@ -16,6 +16,8 @@ if not held then
   local commit_ts = find_commit(tag, row, column, start_ts, newest)
   if commit_ts then return {'committed', commit_ts} end
   if tombstone or start_ts <= safe_point(tag) then return {'rolled back'} end
+  -- A dropped tablet takes no prewrite any more, and nobody would ever remove a tombstone there.
+  if redis.call('HGET', tag .. 'meta', 'gone') then return {'rolled back'} end
 end
 
 local wall, ttl

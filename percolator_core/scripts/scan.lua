@@ -10,7 +10,7 @@
 
 local tag, at, from, to = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, backward = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == 'backward'
-if at < safe_point(tag) then return {'too old'} end
+if is_too_old(tag, at) then return {'too old'} end
 
 local rows
 if backward then
@@ -19,19 +19,21 @@ else
   rows = redis.call('ZRANGEBYLEX', tag .. 'rows', from, to, 'LIMIT', 0, limit)
 end
 
-local fields = {}
+-- What a field weighs beside its name and its value: looking at it takes as long as so many bytes.
+local FIELD = 32
+local size = 0
+
+local fields, names = {}, 0
 for i = 8, #ARGV do
   fields[#fields + 1] = 'c' .. ARGV[i]
   fields[#fields + 1] = 'l' .. ARGV[i]
+  names = names + 2 * #ARGV[i]
 end
-
--- What a field weighs beside its value: looking at it takes as long as so many bytes.
-local FIELD = 32
-local size = 0
 
 -- The cells of the named columns; whether the row has any.
 local function named_cells(row)
   local cells, any = {}, false
+  size = size + names
   -- In steps: Lua cannot unpack any number of fields at once.
   for first = 1, #fields, 2000 do
     local found = redis.call('HMGET', tag .. 'r:' .. row, unpack(fields, first, math.min(first + 1999, #fields)))
@@ -80,7 +82,7 @@ local function whole_row(row)
   local settled = true
   for i = 1, #hash, 2 do
     local mark, value = string.byte(hash[i]), hash[i + 1]
-    size = size + 2 * FIELD + #value
+    size = size + 2 * FIELD + #hash[i] + #value
     settled = settled and mark ~= 108 and (mark ~= 99 or version_times(value) <= at)
   end
   return settled and hash or judged_row(row, hash), #hash > 0

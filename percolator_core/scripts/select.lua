@@ -16,7 +16,7 @@
 local call, unpack_numbers, sub, concat = redis.call, struct.unpack, string.sub, table.concat
 local tag, at, from, to, backward = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4] == 'backward'
 local most, most_looked, budget = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-if at < safe_point(tag) then return {'too old'} end
+if is_too_old(tag, at) then return {'too old'} end
 
 local position = 7
 local function argument()
@@ -167,8 +167,8 @@ if lock_fields then
   for column in pairs(mine) do lock_fields[#lock_fields + 1] = 'l' .. column end
 else
   for _, mark in ipairs(locks) do
-    local start_ts, length = unpack_numbers('>I8I2', mark)
-    if start_ts < at and mine[sub(mark, 11, 10 + length)] then locked[sub(mark, 11 + length)] = true end
+    local start_ts, column, row = split_lock_mark(mark)
+    if start_ts < at and mine[column] then locked[row] = true end
   end
 end
 

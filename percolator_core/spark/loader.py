@@ -170,6 +170,7 @@ def load(
             check_prefix(handle.definition, delete_missing)
         with running_context(context, master) as spark:
             job = _Job(
+                db,
                 spark,
                 source,
                 Aside.for_load(aside, table),
@@ -181,6 +182,7 @@ def load(
                 LoadTask(
                     place,
                     namespace,
+                    db.client.owner(),
                     table,
                     source.reader(),
                     job.aside,
@@ -207,6 +209,7 @@ class _Job:
 
     def __init__(
         self,
+        db: Database,
         spark: SparkContext,
         source: Source,
         aside: Aside,
@@ -215,6 +218,7 @@ class _Job:
         progress: Callable[[LoadProgress], object] | None,
         start_seconds: float,
     ) -> None:
+        self._db = db
         self.spark = spark
         self.source = source
         self.aside = aside
@@ -314,15 +318,26 @@ class _Job:
                     self._report_progress(started)
                     if not self.stopped and self._too_many():
                         self.stopped = True
-                        self.spark.cancelJobGroup(self.group)
+                        self._withdraw()
                 self._report_progress(started)
             except BaseException:
+                self._withdraw()
                 # Again and again: a job that Spark does not know yet is not cancelled.
                 while not job.done():
                     self.spark.cancelJobGroup(self.group)
                     wait([job], _LOOK)
                 raise
             return job.result()
+
+    def _withdraw(self) -> None:
+        """Takes the driver's liveness token away, so that each task ends behind its batch, and cancels them.
+
+        Spark alone may leave Python at work that it has cancelled.
+        """
+        try:
+            self._db.close()
+        finally:
+            self.spark.cancelJobGroup(self.group)
 
     def _report_progress(self, started: float) -> None:
         if self._progress is not None:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from percolator_core.client import TOKEN_LIFE
 from percolator_core.concurrency import Concurrency
 from percolator_core.database import Database, connect
-from percolator_core.errors import UnknownColumn
+from percolator_core.errors import PercolatorError, UnknownColumn
 from percolator_core.spark.aside import Aside
 from percolator_core.spark.records import BadRecord, Record
 from percolator_core.spark.repeatable import run
@@ -46,10 +47,15 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class LoadTask:
-    """Loads the splits of one task; travels to the executors."""
+    """Loads the splits of one task; travels to the executors.
+
+    ``owner`` is the driver in the store, by whose liveness token the task sees that it is wanted: Spark tells
+    a Python process nothing of it.
+    """
 
     url: str = field(repr=False)
     namespace: str
+    owner: bytes
     table: str
     reader: SplitReader
     aside: Aside
@@ -70,6 +76,7 @@ class LoadTask:
         complete = True
         with self.aside.part(number) as aside, db.concurrency(self.width) as executor:
             for batch in batches(item for split in splits for item in self.reader.read(split)):
+                self._must_be_wanted(db)
                 for outcome in self._merged(db, executor, batch):
                     if isinstance(outcome, BadRecord):
                         batch.bad.append(outcome)
@@ -88,6 +95,14 @@ class LoadTask:
                     break
         self.counts.add(counts)
         return TaskResult(keys, frozenset(columns), complete)
+
+    def _must_be_wanted(self, db: Database) -> None:
+        token = (b"EXISTS", db.client.token_of(self.owner))
+        if not db.store.one(token):
+            # A failover may have lost it; then the driver makes it again.
+            db.store.sleep(TOKEN_LIFE / 2)
+            if not db.store.one(token):
+                raise PercolatorError("the load has ended, or its driver is gone: run it again")
 
     def _merged(self, db: Database, executor: Concurrency, batch: Batch) -> Iterator[str | BadRecord]:
         """What became of each record."""

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from percolator_core.observers.project_modules import LIBRARY, modules_of, shadowed_modules, take_out
+
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
 
@@ -68,15 +70,16 @@ class Project:
         if self.archive is not None:
             root = self._unpacked(self.archive.value)
             code, chain = root / _CODE, root / _CHAIN
-        entered = (str(code), self.names, self.digest)
+        entered = (str(code), self.digest)
         if _ENTERED and _ENTERED[0] != entered:
-            before, names, _ = _ENTERED.pop()
-            _forget(Path(before), names)
+            before, _ = _ENTERED.pop()
+            take_out(modules_of([before]))
             if before in sys.path:
                 sys.path.remove(before)
         if not _ENTERED:
             _ENTERED.append(entered)
             sys.path.insert(0, str(code))
+            take_out(shadowed_modules(str(code)))
         return chain
 
     def leave(self) -> None:
@@ -106,8 +109,8 @@ class Project:
         return there
 
 
-_ENTERED: Final[list[tuple[str, tuple[str, ...], str]]] = []
-"""What this process imports from, if anything yet: folder, names, digest."""
+_ENTERED: Final[list[tuple[str, str]]] = []
+"""What this process imports from, if anything yet: folder and digest."""
 
 
 def shares_files(master: str) -> bool:
@@ -134,7 +137,7 @@ def imported_names(code: Path, needed: Iterable[str]) -> tuple[str, ...]:
 
 
 def _may_be_ours(name: str) -> bool:
-    return name.isidentifier() and name != "percolator_core" and name not in sys.stdlib_module_names
+    return name.isidentifier() and name not in LIBRARY and name not in sys.stdlib_module_names
 
 
 def _files_of(code: Path, name: str) -> Iterator[Path]:
@@ -174,11 +177,3 @@ def _digest(code: Path, files: dict[str, Path]) -> str:
     """Of names, sizes and times: models may be among the files, and are not read for it."""
     seen = [(name, path.stat().st_size, path.stat().st_mtime_ns) for name, path in files.items()]
     return hashlib.sha256(repr((str(code), seen)).encode()).hexdigest()[:16]
-
-
-def _forget(code: Path, names: tuple[str, ...]) -> None:
-    for name, module in list(sys.modules.items()):
-        top = name.partition(".")[0]
-        places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
-        if top in names and any(place and Path(place).is_relative_to(code) for place in places):
-            del sys.modules[name]

@@ -28,6 +28,7 @@ from uuid import UUID
 
 from percolator_core.keys import encode_column
 from percolator_core.model import MAX_ROW
+from percolator_core.schema.types import shown
 
 MAX_LOADED_VALUE: Final = 64 * 1024 * 1024
 """Largest value of a record, in bytes: a task holds many records, so it is less than a transaction takes."""
@@ -56,8 +57,8 @@ class Record:
 
     @property
     def size(self) -> int:
-        """Bytes of the key and the values."""
-        return len(self.key) + sum(len(value) for value in self.cells.values() if value is not None)
+        """Bytes of the key, the names of the columns and the values."""
+        return len(self.key) + sum(len(column) + len(value or b"") for column, value in self.cells.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +114,9 @@ def build_record(
             _check_column(column)
             encoded = encode_value(value)
         except ValueError as error:
-            return BadRecord(origin, f"column {column!r}: {error}", head, row)
+            return BadRecord(origin, f"column {shown(column)}: {error}", head, row)
         if encoded is not None and len(encoded) > MAX_LOADED_VALUE:
-            return BadRecord(origin, f"column {column!r}: {too_large(len(encoded))}", head, row)
+            return BadRecord(origin, f"column {shown(column)}: {too_large(len(encoded))}", head, row)
         cells[column] = encoded
     return Record(row, cells, origin)
 

@@ -10,6 +10,7 @@ from redis.connection import AbstractConnection
 
 from percolator_core.errors import ConfigurationError, StoreUnavailable
 from percolator_core.store.embedded import EmbeddedServer
+from percolator_core.store.eviction import refuse_eviction
 from percolator_core.store.facts import ServerFacts, refuse_unsuitable
 from percolator_core.store.topology import Topology
 
@@ -24,11 +25,12 @@ def examine(
 
     Raises:
         ConfigurationError: one of them cannot be trusted with data, or not under this URL.
-        StoreUnavailable: one of them does not answer.
+        StoreUnavailable: one of them does not answer, or evicts keys (`EvictingStore`).
     """
     facts = _facts_in_time(ask, topology, until)
     for one in facts:
         refuse_unsuitable(one, url, clustered=topology.clustered)
+        refuse_eviction(one, url)
     return facts
 
 

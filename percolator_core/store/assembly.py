@@ -54,5 +54,5 @@ def _stamped(whole: Exchange, oracle_slot: int, send: Send) -> bool:
     """Have the oracle stamp an exchange; whether it did."""
     stamp = Exchange((), BEFORE, slot=oracle_slot)
     send((stamp,))
-    whole.timestamp, whole.failure = stamp.timestamp, stamp.failure
+    whole.timestamp, whole.epoch, whole.failure = stamp.timestamp, stamp.epoch, stamp.failure
     return stamp.failure is None

@@ -18,9 +18,9 @@ from percolator_core.errors import ConfigurationError, StoreUnavailable
 from percolator_core.keys import Keyspace
 from percolator_core.scripts import Script
 from percolator_core.store import tls
-from percolator_core.store.embedded import CONF_AFTER_ORDER
 from percolator_core.store.packing import Command, pack
 from percolator_core.store.refusals import LOST, is_read_only
+from percolator_core.store.shutdown import history_of
 from percolator_core.store.stream import Stream
 from percolator_core.store.topology import Endpoint
 from percolator_core.store.url import Address
@@ -51,7 +51,7 @@ class Dialer:
             ConfigurationError: a file that the URL names is missing, or is not what it should be.
         """
         self._address = address
-        self._oracle = keyspace.oracle
+        self._oracle, self._catalog = keyspace.oracle, keyspace.catalog
         self._load_scripts = load_scripts
         self._options: dict[str, Any] = dict(address.options)
         self._tls_options = {
@@ -125,7 +125,11 @@ class Dialer:
         A server that restarted, or was promoted, may have lost the newest timestamps. No connection outlives
         its server, so asking whenever one is opened, or was idle, is enough. The process alone does not tell:
         one that was the master, and then a replica for a moment, may never have heard what was given out
-        meanwhile. With each promotion a server begins a replication history of its own.
+        meanwhile. With each promotion a server begins a replication history of its own. An embedded server,
+        which has no replicas, tells instead which history of its folder it goes on with: over a stop that
+        lost nothing it is the same.
+
+        The server says who it is, not the URL, so that the answer is one by whichever name it is reached.
         """
         connection.send_command("INFO", "server")
         connection.send_command("INFO", "replication")
@@ -139,13 +143,10 @@ class Dialer:
             raise RedisConnectionError("the server does not say which it is")
         # With the line that newer servers know, this is allowed when memory is full.
         recover = self._load_scripts(int(version.group(1)) >= WITH_SHEBANG)["recover_oracle"]
-        in_order = self._address.kind == "embedded" and f"/{CONF_AFTER_ORDER}\r".encode() in facts
-        state = b"in order" if in_order else b"unknown"
-        # Nobody makes a replica of an embedded server, whose process tells all.
-        reign = history.group(1) if history is not None and self._address.kind != "embedded" else b""
-        who = b"%b %b" % (run_id.group(1), reign)
+        reign = b"%b %b" % (run_id.group(1), history.group(1) if history is not None else b"")
+        who = history_of(facts).encode() or reign
         newest = b"%d" % self.newest()
-        connection.send_command("EVAL", recover.source, "1", self._oracle, who.strip(), state, newest)
+        connection.send_command("EVAL", recover.source, "2", self._oracle, self._catalog, who, newest)
         try:
             connection.read_response(disable_decoding=True)
         except MovedError:

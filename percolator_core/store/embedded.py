@@ -1,12 +1,13 @@
 """The private redis-server behind ``embedded:FOLDER``.
 
 The server belongs to the folder, not to a process: the first user starts it, later ones join it, the last
-one to leave stops it, and the state stays. It listens on a Unix socket only. Three locks (``flock``) in the
+one to leave stops it, and the state stays. It listens on a Unix socket only. Four locks (``flock``) in the
 folder hold this together. The kernel frees them with their holder, so a SIGKILL leaves nothing to clean up::
 
     redis.mutex    held while the server is started or stopped
     redis.users    shared, by each user; whoever gets it for itself alone is the last
     redis.server   inherited by the server and held by it alone: free means that no server lives
+    redis.watcher  inherited by the process that ends the server when all users were killed, and held by it
 
 The folder has to be on a local disk: network file systems have neither Unix sockets nor locks that a child
 inherits.
@@ -19,41 +20,48 @@ import fcntl
 import logging
 import os
 import re
-import socket
 import subprocess
+import sys
+import threading
 import time
-from contextlib import contextmanager
+import uuid
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from percolator_core import process
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
+from percolator_core.store import shutdown
 from percolator_core.store.binary import OLDEST_SERVER, find_binary
 from percolator_core.store.folder import (
-    Lock,
     explained,
     known_socket_path,
     new_socket_path,
-    pid_in_file,
     prepare,
     settings,
     write,
 )
+from percolator_core.store.shutdown import Connection, Ending, Lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
 # Limits in seconds. A server that loads a large state, or finishes a long script, says so: it gets longer.
-_ASK_LIMIT = 1.0
+_ASK_LIMIT = shutdown.ASK_LIMIT
 _QUIET_LIMIT = 30.0
 _LOADING_LIMIT = 600.0
-_STOP_LIMIT = 30.0
+_STOP_LIMIT = shutdown.STOP_LIMIT
 _MUTEX_LIMIT = _LOADING_LIMIT + _QUIET_LIMIT + _STOP_LIMIT
 _PAUSE, _LONGEST_PAUSE = 0.001, 0.02
+_WATCH_PERIOD = 5.0
+_WATCHER_LIMIT = 1.0
 
 _log = logging.getLogger(__name__)
+
+_starting: set[tuple[int, int, Path]] = set()
+"""Which thread of which process starts or stops the server of which folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +75,13 @@ class _Answer:
     words: str = "it does not answer"
 
 
-CONF_AFTER_ORDER = "redis.after-order.conf"
-"""The name of the settings of a server whose predecessor ended in good order.
-
-The server tells this name to whoever asks for its facts: so every client knows that no timestamp was lost,
-and the oracle need not jump.
-"""
-
-
 class EmbeddedServer:
     """One user's membership in the server of a folder; made by `join`, ended by `leave`.
 
     ``socket_path``, ``pid`` and ``version`` (the version of Redis whose commands it knows) are those of the
     server when it was last seen; `ensure_running` renews them. A user that dies without leaving is not
-    counted any more, and the next one to leave stops the server.
+    counted any more. The next one to leave stops the server; when there is none, a process of its own does,
+    after about ten seconds (`percolator_core.store.shutdown`).
 
     A forked child is no user: the server does not wait for it and its `leave` does nothing. A child that
     wants to go on with the store calls `ensure_running`, which joins on its own account.
@@ -129,12 +130,18 @@ class EmbeddedServer:
                 self._serve()
 
     def leave(self) -> None:
-        """Stop the server if this was its last user; its state stays. Idempotent; raises nothing."""
+        """Stop the server if this was its last user; its state stays. Idempotent.
+
+        Raises:
+            StoreUnavailable: the server could not write its log, so acknowledged commits are lost, or will be
+                unless there is room on the disk soon. This user has left all the same.
+        """
         if self._users is None or self._process != process.pid:
             return
+        problem = ""
         try:
             with self._mutex():
-                self._depart()
+                problem = self._depart()
         except (OSError, PercolatorError) as error:
             _log.warning("could not leave the embedded store in %s: %s", self.folder, error)
         finally:
@@ -142,6 +149,9 @@ class EmbeddedServer:
             users, self._users = self._users, None
             if users is not None:
                 users.close()
+        if problem:
+            _log.error("%s", problem)
+            raise StoreUnavailable(problem)
 
     def __enter__(self) -> Self:
         return self
@@ -149,15 +159,24 @@ class EmbeddedServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.leave()
+        with own_error_first(error):
+            self.leave()
 
     def __repr__(self) -> str:
         return f"EmbeddedServer({str(self.folder)!r}, pid={self.pid}, version={self.version!r})"
 
     @contextmanager
     def _mutex(self) -> Iterator[None]:
-        lock = Lock(self.folder / "redis.mutex")
+        here = process.pid, threading.get_ident(), self.folder
+        if here in _starting:
+            # In a signal handler, or a finalizer: it would wait for the code that it interrupts.
+            raise StoreUnavailable(
+                f"the server in {self.folder} is being started or stopped by the call that this one "
+                "interrupts: try again after it"
+            )
+        lock = Lock(self.folder / shutdown.MUTEX)
         try:
+            _starting.add(here)
             until = time.monotonic() + _MUTEX_LIMIT
             while not lock.take(fcntl.LOCK_EX):
                 if time.monotonic() > until:
@@ -168,12 +187,13 @@ class EmbeddedServer:
                 time.sleep(_PAUSE)
             yield
         finally:
+            _starting.discard(here)
             lock.close()
 
     def _enter(self) -> None:
         """Become a user, first of all, so that nobody stops the server meanwhile."""
         with self._mutex():
-            users = Lock(self.folder / "redis.users")
+            users = Lock(self.folder / shutdown.USERS)
             if not users.take(fcntl.LOCK_SH):
                 users.close()
                 raise StoreUnavailable(f"{self.folder}/redis.users is locked by another program: end that")
@@ -182,19 +202,23 @@ class EmbeddedServer:
                 self._serve()
             except BaseException:
                 # Ctrl-C while a large state loads, too: no server is left behind that nobody uses.
-                self._depart()
+                if problem := self._depart():
+                    _log.error("%s", problem)
                 raise
 
-    def _depart(self) -> None:
-        """Cease to be a user, and stop the server if there is no other. The caller holds the mutex."""
+    def _depart(self) -> str:
+        """Cease to be a user, and stop the server if there is no other. The caller holds the mutex.
+
+        Returns what went wrong with the state, "" if nothing did.
+        """
         users, self._users = self._users, None
         if users is None:
-            return
+            return ""
         try:
-            if not users.is_file(self.folder / "redis.users"):
+            if not users.is_file(self.folder / shutdown.USERS):
                 _log.warning("%s was removed while its redis-server, process %d, ran", self.folder, self.pid)
-            elif users.take(fcntl.LOCK_EX):
-                self._stop()
+                return ""
+            return self._stop() if users.take(fcntl.LOCK_EX) else self._risk()
         finally:
             users.close()
 
@@ -208,7 +232,7 @@ class EmbeddedServer:
             now = time.monotonic()
             if answer.working:
                 quiet_until = now + _QUIET_LIMIT
-            elif (lock := self._no_server()) is not None:
+            elif (lock := shutdown.no_server(self.folder)) is not None:
                 # The lock, not the silence, tells that no server lives: two on one state would destroy it.
                 try:
                     if started:
@@ -225,14 +249,7 @@ class EmbeddedServer:
             time.sleep(pause)
             pause = min(pause * 1.2, _LONGEST_PAUSE)
         self.pid, self.version = answer.pid or 0, answer.version
-
-    def _no_server(self) -> Lock | None:
-        """The server's lock, held, if no server lives. The caller holds the mutex."""
-        lock = Lock(self.folder / "redis.server")
-        if lock.take(fcntl.LOCK_EX):
-            return lock
-        lock.close(release=False)
-        return None
+        self._have_it_watched()
 
     def _start(self, lock: Lock) -> int:
         """Spawn a server that inherits ``lock``; returns where its words in the log begin."""
@@ -242,16 +259,36 @@ class EmbeddedServer:
             oldest, needed_by = (7, 0), f"the state in {self.folder}, which Redis 7 or newer wrote,"
         binary = find_binary(oldest, needed_by)
         self.socket_path = new_socket_path(self.folder)
-        # Redis removes its pid file when it has ended in good order, with its log written out.
-        in_order = not (self.folder / "redis.pid").exists()
-        conf = self.folder / (CONF_AFTER_ORDER if in_order else "redis.conf")
-        write(conf, settings(self.folder, self.socket_path))
+        write(self.folder / "redis.conf", settings(self.folder, self.socket_path))
+        history = shutdown.unbroken_history(self.folder)
+        if not history:
+            if shutdown.has_log(self.folder):
+                _log.warning(
+                    "the redis-server of %s did not end in order the last time: what it acknowledged last "
+                    "may be lost, and transactions from before are refused",
+                    self.folder,
+                )
+            history = uuid.uuid4().hex
+        # The server tells the name of its settings to whoever asks, by whichever way he came. The name goes
+        # as soon as it has been read: nobody else shall start a server by it.
+        conf = self.folder / shutdown.conf_of(history)
+        conf.unlink(missing_ok=True)
+        conf.symlink_to("redis.conf")
+        try:
+            return self._spawn([str(binary.path), str(conf)], lock)
+        finally:
+            conf.unlink(missing_ok=True)
+
+    def _spawn(self, command: list[str], lock: Lock) -> int:
+        """Run a server until it has become a daemon; as `_start`."""
         log = self.folder / "redis.log"
         logged = log.stat().st_size if log.exists() else 0
+        # From here on the server may write more than the note of its last end speaks for.
+        shutdown.forget_order(self.folder)
         # The server makes itself a daemon and this first process of it ends: no zombie is left to us. A
         # session of its own keeps the terminal's Ctrl-C away from the start.
         first = subprocess.run(
-            [binary.path, conf],
+            command,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -284,61 +321,101 @@ class EmbeddedServer:
             return StoreUnavailable(f"no space is left for the state in {self.folder} ({last}): free some")
         return StoreUnavailable(f"the redis-server of {self.folder} ended at its start ({last}): see {log}")
 
-    def _stop(self) -> None:
-        """Shut the server down and wait for its end. The caller holds the mutex and is the last user."""
-        self.socket_path = known_socket_path(self.folder)
-        until = time.monotonic() + _STOP_LIMIT
-        asked = False
-        while (lock := self._no_server()) is None:
-            answer = _ask(self.socket_path) if not asked else _Answer()
-            if answer.pid is not None:
-                if answer.pid != pid_in_file(self.folder):
-                    _log.warning("process %d at %s is not ours and goes on", answer.pid, self.socket_path)
-                    return
-                asked = _shut_down(self.socket_path)
-            if time.monotonic() > until:
-                _log.warning("the redis-server of %s, process %d, does not stop", self.folder, self.pid)
+    def _have_it_watched(self) -> None:
+        """Start the process that ends the server after its last user, unless it runs.
+
+        The caller holds the mutex, and the server is ready.
+        """
+        try:
+            self._spawn_watcher()
+        except OSError as error:
+            _log.warning("the redis-server of %s runs on when this process is killed: %s", self.folder, error)
+
+    def _spawn_watcher(self) -> None:
+        lock = Lock(self.folder / shutdown.WATCHER)
+        try:
+            if not sys.executable or not lock.take(fcntl.LOCK_EX):
                 return
-            time.sleep(_PAUSE)
-        lock.close()
+            watcher = [sys.executable, "-I", "-S", shutdown.__file__]
+            arguments = [str(self.folder), self.socket_path, str(lock.fd), str(_WATCH_PERIOD)]
+            # The shell ends at once, and leaves nobody with a child to wait for.
+            subprocess.run(
+                ["/bin/sh", "-c", '"$@" &', "sh", *watcher, *arguments],
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(lock.fd,),
+                start_new_session=True,
+                check=False,
+            )
+        finally:
+            lock.close(release=False)
+
+    def _stop(self) -> str:
+        """Shut the server down and wait for its end. The caller holds the mutex and is the last user.
+
+        Returns what went wrong with the state, "" if nothing did.
+        """
+        self.socket_path = known_socket_path(self.folder)
+        ending = shutdown.stop(self.folder, self.socket_path, limit=_STOP_LIMIT, ask_limit=_ASK_LIMIT)
+        if ending is Ending.NOT_OURS:
+            _log.warning("the process at %s is not ours and goes on", self.socket_path)
+        elif ending is Ending.STILL_LIVES:
+            _log.warning("the redis-server of %s, process %d, does not stop", self.folder, self.pid)
+        else:
+            self._await_watcher()
+        if ending is not Ending.NOT_IN_ORDER:
+            return ""
+        return (
+            f"the redis-server of {self.folder} ended before its log was on disk, so the commits that were "
+            "acknowledged last are lost: make room on the disk, connect again, and repeat what is missing"
+        )
+
+    def _await_watcher(self) -> None:
+        """Wait for the watcher, which ends with the server: then no process of ours has the folder open."""
+        until = time.monotonic() + _WATCHER_LIMIT
+        with suppress(OSError):  # none was ever started
+            lock = Lock(self.folder / shutdown.WATCHER)
+            while not lock.take(fcntl.LOCK_EX) and time.monotonic() < until:
+                time.sleep(_PAUSE)
+            lock.close()
+
+    def _risk(self) -> str:
+        """Why the state is in danger that the remaining users keep, "" if it is not."""
+        try:
+            with Connection(known_socket_path(self.folder), _ASK_LIMIT) as connection:
+                if not shutdown.cannot_write(connection.ask("INFO")):
+                    return ""
+        except OSError:
+            return ""  # the others learn of it
+        return (
+            f"the redis-server of {self.folder} cannot write its log, so the commits that were acknowledged "
+            "last are in memory alone: make room on the disk before its other users leave it"
+        )
+
+
+@contextmanager
+def own_error_first(error: BaseException | None) -> Iterator[None]:
+    """While ``error`` is on its way out of a block, what closing the store says is in the log alone."""
+    try:
+        yield
+    except StoreUnavailable:
+        if error is None:
+            raise
 
 
 def _ask(path: str) -> _Answer:
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_ASK_LIMIT)
-            connection.connect(path)
-            connection.sendall(b"PING\r\nINFO server\r\n")
-            with connection.makefile("rb") as replies:
-                pong = replies.readline().strip()
-                size = replies.readline()
-                length = int(size[1:]) if size.startswith(b"$") else 0
-                info = replies.read(length)
-    except (OSError, ValueError) as error:
+        with Connection(path, _ASK_LIMIT) as connection:
+            pong, info = connection.ask("PING"), connection.ask("INFO")
+    except OSError as error:
         return _Answer(words=f"it does not answer: {error}")
-    if len(info) < length:
-        return _Answer(words="it broke off in the middle of an answer")
-    fields = dict(re.findall(r"(\w+):([^\r\n]*)", info.decode(errors="replace")))
-    pid = int(fields["process_id"]) if "process_id" in fields else None
+    pid = shutdown.field(info, "process_id")
     return _Answer(
-        ready=pong == b"+PONG" and pid is not None,
+        ready=pong == b"+PONG" and pid.isdecimal(),
         working=pong.startswith((b"-LOADING", b"-BUSY")),
-        pid=pid,
-        version=fields.get("redis_version", ""),
+        pid=int(pid) if pid.isdecimal() else None,
+        version=shutdown.field(info, "redis_version"),
         words=f"it answers {pong.decode(errors='replace')}",
     )
-
-
-def _shut_down(path: str) -> bool:
-    """Tell the server to end; False if it refuses.
-
-    NOSAVE is about snapshots: the append-only log is written and synced all the same.
-    """
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_ASK_LIMIT)
-            connection.connect(path)
-            connection.sendall(b"SHUTDOWN NOSAVE\r\n")
-            return not connection.recv(1).startswith(b"-")
-    except OSError:
-        return True  # it ended while we spoke, or works on it

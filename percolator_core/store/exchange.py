@@ -63,6 +63,8 @@ class Exchange:
     key = b""
     """A key of the tablet that a durable one writes to: whose server is asked what is safe."""
     timestamp = 0
+    epoch: bytes | None = None
+    """How often the catalog had been changed when the timestamp was given out; None where it never was."""
     acknowledged: tuple[int, int] | None = None
     """Whether the server's disk (0 or 1), and how many replicas, have it; None while not known."""
     collected = False

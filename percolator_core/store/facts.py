@@ -19,6 +19,7 @@ class ServerFacts:
     eviction: str
     maxmemory: int
     used_memory: int
+    evicted_keys: int
     raw: dict[str, str]
 
     @property
@@ -39,6 +40,7 @@ def read_facts(raw: bytes) -> ServerFacts:
         eviction=info.get("maxmemory_policy", "noeviction"),
         maxmemory=int(info.get("maxmemory", 0)),
         used_memory=int(info.get("used_memory", 0)),
+        evicted_keys=int(info.get("evicted_keys", 0)),
         raw=info,
     )
 
@@ -56,8 +58,3 @@ def refuse_unsuitable(facts: ServerFacts, url: str, *, clustered: bool) -> None:
         )
     if facts.role != "master":
         raise ConfigurationError(f"{url} is a replica, which takes no writes: connect to its master")
-    if facts.eviction != "noeviction":
-        raise ConfigurationError(
-            f"{url} evicts keys when memory is full (maxmemory-policy {facts.eviction}), "
-            "which would lose data silently: set maxmemory-policy noeviction"
-        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import stat
@@ -48,60 +47,6 @@ lua-time-limit 5000
 """
 _OURS = ("redis.", "appendonly", "temp-", "dump.rdb")
 """How the names of the files start that a server or this module makes in the folder."""
-
-_open_here: set[int] = set()
-"""Descriptors of locks, which a forked child must not keep."""
-
-
-def _close_in_child() -> None:
-    """After a fork: drop the child's copies, else it would count as a user for as long as it lives.
-
-    Closing a copy does not free the parent's lock.
-    """
-    while _open_here:
-        os.close(_open_here.pop())
-
-
-os.register_at_fork(after_in_child=_close_in_child)
-
-
-class Lock:
-    """A file to flock. Each has an open file description of its own, so threads exclude each other too."""
-
-    def __init__(self, path: Path) -> None:
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        _open_here.add(self.fd)
-
-    def take(self, how: int) -> bool:
-        """Take the lock (``LOCK_SH`` or ``LOCK_EX``) if nobody is in the way."""
-        try:
-            fcntl.flock(self.fd, how | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def close(self, *, release: bool = True) -> None:
-        """Close the descriptor. Without ``release`` the lock stays with a child that inherited it."""
-        if release:
-            # Said aloud, because a process that is just being spawned may hold a copy for a moment.
-            fcntl.flock(self.fd, fcntl.LOCK_UN)
-        _open_here.discard(self.fd)
-        os.close(self.fd)
-
-    def is_file(self, path: Path) -> bool:
-        """Whether ``path`` still names the file that was opened."""
-        try:
-            return os.path.samestat(os.fstat(self.fd), path.stat())
-        except FileNotFoundError:
-            return False
-
-
-def pid_in_file(folder: Path) -> int | None:
-    """The process that the folder's server said it is when it started."""
-    try:
-        return int((folder / "redis.pid").read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def settings(folder: Path, socket_path: str) -> bytes:

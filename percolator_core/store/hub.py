@@ -15,20 +15,23 @@ import heapq
 import itertools
 import select
 import socket
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, Final, TypeVar
 
 import greenlet
 
 from percolator_core import process
+from percolator_core.errors import of_another_process
 from percolator_core.store import python_gc
 from percolator_core.store.exchange import Exchange
 from percolator_core.store.lines import Lines
 from percolator_core.store.mending import Mending
-from percolator_core.store.task import Future, Job, Task, cancel
+from percolator_core.store.task import RESTING, Future, Job, Task, cancel
 from percolator_core.store.wire import IDLE
 
 T = TypeVar("T")
@@ -40,6 +43,11 @@ nothing to do until the next one comes."""
 
 _OVERHEAD: Final = 40
 """What an exchange adds to a batch beside its commands, in bytes: such as its share of a timestamp."""
+
+
+_NO_WAITING: Final = (
+    "a signal handler or finalizer may not wait for the executor that it interrupts: use the database itself"
+)
 
 
 class _Gathering:
@@ -79,6 +87,9 @@ class Hub:
         self._waiting: deque[Job] = deque()
         self._starting: Job | None = None
         """Taken out of those that wait, and of no task yet."""
+        self._filling = False
+        self._at_work = False
+        """Whether the loop runs; left behind perhaps by Ctrl-C."""
         self._active: set[Task] = set()
         self._resting: list[Task] = []
         self._blocked = 0
@@ -97,6 +108,7 @@ class Hub:
         self._on_answer = self._answered
         self._on_loss = self._mending.repeat_if_lost
         python_gc.allow_for_tasks(width)
+        process.tell_of_forks(self)
 
     # What tasks call.
 
@@ -107,13 +119,17 @@ class Hub:
         caller: object = task
         if len(exchanges) > 1:
             ticket = caller = _Gathering(task, exchanges)
-        for exchange in exchanges:
-            exchange.on_done = self._on_answer
-            exchange.caller = caller
-        self._parked += exchanges
-        for exchange in exchanges:
-            self._load += _OVERHEAD + sum(map(len, exchange.packed))
-        self._park(task, ticket)
+        try:
+            task.awaiting = ticket
+            for exchange in exchanges:
+                exchange.on_done = self._on_answer
+                exchange.caller = caller
+            self._parked += exchanges
+            for exchange in exchanges:
+                self._load += _OVERHEAD + sum(map(len, exchange.packed))
+            self.loop.switch()
+        finally:
+            task.awaiting = None
 
     def defer(self, exchanges: Sequence[Exchange]) -> None:
         """Send the exchanges with the next batch, and again if they get lost; nobody waits for them."""
@@ -124,8 +140,12 @@ class Hub:
     def sleep(self, seconds: float) -> None:
         """Park the current task for a time."""
         task, ticket = self._current(), next(self._order)
-        heapq.heappush(self._asleep, (time.monotonic() + seconds, ticket, task))
-        self._park(task, ticket)
+        try:
+            task.awaiting = ticket
+            heapq.heappush(self._asleep, (time.monotonic() + seconds, ticket, task))
+            self.loop.switch()
+        finally:
+            task.awaiting = None
 
     def wait_for(self, future: Future[Any]) -> None:
         """Return when the future is settled: by parking, inside a task, else by running the hub.
@@ -134,14 +154,19 @@ class Hub:
         """
         if future.done():
             return
+        self._check_thread()
         if self.running is not None and greenlet.getcurrent() is self.running:
             task = self._current()
-            future._waiters.append(task)  # noqa: SLF001 - the two make one mechanism
+            if task.awaiting is not None or python_gc.collecting:
+                raise RuntimeError(_NO_WAITING)
             self._blocked += 1
             try:
+                task.awaiting = future
+                future._waiters.append(task)  # noqa: SLF001 - the two make one mechanism
                 self._fill()
-                self._park(task, future)
+                self.loop.switch()
             finally:
+                task.awaiting = None
                 self._blocked -= 1
         else:
             self.run(future.done)
@@ -173,28 +198,36 @@ class Hub:
             raise RuntimeError(
                 "only the code that made an executor, or a function running in it, may wait for it"
             )
+        if python_gc.collecting or ((self._at_work or self._filling) and self._is_interrupted()):
+            raise RuntimeError(_NO_WAITING)
         try:
+            self._at_work = True
             while not until():
                 self._run_ready()
                 if until():
                     return
                 if not self._converse():
-                    if not self._asleep and not self._active:
+                    if not self._asleep and not self._active and not self._calls:
                         return
                     self._check_progress()
                     self.idle(None)
         except BaseException as stop:
             self._take_stock(stop)
             raise
+        finally:
+            self._at_work = False
 
     def turn(self) -> bool:
         """Run what can run and take one step of the conversation; False when there was nothing to do."""
         try:
+            self._at_work = True
             ran = self._run_ready()
             return self._converse() or ran
         except BaseException as stop:
             self._take_stock(stop)
             raise
+        finally:
+            self._at_work = False
 
     def idle(self, seconds: float | None, *sockets: Any) -> None:
         """Wait until a sleeper is due, another thread calls, a socket is readable or the time is over."""
@@ -244,7 +277,9 @@ class Hub:
             self._closed = True
             python_gc.allow_for_tasks(-self.width)
         try:
-            if self.process == process.pid:
+            # Tasks switch to the loop. In a generator that is being collected they are left alone.
+            here = self.process == process.pid and greenlet.getcurrent() is self.loop
+            if here and not python_gc.collecting:
                 self._end_tasks()
                 while self._parked or self.lines.in_flight:
                     self._converse()
@@ -254,6 +289,18 @@ class Hub:
             self.lines.close()
             self._bell_out.close()
             self._bell_in.close()
+
+    def after_fork(self) -> None:
+        """In a forked child no task goes on: they are the parent's, and so are the connections.
+
+        If a task forked, it goes on to its end, outside the hub. Then, as when the hub forked, the code that
+        waits for the hub is told.
+        """
+        self.interruption = of_another_process("executor")
+        for task in self._active:
+            task.awaiting = RESTING
+        self._bell_out.close()
+        self._bell_in.close()
 
     # What mending calls.
 
@@ -292,16 +339,24 @@ class Hub:
     # Inside.
 
     def _fill(self) -> None:
-        while self._waiting and len(self._active) - self._blocked < self.width:
-            self._starting = self._waiting[0]
-            self._start(self._waiting.popleft())
-            self._starting = None
+        if self._filling:
+            self._calls.append(self._fill)  # a signal handler submits something
+            return
+        try:
+            self._filling = True
+            while self._waiting and len(self._active) - self._blocked < self.width:
+                self._starting = self._waiting[0]
+                self._start(self._waiting.popleft())
+                self._starting = None
+        finally:
+            self._filling = False
 
     def _start(self, job: Job) -> Task:
         task = self._resting.pop() if self._resting else Task(self)
-        task.take(job)
+        ticket = next(self._order)
+        task.take(job, ticket)
         self._active.add(task)
-        self._ready.append((task, None))
+        self._ready.append((task, ticket))
         return task
 
     def _current(self) -> Task:
@@ -312,13 +367,6 @@ class Hub:
             raise task.deadline.error()
         return task
 
-    def _park(self, task: Task, ticket: object) -> None:
-        task.awaiting = ticket
-        try:
-            self.loop.switch()
-        finally:
-            task.awaiting = None
-
     def _switch(self, task: Task, ticket: object) -> None:
         if task.dead or task.awaiting is not ticket:
             return
@@ -328,8 +376,19 @@ class Hub:
         finally:
             self.running = None
 
+    def _is_interrupted(self) -> bool:
+        """Whether the running code was called in the middle of the loop, as a signal handler is."""
+        frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - documented, in spite of its name
+        while frame is not None:
+            if frame.f_code in _LOOP and frame.f_locals.get("self") is self:
+                return True
+            frame = frame.f_back
+        return False
+
     def _check_thread(self) -> None:
-        if threading.get_ident() != self.thread or process.pid != self.process:
+        if process.pid != self.process:
+            raise of_another_process("executor")
+        if threading.get_ident() != self.thread:
             raise RuntimeError("a hub belongs to the thread that made it; use call_soon from another thread")
 
     def _end_tasks(self) -> None:
@@ -460,7 +519,7 @@ class Hub:
             elif isinstance(ticket, Future):
                 happened = ticket.done()
             else:
-                happened = ticket not in asleep  # None as well: it has not begun
+                happened = ticket not in asleep  # that of one that has not begun, too
             if happened:
                 self._ready.append((task, ticket))  # one entry too many is ignored
         parked = set(map(id, self._parked))
@@ -498,6 +557,10 @@ class Hub:
             self.running = None
 
 
+_LOOP: Final = (Hub.run.__code__, Hub.turn.__code__, Hub._fill.__code__)  # noqa: SLF001
+"""What is on the stack while the hub is at work."""
+
+
 def _task_of(exchange: Exchange) -> Any:
     """The task that waits for an exchange, alone or with others."""
     caller = exchange.caller
@@ -511,8 +574,11 @@ def is_being_ended() -> bool:
 
 
 def current_hub() -> Hub | None:
-    """The hub that the running code is a task of, or None."""
-    hub: Hub | None = getattr(greenlet.getcurrent(), "hub", None)
-    if hub is not None and hub.process != process.pid:
-        return None
-    return hub
+    """The hub that the running code is a task of, or None.
+
+    None as well for a signal handler or finalizer that runs while the task is on its way to be parked, or
+    Python collects garbage: they must not park it, so they do without the hub. So does a forked child.
+    """
+    task: Any = greenlet.getcurrent()
+    hub: Hub | None = getattr(task, "hub", None)
+    return None if hub is None or task.awaiting is not None or python_gc.collecting else hub

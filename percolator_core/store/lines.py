@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from redis.exceptions import RedisError
 
+from percolator_core import process
 from percolator_core.store.exchange import Exchange
 from percolator_core.store.topology import Endpoint, Topology
 from percolator_core.store.wire import IDLE, Wire
@@ -17,9 +18,17 @@ class Lines:
     """Sends each exchange to the server that has its slot, and takes in whatever comes first."""
 
     def __init__(
-        self, topology: Topology, open_wire: Callable[[Endpoint], Wire], reply_timeout: float
+        self,
+        topology: Topology,
+        open_wire: Callable[[Endpoint], Wire],
+        reply_timeout: float,
+        home: list[Lines],
     ) -> None:
-        """``reply_timeout`` is how many seconds a server that owes a reply may be silent."""
+        """``reply_timeout`` is how many seconds a server that owes a reply may be silent.
+
+        ``home`` is where they lie while no conversation goes over them.
+        """
+        self.home = home
         self._topology = topology
         self._open_wire = open_wire
         self._reply_timeout = reply_timeout
@@ -27,6 +36,7 @@ class Lines:
         self._only: Wire | None = None
         """The one wire, where there is one server that nobody replaces: the short way."""
         self._generation = topology.generation
+        process.tell_of_forks(self)
 
     @property
     def several(self) -> bool:
@@ -139,6 +149,11 @@ class Lines:
         # looks for cycles.
         for wire in self._wires.values():
             wire.close()
+
+    def after_fork(self) -> None:
+        """Leave the connections to the parent: who goes on here with one must not take replies from it."""
+        for wire in self._wires.values():
+            wire.leave()
 
     def close(self) -> None:
         """Drop all connections; others come with the next batch."""

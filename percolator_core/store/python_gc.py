@@ -4,17 +4,24 @@ Each task holds some dozens of objects while it is parked. With the usual thresh
 collector takes them for a leak: it runs again and again, goes over all objects of the process every hundred
 runs, and finds nothing. So the first threshold is raised to what the tasks of all hubs may hold, and put
 back with the last hub.
+
+While the collector runs, a finalizer must not switch to another greenlet. The collector's lists of objects
+begin on the stack, which a switch puts away: whatever drops one of those objects meanwhile would write there.
 """
 
 from __future__ import annotations
 
 import gc
-import threading
 from typing import Final
+
+from percolator_core import process
 
 OBJECTS_A_TASK: Final = 100
 
-_lock = threading.Lock()
+collecting = False
+"""Whether the collector runs, and with it perhaps a finalizer."""
+
+_lock = process.Lock()
 _tasks = 0
 _before = 0
 
@@ -29,3 +36,11 @@ def allow_for_tasks(tasks: int) -> None:
         _tasks += tasks
         if first:
             gc.set_threshold(max(_before, _tasks * OBJECTS_A_TASK), *others)
+
+
+def _note(phase: str, _: object) -> None:
+    global collecting  # noqa: PLW0603 - the collector is one for the process
+    collecting = phase == "start"
+
+
+gc.callbacks.append(_note)

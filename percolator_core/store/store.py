@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -12,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from redis.exceptions import BusyLoadingError
 
 from percolator_core import process, scripts
-from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
+from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable, of_another_process
 from percolator_core.keys import Keyspace
 from percolator_core.scripts import Script
 from percolator_core.store.admission import assure_disk, demand_log, examine
@@ -20,10 +19,12 @@ from percolator_core.store.assembly import Send, assemble, place_of
 from percolator_core.store.dial import CONNECT_PATIENCE, WITH_SHEBANG, Dialer
 from percolator_core.store.discovery import discover
 from percolator_core.store.durability import Durability
-from percolator_core.store.embedded import EmbeddedServer
+from percolator_core.store.embedded import EmbeddedServer, own_error_first
+from percolator_core.store.eviction import EvictingStore, EvictionCheck
 from percolator_core.store.exchange import AFTER, BEFORE, NONE, SPARE, Exchange
 from percolator_core.store.facts import ServerFacts, read_facts
 from percolator_core.store.hub import Hub, current_hub
+from percolator_core.store.known_faults import warn_once
 from percolator_core.store.lines import Lines
 from percolator_core.store.packing import Command
 from percolator_core.store.redaction import redacted
@@ -33,7 +34,7 @@ from percolator_core.store.topology import Endpoint, slot_of
 from percolator_core.store.url import parse
 from percolator_core.store.wire import Wire
 
-FORMAT: Final = "1"
+FORMAT: Final = "2"
 """The layout of the data. A store that holds another one is refused, not guessed at."""
 
 _COUNTS_DISK: Final = (7, 2)
@@ -81,9 +82,10 @@ class Store:
         address = parse(url)
         self.durability = Durability.of(durability, address.durability)
         self._local = threading.local()
-        self._open: weakref.WeakSet[Lines] = weakref.WeakSet()  # one goes with the thread that used it
-        self._open_lock = threading.Lock()
+        """Of each thread, the lines that no conversation goes over: they go with their thread."""
+        self._open: process.Living[Lines] = process.Living()
         self._pid = process.pid
+        self._checks: dict[Endpoint, EvictionCheck] = {}
         self._connecting_since = time.monotonic()
         self._closed = False
         self.embedded: EmbeddedServer | None = None
@@ -100,13 +102,19 @@ class Store:
             patience = min(self.patience, CONNECT_PATIENCE)
             facts = examine(self.all_facts, self._topology, self.url, self._connecting_since + patience)
             self._connecting_since = 0.0
+            if self.embedded is None:  # only the user who runs an embedded server can reach it
+                for one in facts:
+                    warn_once(one.raw)
             oldest = min(one.version_pair for one in facts)
             self._scripts = load_scripts(oldest[0] >= WITH_SHEBANG)
             self._counts_disk = oldest >= _COUNTS_DISK
             self._demand_durability(facts)
             self.check_format(self.one((b"GET", keyspace.format)))
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            with own_error_first(error):
+                self.close()
+            if isinstance(error, EvictingStore):
+                raise ConfigurationError(str(error)) from error
             raise
 
     @property
@@ -134,11 +142,14 @@ class Store:
         moment: int = self.one(self.script("now", [self.keyspace.oracle]))
         return moment
 
-    def timestamp_then(self, *commands: Command) -> tuple[int, list[Any]]:
-        """A timestamp, and the replies to commands that the server runs after it has given it out."""
+    def timestamp_then(self, *commands: Command) -> tuple[int, bytes | None, list[Any]]:
+        """A timestamp, the catalog's epoch at it, and the replies to commands that run after it.
+
+        The epoch counts the changes of the catalog; None before the first one.
+        """
         exchange = self.exchange(commands, BEFORE)
         replies = exchange.result()
-        return exchange.timestamp, replies
+        return exchange.timestamp, exchange.epoch, replies
 
     def then_timestamp(self, *commands: Command) -> tuple[list[Any], int]:
         """The replies to the commands, and a timestamp given out after the last of them was executed.
@@ -210,20 +221,44 @@ class Store:
         return exchange
 
     def _converse(self, exchanges: Sequence[Exchange]) -> None:
-        lines = self._lines()
-        while True:
-            lines.run(exchanges)
-            exchanges = [one for one in exchanges if not one.done and not self._gives_up(one)]
-            if not exchanges:
-                return
-            if any(one.needs_pause for one in exchanges):
-                time.sleep(0.02)
-            for one in exchanges:
-                try:
-                    self._repair(one)
-                except PercolatorError as error:
-                    one.fail(error)  # not raised: the exchange knows whether it was executed
-            exchanges = [one for one in exchanges if one.failure is None]
+        """Send and wait, over lines that are this conversation's alone until it is over.
+
+        Signal handlers and finalizers run between any two steps of it: their requests use other connections.
+        """
+        here = process.pid
+        lines = self._take()
+        try:
+            while True:
+                lines.run(exchanges)
+                left = []
+                for one in exchanges:
+                    if not one.done and not self._gives_up(one):
+                        left.append(one)  # noqa: PERF401 - a comprehension takes longer, most often in vain
+                if not left:
+                    break
+                if here != process.pid:
+                    # A signal handler forked: to send it again is for the parent.
+                    for one in left:
+                        one.fail(of_another_process("call"))
+                    break
+                exchanges = self._mend(left)
+        except BaseException:
+            self._drop(lines)
+            raise
+        lines.home.append(lines)
+        if self._closed:
+            self._end()
+
+    def _mend(self, exchanges: Sequence[Exchange]) -> list[Exchange]:
+        """Mend what exchanges failed for; returns those that are worth another attempt."""
+        if any(one.needs_pause for one in exchanges):
+            time.sleep(0.02)
+        for one in exchanges:
+            try:
+                self._repair(one)
+            except PercolatorError as error:
+                one.fail(error)  # not raised: the exchange knows whether it was executed
+        return [one for one in exchanges if one.failure is None]
 
     def one(self, command: Command) -> Any:
         """Send one command and return its reply."""
@@ -240,9 +275,17 @@ class Store:
             exchanges = [Exchange(commands)]
         if hub is not None and hub.owner is self:
             hub.defer(exchanges)
-        else:
+            return
+        lines = self._take()
+        try:
             for exchange in exchanges:
-                self._lines().send_unawaited(exchange)
+                lines.send_unawaited(exchange)
+        except BaseException:
+            self._drop(lines)
+            raise
+        lines.home.append(lines)
+        if self._closed:
+            self._end()
 
     def sleep(self, seconds: float) -> None:
         """Let ``seconds`` pass; under a hub other tasks go on."""
@@ -262,7 +305,8 @@ class Store:
 
     def hub(self, width: int) -> Hub:
         """A new hub with connections of its own, for the calling thread."""
-        return Hub(self, self._open_lines(), self.patience, self._repair, width)
+        self._notice_fork()
+        return Hub(self, self._open_lines([]), self.patience, self._repair, width)
 
     def facts(self) -> ServerFacts:
         """What the server says about itself now; of a cluster, the one that has the oracle."""
@@ -314,18 +358,17 @@ class Store:
         return Subscription(lambda: self._dialer.client(self._topology.endpoint(self._oracle_slot)), pattern)
 
     def close(self) -> None:
-        """Close all connections; an embedded server stops with its last user. Idempotent."""
+        """Close all connections; an embedded server stops with its last user. Idempotent.
+
+        A call that is under way, as when a signal handler closes the store, has its reply before.
+
+        Raises:
+            StoreUnavailable: an embedded server could not write acknowledged commits to its disk.
+        """
         if self._closed:
             return
         self._closed = True
-        if self._pid == process.pid:
-            with self._open_lock:
-                opened = list(self._open)
-            for lines in opened:
-                lines.drain()
-                lines.close()
-        if self.embedded is not None:
-            self.embedded.leave()
+        self._end()
 
     # Connections.
 
@@ -363,13 +406,11 @@ class Store:
             raise shortfall
 
     def _timestamps(self, count: int) -> Command:
-        return self.script("timestamp", (self.keyspace.oracle,), count)
+        return self.script("timestamp", (self.keyspace.oracle, self.keyspace.catalog), count)
 
-    def _open_lines(self) -> Lines:
-        self._notice_fork()
-        lines = Lines(self._topology, self._open_wire, self._dialer.timeout)
-        with self._open_lock:
-            self._open.add(lines)
+    def _open_lines(self, home: list[Lines]) -> Lines:
+        lines = Lines(self._topology, self._open_wire, self._dialer.timeout, home)
+        self._open.add(lines)
         return lines
 
     def _open_wire(self, endpoint: Endpoint) -> Wire:
@@ -380,24 +421,61 @@ class Store:
             self._dialer.greet if self.embedded is None else None,
             self._acknowledge,
             partial(self._topology.confirms, endpoint) if self._topology.watched else None,
+            eviction=self._checks.setdefault(endpoint, EvictionCheck(self._name_of(endpoint))),
         )
 
-    def _lines(self) -> Lines:
+    def _name_of(self, endpoint: Endpoint) -> str:
+        """What messages call a server."""
+        return f"{endpoint} of {self.url}" if self._topology.watched else self.url
+
+    def _take(self) -> Lines:
+        """Take the idle lines of this thread, or open others, for one conversation.
+
+        Taken in one step of the interpreter, so that a signal handler finds only lines that are idle.
+        """
         if self._closed:
             raise PercolatorError("the database is closed: connect again")
-        self._notice_fork()
-        lines: Lines | None = getattr(self._local, "lines", None)
-        if lines is None:
-            lines = self._local.lines = self._open_lines()
-        return lines
+        if self._pid != process.pid:
+            self._notice_fork()
+        try:
+            return self._local.home.pop()  # type: ignore[no-any-return]
+        except AttributeError:
+            home = self._local.home = []
+        except IndexError:
+            home = self._local.home
+        return self._open_lines(home)
+
+    def _drop(self, lines: Lines) -> None:
+        """Hang up: the conversation was broken off, and replies may be owed."""
+        self._open.discard(lines)
+        lines.close()
+        if self._closed:
+            self._end()
+
+    def _end(self) -> None:
+        """Close idle lines. Leave the embedded server unless this thread has a conversation under way."""
+        under_way = False
+        if self._pid == process.pid:
+            home = getattr(self._local, "home", None)
+            for lines in self._open:
+                try:
+                    lines.home.remove(lines)
+                except ValueError:
+                    # Taken: whoever gives them back comes here. A hub never does, and closes its own.
+                    under_way = under_way or lines.home is home
+                    continue
+                self._open.discard(lines)
+                lines.drain()
+                lines.close()
+        if self.embedded is not None and not under_way:
+            self.embedded.leave()
 
     def _notice_fork(self) -> None:
         """In a forked child: leave the connections to the parent, and join an embedded server anew."""
         if self._pid == process.pid:
             return
-        self._open_lock = threading.Lock()
         self._local = threading.local()
-        self._open = weakref.WeakSet()
+        self._open = process.Living()
         self._pid = process.pid
         self._topology.after_fork()
 

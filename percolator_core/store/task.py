@@ -69,8 +69,8 @@ class Future(Generic[T]):
 Job: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], Future[Any]]
 """A function that was submitted, its arguments, and the future for its outcome."""
 
-_RESTING: Final = object()
-"""What a task waits for that has no function; no ticket equals it."""
+RESTING: Final = object()
+"""What a task waits for that is to run no more, or has no function; no ticket equals it."""
 
 
 class Task(greenlet.greenlet):
@@ -81,7 +81,9 @@ class Task(greenlet.greenlet):
 
     hub: Scheduler
     awaiting: object = None
-    """What the task is parked for. Nothing else wakes it: no answer to what it gave up when interrupted."""
+    """What the task is parked for, or on its way to be. Nothing else wakes it: no answer to what it gave up
+    when interrupted. Nor is it parked for anything else: what a signal handler or a finalizer asks for
+    meanwhile goes another way (`current_hub`)."""
     repeats: Exchange | None = None
     """The exchange that this task sends again; None for a function that somebody submitted."""
     deadline: Any = None
@@ -92,10 +94,12 @@ class Task(greenlet.greenlet):
         self.hub = hub
         self._job: Job | None = None
 
-    def take(self, job: Job) -> None:
-        """Run this one next; it must not be running any now."""
+    def take(self, job: Job, ticket: object) -> None:
+        """Run this one next, when woken for ``ticket``; it must not be running any now."""
         self._job = job
-        self.awaiting = self.repeats = self.deadline = None
+        # Not None before it runs: it may be on its way to rest still, which a signal handler must not stop.
+        self.awaiting = ticket
+        self.repeats = self.deadline = None
         if self.gr_context is not None:
             self.gr_context = None  # what one function put into context variables is not the next one's
 
@@ -104,17 +108,19 @@ class Task(greenlet.greenlet):
             while self._run():
                 self._job = None
                 # Resting before the hub is told: it may have the next one at once.
-                self.awaiting = _RESTING
+                self.awaiting = RESTING
                 self.hub.ended(self, rests=True)
                 self.hub.loop.switch()
         finally:
             # Also when Ctrl-C strikes between two functions: the place must not be lost.
+            self.awaiting = RESTING
             self.cancel()
             self.hub.ended(self, rests=False)
 
     def _run(self) -> bool:
         """Run the function that was taken; whether another may follow."""
         assert self._job is not None
+        self.awaiting = None
         fn, args, future = self._job
         try:
             value = fn(*args)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from abc import ABC, abstractmethod
 from typing import Final
 
+from percolator_core import process
 from percolator_core.store.exchange import Exchange
 from percolator_core.store.refusals import is_read_only
 from percolator_core.store.topology import Ask, Endpoint
@@ -28,7 +28,7 @@ class Watched(ABC):
         self.generation = 0
         self._ask = ask
         self._url = url
-        self._lock = threading.Lock()
+        self._lock = process.Lock()
         self._looked_at = self._answered_at = self._unheard_until = 0.0
 
     @abstractmethod
@@ -62,8 +62,8 @@ class Watched(ABC):
                 self._look()
 
     def after_fork(self) -> None:
-        """A thread of the parent may have held the lock."""
-        self._lock = threading.Lock()
+        """What was known of the servers still holds."""
+        return
 
     def _look(self, doubtful: Endpoint | None = None) -> Exception | None:
         """Ask around. If nobody answers, exchanges go on trying, and say in the end that nothing answers."""

@@ -17,6 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from percolator_core.errors import PercolatorError
+from percolator_core.store.eviction import EvictionCheck, PendingCheck
 from percolator_core.store.exchange import (
     AFTER,
     Acknowledgement,
@@ -52,19 +53,22 @@ class Wire:
         greet: Callable[[AbstractConnection], None] | None = None,
         acknowledge: Callable[[bytes], Sequence[Command]] | None = None,
         has_its_place: Callable[[float], bool] | None = None,
+        *,
+        eviction: EvictionCheck | None = None,
     ) -> None:
         """``connect`` opens a connection; ``timestamps`` makes the request for a number of timestamps.
 
         ``greet`` greets an open connection again, where it makes a difference. ``acknowledge`` makes the
         commands behind durable exchanges, for the key of one of them: WAIT or WAITAOF is the last.
         ``has_its_place``, where the server can be replaced by another one, tells whether others said since a
-        time (`time.monotonic`) that it has not been.
+        time (`time.monotonic`) that it has not been. ``eviction`` is the regular check of the server.
         """
         self._connect = connect
         self._timestamps = timestamps
         self._greet = greet
         self._acknowledge = acknowledge
         self._has_its_place = has_its_place
+        self._eviction = eviction
         self._in_flight: deque[Exchange | Trailer] = deque()
         self._stream: Stream | None = None
         self._used_at = 0.0
@@ -187,21 +191,32 @@ class Wire:
         if stream is not None:
             stream.close()
 
+    def leave(self) -> None:
+        """Let go of the connection, which is the parent's, in a forked child."""
+        if self._stream is not None:
+            self._stream.socket.close()
+
     def break_off(self, reason: str) -> None:
         """Hang up on a server that is no longer the right one; what is in flight is sent again elsewhere."""
         self._lose(RedisConnectionError(reason))
 
     def _open(self) -> Stream:
         now = time.monotonic()
-        if self._stream is not None and (self._greet is None or now - self._used_at <= IDLE):
+        # While replies are under way the check goes in front of the batch, without a wait.
+        check = self._eviction if self._eviction is not None and not self._in_flight else None
+        greet = self._greet is not None and now - self._used_at > IDLE
+        if self._stream is not None and not greet and (check is None or now < check.due):
             self._used_at = now
             return self._stream
         if self._stream is not None:
             self.drain()  # answers that nobody waited for may lie there since the last use
         if self._stream is None:
-            self._stream = self._dial(now)
-        elif self._greet is not None:
+            self._stream, check = self._dial(now), self._eviction
+        elif greet:
+            assert self._greet is not None
             self._greet(self._stream.connection)
+        if check is not None:
+            check.run(self._stream.connection)
         self._used_at = self._heard_at = time.monotonic()
         if self._has_its_place is not None:
             self._confirm(self._heard_at)
@@ -254,9 +269,13 @@ class Wire:
             trailers.append(Acknowledgement(durable, len(requests)))
         if after:
             packed.append(self._packed_request(after))
-        stream.send(b"".join(packed))
         # In the order of the replies.
-        stamps = [Stamps(before)] if before else []
+        stamps: list[Trailer] = [Stamps(before)] if before else []
+        if self._eviction is not None and self._used_at >= self._eviction.due:
+            request, check = self._eviction.request()
+            packed.insert(0, request)
+            stamps.insert(0, check)
+        stream.send(b"".join(packed))
         trailers += [Stamps(after)] if after else []
         self._in_flight += [*stamps, *batch, *trailers]
 
@@ -281,6 +300,9 @@ class Wire:
             read()
 
     def _collect_trailer(self, trailer: Trailer) -> None:
+        if isinstance(trailer, PendingCheck):
+            trailer.take_in([self._reply() for _ in range(trailer.replies)])
+            return
         reply = self._reply()
         if isinstance(trailer, Acknowledgement):
             for _ in range(trailer.replies - 1):
@@ -296,11 +318,12 @@ class Wire:
             for exchange in trailer.current():
                 exchange.acknowledged = (0, reply) if isinstance(reply, int) else (reply[0], reply[1])
         else:
-            timestamp = reply - len(trailer.exchanges)
+            last, epoch = reply
+            timestamp = last - len(trailer.exchanges)
             for exchange in trailer.exchanges:
                 timestamp += 1
                 if trailer.is_awaited_by(exchange):
-                    exchange.timestamp = timestamp
+                    exchange.timestamp, exchange.epoch = timestamp, epoch
 
     def _reply(self) -> Any:
         """The next reply, or error, from a server that still has its place."""

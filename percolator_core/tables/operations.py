@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from percolator_core.catalog import ColumnFields, TableHandle
+from percolator_core.catalog import ColumnFields, TableHandle, Tables
 from percolator_core.client import Client
 from percolator_core.errors import ConfigurationError
 from percolator_core.schema.predicate import Predicate, bind
@@ -38,6 +38,11 @@ class TypedReads:
     __slots__ = ()
 
     _client: Client
+    _handles: Tables
+
+    def _fixed(self) -> Tables:
+        """The tables as they were at the snapshot's timestamp, which is fixed."""
+        raise NotImplementedError
 
     def values(self, handle: TableHandle, row: bytes, fields: Iterable[ColumnFields]) -> list[bytes | None]:
         """The values of some cells of one row, by one command."""
@@ -57,7 +62,7 @@ class TypedReads:
 
     def handle_of(self, table: str) -> TableHandle:
         """A table by its name. Raises UnknownTable."""
-        return self._client.catalog.handles[table]
+        return self._handles[table]
 
     def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
         """How many rows lie between two keys of a tablet, for each range; removed ones may still count."""
@@ -136,7 +141,7 @@ class TypedReads:
         """
         if limit is not None:
             check_limit(limit, 0)
-        binding = self._binding(table)
+        binding = self._binding(table, fixed=True)
         wanted = binding.chosen(columns)
         query = _query(binding, where, wanted)
         if limit == 0:
@@ -154,7 +159,7 @@ class TypedReads:
 
         Raises as `select`.
         """
-        binding = self._binding(table)
+        binding = self._binding(table, fixed=True)
         return str(choose(self, _query(binding, where, ()), limit))
 
     def to_arrow(
@@ -173,15 +178,17 @@ class TypedReads:
         """
         from percolator_core.tables.arrow import read_table, table_of
 
-        binding = self._binding(table)
+        binding = self._binding(table, fixed=True)
         query = _query(binding, where, binding.chosen(columns))
         plan, script = choose(self, query, None), self._client.store.script
         if isinstance(plan, ByIndex):
             return table_of(query, by_index(self, script, plan))
         return read_table(self, script, query, plan.pieces, frozenset(self.own_rows(query.handle.name)))
 
-    def _binding(self, table: type[Table] | str) -> Binding:
-        return binding_of(self._client.catalog.handles[table_name(table)], model_of(table))
+    def _binding(self, table: type[Table] | str, *, fixed: bool = False) -> Binding:
+        """``fixed`` is for reads in several steps: fix the snapshot first, then look up its table."""
+        tables = self._fixed() if fixed else self._handles
+        return binding_of(tables[table_name(table)], model_of(table))
 
 
 class TypedWrites(TypedReads):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from percolator_core.database import Database
-from percolator_core.errors import ConfigurationError
+from percolator_core.errors import ConfigurationError, abbreviated
 from percolator_core.model import row_bytes
 from percolator_core.observers import Chain
 from percolator_core.trace.following import Following
@@ -92,8 +92,8 @@ def trace(
             raise ValueError(f"{name} is 1 or more, not {number}")
     columns = [name for observed, name in chain.observed if observed == table and column in {None, name}]
     if not columns:
-        watched = ", ".join(".".join(each) for each in chain.observed)
-        wanted = f"{table}.{column}" if column is not None else f"a column of {table}"
+        watched = ", ".join(abbreviated(".".join(each)) for each in chain.observed)
+        wanted = abbreviated(f"{table}.{column}") if column is not None else f"a column of {table}"
         raise ConfigurationError(f"no observer of {chain.name} watches {wanted}: they watch {watched}")
     db.catalog.table(table)
     following = Following(db, chain, limit)

@@ -12,7 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from percolator_core.database import Database
-from percolator_core.keys import acknowledgement, dirty_key, encode_mark, failed_key, tries_key
+from percolator_core.keys import (
+    acknowledgement,
+    dirty_key,
+    encode_lock_mark,
+    encode_mark,
+    failed_key,
+    pack_column,
+    tries_key,
+    unpack_column,
+)
 from percolator_core.model import (
     DELETE,
     NOTIFY,
@@ -114,7 +123,8 @@ class Following:
     def _versions(self, table: str, row: bytes, column: str, change: str | int) -> list[Version]:
         handle, store = self._db.catalog.table(table), self._db.store
         encoded = handle.encode(column)
-        if store.one(store.script("held", [handle.tag(row)], 0, row, encoded)):
+        held = store.script("held", [handle.tag(row)], "entries", encode_lock_mark(0, encoded, row))
+        if any(store.one(held)[2]):
             # Reading the cell settles a lock that a dead client left on a committed version.
             self._db.snapshot().get(table, row, column)
         limit = self._limit if change == "all" else 1
@@ -123,7 +133,7 @@ class Following:
         newest = [unpack_version(version) for version in store.one(asked)]
         if not isinstance(change, int) or not newest or newest[0].commit_ts <= change:
             return newest
-        prefix = encode_mark(encoded, b"")
+        prefix = pack_column(encoded)
         above, below = b"(" + prefix + pack_timestamp(change + 1), b"[" + prefix
         key = handle.tag(row) + b"v:" + row
         older = store.one((b"ZREVRANGEBYLEX", key, above, below, b"LIMIT", 0, 1))
@@ -192,7 +202,7 @@ class Following:
             if change.key in gone:
                 change.outcomes.append((Outcome(observer, "collected"), None))
             else:
-                self._judge(change, observer, mark, self._acks(change, observer, newest, before, after))
+                self._judge(change, observer, mark, self._acks(newest, before, after))
 
     def _questions(self, change: _Change, observer: str) -> list[Command]:
         """The mark, then the acknowledgements around the change: as many as answer for any number of runs.
@@ -201,7 +211,7 @@ class Following:
         when the next one pushes it into the history, is found there.
         """
         handle, column = self._db.catalog.table(change.table), acknowledgement(observer, change.column)
-        older, prefix = handle.tag(change.row) + b"v:" + change.row, encode_mark(column, b"")
+        older, prefix = handle.tag(change.row) + b"v:" + change.row, pack_column(column)
         at = prefix + pack_timestamp(change.timestamp or 0)
         return [
             *self._mark(change, observer),
@@ -221,12 +231,10 @@ class Following:
             (b"HGET", failed_key(tag, observer), mark),
         ]
 
-    def _acks(
-        self, change: _Change, observer: str, newest: bytes | None, before: list[bytes], after: list[bytes]
-    ) -> list[Version]:
+    @staticmethod
+    def _acks(newest: bytes | None, before: list[bytes], after: list[bytes]) -> list[Version]:
         """The acknowledgements around a change, oldest first."""
-        skip = 2 + len(acknowledgement(observer, change.column))
-        packed = [member[skip:] for member in (*before, *after)] + ([newest] if newest else [])
+        packed = [unpack_column(member)[1] for member in (*before, *after)] + ([newest] if newest else [])
         by_commit = {version.commit_ts: version for version in map(unpack_version, packed)}
         return [by_commit[commit_ts] for commit_ts in sorted(by_commit)]
 
@@ -309,7 +317,7 @@ class Following:
         """How many versions cells have from one commit timestamp to another, both included."""
         commands: list[Command] = []
         for change, first, last in spans:
-            handle, prefix = self._db.catalog.table(change.table), encode_mark(change.column, b"")
+            handle, prefix = self._db.catalog.table(change.table), pack_column(change.column)
             low, high = (prefix + pack_timestamp(at) for at in (first, last + 1))
             tag = handle.tag(change.row)
             # In this order no version is missed, though one that is overwritten just now counts twice.

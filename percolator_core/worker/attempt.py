@@ -17,20 +17,22 @@ from typing import Final
 
 import greenlet
 
+from percolator_core import process
+from percolator_core.catalog import CHANGED
 from percolator_core.client import Client
-from percolator_core.commit import CHANGED
 from percolator_core.errors import (
     CommitUndetermined,
     LockTimeout,
     SnapshotTooOld,
     StoreUnavailable,
     TransactionConflict,
+    UnknownTable,
+    abbreviated,
 )
 from percolator_core.log import Log
 from percolator_core.metrics import NAMES, Cost
 from percolator_core.model import Cell
 from percolator_core.notifications.ack import Ack, acknowledge, trace
-from percolator_core.notifications.activation import active
 from percolator_core.notifications.dirty import DirtyIndex, Lease
 from percolator_core.observers import Guard, Observer, ObserverTransaction
 from percolator_core.prefetch import Habits, PrefetchingTransaction
@@ -45,7 +47,6 @@ CONFLICT_ROUNDS: Final = 5
 
 _FIRST_PAUSE: Final = 0.001
 _GIVEN_BACK: Final = 0.05
-_TURNED_AWAY: Final = 0.5
 _LONGEST_TRACEBACK: Final = 16_000
 _LONGEST_ERROR: Final = 2_000
 
@@ -109,14 +110,7 @@ class Attempts:
         self._traced = traced
         self._listener = listener
         self._acks = {name: Ack(guard.observer.revision).pack() for name, guard in guards.items()}
-        self._observed = {
-            name: {
-                (table, client.catalog.table(table).encode(column))
-                for table, column in guard.observer.observe
-            }
-            for name, guard in guards.items()
-        }
-        self._counting = threading.Lock()
+        self._counting = process.Lock()
 
     def attempt(self, lease: Lease, watchdog: Watchdog) -> int:
         """Run the cell's observer and commit; clear its mark, give the cell back, or put it aside.
@@ -126,9 +120,6 @@ class Attempts:
         """
         guard = self._guards[lease.observer]
         observer = guard.observer
-        if (lease.table, lease.column) not in self._observed[lease.observer]:
-            self._turn_away(lease)
-            return 0
         pause, began, start_ts = _FIRST_PAUSE, time.monotonic(), 0
         for lost in range(CONFLICT_ROUNDS):
             transaction = self._begin(observer)
@@ -140,13 +131,17 @@ class Attempts:
                     if self._traced:
                         trace(transaction, lease, observer.revision)
                     transaction.commit()
-            except (TransactionConflict, SnapshotTooOld):
+            except (TransactionConflict, SnapshotTooOld) as conflict:
                 self._count(observer, "conflicts")
+                if isinstance(conflict, TransactionConflict) and conflict.reason == CHANGED:
+                    break  # the cell's table may have been made again: then the mark is gone
                 self._client.store.sleep(random.uniform(0, pause))
                 pause *= 2
                 continue
-            except (CommitUndetermined, LockTimeout):
-                break  # another run will find out: the acknowledgement tells whether this one committed
+            except (CommitUndetermined, LockTimeout, UnknownTable):
+                # Another run will find out: the acknowledgement tells whether this one committed. Where the
+                # cell's table was dropped, the mark is gone, too.
+                break
             except StoreUnavailable:
                 raise
             except _Failed as failed:
@@ -165,14 +160,6 @@ class Attempts:
         self._client.store.one(self._dirty.postpone(lease, _GIVEN_BACK, failed=False))
         self._tell(lease, start_ts, "postponed", began)
         return CONFLICT_ROUNDS
-
-    def _turn_away(self, lease: Lease) -> None:
-        """A mark of a column that the observer of this name does not watch in this chain."""
-        if active(self._client).beside:
-            # It may watch it in the other chain that runs: that one's workers take it.
-            self._client.store.one(self._dirty.postpone(lease, _TURNED_AWAY, failed=False))
-        else:
-            self._client.store.one(self._dirty.drop(lease))
 
     def _begin(self, observer: Observer) -> Transaction:
         if self._habits is None:
@@ -252,8 +239,8 @@ class Attempts:
         where = {
             "observer": observer.name,
             "table": lease.table,
-            "row": lease.row,
-            "column": self._client.catalog.column_name(lease.table, lease.column),
+            "row": abbreviated(lease.row),
+            "column": abbreviated(self._client.catalog.column_name(lease.table, lease.column)),
             "attempt": tries,
             "run": start_ts,
             "error": _described(error),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
+from percolator_core import process
+from percolator_core.errors import abbreviated
 from percolator_core.histogram import Histogram
 from percolator_core.log import Log
 
@@ -46,7 +47,7 @@ class RunTimes:
         """``logged`` has each run logged at the level debug, which takes longer than to count it."""
         self._logged = logged
         self._times = {name: Histogram() for name in sorted(observers)}
-        self._taking = threading.Lock()
+        self._taking = process.Lock()
 
     def take(self, run: EndedRun) -> None:
         """Count one run."""
@@ -55,7 +56,8 @@ class RunTimes:
             with self._taking:
                 self._times[run.observer].add(run.seconds)
         if self._logged:
-            log.debug("run ended", **run._asdict())
+            shown = run._replace(row=abbreviated(run.row), column=abbreviated(run.column))
+            log.debug("run ended", **shown._asdict())
 
     def histograms(self) -> dict[str, Histogram]:
         """A copy of what has been counted so far, by observer; without those that have not run."""

@@ -14,13 +14,21 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeVar
 
 from percolator_core.database import Database
-from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
+from percolator_core.errors import (
+    ConfigurationError,
+    LockTimeout,
+    PercolatorError,
+    StoreUnavailable,
+    UnknownColumn,
+)
 from percolator_core.log import Log
 from percolator_core.notifications.activation import Active, Registration, activate, active, live_workers
-from percolator_core.notifications.dirty import LEASE, DirtyIndex, Lease, LeasedCell, Stranded
+from percolator_core.notifications.dirty import LEASE, DirtyIndex, Lease, LeasedCell
+from percolator_core.notifications.stranded import Stranded
 from percolator_core.observers import Chain, guards
 from percolator_core.prefetch import Habits
 from percolator_core.store import Future, Hub
+from percolator_core.worker.admission import Admission
 from percolator_core.worker.attempt import Attempts, ObserverCounts
 from percolator_core.worker.outside import Outside
 from percolator_core.worker.plan import Plan, Stop
@@ -93,6 +101,7 @@ class Shift:
         # Of its own observers alone: what is left for others does not keep it from being idle.
         self._dirty = DirtyIndex(db.client, _observed_by(chain, plan.observers))
         self._own = plan.own or frozenset()
+        self._admission = Admission(db.client, self._dirty, chain.observers.values())
         self._attempts = Attempts(
             db.client, self._dirty, guards(chain), counts, habits, traced=chain.trace, listener=listener
         )
@@ -285,7 +294,7 @@ class Shift:
 
     def _brought_to_its_end(self, lease: Lease, attempt: Callable[[Lease], int]) -> int:
         try:
-            return attempt(lease)
+            return attempt(lease) if self._admission.admits(lease) else 0
         except StoreUnavailable as error:
             log.warning("the store went away during a run", observer=lease.observer, error=str(error))
         except Exception:
@@ -355,6 +364,12 @@ class Shift:
                 activate(self._db, self._chain.observed, self._chain.digest)
             except ConfigurationError:
                 pass  # another rolling start has just begun: then this one is not over
+            except LockTimeout:
+                pass  # a table is being changed, and a transaction still commits to it: at the next look
+            except UnknownColumn as error:
+                # The column was renamed since the chain was activated. Its workers go on; a chain with the
+                # new name will end the rolling start.
+                log.warning("the rolling start cannot be ended", error=str(error))
 
 
 def _room(db: Database, chain: Chain, executor: str, places: int, chosen: frozenset[str]) -> Room:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.observers import Chain
+from percolator_core.observers.project_modules import in_project
 
 if TYPE_CHECKING:
     from os import PathLike
-    from types import ModuleType
 
 _PACKAGE: Final = __name__.partition(".")[0]
 
@@ -40,8 +39,9 @@ class ChainFolder:
         Args:
             path: the folder with chain.yaml; a relative one is looked for from the current directory.
             project: the folder that its functions are imported from. When None, the nearest one, from the
-                chain's upwards, in which the module of the chain's first function is a file; if there is
-                none, as when it is installed, the one above the chain's.
+                chain's upwards, in which the module of the first function is a file; if there is none, as
+                when that one is installed, of the next function, then of the schemas; else the one above
+                the chain's.
 
         Raises:
             ConfigurationError: with one line for each thing that is wrong with the chain's declarations, or
@@ -71,22 +71,14 @@ class ChainFolder:
         """The chain with its code; the project is the current directory meanwhile.
 
         Afterwards all is as before, also what was imported from the project: where several tasks share one
-        process, as in ``dag.test()``, another project's modules may have the same names.
+        process, as in ``dag.test()``, another project's modules may have the same names. In several threads
+        one project is entered at a time, and the others wait.
 
         Raises:
             ConfigurationError: something is wrong with the chain, now that its code is known.
         """
-        known, paths = set(sys.modules), list(sys.path)
-        try:
-            with chdir(self.project):
-                # In front, so that nothing in Airflow's own folders hides the project's modules.
-                sys.path.insert(0, str(self.project))
-                yield Chain.load(self.path)
-        finally:
-            sys.path[:] = paths
-            for name in [name for name in sys.modules if name not in known]:
-                if _is_within(sys.modules[name], self.project):
-                    del sys.modules[name]
+        with in_project(self.project):
+            yield Chain.load(self.path)
 
 
 def folder_of_caller() -> Path:
@@ -117,22 +109,11 @@ def stamps(folder: Path) -> frozenset[tuple[str, int]]:
 
 
 def _project(folder: Path, chain: Chain) -> Path:
-    for observer in chain.observers.values():
-        parts = observer.function_name.partition(":")[0].split(".")
+    functions = [observer.function_name for observer in chain.observers.values()]
+    for name in (*functions, *chain.schemas):
+        parts = name.partition(":")[0].split(".")
         for place in (folder, *folder.parents):
             module = place.joinpath(*parts)
             if module.with_name(f"{module.name}.py").is_file() or (module / "__init__.py").is_file():
                 return place
-        break
     return folder.parent
-
-
-def _is_within(module: ModuleType, folder: Path) -> bool:
-    # Installed packages may live below the project, in its .venv, and are nobody's to forget.
-    places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
-    # The current directory is known by its real name, whatever links led there.
-    folders = {folder, folder.resolve()}
-    return any(
-        place and any(map(Path(place).is_relative_to, folders)) and "site-packages" not in Path(place).parts
-        for place in places
-    )

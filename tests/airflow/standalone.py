@@ -26,7 +26,9 @@ PROGRAM: Final = Path(sys.executable).with_name("airflow")
 COMPONENTS: Final = ("scheduler", "dag-processor", "api-server", "triggerer")
 USERS: Final = {"admin": "admin", "viewer": "viewer"}
 
-START_LIMIT: Final = 120.0
+PATIENCE: Final = 400.0
+"""Seconds after which a test takes it that something will not happen: a busy machine takes minutes."""
+
 STOP_LIMIT: Final = 12.0
 
 
@@ -53,6 +55,7 @@ class Standalone:
     environment: Mapping[str, str]
     """What its processes were given, for further commands of ``airflow``."""
     process: subprocess.Popen[bytes]
+    program: Path = PROGRAM
     _tokens: dict[str, str] = field(default_factory=dict)
     _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _components: dict[str, int] = field(default_factory=dict)
@@ -81,7 +84,7 @@ class Standalone:
         return self._tokens[user]
 
     def request(
-        self, method: str, path: str, json: Any = None, *, user: str | None = "admin", timeout: float = 60
+        self, method: str, path: str, json: Any = None, *, user: str | None = "admin", timeout: float = 180
     ) -> httpx.Response:
         """What the server answers, whatever it is; ``user`` None: without a token."""
         headers = {} if user is None else {"Authorization": f"Bearer {self.token(user)}"}
@@ -89,14 +92,14 @@ class Standalone:
             return client.request(method, self.base_url + path, headers=headers, json=json)
 
     def api(
-        self, method: str, path: str, json: Any = None, *, user: str = "admin", timeout: float = 60
+        self, method: str, path: str, json: Any = None, *, user: str = "admin", timeout: float = 180
     ) -> Any:
         """The decoded answer to a call of the REST API, ``path`` below ``/api/v2``; fails on an error."""
         answer = self.request(method, f"/api/v2{path}", json, user=user, timeout=timeout)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text[:2000]}"
         return answer.json() if answer.content else None
 
-    def until(self, condition: Callable[[], Any], what: str, limit: float = 60.0) -> Any:
+    def until(self, condition: Callable[[], Any], what: str, limit: float = PATIENCE) -> Any:
         """The first true value of ``condition``, asked over and over; fails when Airflow ends meanwhile."""
         end = time.monotonic() + limit
         while True:
@@ -108,7 +111,7 @@ class Standalone:
             assert time.monotonic() < end, f"{what}: not within {limit:.0f} s; {self.last_words()}"
             time.sleep(0.1)
 
-    def await_dags(self, *names: str, limit: float = 60.0) -> None:
+    def await_dags(self, *names: str, limit: float = PATIENCE) -> None:
         """Wait until the DAGs have been read; fails with the import errors, if there are some."""
 
         def read() -> bool:
@@ -131,7 +134,7 @@ class Standalone:
         given = {"logical_date": None, "conf": dict(conf or {})}
         return str(self.api("POST", f"/dags/{dag}/dagRuns", given)["dag_run_id"])
 
-    def await_run(self, dag: str, run: str, limit: float = 60.0) -> str:
+    def await_run(self, dag: str, run: str, limit: float = PATIENCE) -> str:
         """Wait until the run is over; returns ``success`` or ``failed``."""
 
         def state() -> str | None:
@@ -148,7 +151,7 @@ class Standalone:
         """Start a component that was killed once more: standalone itself does not."""
         with self.log.open("ab") as out:
             process = subprocess.Popen(
-                [PROGRAM, name],
+                [self.program, name],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -226,13 +229,15 @@ def settings(
     ports: tuple[int, int, int],
     plugins: Path | None,
     users: Mapping[str, str],
+    *,
+    program: Path,
 ) -> dict[str, str]:
     """The environment of Airflow, beside that of this process."""
     port, worker_logs, trigger_logs = ports
     base_url = f"http://127.0.0.1:{port}"
     return {
         # standalone starts its components as `airflow`.
-        "PATH": f"{PROGRAM.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "PATH": f"{program.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags_folder),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(plugins if plugins is not None else home / "plugins"),
@@ -272,11 +277,13 @@ def standalone(
     plugins: Path | None = None,
     users: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
+    *,
+    program: Path = PROGRAM,
 ) -> Iterator[Standalone]:
     """Airflow in ``home``, a folder of the test's own, from when all its parts are well until the block ends.
 
     ``users`` are names with their roles: admin, op, user or viewer. ``env`` goes over all other settings.
-    A home that was used before keeps its database.
+    A home that was used before keeps its database. ``program`` is Airflow's, in any environment.
 
     Raises:
         AirflowGone: it did not start.
@@ -286,12 +293,12 @@ def standalone(
     passwords = {name: secrets.token_urlsafe(12) for name in users}
     (home / "passwords.json").write_text(json.dumps(passwords) + "\n")
     port, worker_logs, trigger_logs = free_ports(3)
-    own = settings(home, dags_folder, (port, worker_logs, trigger_logs), plugins, users)
+    own = settings(home, dags_folder, (port, worker_logs, trigger_logs), plugins, users, program=program)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
     environment = {**inherited, **own, **(env or {})}
     with (home / "standalone.log").open("ab") as out:
         process = subprocess.Popen(
-            [PROGRAM, "standalone"],
+            [program, "standalone"],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -299,10 +306,10 @@ def standalone(
             cwd=home,
             start_new_session=True,
         )
-    made = Standalone(home, f"http://127.0.0.1:{port}", passwords, environment, process)
+    made = Standalone(home, f"http://127.0.0.1:{port}", passwords, environment, process, program)
     try:
-        made.until(made._note_components, "the components", START_LIMIT)
-        made.until(made.healthy, "health", START_LIMIT)
+        made.until(made._note_components, "the components")
+        made.until(made.healthy, "health")
         yield made
     finally:
         made.stop()

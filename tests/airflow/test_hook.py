@@ -97,6 +97,20 @@ class TestChainFolder:
         (words.folder / words.module / "steps.py").unlink()
         assert ChainFolder.of(words.chain).project == words.folder / "observers"
 
+    def test_goes_by_the_next_function_or_schema_where_one_is_installed(self, tmp_path: Path) -> None:
+        from percolator_airflow.chains import ChainFolder
+
+        words = make_project(tmp_path / "project", "")
+        first = Path(words.chain) / "first.yaml"
+        first.write_text(first.read_text().replace(f"{words.module}.steps:first", "json:dumps"))
+        assert ChainFolder.of(words.chain).project == words.folder
+        second = Path(words.chain) / "second.yaml"
+        second.write_text(second.read_text().replace(f"{words.module}.steps:second", "json:dumps"))
+        assert ChainFolder.of(words.chain).project == words.folder / "observers"
+        with (Path(words.chain) / "chain.yaml").open("a") as file:
+            file.write(f"schemas: {words.module}.steps\n")
+        assert ChainFolder.of(words.chain).project == words.folder
+
     def test_takes_the_project_that_is_named(self, tmp_path: Path) -> None:
         from percolator_airflow.chains import ChainFolder
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from percolator_core import Hash, Indexed, PrimaryKey, Table
 from percolator_core.quarantine import Quarantine
@@ -322,12 +324,12 @@ def test_times_are_understood_and_those_that_are_gone_are_told(words: Words) -> 
     words.put("row", text=b"old")
     words.put("row", text=b"new")
     old = words.db.history("docs", "row", "text")[1].commit_ts
-    assert "There are no rows at that time" in words.text("tables/docs/rows?at=1h")
+    assert "Nothing is known of that time" in words.text("tables/docs/rows?at=1h", 400)
     assert "old" in words.text(f"tables/docs/rows?at={old}")
     assert "is no time" in words.text("tables/docs/rows?at=yesterday", 400)
     assert "has not come yet" in words.text("tables/docs/rows?at=2099-01-01T00:00:00Z", 400)
     words.db.collect_garbage(keep=timedelta(0))
-    gone = "That time is not known any more"
+    gone = "Nothing is known of that time"
     assert gone in words.text(f"tables/docs/rows?at={old}", 400)
     assert gone in words.text(words.row("row", at=old), 400)
     answer = words.client.get(f"/{words.name}/tables/docs/cell?key=row&column=text&at={old}")
@@ -363,6 +365,63 @@ def test_bytes_that_are_no_text_are_shown_as_bytes(words: Words) -> None:
     said = words.text(words.row("row"))
     assert "000000 00 01 02 20 61 73 63 69 69 ··· ascii" in said
     assert "00 01 02 20 61" in words.text("tables/docs/rows")
+
+
+def test_columns_with_the_longest_names_are_readable_and_every_page_of_them_is_reached(words: Words) -> None:
+    from percolator_airflow.ui.links import carried
+
+    columns = [f"http://{number:03}.example/?q=" + "é&" * 21_837 + "..." for number in range(60)]
+    assert {len(column.encode()) for column in columns} == {65_536}
+    for value in (b"old", b"new"):
+        with words.db.transaction() as t:
+            for column in columns:
+                t.set("docs", "row", column, value)
+    assert len(words.page("tables/docs/rows")) < 60_000
+    page, seen = words.page(words.row("row")), []
+    while True:
+        assert len(page) < 400_000
+        seen += re.findall(r"<code>http://(\d+)\.example", page)
+        if "More columns →" not in page:
+            break
+        assert len(link(page, "More columns →")) < 8_000
+        page = words.follow(page, "More columns →")
+    assert seen == [f"{number:03}" for number in range(60)]
+    one = words.follow(words.page(words.row("row")), "The whole name")
+    assert columns[0] in html.unescape(one)
+    assert "2 versions" in read(one)
+    assert columns[1][:30] not in one
+    then = words.text(words.row("row", column=carried(columns[0]), at=words.db.timestamp()))
+    assert "As of" in then
+    place = f"/{words.name}/tables/docs/cell"
+    asked = {"key": "row", "column": carried(columns[7])}
+    answer = words.client.get(place, params=asked)
+    assert answer.content == b"new"
+    assert len(answer.headers["content-disposition"]) < 500
+    assert words.client.get(place, params=asked | {"column": carried("x" * 65_536)}).status_code == 404
+    assert "no observer" in words.text(f"trace?table=docs&row=row&column={carried(columns[0])}", 400)
+
+
+def test_locks_of_columns_with_the_longest_names_are_listed_and_resolved(words: Words) -> None:
+    dead, column = words.connect(), "http://é/" * 6_553 + "123456"
+    with dead.begin() as t:
+        assert t.start_timestamp
+        t.set("docs", "row", column, b"1")
+        commit_of(t).prewrite()
+        t.rollback()
+    die(dead)
+    page = words.page("locks")
+    assert column[:100] in page
+    assert "…" in page
+    [name] = re.findall(r'name="column" value="([^"]*)"', page)
+    [start] = re.findall(r'name="start" value="(\d+)"', page)
+    which: dict[str, Any] = {
+        "table": "docs",
+        "row": "row",
+        "column": html.unescape(name),
+        "start": int(start),
+    }
+    assert "rolled back" in words.post("locks/resolve", **which)["said"]
+    assert words.db.snapshot().get_row("docs", "row") == {}
 
 
 # Traces.

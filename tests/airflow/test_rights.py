@@ -17,7 +17,11 @@ USER = "airflow"
 PAGES = (
     *("", "plots", "quarantine", "quarantine?row=row1", "locks", "tables", "tables/docs", "trace"),
     *("tables/docs/rows", "tables/docs/rows?prefix=row&where=text%3Da", "tables/docs/row?key=row0"),
-    *("tables/docs/row?key=row0&at=1s", "tables/docs/cell?key=row0&column=text", "trace?table=docs&row=row0"),
+    *(
+        "tables/docs/row?key=row0&at=0.001s",
+        "tables/docs/cell?key=row0&column=text",
+        "trace?table=docs&row=row0",
+    ),
 )
 
 

@@ -89,6 +89,8 @@ with DAG("waiting", schedule=None):
     dag = dags.load()["waiting"]
     drain = threading.Timer(1.0, words.drain)
     drain.start()
-    assert dags.run(dag) == {"idle": "success"}
+    try:
+        assert dags.run(dag) == {"idle": "success"}
+    finally:
+        drain.join()
     assert words.counted() == 2
-    drain.join()

@@ -260,7 +260,7 @@ def test_what_is_no_key_of_a_typed_table(project: Project, shop: Any, row: str, 
 def test_typed_rows_that_are_not_there(project: Project, shop: Any) -> None:
     ended = project("get", "orders", "shop=north number=8")
     assert (ended.code, ended.error) == (1, "orders has no row shop=north number=8")
-    assert "customers has no row ada@a at 5" in project("get", "customers", "ada@a", "--at", "5").error
+    assert "lies below the safe point" in project("get", "customers", "ada@a", "--at", "5").error
     ended = project("get", "customers", "ada@a", "nam")
     assert ended.code == 2
     assert "customers has no column 'nam': it has email, name, since, tags" in ended.error
@@ -286,7 +286,7 @@ def test_scan_of_typed_rows_by_a_filter(project: Project, shop: Any) -> None:
     back = project.ok("scan", "orders", "--reverse", "--limit", "1", "--json")
     assert [row["shop"] for row in back.json["rows"]] == ["south"]
     assert back.err.strip() == "1 row of more: --limit 0 shows all"
-    assert project.ok("scan", "orders", "--at", "5", "--json").json["rows"] == []
+    assert "lies below the safe point" in project("scan", "orders", "--at", "5").error  # before it was made
 
 
 def test_a_text_key_has_bounds(project: Project, shop: Any) -> None:

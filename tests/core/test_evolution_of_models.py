@@ -17,16 +17,9 @@ from percolator_core import (
     Table,
     UnknownColumn,
 )
-from percolator_core import evolution as evolution_module
 from percolator_core.evolution import Evolution
 
 Connect = Callable[..., Database]
-
-
-@pytest.fixture(autouse=True)
-def readers_follow_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that nobody waits for them a second; tests/tables/test_attack_changes.py does."""
-    monkeypatch.setattr(evolution_module, "READERS_FOLLOW", 0.0)
 
 
 PARTITION = [Hash("number", buckets=2), Range("day", splits=[10])]

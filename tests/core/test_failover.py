@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,7 +9,8 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import Database, Transaction, TransactionAborted
-from tests.core.servers import commit_of, hang_up, until
+from percolator_core.store import shutdown
+from tests.core.servers import commit_of, hang_up
 
 
 def fail_over(db: Database, *lost: bytes) -> None:
@@ -94,8 +93,7 @@ def test_after_an_orderly_restart_nobody_is_refused(tmp_path: Path, large: bool)
         server = db.store.embedded
         assert server is not None
         before = server.pid
-        os.kill(before, signal.SIGTERM)
-        until(lambda: not (server.folder / "redis.pid").exists())  # the last that one in good order does
+        assert shutdown.stop(server.folder, server.socket_path) is shutdown.Ending.IN_ORDER
         t.set("t", b"b", "v", b"2")
         write_more(t, large)
         t.commit()

@@ -19,6 +19,7 @@ def exchanges(db: Database, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of commands of each exchange that was waited for."""
     found: list[int] = []
     real = db.store.exchange
+    db.catalog.refresh()
     db.client.catalog.due = math.inf
 
     def exchange(commands: Any, *args: Any, **settings: Any) -> Any:

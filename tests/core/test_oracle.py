@@ -165,9 +165,9 @@ def test_the_mark_lies_ahead_before_a_timestamp_is_asked_for(db: Database) -> No
 
 def test_whoever_lives_keeps_the_mark_ahead(db: Database) -> None:
     key = db.store.keyspace.oracle
-    db.client.owner()
+    owner = db.client.owner()
     db.store.one((b"HSET", key, b"limit", b"1000"))
-    db.client._renew()
+    db.client._renew(owner)
     assert int(db.store.one((b"HGET", key, b"limit"))) > time.time() * SECOND
 
 

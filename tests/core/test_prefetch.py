@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 
-from percolator_core import Database, LockTimeout
+from percolator_core import Database, LockTimeout, SnapshotTooOld
 from percolator_core.prefetch import (
     _MOST_KNOWN,
     LARGE,
@@ -17,7 +18,6 @@ from percolator_core.prefetch import (
     Habits,
     PrefetchingTransaction,
 )
-from percolator_core.snapshot import _LONG_AGO
 from tests.core.phases import X, Y, Z
 from tests.core.servers import commit_of
 
@@ -187,16 +187,16 @@ def test_a_deletion_that_was_brought_is_no_value(db: Database, habits: Habits) -
     assert (t.cost.sent, t.cost.served) == (1, 1)
 
 
-def test_absence_is_believed_only_by_a_young_snapshot(db: Database, habits: Habits) -> None:
+def test_absence_is_believed_only_where_the_tablet_stands(db: Database, habits: Habits) -> None:
     acquainted(db, habits)
     put(db, X, a=b"1")
     t = PrefetchingTransaction(db.client, habits)
     assert t.start_timestamp
-    t._started = _LONG_AGO
+    db.collect_garbage(timedelta(0))
     assert t.get("t", X, "a") == b"1"
-    assert t.get("t", X, "b") is None
-    # Asked for by itself, and judged by the store.
-    assert (t.cost.served, t.cost.sent) == (0, 3)
+    with pytest.raises(SnapshotTooOld):
+        t.get("t", X, "b")
+    assert t.cost.served == 0
 
 
 def test_own_writes_lie_above_what_was_brought(db: Database, habits: Habits) -> None:

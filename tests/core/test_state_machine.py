@@ -127,10 +127,10 @@ class Machine(RuleBasedStateMachine):
 
     def observe(self) -> None:
         """As the activation of a chain does: marks are set for one observer of two columns."""
-        store = self.clients[0].store
-        for tag in self.clients[0].catalog.table(TABLE).tags:
+        store, handle = self.clients[0].store, self.clients[0].catalog.table(TABLE)
+        for tag in handle.tags:
             watched = (PING, OBSERVER, self.columns[0], OBSERVER)
-            store.one(store.script("observe", [tag], "replace", 0, *watched))
+            store.one(store.script("observe", [tag], "replace", handle.version, 0, *watched))
         store.one((b"HSET", store.keyspace.chain, b"observers", OBSERVER))
 
     # Beginning.
@@ -382,7 +382,7 @@ class Machine(RuleBasedStateMachine):
         stepper.abandon()
         db = self.clients[view.client]
         die(db)
-        db.client._owner_pid = 0  # whatever else this client does is the work of another process
+        db.client._lives.clear()  # whatever else this client does is the work of another process
         for other in self.open:
             other.pinned = other.pinned and other.client != view.client
         assert not (commit_ts and expected)
@@ -419,8 +419,8 @@ class Machine(RuleBasedStateMachine):
                 assert commit_ts > self.newest
                 self.apply(view, commit_ts)
             else:
-                assert commit_ts == view.reader.start_timestamp
-                assert view.start is None or commit_ts == view.start
+                # One that has read nothing may be of any time that its client has seen.
+                assert commit_ts == (view.start or self.clients[view.client].client.oracle.seen)
                 self.newest = max(self.newest, commit_ts)
         in_the_way = sum(1 for cells in self.stranded if cells & {*view.writes})
         assert refusal == expected or (refusal == "locked" and in_the_way >= MOST_DEAD)
@@ -485,8 +485,9 @@ class Machine(RuleBasedStateMachine):
         self.newest = max(self.newest, collected.safe_point)
         self.safe = max(self.safe, collected.safe_point)
         self.stranded.clear()
-        for key, versions in self.kept.items():
-            self.kept[key] = left_by_collection(versions, allowed)
+        for (row, column), versions in self.kept.items():
+            marked = (column.encode(), row) in self.marked
+            self.kept[row, column] = left_by_collection(versions, allowed, marked=marked)
 
     @rule(client=clients, now=seldom)
     def reconnect(self, client: int, now: bool) -> None:
@@ -525,11 +526,11 @@ def decisive(command: Any, reply: Any) -> int:
     return 0
 
 
-def left_by_collection(versions: list[Stored], safe: int) -> list[Stored]:
-    """What a snapshot at or above the safe point can see, and a deletion that is still the newest version."""
+def left_by_collection(versions: list[Stored], safe: int, *, marked: bool) -> list[Stored]:
+    """What a snapshot at or above the safe point can see, and newest deletions not yet observed."""
     below = [version for version in versions if version.commit_ts <= safe]
     above = [version for version in versions if version.commit_ts > safe]
-    if below and (below[-1].value is not None or not above):
+    if below and (below[-1].value is not None or (marked and not above)):
         return [below[-1], *above]
     return above
 

@@ -70,13 +70,15 @@ def test_names_of_every_kind(url_of_every_kind: str, db: Database, name: str) ->
         assert other.tables() == []
         left = other.store.keyspace.prefix.replace(b"}", b":") + b"*"
         for endpoint in other.store.endpoints():
-            assert other.store.ask(endpoint, (b"KEYS", left)) == []
+            # What is left says that the table is gone.
+            for key in other.store.ask(endpoint, (b"KEYS", left)):
+                assert other.store.ask(endpoint, (b"HKEYS", key)) == [b"gone"]
     assert db.tables()[0].name == "t"
 
 
 def test_names_that_cannot_be(db: Database) -> None:
     t = db.begin()
-    for column in ("", "x" * 201, "\ud800"):
+    for column in ("", "x" * 65_537, "\ud800"):
         with pytest.raises(ValueError):
             t.set("t", "r", column, b"")
     for row in (1, None, bytearray(b"x")):
@@ -86,11 +88,9 @@ def test_names_that_cannot_be(db: Database) -> None:
         t.set("t", "r", "c", "text")  # type: ignore[arg-type]
     with pytest.raises(ValueError):
         t.set("t", b"x" * 70_000, "c", b"")
-    for table in ("absent", "\0"):
+    for table in ("absent", "\0", "\ud800"):
         with pytest.raises(percolator.UnknownTable):
             t.get(table, "r", "c")
-    with pytest.raises(UnicodeEncodeError):
-        t.get("\ud800", "r", "c")
     with pytest.raises(percolator.UnknownColumn):
         t.set("t", "r", "ping", b"")
     with pytest.raises(percolator.UnknownColumn):
@@ -195,7 +195,7 @@ def test_life_of_a_transaction(db: Database) -> None:
     t = db.begin()
     before = t.commit_timestamp
     assert before is None
-    assert t.commit() == t.start_timestamp == t.commit_timestamp
+    assert t.commit() == t.commit_timestamp
     for use in (
         t.commit,
         lambda: t.get("t", "r", "c"),

@@ -152,7 +152,7 @@ def test_a_primary_rolled_back_before_it_was_written_is_refused(writer: Database
     writer.store.one(commit._prewrite_call(commit._calls[1], "secondaries"))
     die(writer)
     assert values(reader) == [b"old"] * 3
-    writer.client._owner_pid = 0
+    writer.client._lives.clear()
     with pytest.raises(TransactionAborted):
         commit.prewrite()
     assert primary.row == X

@@ -51,7 +51,7 @@ def test_primary_and_secondary_in_one_row(
         with reader.transaction() as r:
             assert r.get_row("t", X) == {"a": b"1", "b": b"1", "v": b"old"}
         assert locks(reader) == []
-        writer.client._owner_pid = 0
+        writer.client._lives.clear()
 
 
 def test_a_dropped_table_does_not_block_the_others(writer: Database, reader: Database) -> None:

@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 import percolator_core
@@ -14,11 +15,13 @@ from percolator_core import Worker
 from percolator_core.errors import StoreUnavailable
 from percolator_core.histogram import BOUNDS, Histogram
 from percolator_core.monitoring.exposition import COUNTERS, Exposition
-from percolator_core.monitoring.look import Looks
+from percolator_core.monitoring.health import readiness
+from percolator_core.monitoring.look import Looks, Seen
 from percolator_core.observers import Retry
 from percolator_core.worker import Counts
 from percolator_core.worker.attempt import ObserverCounts
 from tests.chains import chain_of, put, watch
+from tests.core.servers import until
 from tests.monitoring.conftest import State
 
 if TYPE_CHECKING:
@@ -108,6 +111,32 @@ def test_without_a_store_the_counts_are_told_all_the_same() -> None:
     assert found["percolator_store_up", ""] == 0
     assert found["percolator_stalled_seconds", ""] == 2.5
     assert not [name for name, _ in found if "cells" in name and not name.endswith("_total")]
+
+
+def test_a_store_that_evicts_is_told_with_its_name(
+    opened: Callable[[], Database], looks_at: Callable[[Chain], Looks]
+) -> None:
+    state = State(a_chain())
+    early, late = looks_at(state.chain), looks_at(state.chain)
+    with opened() as db, redis.Redis(unix_socket_path=db.store.endpoints()[0].host) as client:
+        assert read(Exposition(state.subject(), early))["percolator_store_evicts", ""] == 0
+        client.config_set("maxmemory-policy", "allkeys-random")
+        try:
+            for looks in (early, late):  # the second one connects only now
+                until(lambda looks=looks: _looks_again(looks).evicts)  # type: ignore[misc]
+                found = read(Exposition(state.subject(), looks))
+                assert found["percolator_store_evicts", ""] == 1
+                assert found["percolator_store_up", ""] == 0
+                why = readiness(state.subject(), looks.latest()).why
+                assert "set maxmemory-policy noeviction" in why
+        finally:
+            client.config_set("maxmemory-policy", "noeviction")
+        assert not _looks_again(late).evicts
+
+
+def _looks_again(looks: Looks) -> Seen:
+    looks._until = 0.0
+    return looks.latest()
 
 
 def test_the_version_and_the_chain(looks_at: Callable[[Chain], Looks]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -223,9 +225,21 @@ OBSERVERS = {
             "either end"
         ),
     ),
-    "a name that is too long": (
-        HEAD + f"observe: documents.{'x' * 2000}\n",
-        "parse.yaml:4: observe: a name has 1 to 200 bytes, this one has 2000; shorten it",
+    "weak on an ordinary column with a long name": (
+        HEAD + f"observe: documents.{'x' * 65_536}\nmode: weak\n",
+        (
+            f"parse.yaml:4: observe: a weak observer watches notify-only columns, and documents.{'x' * 199}… "
+            f"is an ordinary one; add '{'x' * 59}…' to notify_only of 'documents' in chain.yaml, or write "
+            "mode: strong"
+        ),
+    ),
+    "a column's name that is too long": (
+        HEAD + f"observe: documents.{'x' * 65_537}\n",
+        "parse.yaml:4: observe: a column name has 1 to 65536 bytes, this one has 65537; shorten it",
+    ),
+    "a table's name that is too long": (
+        HEAD + f"observe: {'x' * 201}.contents\n",
+        "parse.yaml:4: observe: a table name has 1 to 200 bytes, this one has 201; shorten it",
     ),
     "weak on an ordinary column": (
         HEAD + "observe: documents.contents\nmode: weak\n",
@@ -377,6 +391,31 @@ def test_a_module_unlike_any_other_says_where_it_was_looked_for(project: Project
     complaint = project.complaint()
     assert complaint.startswith(f"parse.yaml:3: function: {expected}")
     assert complaint.endswith(": run it in the project's top folder")
+
+
+@pytest.mark.parametrize("kind", ["package", "module", "imported before"])
+def test_a_package_elsewhere_that_hides_the_projects_folder_is_named(
+    project: Project, tmp_path_factory: pytest.TempPathFactory, kind: str
+) -> None:
+    """Python takes a package with __init__.py, wherever on its path, before a folder without one."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    other = elsewhere / ("app.py" if kind == "module" else "app/__init__.py")
+    other.parent.mkdir(exist_ok=True)
+    other.touch()
+    sys.path.append(str(elsewhere))
+    (project.top / "app" / "deep").mkdir(parents=True)
+    (project.top / "app" / "deep" / "steps.py").write_text("def process(t, cell): pass\n")
+    project.observer("parse", "observe: documents.contents", function="app.deep.steps:process")
+    which = "has no __init__.py: add one, an empty file will do"
+    if kind == "imported before":
+        assert importlib.import_module("app").__file__ == str(other)
+        (project.top / "app" / "__init__.py").touch()
+        which = "was not there when that was imported: start a new process"
+    said = f"there is no module 'app.deep'; {other} hides the folder {project.top / 'app'}, which {which}"
+    assert project.complaint() == f"parse.yaml:3: function: {said}"
+    del sys.modules["app"]
+    (project.top / "app" / "__init__.py").touch()
+    assert set(project.load().observers) == {"parse"}
 
 
 def test_two_observers_of_one_name(project: Project) -> None:

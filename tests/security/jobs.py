@@ -20,7 +20,8 @@ from percolator_core.demand import demand
 from percolator_core.evolution import Evolution
 from percolator_core.notifications.activation import activate
 from percolator_core.notifications.counts import run_counts
-from percolator_core.notifications.dirty import DirtyIndex, Stranded
+from percolator_core.notifications.dirty import DirtyIndex
+from percolator_core.notifications.stranded import Stranded
 from percolator_core.observers import Chain, Observer, Retry
 from percolator_core.quarantine import Quarantine
 from percolator_core.rerun import rerun
@@ -169,9 +170,10 @@ def reader(scene: Scene) -> None:
     scene.until(scene.no_locks)
     scene.forget()
     read()
+    owner = db.client.owner()
     db.close()
     with scene.raw() as client:
-        assert not client.keys(scene.key(b"client:") + db.client._owner + b"*")
+        assert not client.keys(scene.key(b"client:") + owner + b"*")
 
 
 def _read(db: Database, past: int) -> None:
@@ -254,9 +256,10 @@ def worker(scene: Scene) -> None:
         t.set("docs", FIRST, "text", b"at last")
     scene.until(scene.no_locks)
     scene.run(db, chain)
+    owner = db.client.owner()
     db.close()
     with scene.raw() as client:
-        assert not client.exists(db.client.token_of(db.client._owner))
+        assert not client.exists(db.client.token_of(owner))
         assert not client.hlen(scene.key(b"workers"))
 
 
@@ -416,7 +419,9 @@ def maintenance(scene: Scene) -> None:
         db.drop_table(table.name)
     assert db.tables() == []
     with scene.raw() as client:
-        assert not client.keys(b"{" + scene.key(b"")[1:-1] + b":*")
+        # What is left says that the tables are gone.
+        left = client.keys(b"{" + scene.key(b"")[1:-1] + b":*")
+        assert all(client.hkeys(key) == [b"gone"] for key in left)
     db.close()
 
 

@@ -151,7 +151,6 @@ READER = """
     SETNX {shop}format 2
     HSETNX {shop}catalog t x
     HSET {shop}chain digest x
-    HINCRBY {shop:t:0}tries:o f 1
     ZREMRANGEBYLEX {shop:t:0}rows - +
 """
 
@@ -168,6 +167,9 @@ READER_WITH_SELECTORS = """
     SET {shop}format 2
     HSET {shop}catalog t x
     HDEL {shop}catalog t
+    HINCRBY {shop:t:0}tries:o f 1
+    HINCRBY {shop:t:0}r:row f 1
+    HINCRBY {shop}oracle last 1
     DEL {shop}oracle
     DEL {shop}pins
 """
@@ -191,7 +193,6 @@ WORKER_WITH_SELECTORS = """
 MAINTENANCE = """
     PSUBSCRIBE {shop:*wake
     SET {shop}client:x v
-    HINCRBY {shop:t:0}tries:o f 1
 """
 
 

@@ -13,6 +13,7 @@ from redis.crc import key_slot
 import percolator_core as percolator
 from percolator_core import Database
 from percolator_core.keys import (
+    MAX_COLUMN,
     MAX_NAME,
     CellAddress,
     Keyspace,
@@ -138,7 +139,13 @@ def test_every_row_has_a_tablet(row: bytes, count: int) -> None:
     assert 0 <= tablet_of(row, count) < count
 
 
-columns = names.filter(lambda name: not name.startswith("\0" * 300))
+long_columns = st.builds(
+    # As long as at the borders of what one and two bytes tell; "é" has two bytes.
+    lambda size, letter: (letter * size).encode()[:size].decode(errors="ignore"),
+    st.sampled_from([200, 201, 255, 256, 65_535, MAX_COLUMN]),
+    st.sampled_from(["x", "é", "{}", "\0", "*", "\n"]),
+)
+columns = names | long_columns
 encoded_columns = st.one_of(
     columns.map(encode_column), st.builds(acknowledgement, observers, columns.map(encode_column))
 )
@@ -182,7 +189,11 @@ def test_no_column_is_taken_for_an_internal_one(column: str, observer: str) -> N
 def test_what_is_too_long_or_empty_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="200 bytes"):
         Keyspace(name)
-    with pytest.raises(ValueError, match="200 bytes"):
+
+
+@pytest.mark.parametrize("name", ["", "x" * (MAX_COLUMN + 1), "é" * (MAX_COLUMN // 2) + "x"])
+def test_a_column_that_is_too_long_or_empty_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"a column name has 1 to {MAX_COLUMN} bytes, this one has"):
         encode_column(name)
 
 

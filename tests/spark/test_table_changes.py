@@ -40,7 +40,7 @@ Change = tuple[str, int | None, int, bool]
 def changes(db: Database, since: int, at: int | None = None) -> list[Change]:
     handle = db.catalog.table("documents")
     columns = tuple(DEFINITION.by_name[name] for name in ("url", "size"))
-    snapshot = Snapshot(db.client, at or db.timestamp(), fresh=False)
+    snapshot = Snapshot(db.client, at or db.timestamp())
     found = changed_rows(db, snapshot, Query(handle, columns), whole(DEFINITION), since)
     return sorted(tuple(row.values()) for batch in found for row in batch.to_pylist())
 

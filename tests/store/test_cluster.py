@@ -189,8 +189,10 @@ def test_a_slot_that_the_others_do_not_know_to_be_elsewhere(steady: Cluster, db:
     move.conclude_at_target()
     thread = threading.Timer(0.3, move.finish)
     thread.start()
-    write(db, row, b"2")
-    thread.join()
+    try:
+        write(db, row, b"2")
+    finally:
+        thread.join()
     assert read(db, row) == b"2"
     assert versions(db, row) == 2
 
@@ -273,16 +275,18 @@ def test_what_was_not_executed_is_sent_again_and_known_to_be_executed_once(  # n
     t.get("t", row, "v")
     t.set("t", row, "v", b"new")
     t.set("t", second, "v", b"new")
-    if script != "read":
-        faults.script(script, strike)
-        t.commit()
-        assert faults.plan == []
-    else:
-        strike()
-        assert client.snapshot().get("t", row, "v") == b"old"
-        t.commit()
-    for timer in later:
-        timer.join()
+    try:
+        if script != "read":
+            faults.script(script, strike)
+            t.commit()
+            assert faults.plan == []
+        else:
+            strike()
+            assert client.snapshot().get("t", row, "v") == b"old"
+            t.commit()
+    finally:  # also when it failed: the servers are there for the others
+        for timer in later:
+            timer.join()
     assert [decision.repeated for decision in decisions[1:]] == [False]
     assert (read(db, row), read(db, second)) == (b"new", b"new")
     assert (versions(db, row), versions(db, second)) == (2, 1)

@@ -18,7 +18,7 @@ import pytest
 from percolator_core.errors import ConfigurationError, StoreUnavailable
 from percolator_core.store import embedded, folder
 from percolator_core.store.binary import OVERRIDE, Binary
-from percolator_core.store.embedded import CONF_AFTER_ORDER, EmbeddedServer
+from percolator_core.store.embedded import EmbeddedServer
 from tests.store.embedding import client, needed
 
 
@@ -64,7 +64,7 @@ def test_a_folder_without_permission(unprivileged: Path, name: str) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="NOT TESTED: no /dev/full here")
 def test_no_space(state: Path, binary: Binary) -> None:
     state.mkdir()
-    (state / CONF_AFTER_ORDER).symlink_to("/dev/full")
+    (state / "redis.conf").symlink_to("/dev/full")
     with pytest.raises(StoreUnavailable) as error:
         EmbeddedServer.join(state)
     assert "no space is left" in told(error)

@@ -95,7 +95,7 @@ def test_eight_join_at_the_same_moment(state: Path, binary: Binary) -> None:
 FORKING = """
 import os, sys
 from pathlib import Path
-from percolator_core.store.embedded import CONF_AFTER_ORDER, EmbeddedServer
+from percolator_core.store.embedded import EmbeddedServer
 print("up", flush=True)
 server = EmbeddedServer.join(Path(sys.argv[1]))
 if os.fork() == 0:
@@ -132,7 +132,7 @@ def test_leave_at_the_end_of_the_interpreter(state: Path, binary: Binary) -> Non
     script = """
 import atexit, sys
 from pathlib import Path
-from percolator_core.store.embedded import CONF_AFTER_ORDER, EmbeddedServer
+from percolator_core.store.embedded import EmbeddedServer
 class Last:
     def __del__(self, sys=sys):
         server.leave()

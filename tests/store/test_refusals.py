@@ -98,12 +98,14 @@ def test_busy(own: Server, two_phase: bool) -> None:
             later.start()
 
         faults.script("commit" if two_phase else "prewrite", strike)
-        for row in (X, Y):
-            with db.transaction() as t:
-                assert t.get("t", row, "v") is None
-                t.set("t", row, "v", b"new")
-                t.set("t", Z, "v", row)
-        later.join()
+        try:
+            for row in (X, Y):
+                with db.transaction() as t:
+                    assert t.get("t", row, "v") is None
+                    t.set("t", row, "v", b"new")
+                    t.set("t", Z, "v", row)
+        finally:
+            later.join()
         assert faults.plan == []
         assert [len(db.history("t", row, "v")) for row in (X, Y, Z)] == [1, 1, 2]
 

@@ -48,7 +48,8 @@ class Script:
         answer = self.answers.pop(0)
         if isinstance(answer, BaseException) and (answer is BREAK or not isinstance(answer, RedisError)):
             raise answer
-        return answer
+        # A timestamp comes with the catalog's epoch; smaller numbers are counts.
+        return [answer, b"7"] if isinstance(answer, int) and answer >= 100 else answer
 
     def close(self) -> None:
         self.open = False
@@ -216,14 +217,14 @@ def test_another_server_is_asked_for_everything() -> None:
 def test_another_server_acknowledges_for_itself() -> None:
     wires = [
         Wire(script, lambda count: (b"STAMPS", count), acknowledge=lambda _: [(b"WAIT", 1, 100)])
-        for script in (Script(b"ok", 1, BREAK), Script(b"ok", 0, 300))
+        for script in (Script(b"ok", 1, BREAK), Script(b"ok", [1, 0], 300))
     ]
     exchange = Exchange([(b"EVALSHA", b"sha", 1, b"key")], AFTER, durable=True)
     wires[0].run(exchange)
     assert exchange.acknowledged == (0, 1)
     assert not exchange.timestamp
     wires[1].run(exchange)
-    assert (exchange.acknowledged, exchange.timestamp) == ((0, 0), 300)
+    assert (exchange.acknowledged, exchange.timestamp) == ((1, 0), 300)
 
 
 def test_an_error_of_the_oracle_reaches_all_who_asked() -> None:

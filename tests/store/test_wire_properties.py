@@ -53,7 +53,7 @@ class Server:
         done = Executed(len(self.log) + 1, connection, command)
         self.log.append(done)
         if command[0] == b"STAMPS":
-            return done.at * 1000
+            return [done.at * 1000, None]
         if command[0] == b"WAIT":
             return [done.at, connection]
         return done

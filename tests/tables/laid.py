@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from percolator_core import Database
 from percolator_core.catalog import TableHandle
-from percolator_core.keys import MARKER
+from percolator_core.keys import MARKER, encode_mark, pack_column
 from percolator_core.model import DELETE, PUT
 from percolator_core.schema.definition import Column, TableDefinition
 from percolator_core.schema.keys import KeyCodec
@@ -46,7 +46,7 @@ class Laid:
         return self.db.store.keyspace.tag(self.definition.name, 0)
 
     def put(self) -> None:
-        commands: list[tuple[bytes | str | int, ...]] = []
+        commands: list[tuple[bytes | str | int, ...]] = [(b"HSET", self.tag + b"meta", b"version", 1)]
         for row, states in self.rows.items():
             cells = self._cells(states)
             if not cells:
@@ -56,20 +56,15 @@ class Laid:
                 (b"HSET", self.tag + b"r:" + row, *newest),
                 (b"ZADD", self.tag + b"rows", 0, row),
             ]
-            older = [
-                len(column).to_bytes(2, "big") + column + one
-                for column, found in cells.items()
-                for one in found[:-1]
-            ]
+            older = [pack_column(column) + one for column, found in cells.items() for one in found[:-1]]
             commands += [(b"ZADD", self.tag + b"v:" + row, 0, one) for one in older]
         for row, (column, start) in self.locks.items():
             name = MARKER if column is None else column.stored.encode()
             commands += self.locking(row, name, start)
-        if commands:
-            self.db.store.exchange(commands).result()
+        self.db.store.exchange(commands).result()
 
     def locking(self, row: bytes, name: bytes, start: int) -> list[tuple[bytes | str | int, ...]]:
-        mark = start.to_bytes(8, "big") + len(name).to_bytes(2, "big") + name + row
+        mark = start.to_bytes(8, "big") + encode_mark(name, row)
         return [
             (b"HSET", self.tag + b"r:" + row, b"l" + name, start.to_bytes(8, "big") + bytes(18)),
             (b"ZADD", self.tag + b"rows", 0, row),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from percolator_core import scripts
 from percolator_core.commit import Commit
 from percolator_core.errors import CommitUndetermined, StoreUnavailable
+from percolator_core.model import Lock
 from percolator_core.resolver import Fate, Resolver
 from percolator_core.scripts import Script
 from percolator_core.torture.clients import client_process
@@ -51,13 +52,15 @@ def report_unknown_as_failed() -> None:
 
 def roll_back_what_committed() -> None:
     """A lock whose primary is committed is removed, and not rolled forward: half of a transaction is lost."""
-    fate = Resolver.fate
+    fates = Resolver.fates
 
-    def forgetful(self: Resolver, lock: object) -> Fate:
-        found = fate(self, lock)  # type: ignore[arg-type]
-        return Fate("rolled back") if found.state == "committed" else found
+    def forgetful(self: Resolver, locks: Iterable[Lock]) -> dict[int, Fate]:
+        found = fates(self, locks)
+        return {
+            start: Fate("rolled back") if fate.state == "committed" else fate for start, fate in found.items()
+        }
 
-    Resolver.fate = forgetful  # type: ignore[method-assign]
+    Resolver.fates = forgetful  # type: ignore[method-assign]
 
 
 BUGS = {

@@ -208,9 +208,9 @@ def test_broken_html() -> None:
 
 def test_a_megabyte_of_text_and_many_links_stay_bounded() -> None:
     links = "".join(f"<a href=p{n % 7000}.html#{n}>anchor {n}</a> " for n in range(30_000))
-    started = time.perf_counter()
+    started = time.process_time()
     page = parse(URL, html(links + "<p>" + "word " * 100_000).encode(), "text/html")
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     assert len(page.outlinks.root) == MAX_TARGETS
     assert max(map(len, page.outlinks.root.values())) <= MAX_ANCHORS_A_LINK
     assert len(page.content.text) <= MAX_TEXT
@@ -238,9 +238,9 @@ def test_a_megabyte_of_text_and_many_links_stay_bounded() -> None:
 @pytest.mark.parametrize("content_type", ["text/html", "text/markdown", "text/x-rst"])
 def test_no_repetition_makes_it_slow(piece: str, content_type: str) -> None:
     contents = (piece * (300_000 // len(piece))).encode()
-    started = time.perf_counter()
+    started = time.process_time()
     parse(URL, contents, content_type)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 @given(

@@ -93,9 +93,10 @@ class Project:
         self.processes.append(process)
         return process
 
-    def worker(self) -> subprocess.Popen[bytes]:
+    def worker(self, before: str = "") -> subprocess.Popen[bytes]:
+        """A worker in a process of its own, which runs the code ``before`` first."""
         return self.start(
-            "w = p.Worker(db, chain)\nsignal.signal(signal.SIGTERM, lambda *_: w.stop())\n"
+            f"{before}w = p.Worker(db, chain)\nsignal.signal(signal.SIGTERM, lambda *_: w.stop())\n"
             "print('up', flush=True)\nw.run()\ndb.close()\n"
         )
 

@@ -191,7 +191,7 @@ def test_a_missed_wake_up_is_made_up_for(db: Database) -> None:
     thread.start()
     until(lambda: live_workers(db))
     tag = db.catalog.table("sums").tag(b"a")
-    db.store.one((b"ZADD", tag + b"dirty:look", 0, b"\0\5dirtya"))
+    db.store.one((b"ZADD", tag + b"dirty:look", 0, b"\0\0\0\5dirtya"))
     until(lambda: seen, 3)
     worker.stop()
     thread.join()

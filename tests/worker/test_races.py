@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -140,6 +142,88 @@ def test_a_writer_that_died_after_its_primary_is_rolled_forward(db: Database) ->
     assert sorted(map(str, log.seen)) == sorted(map(str, [b"all", *(b"%d" % number for number in range(8))]))
     assert counts.ran == 9
     assert not list(db.locks())
+
+
+@pytest.mark.parametrize("who", ["owner", "reader", "janitor", "worker"])
+def test_a_chain_activated_between_prewrite_and_commit_sees_the_write(
+    db: Database, connect: Callable[[], Database], who: str
+) -> None:
+    """What counts is the commit, by whoever makes a secondary visible."""
+    db.client.one_call_a_tablet = True
+    log = Log()
+    chain = chain_of(watch("look", log, "docs.text"))
+    for table in chain.tables:
+        db.create_table(table.name, table.tablets, table.notify_only)
+    t = db.begin()
+    assert t.start_timestamp
+    for number in range(8):
+        t.set("docs", f"{number}", "text", b"%d" % number)
+    writer = Commit(db.client, t.start_timestamp, t.mutations())
+    commit_ts = writer.prewrite()
+    other = connect()
+    chain.create_tables(other)
+    writer.commit_primary(commit_ts)
+    if who == "owner":
+        writer.commit_secondaries(commit_ts)
+    elif who == "reader":
+        assert len(list(other.snapshot().scan("docs"))) == 8
+    elif who == "janitor":
+        assert other.resolve_locks(timedelta(0)).committed
+    if who != "worker":
+        until(lambda: dirty_of(other, chain).backlog() == {"look": 8})
+    drain(other, chain)
+    assert sorted(map(str, log.seen)) == sorted(str(b"%d" % number) for number in range(8))
+
+
+def test_an_observer_that_was_taken_out_and_put_back_sees_a_write_begun_before(
+    db: Database, strong: Chain, log: Log
+) -> None:
+    writer = two_phases(db, "a", b"1")
+    commit_ts = writer.prewrite()
+    chain_of(watch("other", log, "docs.title")).create_tables(db)
+    strong.create_tables(db)
+    assert dirty_of(db, strong).backlog() == {"look": 0}
+    writer.commit_primary(commit_ts)
+    drain(db, strong)
+    assert log.seen == [b"1"]
+
+
+def test_a_commit_leaves_a_lease_alone_and_is_seen_by_its_holder(
+    db: Database, strong: Chain, log: Log
+) -> None:
+    """The mark of the commit is the mark that a worker holds: nobody else is given the cell meanwhile."""
+    dirty = dirty_of(db, strong)
+    put(db, "a", b"1")
+    held = claim(dirty)
+    run = begin_run(db, held)
+    writer = two_phases(db, "a", b"2")
+    writer.commit_primary(writer.prewrite())
+    assert dirty.claim(10)[0] == []
+    run.commit()
+    assert db.store.one(dirty.clear(held, "strong", run.start_timestamp)) == b"kept"
+    drain(db, strong)
+    assert log.seen == [b"2"]
+
+
+def test_a_commit_that_is_repeated_leaves_no_mark(db: Database, strong: Chain, log: Log) -> None:
+    writer = two_phases(db, "a", b"1")
+    commit_ts = writer.prewrite()
+    writer.commit_primary(commit_ts)
+    drain(db, strong)
+    writer.commit_primary(commit_ts)
+    assert dirty_of(db, strong).backlog() == {"look": 0}
+    assert log.seen == [b"1"]
+
+
+def test_a_cell_that_was_put_off_waits_until_then_also_when_a_write_to_it_commits(
+    db: Database, strong: Chain
+) -> None:
+    dirty = dirty_of(db, strong)
+    put(db, "a", b"1")
+    db.store.one(dirty.postpone(claim(dirty), 60, failed=True))
+    writer = two_phases(db, "a", b"2")
+    writer.commit_primary(writer.prewrite())
+    assert dirty.claim(10)[0] == []
 
 
 def test_a_running_worker_fires_stranded_notifications(
@@ -361,6 +445,25 @@ def test_a_failure_that_is_told_twice_counts_once_and_disturbs_no_later_lease(
     assert db.store.one(told) == 1
     assert dirty.claim(10)[0] == []
     assert db.store.one(dirty.postpone(other, 0, failed=True)) == 2
+
+
+def test_a_mark_that_nobody_observes_any_more_goes_unless_it_is_observed_again(
+    db: Database, log: Log
+) -> None:
+    """A worker decides to give it back, and a chain is activated before it does."""
+    both = chain_of(watch("look", log, "docs.text", "docs.title"))
+    text = chain_of(watch("look", log, "docs.text"))
+    dirty = dirty_of(db, both)
+    for is_observed_again in (True, False):
+        both.create_tables(db)
+        put(db, "a", b"1", column="title")
+        text.create_tables(db)
+        held = claim(dirty)
+        if is_observed_again:
+            both.create_tables(db)
+            put(db, "a", b"2", column="title")
+        db.store.one(dirty.postpone(held, 0, failed=False))
+        assert dirty.backlog() == {"look": 1 if is_observed_again else 0}
 
 
 def test_two_workers_with_tiny_leases_commit_each_change_once(

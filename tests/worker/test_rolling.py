@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from percolator_core import Cell, Chain, ConfigurationError, Worker
+from percolator_core.notifications import activation
 from percolator_core.notifications.activation import Registration, activate, active, live_workers
 from tests.chains import chain_of, dirty_of, put, watch
 from tests.core.servers import until
@@ -202,3 +203,28 @@ def test_an_activation_whose_process_died_holds_up_nobody_for_long(db: Database)
     assert db.active_observers() == {"it"}
     # It was waited for, and the next one has nothing to wait for.
     assert db.store.one((b"EXISTS", key)) == 0
+
+
+def test_an_activation_that_took_too_long_looks_again(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It found no worker of another chain, then waited for a change; meanwhile another one came."""
+    slow_db, quick_db = connect(), connect()
+    slow, quick = chain_of(watch("slow", Seen(), "docs.text")), chain_of(watch("quick", Seen(), "docs.text"))
+    quick.create_tables(slow_db)
+    entries = activation._entries
+    overtakers: list[Registration] = []
+
+    def waits(db: Database) -> object:
+        if not overtakers:
+            quick_db.store.one((b"DEL", quick_db.store.keyspace.activating))  # as if it had expired
+            overtakers.append(Registration(quick_db, quick.digest, "there"))
+            activate(quick_db, quick.observed, quick.digest)
+        return entries(db)
+
+    monkeypatch.setattr(activation, "_entries", waits)
+    with pytest.raises(ConfigurationError, match="another set of observers is running"):
+        activate(slow_db, slow.observed, slow.digest)
+    assert active(slow_db.client) == (quick.digest, frozenset())
+    put(slow_db, "a", b"1")
+    assert dirty_of(slow_db, quick).backlog() == {"quick": 1}

@@ -25,7 +25,8 @@ from percolator_core import Chain, ConfigurationError, Worker, connect
 from percolator_core.meanwhile import meanwhile
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.spark import check_java, load
-from percolator_core.store.folder import Lock, prepare
+from percolator_core.store.folder import prepare
+from percolator_core.store.shutdown import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -254,7 +255,7 @@ def _empty(folder: Path) -> None:
 
 
 def _is_lock(path: Path) -> bool:
-    return path.name in {"demo.lock", "redis.users", "redis.mutex", "redis.server"}
+    return path.name in {"demo.lock", "redis.users", "redis.mutex", "redis.server", "redis.watcher"}
 
 
 @contextmanager

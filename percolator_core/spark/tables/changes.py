@@ -116,8 +116,8 @@ def _step(  # noqa: PLR0917
 def too_old(since: int) -> SnapshotTooOld:
     """What is raised when changes can no longer be told."""
     return SnapshotTooOld(
-        f"the changes since {since} lie below the safe point of garbage collection: read the whole table "
-        "once (since=0, for a stream with a new checkpoint folder), or keep versions longer"
+        f"the changes since {since} lie below the safe point, or the table is another one since: read the "
+        "whole table once (since=0, for a stream with a new checkpoint folder), or keep versions longer"
     )
 
 

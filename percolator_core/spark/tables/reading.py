@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from percolator_core.catalog import TableHandle
 from percolator_core.database import Database, connect
 from percolator_core.errors import ConfigurationError, SnapshotTooOld
+from percolator_core.rowread import stands
 from percolator_core.schema.definition import Column, TableDefinition
 from percolator_core.schema.expression import parse
 from percolator_core.schema.plan import Piece, pieces
@@ -155,9 +156,9 @@ def shares_of(
 
     Raises:
         SnapshotTooOld: garbage collection has passed the snapshot.
-        ConfigurationError: it has not come yet, or lies before ``since``.
+        ConfigurationError: it has not come yet, or lies before ``since``; or the table was changed since the
+        read was planned.
     """
-    handle = typed_table(db, options.place.table)
     if at is not None and at > db.timestamp():
         raise ConfigurationError(
             f"the snapshot at {at} has not come yet: leave the option 'at' out to read the table as it is now"
@@ -168,15 +169,25 @@ def shares_of(
             f"the changes since {since} lie behind the snapshot at {lease.at}: give an earlier 'since', or a "
             "later 'at'"
         )
+    snapshot = Snapshot(db.client, lease.at)
+    handle = snapshot.handle_of(options.place.table)
+    if handle.definition != plan.definition:
+        raise _changed(handle)
     wanted = pieces(plan.definition, plan.bound)
     must_be_whole(db, handle, wanted, lease.at, since or None)
-    snapshot = Snapshot(db.client, lease.at, fresh=False)
     if since is None and _index(snapshot, Query(handle, plan.columns, plan.bound)) is not None:
         return [Share(lease, handle.version, tuple(wanted), plan.predicates, by_index=True)]
     return [
         Share(lease, handle.version, share, plan.predicates, since)
         for share in shared_out(wanted, options.partitions)
     ]
+
+
+def _changed(handle: TableHandle) -> ConfigurationError:
+    return ConfigurationError(
+        f"the table {handle.name!r} was changed since the read was planned: read it again, or start the "
+        "stream again"
+    )
 
 
 def _index(snapshot: Snapshot, query: Query) -> ByIndex | None:
@@ -205,10 +216,8 @@ def read_share(
     with connect(options.place.url, options.place.namespace) as db, share.lease.kept(db):
         handle = typed_table(db, options.place.table)
         if handle.version != share.version:
-            raise ConfigurationError(
-                f"the table {handle.name!r} was changed since the read was planned: read it again"
-            )
-        snapshot = Snapshot(db.client, share.lease.at, fresh=False)
+            raise _changed(handle)
+        snapshot = Snapshot(db.client, share.lease.at)
         query = Query(handle, plan.columns, replace(plan, predicates=share.predicates).bound)
         index = _index(snapshot, query) if share.by_index else None
         if share.since is not None:
@@ -277,14 +286,13 @@ def _wanted(definition: TableDefinition, schema: StructType, *, changes: bool) -
 def must_be_whole(
     db: Database, handle: TableHandle, wanted: Iterable[Piece], at: int, since: int | None
 ) -> None:
-    """Raise SnapshotTooOld if garbage collection has passed what is read of some of the pieces."""
-    tags = [handle.tags[number] for number in sorted({piece.tablet for piece in wanted})]
-    commands: list[Any] = [(b"HGET", tag + b"meta", b"safe") for tag in tags]
-    safe = max((int(found or 0) for found in db.store.call_many(commands, 500)), default=0)
-    if since is not None and since < safe:
+    """Raise SnapshotTooOld if something may be missing of what is read of some of the pieces."""
+    commands = [handle.standings[number] for number in sorted({piece.tablet for piece in wanted})]
+    standings = db.store.call_many(commands, 500)
+    if since is not None and not all(stands(one, since) for one in standings):
         raise too_old(since)
-    if at < safe:
+    if not all(stands(one, at) for one in standings):
         raise SnapshotTooOld(
-            f"the snapshot at {at} lies below the safe point of garbage collection, {safe}: read a newer "
-            "one, or leave the option 'at' out"
+            f"the snapshot at {at} lies below the safe point: garbage collection has passed it, or the table "
+            "or a column of it was dropped: read a newer one, or leave the option 'at' out"
         )

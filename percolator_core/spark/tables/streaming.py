@@ -110,14 +110,14 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Keep what was changed since then, and let go of what was kept."""
         before, self._pinned = self._pinned, ExitStack()
         if since:
-            self._pinned.enter_context(Snapshot(self._store().client, since, fresh=False))
+            self._pinned.enter_context(Snapshot(self._store().client, since))
         self._pin_at = since
         before.close()
 
     def _is_changed(self, db: Database, since: int, now: int) -> bool:
         handle = typed_table(db, self.options.place.table)
         query = Query(handle, (), self.plan.bound)
-        found = changed_keys(db, Snapshot(db.client, now, fresh=False), query, self._pieces(), since)
+        found = changed_keys(db, Snapshot(db.client, now), query, self._pieces(), since)
         return next(found, None) is not None
 
     def _pieces(self) -> Any:

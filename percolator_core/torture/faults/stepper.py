@@ -166,10 +166,9 @@ class MortalClient(Client):
     def revive(self) -> None:
         """Renew the token again, under the same name."""
         self._dead = False
-        self.owner()
-        self._renew()
+        self._renew(self.owner())
 
-    def _renew(self) -> None:
+    def _renew(self, owner: bytes) -> None:
         with self._renewing:
             if not self._dead:
-                super()._renew()
+                super()._renew(owner)

@@ -130,7 +130,8 @@ class FaultyStore(Store):
             answered = self._operate(part, stamped, durable=durable, **options)
             whole.executed_maybe = whole.executed_maybe or answered.executed_maybe
             whole.replies += answered.replies
-            whole.timestamp = answered.timestamp or whole.timestamp
+            if answered.timestamp:
+                whole.timestamp, whole.epoch = answered.timestamp, answered.epoch
             if durable and answered.acknowledged is not None:
                 whole.acknowledged = min(whole.acknowledged or answered.acknowledged, answered.acknowledged)
             if answered.failure is not None:

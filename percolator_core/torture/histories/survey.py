@@ -6,12 +6,11 @@ the judge, and a look at the keys changes nothing, while a read of the library r
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from percolator_core.database import Database
-from percolator_core.keys import decode_column, decode_mark, is_internal
+from percolator_core.keys import decode_column, decode_lock_mark, decode_mark, is_internal, unpack_column
 from percolator_core.model import unpack_version
 from percolator_core.torture.histories.final_state import FinalState, Leftover, LeftoverKind, Versions
 from percolator_core.torture.histories.history import CellKey
@@ -21,7 +20,6 @@ _ROWS_PER_STEP: Final = 250
 _ENTRIES_PER_STEP: Final = 1000
 _KEYS_PER_STEP: Final = 5000
 _TABLETS_AT_A_TIME: Final = 8
-_LOCK_MARK: Final = struct.Struct(">QH")
 
 
 def read_final(db: Database, tables: Iterable[str], *, collected: bool = False) -> FinalState:
@@ -102,7 +100,7 @@ class _Tablet:
             self._read_field(row, field[:1], field[1:], value, packed)
         while older:
             for member in older:
-                column, version = decode_mark(member)
+                column, version = unpack_column(member)
                 packed.setdefault(column, []).append(version)
             if len(older) < _ENTRIES_PER_STEP:
                 break
@@ -132,8 +130,7 @@ class _Tablet:
 
     def _check_lock_index(self, entries: list[bytes]) -> None:
         for entry in entries:
-            start_ts, length = _LOCK_MARK.unpack_from(entry)
-            column, row = entry[_LOCK_MARK.size :][:length], entry[_LOCK_MARK.size + length :]
+            start_ts, column, row = decode_lock_mark(entry)
             if (start_ts, column, row) not in self._locks:
                 self.leave(
                     "orphan", row, column, f"an entry of the lock index for {start_ts}, without a lock"

@@ -183,7 +183,7 @@ class _Takers:
         while not self._over.is_set():
             begun = time.monotonic_ns()
             # Not through the client's oracle, which would refuse a timestamp that lies too low.
-            timestamp, _ = store.timestamp_then()
+            timestamp, *_ = store.timestamp_then()
             self.taken.append(Taken(begun, time.monotonic_ns(), timestamp))
 
 

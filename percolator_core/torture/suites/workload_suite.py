@@ -121,7 +121,9 @@ def _place(name: str, settings: Settings) -> Iterator[_Place]:
 
 def _forget(db: FaultyDatabase) -> None:
     """Leave nothing on somebody else's server."""
+    tags = db.catalog.table(TABLE).tags
     db.drop_table(TABLE)
+    db.store.call(*[(b"DEL", tag + b"meta") for tag in tags])  # which tells that the table is gone
     keys = db.store.keyspace
     clock = FakeClock(keys).key
     db.store.one((b"DEL", keys.oracle, keys.format, keys.catalog, keys.chain, keys.pins, clock))

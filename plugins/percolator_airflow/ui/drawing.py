@@ -55,7 +55,7 @@ def draw(chain: Chain, standings: Mapping[str, Standing], links: Links) -> Marku
         href = links.table(table, "rows")
         # By its position: a name of a column may be anything.
         number = next(index for index, one in enumerate(drawing.boxes) if one is box)
-        return Dress(href, f"{box.node}: the rows of {table}", f"column-{number}")
+        return Dress(href, f"{''.join(box.label)}: the rows of {table}", f"column-{number}")
 
     made = parts(drawing, dress)
     left, top, width, height = made.view

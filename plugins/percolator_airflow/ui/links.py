@@ -1,13 +1,15 @@
 """Links between the pages of a chain, whatever tables, rows and columns are called.
 
 A name of a table is any text, and stands in the path, where a quoted slash, a percent sign or two dots do not
-survive every proxy and browser: so it is quoted with ``~`` for ``%``. Row keys and columns go into the query.
+survive every proxy and browser: so it is quoted with ``~`` for ``%``. Row keys and columns go into the query;
+a digest stands for the name of a column that is too long for that.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 from urllib.parse import quote, unquote, urlencode
 
@@ -20,6 +22,12 @@ from percolator_core.schema.definition import TableDefinition
 
 LONGEST: Final = 6_000
 """Characters of a row key that a link may carry: servers and proxies take URLs of 8 KiB."""
+
+LONGEST_COLUMN: Final = 1_500
+"""Characters of a column's name, quoted, that stand in a link beside a row key."""
+
+_DIGEST: Final = "sha256:"
+"""In front of the digest that stands for a longer name."""
 
 SHOWN: Final = 90
 """Characters of a row key that are shown."""
@@ -44,12 +52,14 @@ class Links:
         """A table's page, or one below it."""
         return self.to(f"tables/{quoted(table)}" + (f"/{page}" if page else ""), **query)
 
-    def row(self, table: str, row: bytes, **query: object) -> str | None:
+    def row(
+        self, table: str, row: bytes, *, column: str = "", after: str = "", **query: object
+    ) -> str | None:
         """A row's page; None when no link can carry its key, or the table is not there."""
         key = self.key(table, row)
         if key is None or table not in self._definitions:
             return None
-        return self.table(table, "row", key=key, **query)
+        return self.table(table, "row", key=key, column=carried(column), after=carried(after), **query)
 
     def cell(self, table: str, row: bytes, column: str) -> str | None:
         """A cell's versions; the row's page where the column holds no data."""
@@ -61,7 +71,8 @@ class Links:
     def trace(self, table: str, row: bytes, column: str | None = None, **query: object) -> str | None:
         """A row's trace."""
         key = self.key(table, row)
-        return None if key is None else self.to("trace", table=table, row=key, column=column, **query)
+        asked = None if column is None else carried(column)
+        return None if key is None else self.to("trace", table=table, row=key, column=asked, **query)
 
     def key(self, table: str, row: bytes) -> str | None:
         """A row key as forms and links have it; None when it is too long."""
@@ -77,6 +88,20 @@ class Links:
     def shown(self, table: str, row: bytes, longest: int = SHOWN) -> str:
         """A row key for people."""
         return self._rows.show(table, row, longest) or "(the empty key)"
+
+
+def carried(column: str) -> str:
+    """A column as links have it: its name or, where that is too long for a link, a digest of it."""
+    if len(quote(column, safe="")) <= LONGEST_COLUMN:
+        return column
+    return _DIGEST + hashlib.sha256(column.encode()).hexdigest()
+
+
+def meant(column: str, names: Callable[[], Iterable[str]]) -> str:
+    """The column that a link means; ``names`` are asked for only if it has a digest."""
+    if not column.startswith(_DIGEST):
+        return column
+    return next((name for name in names() if column in {name, carried(name)}), column)
 
 
 def quoted(table: str) -> str:

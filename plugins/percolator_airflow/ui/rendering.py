@@ -12,6 +12,7 @@ from fastapi.templating import Jinja2Templates
 from percolator_airflow.names import URL_PREFIX
 from percolator_airflow.ui.chains import KnownChain
 from percolator_airflow.ui.standing import STATES, show_rate
+from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import count_of, show_age, show_size
 from percolator_core.notation.times import show_time
 
@@ -34,6 +35,7 @@ templates.env.filters.update(
     number="{:,}".format,
     rate=show_rate,
     quoted=quote,
+    short=abbreviated,
 )
 templates.env.globals.update(states=STATES)
 templates.env.trim_blocks = templates.env.lstrip_blocks = True

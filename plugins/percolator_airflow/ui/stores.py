@@ -84,7 +84,6 @@ class Stores:
             UnknownTable: there is none such; and as `of`.
         """
         db = self.of(chain)
-        db.catalog.keep_fresh()
         return db, db.catalog.table(name).definition
 
     def is_silent(self, chain: KnownChain, why: str) -> None:

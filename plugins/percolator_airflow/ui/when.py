@@ -69,8 +69,9 @@ def told(error: Exception) -> str:
     """What a person is told of a time, or of anything else, that cannot be shown."""
     if isinstance(error, SnapshotTooOld):
         return (
-            "That time is not known any more: garbage collection has dropped the versions of then. Choose a "
-            "later time, or have the maintenance DAG keep more (keep)."
+            "Nothing is known of that time: the table, or a column of it, was made or dropped since, or "
+            "garbage collection has dropped the versions of then. Choose a later time, or have the "
+            "maintenance DAG keep more (keep)."
         )
     return str(error)
 

@@ -13,6 +13,7 @@ from percolator_airflow.ui.access import ChainWithData, EditableChain, MayEdit
 from percolator_airflow.ui.links import Links
 from percolator_airflow.ui.rendering import page
 from percolator_airflow.ui.stores import stores
+from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import count_of
 from percolator_core.notation.error import NotationError
 from percolator_core.notation.typedtext import parse_row
@@ -109,6 +110,6 @@ def _listed(lock: HeldLock, links: Links) -> Listed:
         links.key(lock.table, lock.row),
         links.shown(lock.table, lock.row),
         links.cell(lock.table, lock.row, lock.column),
-        f"{table} {links.shown(table, row, 40)} {column}",
+        f"{table} {links.shown(table, row, 40)} {abbreviated(column)}",
         links.cell(table, row, column),
     )

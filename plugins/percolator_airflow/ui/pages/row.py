@@ -11,17 +11,17 @@ from fastapi import APIRouter, HTTPException, Request, Response
 
 from percolator_airflow.ui.access import ChainWithData
 from percolator_airflow.ui.chains import declared
-from percolator_airflow.ui.links import Links, unquoted
+from percolator_airflow.ui.links import Links, carried, meant, unquoted
 from percolator_airflow.ui.rendering import page
 from percolator_airflow.ui.stores import stores
 from percolator_airflow.ui.values import LINE, LONGEST, Shown, decoded, show, show_line
 from percolator_airflow.ui.when import When, choices, told, when_meant
-from percolator_core.errors import SnapshotTooOld, UnknownColumn
+from percolator_core.errors import SnapshotTooOld, UnknownColumn, abbreviated
 from percolator_core.notation.amounts import show_size
 from percolator_core.notation.error import NotationError
 from percolator_core.notation.times import show_time
 from percolator_core.notation.typedtext import key_of, parse_row, raw_typed, show_typed
-from percolator_core.rowhistory import CellHistory, RowHistory, row_history
+from percolator_core.rowhistory import CellHistory, RowHistory, columns_of, row_history
 
 if TYPE_CHECKING:
     from percolator_core.model import Version
@@ -37,6 +37,9 @@ VERSIONS: Final = 8
 """Versions of each cell on the page of its row, and of the one that is asked for."""
 MORE_VERSIONS: Final = 100
 
+_LONGEST_FILE: Final = 150
+"""Characters of the name of a file that a browser is told."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShownVersion:
@@ -51,7 +54,7 @@ class ShownVersion:
 
 @dataclass(frozen=True, slots=True)
 class ShownCell:
-    """A cell on the page of its row."""
+    """A cell on the page of its row; ``whole`` is where its name is shown whole, if it is cut here."""
 
     column: str
     type: str
@@ -66,6 +69,7 @@ class ShownCell:
     observers: tuple[str, ...]
     trace: str | None
     locked: bool
+    whole: str | None
 
 
 @router.get("/{name}/tables/{table}/row")
@@ -87,6 +91,7 @@ def row(  # noqa: PLR0917 - what the form sends
     try:
         raw = parse_row(definition, key)
         when = when_meant(db, at)
+        column, after = (meant(one, lambda: columns_of(db, name, raw)) for one in (column, after))
         only = [column] if column and column not in definition.key else None
         found = row_history(
             db,
@@ -110,11 +115,11 @@ def row(  # noqa: PLR0917 - what the form sends
         table=definition,
         links=links,
         when=when,
-        quick=choices(links, name, when, "row", key=key, column=column),
+        quick=choices(links, name, when, "row", key=key, column=carried(column)),
         problem=problem,
         key=key,
         title=links.shown(name, raw) if not problem or raw else key[:90],
-        asked={"at": when.shown, "column": column},
+        asked={"at": when.shown, "column": carried(column)},
         parts=_key_parts(definition, raw) if found is not None else [],
         found=found,
         cells=_cells(links, definition, known, raw, found, when, only=bool(column)) if found else [],
@@ -133,6 +138,7 @@ def cell(chain: ChainWithData, table: str, key: str, column: str, at: str = "") 
     db, definition = stores.table(chain, name)
     when = when_meant(db, at)
     raw = parse_row(definition, key)
+    column = meant(column, lambda: columns_of(db, name, raw))
     try:
         value = db.snapshot(when.at).get(name, raw, column)
     except SnapshotTooOld as error:
@@ -140,12 +146,12 @@ def cell(chain: ChainWithData, table: str, key: str, column: str, at: str = "") 
     except ValueError as error:
         raise NotationError(str(error)) from None
     if value is None:
-        raise HTTPException(404, f"{name} has nothing in {column} of {key[:90]} at that time")
+        raise HTTPException(404, f"{name} has nothing in {abbreviated(column)} of {key[:90]} at that time")
     kind = definition.by_name[column].type if definition.is_typed else "bytes"
     if definition.is_typed and kind not in {"bytes", "str", "json"}:
         value = raw_typed(definition, column, decoded(definition, column, value))
     ending = {"json": "json", "bytes": "bin"}.get(kind, "txt")
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{name}.{column}").strip("._") or "cell"
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{name}.{column}").strip("._")[:_LONGEST_FILE] or "cell"
     filename = f"attachment; filename=\"{plain}.{ending}\"; filename*=UTF-8''{quote(plain)}.{ending}"
     return Response(
         value,
@@ -208,13 +214,16 @@ def _cell(  # noqa: PLR0917
         ago=None if seen is None else (when.now - seen.commit_ts) / 1e6,
         versions=tuple(_version(links, definition, row, one, version, when) for version in one.versions),
         more=links.row(table, row, at=when.link, column=one.column) if one.more and not only else None,
-        download=links.table(table, "cell", key=key, column=one.column, at=when.link)
+        download=links.table(table, "cell", key=key, column=carried(one.column), at=when.link)
         if has_bytes and key is not None
         else None,
         size=one.size,
         observers=tuple(observers),
         trace=links.trace(table, row, one.column) if observers else None,
         locked=one.locked,
+        whole=links.row(table, row, at=when.link, column=one.column)
+        if one.column != abbreviated(one.column)
+        else None,
     )
 
 

@@ -11,11 +11,11 @@ from fastapi import APIRouter, Request, Response
 
 from percolator_airflow.ui.access import ChainWithData
 from percolator_airflow.ui.chains import declared
-from percolator_airflow.ui.links import Links
+from percolator_airflow.ui.links import Links, carried, meant
 from percolator_airflow.ui.rendering import page
 from percolator_airflow.ui.stores import stores
 from percolator_airflow.ui.values import visible
-from percolator_core.errors import ConfigurationError, LockTimeout, UnknownTable
+from percolator_core.errors import ConfigurationError, LockTimeout, UnknownTable, abbreviated
 from percolator_core.notation.amounts import count_of, show_age
 from percolator_core.notation.error import NotationError
 from percolator_core.notation.times import show_time
@@ -102,6 +102,7 @@ def trace(  # noqa: PLR0917 - what the form sends
     if table:
         try:
             wanted = parse_change(change)
+            column = meant(column, lambda: watched.get(table, []))
             key = parse_row(db.catalog.table(table).definition, row)
             found = read_trace(
                 db, known, table, key, column or None, change=wanted, depth=DEPTH, limit=CHANGES
@@ -116,7 +117,7 @@ def trace(  # noqa: PLR0917 - what the form sends
         tab="trace",
         status=400 if problem else 200,
         links=links,
-        asked={"table": table, "row": row, "column": column, "change": change},
+        asked={"table": table, "row": row, "column": carried(column), "change": change},
         watched=watched,
         problem=problem,
         found=found,
@@ -214,14 +215,16 @@ class Drawing:
         return made
 
     def _cell(self, change: Change) -> tuple[str, str | None]:
-        shown = f"{change.table} {self._links.shown(change.table, change.row, 60)} {change.column}"
+        shown = (
+            f"{change.table} {self._links.shown(change.table, change.row, 60)} {abbreviated(change.column)}"
+        )
         return shown, self._links.cell(change.table, change.row, change.column)
 
 
 def _wrote(run: Run) -> list[str]:
     if not run.recorded:
         return ["what it wrote is not known"]
-    counts = Counter((f"{cell.table}.{cell.column}", cell.kind) for cell in run.cells)
+    counts = Counter((f"{cell.table}.{abbreviated(cell.column)}", cell.kind) for cell in run.cells)
     wrote = [
         (f"{count:,} " if count > 1 else "") + name + ("" if kind == "put" else f" ({SAID[kind]})")
         for (name, kind), count in counts.most_common(_WROTE)

@@ -1,0 +1,124 @@
+"""Servers that drop keys when their memory is full, or have done so.
+
+``maxmemory-policy`` can be changed at any time, and a promoted replica has a setting of its own, so that it
+is not enough to read it when a client connects. Each process asks each server that it uses again after
+`INTERVAL` seconds, and on every new connection: before the next request where nothing is under way, else in
+front of the next batch. A client that sends nothing asks nothing, and is refused at its next request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from redis.connection import AbstractConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+
+from percolator_core.errors import PercolatorError, StoreUnavailable
+from percolator_core.store.exchange import Trailer
+from percolator_core.store.facts import ServerFacts, read_facts
+from percolator_core.store.packing import Command, pack
+
+INTERVAL: Final = 2.0
+"""Seconds after which a server is asked again. Each time costs it two short replies."""
+
+_COMMANDS: Final[Sequence[Command]] = ((b"INFO", b"memory"), (b"INFO", b"stats"))
+_PACKED: Final = b"".join(map(pack, _COMMANDS))
+
+
+class EvictingStore(StoreUnavailable):
+    """A server evicts keys, or has done so."""
+
+
+def refuse_eviction(facts: ServerFacts, name: str) -> None:
+    """Raise EvictingStore for a server that evicts keys, or has done so.
+
+    ``name`` is what the message calls the server.
+    """
+    evicts = facts.eviction != "noeviction"
+    if not evicts and not facts.evicted_keys:
+        return
+    lost = f"has evicted {facts.evicted_keys} keys since it started, so that rows may be lost"
+    mend = "restore them from a backup, or accept the loss, and then run CONFIG RESETSTAT"
+    if not evicts:
+        raise EvictingStore(f"{name} {lost}: {mend}")
+    policy = f"{name} evicts keys when memory is full (maxmemory-policy {facts.eviction})"
+    if facts.evicted_keys:
+        raise EvictingStore(f"{policy} and {lost}: set maxmemory-policy noeviction, {mend}")
+    raise EvictingStore(f"{policy}, which would lose data silently: set maxmemory-policy noeviction")
+
+
+def is_about_eviction(error: PercolatorError) -> bool:
+    """Tell whether a request was refused, or a connection, because a server evicts keys or has done so."""
+    return isinstance(error, EvictingStore) or isinstance(error.__cause__, EvictingStore)
+
+
+class EvictionCheck:
+    """The regular check of one server, shared by all connections of a process to it.
+
+    ``due`` is when to ask next, by `time.monotonic`. No lock guards it: two threads may ask at once.
+    """
+
+    __slots__ = ("_name", "due")
+
+    def __init__(self, name: str) -> None:
+        """``name`` is what messages call the server."""
+        self._name = name
+        self.due = 0.0
+
+    def run(self, connection: AbstractConnection) -> None:
+        """Ask over a connection on which no reply is owed; close the connection after an exception.
+
+        Raises:
+            EvictingStore: the server evicts keys, or has done so.
+            RedisError: it does not say.
+        """
+        connection.send_packed_command([_PACKED])
+        self._judge([connection.read_response(disable_decoding=True) for _ in _COMMANDS])
+        self.postpone()
+
+    def request(self) -> tuple[bytes, PendingCheck]:
+        """Return what to send in front of a batch, and what takes in the replies."""
+        self.postpone()
+        return _PACKED, PendingCheck(self)
+
+    def postpone(self) -> None:
+        """Ask again only after `INTERVAL` seconds."""
+        self.due = time.monotonic() + INTERVAL
+
+    def conclude(self, replies: Sequence[Any]) -> None:
+        """Judge the replies to a request that was sent in front of a batch.
+
+        Raises:
+            RedisConnectionError: the server evicts keys, or has done so. What is in flight on this
+                connection is repeated on a new one, which is checked before anything is sent.
+        """
+        if any(isinstance(reply, RedisError) for reply in replies):
+            self.due = 0.0  # such as that it is busy
+            return
+        try:
+            self._judge(replies)
+        except EvictingStore as refused:
+            raise RedisConnectionError(str(refused)) from refused
+
+    def _judge(self, replies: Sequence[bytes]) -> None:
+        refuse_eviction(read_facts(b"".join(replies)), self._name)
+
+
+class PendingCheck(Trailer):
+    """A check that is in flight in front of a batch; nobody waits for it."""
+
+    __slots__ = ("_check",)
+
+    replies: Final = len(_COMMANDS)
+    """How many replies come."""
+
+    def __init__(self, check: EvictionCheck) -> None:
+        super().__init__([])
+        self._check = check
+
+    def take_in(self, replies: Sequence[Any]) -> None:
+        """Judge the replies; raises as `EvictionCheck.conclude`."""
+        self._check.conclude(replies)

@@ -1,0 +1,120 @@
+"""Faults of servers by which a client can run code on the server's machine, and the releases that mend them.
+
+A list as of `AS_OF`, from the release notes of Redis and Valkey and the CVE records. A server tells its
+version and no more: a distribution or a provider may have mended a version without giving it another number,
+as Debian does with Redis 7.0.15.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+AS_OF: Final = "November 2026"
+
+Lines = Mapping[tuple[int, int], int]
+"""By major and minor version, the first patch release that has the mend."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFault:
+    """``way`` is how it is reached. ``names`` and ``mended`` are by product, ``Redis`` and ``Valkey``."""
+
+    way: str
+    names: Mapping[str, str]
+    mended: Mapping[str, Lines]
+
+
+FAULTS: Final[Sequence[KnownFault]] = (
+    KnownFault(
+        "a Lua script",
+        dict.fromkeys(("Redis", "Valkey"), "CVE-2025-49844, CVE-2025-46817"),
+        {
+            "Redis": {(6, 2): 20, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
+            "Valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
+        },
+    ),
+    KnownFault(
+        "TLS, or the command RESTORE",
+        {"Redis": "CVE-2026-81934, CVE-2026-66373", "Valkey": "CVE-2026-56684, CVE-2026-63639"},
+        {
+            "Redis": {
+                (6, 2): 24,
+                (7, 2): 16,
+                (7, 4): 11,
+                (8, 2): 9,
+                (8, 4): 6,
+                (8, 6): 6,
+                (8, 8): 2,
+                (8, 10): 1,
+            },
+            "Valkey": {(7, 2): 14, (8, 0): 10, (8, 1): 9, (9, 0): 5, (9, 1): 1},
+        },
+    ),
+)
+"""The oldest first. The releases that mend the last one have the mends of all."""
+
+
+_WARNED: Final[set[str]] = set()
+"""The server processes that a warning was logged for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """The known faults of one server: ``server`` is its product and version."""
+
+    server: str
+    faults: str
+    mend: str
+
+
+def exposure(info: Mapping[str, object]) -> Exposure | None:
+    """Return the known faults of the server whose reply to ``INFO`` this is; None if the list has none.
+
+    A line of releases that is newer than all in the list counts as mended, and one that is older and not in
+    the list as never mended.
+    """
+    product = "Valkey" if "valkey_version" in info else "Redis"
+    version = str(info.get("valkey_version") or info.get("redis_version") or "0")
+    found = [fault for fault in FAULTS if _is_open(version, fault.mended[product])]
+    if not found:
+        return None
+    line, lines = _numbers(version)[:2], found[-1].mended[product]
+    releases = ", ".join(f"{major}.{minor}.{patch}" for (major, minor), patch in sorted(lines.items()))
+    here = "" if line in lines else f", and none of {line[0]}.{line[1]}"
+    return Exposure(
+        f"{product} {version}",
+        "; ".join(f"by {fault.way} ({fault.names[product]})" for fault in found),
+        f"upgrade: mended are {releases} and newer ones of each line{here} (as of {AS_OF}); "
+        "a distribution's own build may have the mends under an old number, see its changelog",
+    )
+
+
+def warn_once(info: Mapping[str, object]) -> None:
+    """Log a warning for a server with known faults, once in this process."""
+    found, process = exposure(info), str(info.get("run_id"))
+    if found is None or process in _WARNED:
+        return
+    _WARNED.add(process)
+    from percolator_core.log import Log  # structlog is slow to import, and seldom needed here
+
+    Log("percolator.store").warning(
+        "the server's version has known faults that let clients run code on its machine",
+        server=found.server,
+        faults=found.faults,
+        mend=found.mend,
+    )
+
+
+def _is_open(version: str, lines: Lines) -> bool:
+    major, minor, patch = _numbers(version)
+    if (major, minor) in lines:
+        return patch < lines[major, minor]
+    return (major, minor) < max(lines)
+
+
+def _numbers(version: str) -> tuple[int, int, int]:
+    major, minor, patch, *_ = (int(part) for part in [*re.findall(r"\d+", version), "0", "0", "0"])
+    return major, minor, patch

@@ -1,0 +1,278 @@
+"""A server whose users were all killed ends by itself, in order; and never while one of them lives."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+import percolator_core as percolator
+from percolator_core.store import shutdown
+from percolator_core.store.binary import Binary
+from percolator_core.store.embedded import EmbeddedServer
+from percolator_core.store.shutdown import Connection, Lock
+from tests.core.servers import until
+from tests.store.embedding import ROOT, Disk, User, client, gone, kill, lives
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="NOT TESTED: no /proc here")
+
+QUICK = User.SCRIPT.replace(
+    'print("up"', 'from percolator_core.store import embedded\nembedded._WATCH_PERIOD = 0.02\nprint("up"', 1
+)
+"""A user whose server is looked after every moment."""
+
+
+def watchers(state: Path) -> list[int]:
+    """The processes that watch the folder's server."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        is_one = {os.fsencode(state), os.fsencode(shutdown.__file__)} <= set(arguments)
+        if is_one and arguments[0] != b"/bin/sh" and not gone(int(process.name)):
+            found.append(int(process.name))
+    return found
+
+
+def ended(state: Path) -> bool:
+    """Whether the server and its watcher, which has the last word, are gone."""
+    return not watchers(state) and not lives(state)
+
+
+def watcher(state: Path) -> int:
+    """The one process that watches, once it is at work."""
+
+    def at_work() -> bool:
+        with Connection(str(state / "redis.sock"), 10) as connection:
+            return b"name=percolator-watcher" in connection.ask("CLIENT LIST")
+
+    until(at_work)
+    [found] = watchers(state)
+    return found
+
+
+def write(state: Path, key: str) -> None:
+    with Connection(str(state / "redis.sock"), 10) as connection:
+        assert connection.ask(f"SET {key} value") == b"+OK"
+
+
+@contextmanager
+def looking(state: Path) -> Iterator[Connection]:
+    """A connection as a watcher's, for one look."""
+    with Connection(str(state / "redis.sock"), 10) as connection:
+        yield connection
+
+
+def is_unused(state: Path, *, end: bool = False) -> bool:
+    with looking(state) as connection, closing(Lock(state / shutdown.USERS)) as users:
+        return shutdown._look(state, str(state / "redis.sock"), users, connection, end=end)
+
+
+def test_it_ends_in_order_after_its_last_user_was_killed(state: Path, binary: Binary) -> None:
+    users = [User(state, script=QUICK) for _ in range(2)]
+    pid = users[0].join()
+    assert users[1].join() == pid
+    write(state, "key")
+    users[0].kill()
+    assert not is_unused(state, end=True)
+    users[1].kill()
+    until(lambda: ended(state))
+    assert gone(pid)
+    assert shutdown.unbroken_history(state)
+    with EmbeddedServer.join(state) as server, client(server) as r:
+        assert r.get("key") == "value"
+
+
+def test_commits_of_a_killed_process_are_there(state: Path, binary: Binary) -> None:
+    script = """
+import os, signal, sys
+import percolator_core as percolator
+from percolator_core.store import embedded
+embedded._WATCH_PERIOD = 0.02
+print("up", flush=True)
+db = percolator.connect(f"embedded:{sys.argv[1]}", "ns")
+db.create_table("t")
+for number in range(20):
+    with db.transaction() as t:
+        t.set("t", str(number), "v", b"1")
+print(db.store.embedded.pid, flush=True)
+sys.stdin.readline()
+"""
+    user = User(state, script=script)
+    assert user.line()
+    user.kill()
+    until(lambda: ended(state))
+    with percolator.connect(f"embedded:{state}", "ns") as db:
+        assert sum(1 for _ in db.snapshot().scan("t")) == 20
+        assert not db.store.one((b"HGET", db.store.keyspace.oracle, b"floor"))
+
+
+def test_a_user_that_sleeps_keeps_it(state: Path, binary: Binary) -> None:
+    user = User(state)
+    user.join()
+    os.kill(user.process.pid, signal.SIGSTOP)
+    try:
+        assert not is_unused(state, end=True)
+    finally:
+        os.kill(user.process.pid, signal.SIGCONT)
+    assert lives(state)
+    assert user.end() == 0
+
+
+def test_who_joins_or_leaves_just_now_keeps_it(state: Path, binary: Binary) -> None:
+    user = User(state)
+    user.join()
+    user.kill()
+    with closing(Lock(state / shutdown.MUTEX)) as mutex:
+        assert mutex.take(fcntl.LOCK_EX)
+        assert not is_unused(state, end=True)
+    assert is_unused(state)
+    assert lives(state)
+    EmbeddedServer.join(state).leave()
+
+
+def test_a_client_by_the_socket_keeps_it_while_it_speaks(
+    state: Path, binary: Binary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = User(state)
+    user.join()
+    with Connection(str(state / "redis.sock"), 10) as other:
+        user.kill()
+        assert other.ask("PING") == b"+PONG"
+        assert not is_unused(state, end=True)
+        monkeypatch.setattr(shutdown, "_SPOKE_LATELY", -1)  # as if that were long ago
+        assert is_unused(state)
+        assert lives(state)
+        assert is_unused(state, end=True)
+    assert not lives(state)
+
+
+def test_one_watches_for_all(state: Path, binary: Binary) -> None:
+    users = [User(state) for _ in range(4)]
+    for user in users:
+        user.tell()
+    for user in users:
+        user.line()
+    first = watcher(state)
+    with EmbeddedServer.join(state):
+        assert watchers(state) == [first]
+    for user in users:
+        assert user.end() == 0
+    until(lambda: not watchers(state))
+
+
+def test_a_killed_watcher_is_replaced_by_the_next_who_joins(state: Path, binary: Binary) -> None:
+    user = User(state, script=QUICK)
+    pid = user.join()
+    first = watcher(state)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: not watchers(state))
+    assert lives(state)
+    next_user = User(state, script=QUICK)
+    assert next_user.join() == pid
+    assert watcher(state) != first
+    user.kill()
+    next_user.kill()
+    until(lambda: ended(state))
+
+
+def test_a_server_that_was_started_again_is_watched(state: Path, binary: Binary) -> None:
+    script = QUICK.replace("server.leave()", "server.ensure_running()\nprint(server.pid, flush=True)\n") + (
+        "sys.stdin.readline()\n"
+    )
+    user = User(state, script=script)
+    os.kill(user.join(), signal.SIGKILL)
+    until(lambda: ended(state))
+    user.tell()
+    assert user.line()
+    user.kill()
+    try:
+        until(lambda: ended(state))
+    finally:
+        EmbeddedServer.join(state).leave()
+
+
+def test_it_is_out_of_the_way_of_who_started_it(state: Path, binary: Binary) -> None:
+    script = """
+import os, signal, sys
+from pathlib import Path
+from percolator_core.store.embedded import EmbeddedServer
+EmbeddedServer.join(Path(sys.argv[1]))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    # It would not return while somebody has these pipes.
+    subprocess.run(
+        [sys.executable, "-c", script, str(state)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=False,
+    )
+    pid = watcher(state)
+    assert os.getsid(pid) != os.getsid(0)
+    assert os.getpgid(pid) != os.getpgid(0)
+    assert Path(f"/proc/{pid}/cwd").readlink() == Path("/")
+    assert {str(Path(f"/proc/{pid}/fd/{number}").readlink()) for number in range(3)} == {"/dev/null"}
+    EmbeddedServer.join(state).leave()
+    until(lambda: gone(pid))
+
+
+def test_when_close_returns_nobody_has_the_folder_open(state: Path, binary: Binary) -> None:
+    with EmbeddedServer.join(state):
+        watcher(state)
+    with closing(Lock(state / shutdown.WATCHER)) as lock:
+        assert lock.take(fcntl.LOCK_EX)
+
+
+def test_a_folder_that_is_removed(here: Path, binary: Binary) -> None:
+    user = User(here / "removed", script=QUICK)
+    pid = user.join()
+    watcher(here / "removed")
+    shutil.rmtree(here / "removed")
+    assert not gone(pid)  # somebody uses it
+    user.kill()
+    until(lambda: gone(pid))
+
+
+def test_what_is_not_on_disk_is_not_thrown_away(state: Path, disk: Disk) -> None:
+    user = User(state, script=QUICK)
+    user.join()
+    with EmbeddedServer.join(state) as server:
+        disk.fill(server)
+        write(state, "key")
+        with pytest.raises(percolator.StoreUnavailable, match="in memory alone"):
+            server.leave()
+    user.kill()
+    until(lambda: is_unused(state))
+    assert is_unused(state, end=True)
+    assert lives(state)
+    disk.empty(server)
+    until(lambda: ended(state))
+    with EmbeddedServer.join(state) as server, client(server) as r:
+        assert r.get("key") == "value"
+
+
+def test_a_watcher_that_cannot_be_started_is_no_obstacle(
+    state: Path, binary: Binary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for program in ("", "/nowhere/python"):
+        monkeypatch.setattr(sys, "executable", program)
+        with EmbeddedServer.join(state) as server, client(server) as r:
+            assert r.ping()
+        assert not lives(state)
+
+
+def test_a_server_that_dies_ends_its_watcher(state: Path, binary: Binary) -> None:
+    with EmbeddedServer.join(state) as server:
+        watcher(state)
+        kill(server)
+        until(lambda: not watchers(state))

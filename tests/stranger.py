@@ -1,0 +1,106 @@
+"""The environment of somebody who has installed the library and has never seen its repository.
+
+In the environment of the tests the library is installed in place, which puts the repository on the path of
+every process: the repository has a package ``observers``, and every project has one. Here the library is
+copied as its wheel has it, and nothing of the repository can be imported.
+"""
+
+from __future__ import annotations
+
+import compileall
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+PROGRAM = """\
+#!{python}
+import sys
+from {module} import main
+
+sys.exit(main())
+"""
+PROGRAMS = {"percolator": "percolator_core.cli", "airflow": "airflow.__main__"}
+
+
+@dataclass(frozen=True)
+class Stranger:
+    """A virtual environment with the library, in ``folder``."""
+
+    folder: Path
+
+    @property
+    def bin(self) -> Path:
+        """The folder with ``python``, ``percolator`` and ``airflow``."""
+        return self.folder / "bin"
+
+    @property
+    def python(self) -> str:
+        return str(self.bin / "python")
+
+    @property
+    def airflow(self) -> Path:
+        return self.bin / "airflow"
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        """That of this process, without its ways to the repository and its settings of the library."""
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PERCOLATOR", "AIRFLOW", "PYTHONPATH", "VIRTUAL_ENV", "PYSPARK"))
+        }
+        path = f"{self.bin}{os.pathsep}{inherited.get('PATH', os.defpath)}"
+        return inherited | {"PATH": path, "COLUMNS": "200"} | variables
+
+    def run(self, folder: Path, *command: str, timeout: float = 150) -> subprocess.CompletedProcess[str]:
+        """Run a command in ``folder``; the first word may be one of `PROGRAMS`, or ``python``."""
+        program, *arguments = command
+        if (self.bin / program).exists():
+            program = str(self.bin / program)
+        return subprocess.run(
+            [program, *arguments],
+            cwd=folder,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+
+def stranger_in(folder: Path) -> Stranger:
+    """Make the environment, which takes about two seconds: packages of others are those of the tests."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    made = Stranger(folder)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    for package in wheel["packages"]:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / package, site / Path(package).name, ignore=ignored)
+        # As pip does: else each process would compile it anew where PYTHONDONTWRITEBYTECODE is set.
+        compileall.compile_dir(site / Path(package).name, quiet=1)
+    # A plain entry of sys.path: the .pth file there, of the installation in place, is not followed.
+    (site / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    for name, module in PROGRAMS.items():
+        program = made.bin / name
+        program.write_text(PROGRAM.format(python=made.python, module=module))
+        program.chmod(0o755)
+    found = subprocess.run(
+        [made.python, "-c", "import percolator_core, importlib.util as u; print(u.find_spec('observers'))"],
+        cwd=folder,
+        env=made.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout == "None\n", found.stdout + found.stderr
+    assert sys.prefix != str(folder)
+    return made
