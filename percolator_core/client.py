@@ -21,6 +21,7 @@ from percolator_core.errors import PercolatorError
 from percolator_core.metrics import Tally
 from percolator_core.oracle import Oracle
 from percolator_core.store import Store
+from percolator_core.store.packing import Command
 
 TOKEN_LIFE: Final = 15.0
 """Seconds that a liveness token outlives its last renewal."""
@@ -82,6 +83,10 @@ class Client:
     def token_of(self, owner: bytes) -> bytes:
         """The key of an owner's liveness token."""
         return self.store.keyspace.client(owner)
+
+    def liveness(self, owner: bytes) -> Command:
+        """The command that asks whether an owner lives: 1 or 0."""
+        return (b"EXISTS", self.token_of(owner))
 
     def declare_dead(self, owners: Iterable[str]) -> None:
         """Take away the liveness tokens of clients whose processes are known to have ended.

@@ -314,7 +314,7 @@ class Janitor:
         flat = self._store.one((b"ZRANGE", key, 0, -1, b"WITHSCORES"))
         pins = dict(zip(flat[::2], map(float, flat[1::2]), strict=True))
         owners = sorted({pin.partition(b":")[0] for pin in pins})
-        asked = [(b"EXISTS", self._client.token_of(owner)) for owner in owners]
+        asked = [self._client.liveness(owner) for owner in owners]
         lives = dict(zip(owners, self._store.call_many(asked, _TABLETS_AT_ONCE), strict=True))
         dead = [pin for pin in pins if not lives[pin.partition(b":")[0]]]
         self._store.call_many([(b"ZREM", key, pin) for pin in dead], _TABLETS_AT_ONCE)

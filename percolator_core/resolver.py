@@ -81,7 +81,7 @@ class Resolver:
         owners = sorted({lock.owner for lock in live})
         if owners:
             client = self._client
-            tokens = client.store.call(*[(b"EXISTS", client.token_of(owner)) for owner in owners])
+            tokens = client.store.call(*[client.liveness(owner) for owner in owners])
             gone = {owner for owner, there in zip(owners, tokens, strict=True) if not there}
             found |= self._ask([lock for lock in live if lock.owner in gone], "dead")
         self._decided.update((start, fate) for start, fate in found.items() if fate.state != "live")

@@ -259,7 +259,7 @@ def locks(db: Database, limit: int = 1000) -> list[HeldLock]:
     now = db.store.now()
     unpacked = [unpack_lock(lock.packed) for lock in found]
     owners = sorted({lock.owner for lock in unpacked})
-    alive = call(db, [(b"EXISTS", db.client.token_of(owner)) for owner in owners])
+    alive = call(db, [db.client.liveness(owner) for owner in owners])
     living = {owner for owner, lives in zip(owners, alive, strict=True) if lives}
     name = db.catalog.column_name
     return [_held(place, lock, now, living, name) for place, lock in zip(found, unpacked, strict=True)]

@@ -233,7 +233,7 @@ def workers_command(db: Database) -> Command:
 
 def liveness_commands(db: Database, registered: Sequence[bytes]) -> list[Command]:
     """Ask of each who is registered whether its token stands."""
-    return [(b"EXISTS", db.client.token_of(_owner_of(name))) for name in registered[0::2]]
+    return [db.client.liveness(_owner_of(name)) for name in registered[0::2]]
 
 
 def living(registered: Sequence[bytes], alive: Sequence[int]) -> list[LiveWorker]:

@@ -235,7 +235,7 @@ class DrainTask:
     def _while_wanted(self, db: Database, worker: Worker) -> Iterator[threading.Event]:
         """Stops the worker, and sets the event, once the driver's token is gone from the store."""
         unwanted = threading.Event()
-        token = (b"EXISTS", db.client.token_of(self.owner))
+        token = db.client.liveness(self.owner)
 
         def look() -> None:
             with suppress(PercolatorError):  # the worker meets the same and says so

@@ -97,7 +97,7 @@ class LoadTask:
         return TaskResult(keys, frozenset(columns), complete)
 
     def _must_be_wanted(self, db: Database) -> None:
-        token = (b"EXISTS", db.client.token_of(self.owner))
+        token = db.client.liveness(self.owner)
         if not db.store.one(token):
             # A failover may have lost it; then the driver makes it again.
             db.store.sleep(TOKEN_LIFE / 2)
