@@ -25,7 +25,7 @@ from percolator_core.meanwhile import meanwhile
 from percolator_core.observers import Chain
 from percolator_core.spark.loader import plain_error
 from percolator_core.spark.project import Project
-from percolator_core.spark.session import running_context
+from percolator_core.spark.session import cancel, running_context
 from percolator_core.status import backlog
 from percolator_core.store.url import absolute
 from percolator_core.worker import Counts, Worker
@@ -317,10 +317,7 @@ class _Driver:
             self._db.close()
             wait([job], _GRACE)
         finally:
-            # Again and again: a job that Spark does not know yet is not cancelled.
-            while not job.done():
-                self._spark.cancelJobGroup(self._group)
-                wait([job], _LOOK)
+            cancel(self._spark, self._group, job)
 
     def _report_progress(self) -> None:
         if self._progress is not None:

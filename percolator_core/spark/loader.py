@@ -7,7 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -23,7 +23,7 @@ from percolator_core.errors import (
 )
 from percolator_core.spark.aside import Aside
 from percolator_core.spark.loading import LoadTask, TaskResult, remove
-from percolator_core.spark.session import running_context
+from percolator_core.spark.session import cancel, running_context
 from percolator_core.spark.sources import Source
 from percolator_core.spark.splits import Split
 from percolator_core.spark.typedloading import check_prefix, remove_missing
@@ -318,18 +318,14 @@ class _Job:
                     self._report_progress(started)
                     if not self.stopped and self._too_many():
                         self.stopped = True
-                        self._withdraw()
+                        self._withdraw(job)
                 self._report_progress(started)
             except BaseException:
-                self._withdraw()
-                # Again and again: a job that Spark does not know yet is not cancelled.
-                while not job.done():
-                    self.spark.cancelJobGroup(self.group)
-                    wait([job], _LOOK)
+                self._withdraw(job)
                 raise
             return job.result()
 
-    def _withdraw(self) -> None:
+    def _withdraw(self, job: Future[list[TaskResult]]) -> None:
         """Takes the driver's liveness token away, so that each task ends behind its batch, and cancels them.
 
         Spark alone may leave Python at work that it has cancelled.
@@ -337,7 +333,7 @@ class _Job:
         try:
             self._db.close()
         finally:
-            self.spark.cancelJobGroup(self.group)
+            cancel(self.spark, self.group, job)
 
     def _report_progress(self, started: float) -> None:
         if self._progress is not None:

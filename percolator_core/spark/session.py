@@ -17,11 +17,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from percolator_core.errors import ConfigurationError
 
@@ -51,6 +51,8 @@ _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host"
 _HIGHER_LOG_LEVEL: Final = "ERROR"
 _LOOK: Final = 0.02
 """Seconds between two looks whether Java is up."""
+_CANCEL_AGAIN: Final = 0.2
+"""Seconds between two times that a job is cancelled."""
 _END_LIMIT: Final = 10.0
 """Seconds for a Java that is not up yet to end; then it is killed."""
 
@@ -142,6 +144,16 @@ def running_context(
         yield started
     finally:
         started.stop()
+
+
+def cancel(spark: SparkContext, group: str, job: Future[Any]) -> None:
+    """Cancels the job of this group, which another thread waits for, until it has ended.
+
+    Again and again: a job that Spark does not know yet is not cancelled.
+    """
+    while not job.done():
+        spark.cancelJobGroup(group)
+        wait([job], _CANCEL_AGAIN)
 
 
 def is_on_this_machine(master: str) -> bool:
