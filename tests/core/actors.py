@@ -9,11 +9,10 @@ from datetime import timedelta
 
 from percolator_core import TransactionConflict, Version
 from percolator_core.torture.faults.plan import Operation
-from percolator_core.torture.faults.stepper import Stepper
 from percolator_core.torture.faults.store import FaultyDatabase
 from percolator_core.torture.histories.history import CellKey, Outcome, Read, TransactionRecord, Write
 from percolator_core.torture.histories.marks import Mark, tag_value, untag_value
-from tests.core.schedules import Footprint, footprint
+from tests.core.schedules import Stepped
 
 Program = Callable[["Actor"], None]
 
@@ -93,7 +92,7 @@ def reader(actor: Actor) -> None:
     actor.read_row("y")
 
 
-class Actor:
+class Actor(Stepped):
     """One transaction: what it saw, what it wrote, and how it says it ended; held before an operation."""
 
     def __init__(self, mark: Mark, db: FaultyDatabase, program: Program, rows: Mapping[str, bytes]) -> None:
@@ -104,13 +103,9 @@ class Actor:
         self.fixed = False
         self.committed = False
         """Whether the server has executed the decisive request."""
-        self.blocked_by: Footprint | None = None
-        """What it looked at in vain, while it waits for that to change."""
-        self._looked_at: Footprint = frozenset()
         self._began, self._returned = time.monotonic_ns(), 0
         self.t = db.begin()
-        self.stepper = Stepper(self.run, program, after=True)
-        self._settle()
+        super().__init__(self.run, program)
 
     def run(self, program: Program) -> None:
         try:
@@ -144,43 +139,11 @@ class Actor:
     def start_ts(self) -> int | None:
         return self.t._start_ts
 
-    @property
-    def next(self) -> Operation | None:
-        """What it is about to send."""
-        point = self.stepper.at
-        return None if point is None or point.when == "asleep" else point.operation
-
-    def step(self) -> None:
-        """Have one operation executed, and go on to where the next one is about to be sent."""
-        operation = self.next
-        assert operation is not None
-        self._looked_at |= footprint(operation)
-        after = self.stepper.step()
-        assert after is not None
-        assert after.when == "after"
-        if after.replies:
-            self.note(operation, after.replies[0])
-        self._settle()
-
     def note(self, operation: Operation, reply: list[bytes]) -> None:
-        """The server has answered an operation of this transaction."""
         command = operation.commands[0]
         decisive = ("commit", "primary"), ("prewrite", "both")
         if any(operation.names == (name,) and role in command for name, role in decisive):
             self.committed = self.committed or reply[0] == b"committed"
-
-    def wake(self) -> None:
-        """What it waits for has changed."""
-        self.blocked_by = None
-        self._settle()
-
-    def _settle(self) -> None:
-        point = self.stepper.step()
-        if point is not None and point.when == "asleep":
-            self.blocked_by = self._looked_at
-            self._looked_at = frozenset()
-        elif self.stepper.error is not None:
-            raise self.stepper.error
 
     def record(self) -> TransactionRecord:
         """For the checker."""

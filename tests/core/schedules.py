@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from percolator_core.store.packing import parts
 from percolator_core.torture.faults.plan import Operation
+from percolator_core.torture.faults.stepper import Stepper
 
 Move = tuple[str, str]
 """What is done and who does it: ``("step", "A")``."""
@@ -76,6 +77,51 @@ def collide(one: Footprint, other: Footprint) -> bool:
     return any(
         place == there and (writes or writes_there) for place, writes in one for there, writes_there in other
     )
+
+
+class Stepped:
+    """A program that is held before each of its operations."""
+
+    def __init__(self, program: Callable[..., object], *arguments: Any) -> None:
+        self.blocked_by: Footprint | None = None
+        """What it looked at in vain, while it waits for that to change."""
+        self._looked_at: Footprint = frozenset()
+        self.stepper = Stepper(program, *arguments, after=True)
+        self._settle()
+
+    @property
+    def next(self) -> Operation | None:
+        """The operation that it is about to send."""
+        point = self.stepper.at
+        return None if point is None or point.when == "asleep" else point.operation
+
+    def step(self) -> None:
+        """Have one operation executed, and go on to where the next one is about to be sent."""
+        operation = self.next
+        assert operation is not None
+        self._looked_at |= footprint(operation)
+        after = self.stepper.step()
+        assert after is not None
+        assert after.when == "after"
+        if after.replies:
+            self.note(operation, after.replies[0])
+        self._settle()
+
+    def note(self, operation: Operation, reply: Any) -> None:
+        """The server has answered an operation of this program."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """What it waits for has changed."""
+        self.blocked_by = None
+        self._settle()
+
+    def _settle(self) -> None:
+        point = self.stepper.step()
+        if point is not None and point.when == "asleep":
+            self.blocked_by, self._looked_at = self._looked_at, frozenset()
+        elif self.stepper.error is not None:
+            raise self.stepper.error
 
 
 class Run(Protocol):

@@ -34,7 +34,7 @@ from percolator_core.torture.faults.stepper import Stepper
 from percolator_core.torture.faults.store import FaultyDatabase
 from percolator_core.torture.faults.store import connect as faulty_connect
 from percolator_core.transaction import Transaction
-from tests.core.schedules import Footprint, Move, Tally, collide, explore, footprint
+from tests.core.schedules import Footprint, Move, Stepped, Tally, collide, explore, footprint
 from tests.core.servers import Server, binaries, rows_apart, some_namespace
 from tests.servers.cluster import Cluster
 
@@ -60,41 +60,16 @@ Connect = Callable[..., Database]
 Program = Callable[["Client"], None]
 
 
-class Client:
+class Client(Stepped):
     """A program of one client, held before each of its operations."""
 
     def __init__(self, db: FaultyDatabase, program: Program) -> None:
         self.db = db
         self.done = False
         """Whether the step has been executed that counts: the last one of an activation, a commit."""
-        self.blocked_by: Footprint | None = None
-        self._looked_at: Footprint = frozenset()
-        self.stepper = Stepper(program, self, after=True)
-        self._settle()
+        super().__init__(program, self)
 
-    @property
-    def next(self) -> Operation | None:
-        """The operation that it is about to send."""
-        point = self.stepper.at
-        return None if point is None or point.when == "asleep" else point.operation
-
-    def step(self) -> None:
-        """Have one operation executed, and go on to where the next one is about to be sent."""
-        operation = self.next
-        assert operation is not None
-        self._looked_at |= footprint(operation)
-        after = self.stepper.step()
-        assert after is not None
-        if after.replies:
-            self._note(operation, after.replies[0])
-        self._settle()
-
-    def wake(self) -> None:
-        """What it waits for has changed."""
-        self.blocked_by = None
-        self._settle()
-
-    def _note(self, operation: Operation, reply: object) -> None:
+    def note(self, operation: Operation, reply: object) -> None:
         (command,) = operation.commands
         committing = ("commit", "primary"), ("prewrite", "both")
         for name, role in committing:
@@ -104,13 +79,6 @@ class Client:
         self.done = self.done or (
             command[0] == b"HSET" and command[2:4] in {("digest", CHAIN), ("digest", ROLLED)}
         )
-
-    def _settle(self) -> None:
-        point = self.stepper.step()
-        if point is not None and point.when == "asleep":
-            self.blocked_by, self._looked_at = self._looked_at, frozenset()
-        elif self.stepper.error is not None:
-            raise self.stepper.error
 
 
 # Programs.
