@@ -1,16 +1,20 @@
-"""Chains made of plain functions."""
+"""Chains made of plain functions, and workers that run them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from percolator_core import Chain, Database, TableDefinition
+from percolator_core import Cell, Chain, Database, TableDefinition, Transaction, Worker
+from percolator_core.notifications.activation import active, live_workers
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Observer, Retry
 from percolator_core.observers.chain import digest_of
 from percolator_core.observers.graph import build_graph, observed_columns
+from tests.core.servers import until
 
 TABLES = (TableDefinition("docs", 4), TableDefinition("sums", 4, ("dirty",)))
 QUICK = Retry(attempts=3, backoff=0.005, max_backoff=0.02)
@@ -49,3 +53,40 @@ def put(db: Database, row: str | bytes, value: bytes, table: str = "docs", colum
 
 def dirty_of(db: Database, chain: Chain) -> DirtyIndex:
     return DirtyIndex(db.client, chain.observed)
+
+
+class Seen:
+    """An observer that notes its rows."""
+
+    def __init__(self) -> None:
+        self.rows: list[bytes] = []
+
+    def __call__(self, t: Transaction, cell: Cell) -> None:
+        self.rows.append(cell.row)
+
+
+@contextmanager
+def running(db: Database, chain: Chain, **settings: Any) -> Iterator[Worker]:
+    """A worker in a thread, which must not end by itself."""
+    worker = Worker(db, chain, **settings)
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            worker.run()
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    thread = threading.Thread(target=work, daemon=True)
+    before = len(live_workers(db))
+    thread.start()
+    until(lambda: len(live_workers(db)) > before and active(db.client).digest == chain.digest)
+    try:
+        yield worker
+        assert thread.is_alive()
+    finally:
+        worker.stop()
+        thread.join(30)
+    assert not thread.is_alive()
+    assert failures == []

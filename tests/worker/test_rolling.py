@@ -3,58 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
-from percolator_core import Cell, Chain, ConfigurationError, Worker
+from percolator_core import ConfigurationError, Worker
 from percolator_core.notifications import activation
 from percolator_core.notifications.activation import Registration, activate, active, live_workers
-from tests.chains import chain_of, dirty_of, put, watch
+from tests.chains import Seen, chain_of, dirty_of, put, running, watch
 from tests.core.servers import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from percolator_core import Database, Transaction
+    from percolator_core import Database
 
     Connect = Callable[..., Database]
-
-
-class Seen:
-    """An observer that notes its rows."""
-
-    def __init__(self) -> None:
-        self.rows: list[bytes] = []
-
-    def __call__(self, t: Transaction, cell: Cell) -> None:
-        self.rows.append(cell.row)
-
-
-@contextmanager
-def running(db: Database, chain: Chain, **settings: bool) -> Iterator[Worker]:
-    worker = Worker(db, chain, **settings)  # type: ignore[arg-type]
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            worker.run()
-        except ConfigurationError as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    before = len(live_workers(db))
-    thread.start()
-    until(lambda: len(live_workers(db)) > before and active(db.client).allows(chain.digest))
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        thread.join(30)
-    assert not thread.is_alive()
-    assert failures == []
 
 
 def test_another_chain_is_refused_unless_it_is_a_rolling_start(connect: Connect) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,10 +14,9 @@ from percolator_core.evolution import Evolution
 from percolator_core.notifications.activation import activate, active, live_workers
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.notifications.stranded import Stranded
-from percolator_core.observers import Chain
 from percolator_core.worker import shift as shift_module
 from percolator_core.worker.admission import Admission
-from tests.chains import chain_of, dirty_of, put, watch
+from tests.chains import Seen, chain_of, dirty_of, put, running, watch
 from tests.core.servers import rows_apart, until
 from tests.core.test_evolution import DOCS, write
 
@@ -27,42 +25,6 @@ if TYPE_CHECKING:
     from percolator_core.notifications.dirty import Lease
 
     Connect = Callable[[], Database]
-
-
-class Seen:
-    """An observer that notes its rows, and writes beside them."""
-
-    def __init__(self) -> None:
-        self.rows: list[bytes] = []
-
-    def __call__(self, t: Transaction, cell: Cell) -> None:
-        self.rows.append(cell.row)
-
-
-@contextmanager
-def running(db: Database, chain: Chain, **settings: Any) -> Iterator[Worker]:
-    """A worker in a thread, which must not end by itself."""
-    worker = Worker(db, chain, **settings)
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            worker.run()
-        except BaseException as error:
-            failures.append(error)
-            raise
-
-    thread = threading.Thread(target=work, daemon=True)
-    before = len(live_workers(db))
-    thread.start()
-    until(lambda: len(live_workers(db)) > before and active(db.client).digest == chain.digest)
-    try:
-        yield worker
-        assert thread.is_alive()
-    finally:
-        worker.stop()
-        thread.join(30)
-    assert failures == []
 
 
 @pytest.mark.parametrize("settings", [{}, {"strategy": "partitioned"}], ids=["random", "partitioned"])
