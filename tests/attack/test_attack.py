@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,28 +43,13 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 def test_reads_beside_changes_of_tables(place: Place) -> None:
     """Transactions and snapshots wait before and between their reads; one thread, so all is repeatable."""
-    for seed in SEEDS:
-        with Attack(place.url, seed) as attack:
-            actor = attack.actor("client", 3, tables=TABLES, ranges=1)
-            for table in TABLES:
-                actor.changer.create(table, typed=table == "stock")
-                actor.fill(table, "a")
-            attack.run([actor], 160)
-            print(attack.conclude())
+    attack_alone(place, steps=160, clients=3, ranges=1)
 
 
 def test_open_scans(place: Place) -> None:
     """Scans and selects are half read when their table changes, and fetch in several steps."""
-    for seed in SEEDS:
-        with Attack(place.url, seed) as attack:
-            weights = {"begin": 10, "scan": 25, "go_on": 25, "change": 9, "finish": 4}
-            actor = attack.actor("client", 2, tables=TABLES, ranges=0, weights=weights, rows=400, bulk=4000)
-            actor.changer.most_tablets = 1
-            for table in TABLES:
-                actor.changer.create(table, typed=table == "stock")
-                actor.fill(table, "a")
-            attack.run([actor], 60)
-            print(attack.conclude())
+    weights = {"begin": 10, "scan": 25, "go_on": 25, "change": 9, "finish": 4}
+    attack_alone(place, steps=60, clients=2, most_tablets=1, ranges=0, weights=weights, rows=400, bulk=4000)
 
 
 def test_recreated_table_is_observed(place: Place) -> None:
@@ -105,6 +91,22 @@ def test_everything_together(place: Place) -> None:
             quiet = {**WEIGHTS, "change": 0}
             others = [attack.actor(f"client{one}", 1, tables=TABLES, weights=quiet) for one in range(3)]
             attack.run([changer, *others], 120, lambda: place.disturb(attack))
+            print(attack.conclude())
+
+
+def attack_alone(
+    place: Place, *, steps: int, clients: int, most_tablets: int | None = None, **limits: Any
+) -> None:
+    """One actor makes so many steps, on tables that hold something."""
+    for seed in SEEDS:
+        with Attack(place.url, seed) as attack:
+            actor = attack.actor("client", clients, tables=TABLES, **limits)
+            if most_tablets is not None:
+                actor.changer.most_tablets = most_tablets
+            for table in TABLES:
+                actor.changer.create(table, typed=table == "stock")
+                actor.fill(table, "a")
+            attack.run([actor], steps)
             print(attack.conclude())
 
 
