@@ -286,14 +286,19 @@ def test_calls_are_bounded_by_the_bytes_of_names() -> None:
     assert max(sum(len(one.column) for one in call) for call in found) <= BYTES_PER_CALL
 
 
-@pytest.mark.parametrize("columns", [(), LONG])
-def test_a_scan_stops_after_so_many_bytes_of_names(db: Database, columns: tuple[str, ...]) -> None:
+def tablet_of_long_names(db: Database) -> bytes:
+    """The only tablet of a new table, whose 40 rows have many bytes of names."""
     db.create_table("one", tablets=1)
     with db.transaction() as t:
         for row in range(40):
             for name in LONG:
                 t.set("one", b"%02d" % row, name, b"")
-    tag = db.catalog.table("one").tag(b"00")
+    return db.catalog.table("one").tag(b"00")
+
+
+@pytest.mark.parametrize("columns", [(), LONG])
+def test_a_scan_stops_after_so_many_bytes_of_names(db: Database, columns: tuple[str, ...]) -> None:
+    tag = tablet_of_long_names(db)
     bounds = (db.timestamp(), b"-", b"+", 512, 1 << 20, b"forward", 0)
     reply = db.store.one(db.store.script("scan", [tag], *bounds, *columns))
     assert reply[1] != b""
@@ -303,12 +308,7 @@ def test_a_scan_stops_after_so_many_bytes_of_names(db: Database, columns: tuple[
 
 
 def test_collection_stops_after_so_many_bytes_of_names(db: Database) -> None:
-    db.create_table("one", tablets=1)
-    with db.transaction() as t:
-        for row in range(40):
-            for name in LONG:
-                t.set("one", b"%02d" % row, name, b"")
-    tag = db.catalog.table("one").tag(b"00")
+    tag = tablet_of_long_names(db)
     bound, steps = b"-", 0
     while bound:
         bound, _, _ = db.store.one(db.store.script("collect", [tag], bound, 200, 1, db.timestamp()))
