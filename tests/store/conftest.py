@@ -5,15 +5,24 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from percolator_core.store.binary import OVERRIDE, Binary
 from tests.core.conftest import connect, db, server, two_phase
+from tests.core.servers import Server, binaries
 from tests.store.embedding import BINARIES, Disk, lives, needed
 
 __all__ = ["binary", "connect", "db", "disk", "here", "server", "state", "two_phase"]
+
+
+@pytest.fixture(params=list(binaries()))
+def own(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A plain server for one test alone."""
+    with closing(Server(binaries()[request.param])) as server:
+        yield server
 
 
 @pytest.fixture(params=list(BINARIES))

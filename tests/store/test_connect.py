@@ -23,13 +23,6 @@ from tests.servers.sentinel import Sentinels
 SECRET = "hunter2-canary"
 
 
-@pytest.fixture(params=list(binaries()))
-def own(request: pytest.FixtureRequest) -> Iterator[Server]:
-    server = Server(binaries()[request.param])
-    yield server
-    server.close()
-
-
 def refusal(url: str, **settings: Any) -> str:
     with pytest.raises((ConfigurationError, StoreUnavailable)) as error:
         percolator.connect(url, some_namespace(), **settings)

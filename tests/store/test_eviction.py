@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +32,6 @@ LOST = "rows may be lost.*CONFIG RESETSTAT"
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eviction, "INTERVAL", 0.1)
-
-
-@pytest.fixture(params=list(BINARIES))
-def own(request: pytest.FixtureRequest) -> Iterator[Server]:
-    with closing(Server(BINARIES[request.param])) as server:
-        yield server
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 
@@ -12,16 +11,9 @@ import percolator_core as percolator
 from percolator_core import Database
 from percolator_core.model import MAX_TIMESTAMP
 from percolator_core.store.wire import IDLE
-from tests.core.servers import Busy, Server, binaries
+from tests.core.servers import Busy, Server
 
-BINARIES = binaries()
 ROWS = [b"row %d" % number for number in range(8)]
-
-
-@pytest.fixture(params=list(BINARIES))
-def own(request: pytest.FixtureRequest) -> Iterator[Server]:
-    with closing(Server(BINARIES[request.param])) as server:
-        yield server
 
 
 @pytest.fixture

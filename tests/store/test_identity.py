@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -68,12 +68,6 @@ def test_a_master_by_its_sentinels_and_by_its_address() -> None:
 def test_a_cluster_by_each_of_its_servers() -> None:
     with Cluster(BINARIES["system"], 3, 0) as cluster:
         alternate([f"redis+cluster://127.0.0.1:{server.port}" for server in cluster.primaries])
-
-
-@pytest.fixture(params=list(BINARIES))
-def own(request: pytest.FixtureRequest) -> Iterator[Server]:
-    with closing(Server(BINARIES[request.param])) as server:
-        yield server
 
 
 def test_a_master_that_was_a_replica_meanwhile_is_another_one(own: Server) -> None:

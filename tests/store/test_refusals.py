@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 import redis
@@ -16,17 +14,10 @@ from redis.retry import Retry
 
 import percolator_core as percolator
 from percolator_core import StoreUnavailable
-from tests.core.servers import Busy, Faults, Server, binaries, rows_apart
+from tests.core.servers import Busy, Faults, Server, rows_apart
 from tests.store.bank import Bank, read, write
 
-BINARIES = binaries()
 X, Y, Z = rows_apart(3)
-
-
-@pytest.fixture(params=list(BINARIES))
-def own(request: pytest.FixtureRequest) -> Iterator[Server]:
-    with closing(Server(BINARIES[request.param])) as server:
-        yield server
 
 
 @pytest.fixture(params=[False, True], ids=["one-call", "two-phase"])
