@@ -1,7 +1,7 @@
 -- Register, in one tablet, which observers watch which columns. "replace" forgets what was registered before, and
 -- drops the marks of observers that no longer watch this tablet's table; "add" keeps it, for the workers that still
 -- run another chain.
---   uses    dirty
+--   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    "replace" or "add", version of the table, number of retired observers, retired observers …, then pairs:
 --           column, observers joined by commas
