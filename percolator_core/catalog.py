@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from percolator_core.errors import UnknownColumn, UnknownTable, abbreviated
+from percolator_core.errors import PercolatorError, UnknownColumn, UnknownTable, abbreviated
 from percolator_core.keys import MARKER, acknowledged, decode_column, encode_column, tablet_of
 from percolator_core.model import LOCK_MARK, VERSION_MARK
 from percolator_core.schema.definition import TableDefinition, from_json, to_json
@@ -69,6 +69,9 @@ CHANGED: Final = "table changed"
 
 _EPOCH: Final = b"\xff"
 """The field of the catalog that counts its changes: no name of a table, which is UTF-8."""
+
+_ENTRY: Final = b"{"
+"""How the entry of a table begins: it is a JSON object."""
 
 _UNDER_WAY: Final = b"?"
 """The version of a table that is being changed: no tablet has it, so nothing is written meanwhile."""
@@ -136,7 +139,8 @@ class TableHandle:
     one, where a name stands there as it is.
     ``marker`` is the internal column that each row of a typed table has; ``bindings`` is where
     `percolator_core.tables.binding` keeps what it has made of models of the table.
-    ``version`` is the entry's in the catalog as text; writers tell it to the tablets, which know theirs.
+    ``version`` is the version of the catalog's entry, as text, or ``?`` while the table is changed. Writes
+    name it, and a tablet that has another version refuses them.
     """
 
     __slots__ = (
@@ -225,7 +229,7 @@ class TableHandle:
         return self.columns[name]
 
     def named(self, cells: Mapping[bytes, T]) -> dict[bytes, T]:
-        """What is known of encoded columns, by what they would be if their names were not changed."""
+        """Return ``cells`` under the present names of their columns instead of the names in the store."""
         if not self.by_encoded:
             return dict(cells)
         return {
@@ -351,10 +355,11 @@ class Catalog:
         return None if raw is None else _decode(raw)
 
     def add(self, definition: TableDefinition, pending: Mapping[str, Any], format_: str) -> tuple[Any, Entry]:
-        """Add an entry unless there is one of that name: the namespace's format, and the entry.
+        """Add a table's entry, with a new version, unless there is one of that name.
 
-        It gets a version. The first one founds the namespace, which has the format from then on. In a
-        namespace of another format nothing is added, and the entry is only what it would be.
+        Returns the namespace's format and the entry that the catalog now holds. The first entry founds the
+        namespace and sets its format. If the namespace has another format, nothing is added, and the returned
+        entry is not in the catalog.
         """
         store, keys = self._store, self._store.keyspace
         text = _encode(definition, pending=pending)
@@ -428,6 +433,8 @@ class Catalog:
         found = dict(zip(flat[::2], flat[1::2], strict=True))
         before, tables = self.handles, Tables(found.pop(_EPOCH, None), self._find)
         for raw in found.values():
+            if not raw.startswith(_ENTRY):
+                continue  # what only counts in the catalog can add it (docs/security.md); it stops nobody
             entry = _decode(raw)
             name = entry.definition.name
             tables.entries[name] = entry
@@ -476,6 +483,10 @@ def _encode(
 
 
 def _decode(raw: bytes) -> Entry:
+    if not raw.startswith(_ENTRY):
+        raise PercolatorError(
+            f"the catalog has a field that is no table, with the value {raw[:40]!r}: delete the field"
+        )
     plain = json.loads(raw)
     return Entry(
         raw, from_json(plain), plain.get("version", 0), plain.get("pending"), tuple(plain.get("sweep", ()))

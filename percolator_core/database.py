@@ -368,8 +368,9 @@ class Database:
         parts may run side by side or one after the other, and any of them may be left out.
 
         Raises:
-            LockTimeout: a transaction older than ``keep`` is still committing: nothing was dropped, try
-            again later.
+            LockTimeout: a transaction older than ``keep`` is still committing, or a change of a table
+            waits for one. No version was dropped, but snapshots older than ``keep`` may be refused already.
+            Collect again later.
             TypeError, ValueError: ``keep`` is no timedelta, or below zero; no such tablet.
             UnknownTable: there is no such table.
             StoreUnavailable: the store does not answer; collecting again carries on.

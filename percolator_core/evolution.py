@@ -464,8 +464,8 @@ class Evolution:
     def _seed(self, entry: Entry, new: TableDefinition) -> None:
         """Give the new tablets the version and what the others know, before anybody can write to them.
 
-        `activation.activate`, which tells tablets of observers, looks for changes of tables when it is done,
-        so that none of both misses the other.
+        An activation at the same time loses nothing: a tablet that was fenced before it registers observers
+        refuses, and the activation repeats; one that registers them before the fence is copied here.
         """
         old = self._tags(entry.definition)
         flat = self._store.one((b"HGETALL", old[0] + b"meta"))

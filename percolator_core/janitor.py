@@ -152,8 +152,8 @@ class Janitor:
         point is raised and locks are resolved in every tablet.
 
         Raises:
-            LockTimeout: a transaction older than that is still committing; nothing was dropped, try again
-            later.
+            LockTimeout: a transaction older than that is still committing. No version was dropped, but the
+            safe point stands: snapshots below it are refused already. Collect again later.
             UnknownTable, ValueError: there is no such table or tablet as ``part`` names.
         """
         client = self._client

@@ -65,10 +65,6 @@ class Resolver:
             )
         return [fates[start] for start in starts]
 
-    def fate(self, lock: Lock) -> Fate:
-        """The fate of the transaction that holds the lock; rolls it back when it may."""
-        return self.fates([lock])[lock.start_ts]
-
     def fates(self, locks: Iterable[Lock]) -> dict[int, Fate]:
         """The fates of the transactions that hold the locks, by start timestamp; rolls back those it may.
 

@@ -8,7 +8,8 @@ A cell that is missing proves nothing by itself: garbage collection forgets dele
 dropped. It is an answer if the tablet *stands*, which is asked behind the read: the tablet has a version, and
 no safe point above the snapshot. For a column that rows often lack, the request goes along with the read.
 
-A snapshot reads by the tables as they were at its timestamp, which comes with the catalog's epoch.
+A snapshot of now reads by the definitions that the tables have at its timestamp, which comes with the
+catalog's epoch. A snapshot of the past reads by the definitions of the moment when it was made.
 
 Many cells are read in steps of bounded size; cells of one row that are asked for together share a command.
 """
@@ -351,7 +352,10 @@ class Snapshot(TypedReads):
         return UNREAD
 
     def _fetch(self, reads: Sequence[RowRead], values: list[bytes | None]) -> None:
-        """Read what is asked for into its places; put into ``brought`` what the store has of extra cells."""
+        """Read the cells of ``reads`` and write each value to its position in ``values``.
+
+        The versions and locks of extra cells go to ``brought`` of their read.
+        """
         sparse = {read: read.handle.standing(read.row) for read in reads if read.is_sparse}
         cells = ((read.handle, read.row, read.columns[0].name) for read in reads)
         replies, standings = self._ask([read.command() for read in reads], cells, sparse.values())

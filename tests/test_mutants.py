@@ -64,7 +64,7 @@ def test_only_the_right_failure_counts(
     tool: ModuleType, code: int, failed: dict[str, str], broken: dict[str, str], verdict: str
 ) -> None:
     mutant = tool.Mutant("a1", "a bug", ("t",), Path())
-    found: str = tool.judge(mutant, tool.Run(code, failed, broken, set(), "output\nnot the copy\n"))
+    found: str = tool.judge(mutant, tool.Run(code, failed, broken, {}, "output\nnot the copy\n"))
     assert found.startswith(verdict)
 
 

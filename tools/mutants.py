@@ -103,12 +103,15 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Run:
-    """A run of pytest: its exit code, and what failed, by node id, with the message."""
+    """A run of pytest: its exit code, and what failed, by node id, with the message.
+
+    ``passed`` has the seconds that each test took.
+    """
 
     code: int
     failed: dict[str, str]
     broken: dict[str, str]
-    passed: set[str]
+    passed: dict[str, float]
     output: str
 
 
@@ -146,22 +149,23 @@ def apply(mutant: Mutant, folder: Path) -> str:
     return ""
 
 
-def run(folder: Path, tests: Sequence[str]) -> Run:
-    """Run tests in a copy."""
+def run(folder: Path, tests: Sequence[str], patience: float | None = None) -> Run:
+    """Run tests in a copy. ``patience`` is how long they wait for what should come at once, in seconds."""
     (folder / "mutant_guard.py").write_text(GUARD, encoding="utf-8")
+    own = {} if patience is None else {"TEST_PATIENCE": str(patience)}
     report = folder / "report.xml"
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "mutant_guard", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*command, f"--junitxml={report}", *tests],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder)},
+        env={**os.environ, "PYTHONPATH": str(folder), **own},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
-    failed, broken, passed = {}, {}, set()
+    failed, broken, passed = {}, {}, {}
     for case in ET.parse(report).getroot().iter("testcase") if report.exists() else ():  # noqa: S314 - our own
         node = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
         outcomes = {child.tag: child.get("message", "") for child in case}
@@ -170,7 +174,7 @@ def run(folder: Path, tests: Sequence[str]) -> Run:
         elif "failure" in outcomes:
             failed[node] = outcomes["failure"]
         else:
-            passed.add(node)
+            passed[node] = float(case.get("time", 0))
     return Run(done.returncode, failed, broken, passed, done.stdout)
 
 
@@ -227,13 +231,15 @@ def examine(chosen: Sequence[Mutant], progress: Progress) -> list[Verdict]:
 
 
 def _examine_one(mutant: Mutant, clean: Path, unharmed: Run) -> str:
-    absent = set(mutant.tests) - unharmed.passed
+    absent = set(mutant.tests) - unharmed.passed.keys()
     if absent:
         return f"broken: does not pass without it: {', '.join(sorted(absent))}"
+    # A mutant often makes a test wait for what never comes.
+    patience = max(10.0, 10 * max(unharmed.passed[test] for test in mutant.tests))
     folder = clean.parent / mutant.name
     copy(clean, folder)
     try:
-        return apply(mutant, folder) or judge(mutant, run(folder, mutant.tests))
+        return apply(mutant, folder) or judge(mutant, run(folder, mutant.tests, patience))
     finally:
         shutil.rmtree(folder)
 

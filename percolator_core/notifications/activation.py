@@ -1,9 +1,9 @@
 """The active set: for which observers writers leave marks, and the workers that run them (section 2.4).
 
 The tablets know the observers of their columns, and the namespace knows the digest of the chain that was
-activated last. A worker *registers*; one with another chain refuses to start while it lives, so that no mark
-waits for an observer that nobody runs. A *rolling* start is let in beside the others: until the last of those
-has gone, marks are left for the observers of both chains.
+activated last. A worker *registers* itself. While it lives, a worker with another chain refuses to start:
+otherwise marks would wait for an observer that nobody runs. A *rolling* start is allowed beside workers of
+other chains. Until the last of these has ended, writers leave marks for the observers of both chains.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def _activate(
     known = db.active_observers()
     retired = [] if others else sorted(known - names)
     store, chain = db.store, db.store.keyspace.chain
-    # Before the tables are listed: a creation writes its entry, then reads this record. One that reads it too
-    # early is in the list.
+    # Write the record first, then list the tables. A creation writes its entry first and then reads the
+    # record: so it reads this one, or its table is in the list.
     everything = _merged(db.client.observed_columns() if others else {}, observed)
     store.call_durably((b"HSET", chain, b"observed", json.dumps(everything, sort_keys=True)))
     how = "add" if others else "replace"
@@ -170,17 +170,17 @@ def _entries(db: Database) -> list[Entry]:
 
 @contextmanager
 def _one_at_a_time(db: Database) -> Iterator[Callable[[], None]]:
-    """Wait while another activation is under way; then others wait for this one.
+    """Hold the namespace's activation lock: one activation runs at a time.
 
-    The call that it gives makes them wait on, and raises _Overtaken if they no longer do.
+    Yields a function that renews the lock, and raises _Overtaken if it has expired: then another activation
+    may hold it.
 
-    One that replaces what a tablet has registered, since it saw no worker of another chain, would otherwise
-    take back what a rolling start adds at the same time: that one's observers would be active, and no write
-    would leave a mark for them.
+    Without the lock, an activation that saw no worker of another chain could replace the observers that a
+    rolling start adds at the same moment. They would be active, and no write would leave a mark for them.
     """
     store, key, mine = db.store, db.store.keyspace.activating, uuid.uuid4().hex.encode()
     milliseconds = int(_LONGEST * 1000)
-    # Whose reply is lost asks again, is refused by itself, and finds its own name there.
+    # A request whose reply was lost is sent again: NX refuses it then, and GET returns our own name.
     while store.call((b"SET", key, mine, b"NX", b"PX", milliseconds), (b"GET", key))[1] != mine:
         store.sleep(_PAUSE)
 
@@ -247,14 +247,14 @@ def living(registered: Sequence[bytes], alive: Sequence[int]) -> list[LiveWorker
 
 def _live_worker(name: bytes, packed: bytes) -> LiveWorker:
     record = json.loads(packed)
-    observers = record.get("observers")
+    observers = record["observers"]
     return LiveWorker(
         owner=_owner_of(name).decode(),
         digest=record["digest"],
         where=record["where"],
         since=record["since"],
         name=name.decode(),
-        until_idle=record.get("until_idle", False),
+        until_idle=record["until_idle"],
         observers=None if observers is None else tuple(observers),
     )
 
@@ -277,13 +277,15 @@ class Registration:
         self._tally = Tally(db.store, counts or {})
         self.name = db.client.owner().decode() + ":" + uuid.uuid4().hex[:8]
         self.observers = None if observers is None else tuple(sorted(observers))
-        record = {"digest": digest, "where": where, "since": db.timestamp()}
-        # Left out where they say nothing: versions before these were there cannot read them.
-        if until_idle:
-            record["until_idle"] = True
-        if self.observers is not None:
-            record["observers"] = self.observers
-        self._record = json.dumps(record)
+        self._record = json.dumps(
+            {
+                "digest": digest,
+                "where": where,
+                "since": db.timestamp(),
+                "until_idle": until_idle,
+                "observers": self.observers,
+            }
+        )
         self.refresh()
 
     def refresh(self) -> None:

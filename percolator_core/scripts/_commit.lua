@@ -1,8 +1,8 @@
 -- Making a write visible, and finding out whether one was. Needs layout and dirty.
 
--- Did a transaction begin at a server that this one has replaced? What it read there, or its other locks, may be lost.
--- The oracle tells, where its key was given: it comes last, and a tag ends in a brace. `oracle` is what it said when it
--- was asked for a timestamp, too.
+-- True if the transaction began before the last failover: what it read, or its other locks, may be lost. The
+-- oracle's `floor` decides. `oracle` is {last, limit, floor} if the caller has read it. Otherwise the oracle's key is
+-- the last of KEYS, if it was given: a tag ends in a brace, the oracle's key does not. Without it: false.
 local function failed_over(start_ts, oracle)
   local key = KEYS[#KEYS]
   if not oracle and string.sub(key, -1) == '}' then return false end

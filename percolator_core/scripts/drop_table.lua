@@ -7,7 +7,7 @@
 local tag, limit = KEYS[1], tonumber(ARGV[2])
 if redis.call('HGET', tag .. 'meta', 'version') ~= ARGV[1] then return 0 end
 local rows = redis.call('ZRANGE', tag .. 'rows', 0, limit - 1)
--- Fields and versions that one step frees are so many, or as many as the last row has: others wait meanwhile.
+-- A step ends after the row with which it has freed this many fields and versions: other clients wait for the script.
 local ENOUGH = 50000
 local removed, freed = 0, 0
 for _, row in ipairs(rows) do
@@ -26,7 +26,7 @@ if #rows == 0 then
   end
   redis.call('DEL', tag .. 'rows', tag .. 'locks', tag .. 'meta')
   for _, observer in ipairs(observers) do
-    redis.call('DEL', tag .. 'dirty:' .. observer, tag .. 'tries:' .. observer, tag .. 'failed:' .. observer)
+    redis.call('UNLINK', tag .. 'dirty:' .. observer, tag .. 'tries:' .. observer, tag .. 'failed:' .. observer)
   end
   -- A fence of before that comes late, or twice, must not bring the tablet back.
   redis.call('HSET', tag .. 'meta', 'gone', ARGV[1])

@@ -30,7 +30,7 @@ for i = 1, #fields, 2 do
   end
 end
 for observer in pairs(gone) do
-  redis.call('DEL', tag .. 'dirty:' .. observer, tag .. 'tries:' .. observer, tag .. 'failed:' .. observer)
+  redis.call('UNLINK', tag .. 'dirty:' .. observer, tag .. 'tries:' .. observer, tag .. 'failed:' .. observer)
 end
 for i = retired + 4, #ARGV, 2 do
   local field, observers = 'o' .. ARGV[i], ARGV[i + 1]

@@ -368,8 +368,9 @@ class EmbeddedServer:
         if ending is not Ending.NOT_IN_ORDER:
             return ""
         return (
-            f"the redis-server of {self.folder} ended before its log was on disk, so the commits that were "
-            "acknowledged last are lost: make room on the disk, connect again, and repeat what is missing"
+            f"the redis-server of {self.folder} may have ended before its log was on disk: then the commits "
+            "that were acknowledged last are lost. See redis.log, make room if the disk is full, connect "
+            "again, and repeat what is missing"
         )
 
     def _await_watcher(self) -> None:
@@ -382,7 +383,7 @@ class EmbeddedServer:
             lock.close()
 
     def _risk(self) -> str:
-        """Why the state is in danger that the remaining users keep, "" if it is not."""
+        """Return a message if the server, which other users keep running, cannot write its log; else ""."""
         try:
             with Connection(known_socket_path(self.folder), _ASK_LIMIT) as connection:
                 if not shutdown.cannot_write(connection.ask("INFO")):

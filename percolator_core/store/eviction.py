@@ -1,9 +1,9 @@
 """Servers that drop keys when their memory is full, or have done so.
 
 ``maxmemory-policy`` can be changed at any time, and a promoted replica has a setting of its own, so that it
-is not enough to read it when a client connects. Each process asks each server that it uses again after
-`INTERVAL` seconds, and on every new connection: before the next request where nothing is under way, else in
-front of the next batch. A client that sends nothing asks nothing, and is refused at its next request.
+is not enough to read it when a client connects. So a process checks each server that it uses on every new
+connection, and again before the next request once `INTERVAL` seconds have passed. If requests are in flight
+on the connection, the check goes in front of the next batch. An idle client checks when it sends again.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 The watcher is this file, run as a process of its own. It imports only a few modules of Python, so that it is
 small and goes on when the package is replaced. It waits on a connection to the server, which ends with the
-server, and looks every few seconds for users. It decides by locks and not by clocks, and only under the mutex
-that every user takes to join. So a computer that was asleep, and a process id that was used again, do not
-mislead it. A watcher that was killed is replaced by the next process that joins.
+server, and looks every few seconds for users. It finds users by their locks, not by clocks or process ids,
+and ends the server only under the mutex that every user takes to join. Only clients of ``unix://``, which
+hold no lock, are judged by the time of their last command, in two looks: the computer may have slept.
+A watcher that was killed is replaced by the next process that joins.
 """
 
 from __future__ import annotations
@@ -334,8 +335,8 @@ def watch(folder: Path, socket_path: str, lock: Lock, period: float) -> None:
     while True:
         connection = _reach(socket_path, period)
         if connection is None:
-            # Whoever starts a server looks at this lock when it is ready: he finds it free, or his server is
-            # found here.
+            # A process that has started a server then tries to take this lock. If it finds the lock held, the
+            # watcher has not reached this line, and finds the new server just below.
             lock.close()
             connection = _reach(socket_path, period)
             if connection is None:

@@ -342,7 +342,8 @@ class Shift:
         now_active = active(self._db.client)
         if not now_active.allows(self._chain.digest):
             raise ConfigurationError(
-                "another set of observers was activated while this worker did not answer: start it with that"
+                "another set of observers was activated while this worker did not answer: start it again "
+                "with the active chain, or as a rolling one"
             )
         if self._plan.partitioned or now_active.beside:
             self._look_around(now_active)

@@ -91,9 +91,10 @@ class Actor(Session):
         return self._views
 
     def run(self, steps: int, over: Callable[[], bool] = lambda: True, *, end: bool = True) -> None:
-        """Make so many steps, then end what is open and read everything once more.
+        """Make ``steps`` steps; then, with ``end``, close what is open and read everything once more.
 
-        More of them are made, `_MOST` times as many at most, until it is ``over``, and a few after that.
+        While ``over`` returns False it goes on, up to `_MOST` times ``steps``. If ``over`` was False at
+        first, at least `_AFTERWARDS` steps follow once it returns True.
         """
         kinds, weights = zip(*self._weights.items(), strict=True)
         beside = not over()

@@ -161,19 +161,18 @@ class Changer:
             except ConfigurationError as error:
                 self._ledger.refused(table, change)
                 raise Kept(f"{what}: {error}") from error
-            except (LockTimeout, StoreUnavailable) as error:
+            except (LockTimeout, StoreUnavailable):
                 if time.monotonic() > until:
                     raise
                 self.before_retry()
-                if self._is_made(table, change, error):
+                if self._is_made(table, change):
                     break
                 continue
             break
         self._ledger.end(change, self._timestamp())
 
-    def _is_made(self, table: str, change: Change, error: Exception) -> bool:
+    def _is_made(self, table: str, change: Change) -> bool:
         """Whether a drop that broke off is over: somebody else may have carried it on."""
-        del error
         if change.shape is not None:
             return False
         try:

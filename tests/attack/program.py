@@ -28,6 +28,7 @@ from percolator_core import Database, PercolatorError
 from percolator_core.torture.histories.journal import Journal, read_records
 from tests.attack.actor import Actor
 from tests.attack.attack import STALL, Attack
+from tests.attack.session import WITNESS
 from tests.attack.views import View
 
 TABLES: Final = ("stock", "shape")
@@ -226,7 +227,7 @@ def _carry_on(attack: Attack, view: View, at: str, number: int) -> None:
     if not view.writable:
         return
     try:
-        view.set("witness", b"%b in child %d" % (view.id.encode(), number), "by", b"")
+        view.set(WITNESS, b"%b in child %d" % (view.id.encode(), number), "by", b"")
         commit_ts = view.writer.commit()
     except PercolatorError:
         return

@@ -59,12 +59,11 @@ class Session:
 
     def _commit(self, view: View, derive: Callable[[], object]) -> bool:
         """Write what is derived, and the witness, and commit; whether that was done."""
-        table = ""
         try:
             derive()
             view.set(WITNESS, view.id.encode(), "by", b"")
         except _NOT_COMMITTED as error:
-            self._may_refuse(view, error, table)
+            self._may_refuse(view, error, *self._tables)
             self._keep(view, "fail")
             view.close()
             return False
@@ -75,8 +74,8 @@ class Session:
             commit_ts = view.commit()
         except _NOT_COMMITTED as error:
             self._keep(view, "fail")
-            if isinstance(error, StoreUnavailable | LockTimeout) and not self._attack.disturbed:
-                self._complain(f"a commit raised {error!r}, though the store was never away")
+            if not isinstance(error, TransactionConflict):  # by what others have written
+                self._may_refuse(view, error, *self._tables)
             return False
         except CommitUndetermined as error:
             self._keep(view, "unknown")
@@ -112,17 +111,19 @@ class Session:
         view.close()
         self._keep(view, "fail")
 
-    def _may_refuse(self, view: View, error: PercolatorError, table: str) -> None:
-        """Complain of a refusal that nothing explains."""
+    def _may_refuse(self, view: View, error: PercolatorError, *tables: str) -> None:
+        """Complain of a refusal that nothing explains, neither a change of one of ``tables``."""
         if isinstance(error, StoreUnavailable | LockTimeout):
             if not self._attack.disturbed:
                 self._complain(f"{view.id} was refused: {error!r}, though the store was never away")
-        elif table and not self._ledger.changed_since(table, view.began_at):
+        elif isinstance(error, RowExists | RowNotFound):
+            return  # by what others have written
+        elif not any(self._ledger.changed_since(table, view.began_at) for table in tables):
             too_old = isinstance(error, SnapshotTooOld) and self._attack.collected_at is not None
             if not too_old:
                 self._complain(
-                    f"{view.id} was refused by {error!r}, though {table} has not changed lately "
-                    f"({self._ledger.story(table)})"
+                    f"{view.id} was refused by {error!r}, though there was no change lately of "
+                    + ", ".join(f"{table} ({self._ledger.story(table)})" for table in tables)
                 )
 
     def _may_differ(self, view: View, error: Exception) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -165,7 +165,11 @@ class Busy:
         return False
 
 
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
+PATIENCE: Final = float(os.environ.get("TEST_PATIENCE", "60"))
+"""Seconds that a test waits for what should come at once."""
+
+
+def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
     """Wait for the condition."""
     end = time.monotonic() + seconds
     while not condition():

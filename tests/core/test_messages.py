@@ -16,7 +16,7 @@ from percolator_core import (
 )
 from percolator_core.keys import CellAddress, encode_primary
 from percolator_core.model import Lock
-from percolator_core.resolver import Resolver
+from percolator_core.resolver import Fate, Resolver
 from tests.core.phases import X, Y, Z, locks, started, values
 from tests.core.servers import Faults, commit_of
 
@@ -49,6 +49,10 @@ def test_every_script_may_be_repeated(writer: Database, reader: Database) -> Non
     assert [version.commit_ts for version in reader.history("t", X, "v")].count(first) == 1
 
 
+def fate_of(reader: Database, lock: Lock) -> Fate:
+    return Resolver(reader.client).fates([lock])[lock.start_ts]
+
+
 def test_a_repeated_rollback_and_resolution_say_the_same(writer: Database, reader: Database) -> None:
     store = writer.store
     t = started(writer)
@@ -57,7 +61,7 @@ def test_a_repeated_rollback_and_resolution_say_the_same(writer: Database, reade
     primary = encode_primary(CellAddress(reader.catalog.table("t").tag(X), X, b"v"))
     lock = Lock(0, t.start_timestamp, 0, 0, b"nobody", primary)
     for _ in range(3):
-        assert Resolver(reader.client).fate(lock).state == "rolled back"
+        assert fate_of(reader, lock).state == "rolled back"
     tags = [commit._calls[1][0].tag]
     rollback = store.script("rollback", tags, t.start_timestamp, 1, Y, b"v", 0)
     assert [store.one(rollback), store.one(rollback)] == [1, 0]
@@ -66,7 +70,7 @@ def test_a_repeated_rollback_and_resolution_say_the_same(writer: Database, reade
     commit_ts = commit.commit_primary(commit.prewrite())
     lock = Lock(0, again.start_timestamp, 0, 0, b"nobody", primary)
     for _ in range(3):
-        fate = Resolver(reader.client).fate(lock)
+        fate = fate_of(reader, lock)
         assert (fate.state, fate.commit_ts) == ("committed", commit_ts)
 
 

@@ -258,6 +258,19 @@ def tried(found: Scene, role: str, command: Sequence[str]) -> str | None:
     return None
 
 
+def test_a_reader_that_counts_where_it_should_not_stops_nobody(own: Server) -> None:
+    with scene(own, rule_for("reader", selectors=knows_selectors(own)), 5) as found:
+        found.helper.create_table("docs", 2)
+        reader = found.connect()
+        reader.store.one((b"HINCRBY", reader.store.keyspace.catalog, b"shop", 1))
+        assert [table.name for table in found.helper.tables()] == ["docs"]
+        found.put(FIRST, b"value")
+        assert reader.snapshot().get("docs", FIRST, "text") == b"value"
+        with pytest.raises(PercolatorError, match=r"no table.*b'1'") as refused:
+            found.helper.create_table("shop", 2)
+        assert one_sentence(refused.value)
+
+
 def test_a_reader_that_may_not_write_leaves_a_dead_clients_lock_to_others(own: Server) -> None:
     selectors = knows_selectors(own)
     with scene(own, rule_for("reader", selectors=selectors), 5) as found:

@@ -54,7 +54,12 @@ def test_a_start_takes_little_longer_than_the_server_needs(
     find_binary()
     pauses: list[float] = []
     sleep = time.sleep
-    monkeypatch.setattr(time, "sleep", lambda seconds: (pauses.append(seconds), sleep(seconds)))
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        sleep(seconds)
+
+    monkeypatch.setattr(time, "sleep", pause)
     with EmbeddedServer.join(here):
         assert pauses, "a server was there before it was started"
         assert pauses[-1] <= max(0.002, sum(pauses) / 4)
