@@ -79,7 +79,7 @@ class Attack:
         return Actor(self, name, [self.connect() for _ in range(clients)], **limits)
 
     def token(self, dice: random.Random) -> int:
-        """A timestamp that was noted, often one of the newest, for one caller; 0 if fewer than two are left."""
+        """A noted timestamp, often one of the newest, for one caller alone; 0 if fewer than two are left."""
         with self._drawing:
             number = dice.choice([dice.randrange(1000), 1])
             return self.tokens.pop(-1 - number % len(self.tokens)) if len(self.tokens) > 1 else 0
