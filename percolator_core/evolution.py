@@ -368,7 +368,7 @@ class Evolution:
             if column not in stored:
                 pairs += (column, observers)
         if pairs:
-            arguments: list[bytes | str | int] = ["add", b"%d" % entry.version, 0, *pairs]
+            arguments: list[bytes | str | int] = ["add", b"%d" % entry.version, 0, 0, *pairs]
             tags, script = self._tags(entry.definition), self._store.script
             self._store.call_durably(*[script("observe", [tag], *arguments) for tag in tags])
 
@@ -391,6 +391,9 @@ class Evolution:
                 return lock.start_ts <= upto and decode_primary(unpack_lock(lock.packed).primary).tag in mine
 
             janitor.settle(has_primary_here)
+            # A failover must not bring back a lock that is judged by what goes now.
+            tags = [tag for handle in self._catalog.refresh().values() for tag in handle.tags]
+            self._store.call_durably(*[self._store.script("raise_safe_point", [tag], 0) for tag in tags])
 
     def _dropping(self, entry: Entry) -> Iterator[str]:
         definition, plan = entry.definition, entry.pending or {}

@@ -34,7 +34,10 @@ _PAUSE: Final = 0.02
 
 
 class Active(NamedTuple):
-    """The chain that was activated last, by its digest, and those that still run beside it."""
+    """The chain that was activated last, by its digest, and those that still run beside it.
+
+    While another chain is being activated, the digest is empty.
+    """
 
     digest: str
     beside: frozenset[str]
@@ -45,7 +48,7 @@ class Active(NamedTuple):
 
 
 def active(client: Client) -> Active:
-    """The active chain; its digest is empty where none ever was."""
+    """The active chain; its digest is empty where none ever was, or while another chain is being activated."""
     store = client.store
     digest, beside = store.one((b"HMGET", store.keyspace.chain, b"digest", b"beside"))
     others = (beside or b"").decode().split(",")
@@ -68,22 +71,43 @@ def activate(
         ConfigurationError: workers of another chain are alive, and this is no rolling start.
     """
     while True:
-        with suppress(_Overtaken), _one_at_a_time(db) as keep:
-            return _activate(db, observed, digest, keep, rolling=rolling)
+        with suppress(_Overtaken), _one_at_a_time(db) as renew:
+            return _activate(db, observed, _Turn(db.timestamp(), renew), digest, rolling=rolling)
 
 
 class _Overtaken(Exception):
     """Another activation has begun, since this one took too long: it has to look at the workers again."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """An activation under way.
+
+    ``number`` grows from one to the next. The chain's record and the tablets refuse an earlier activation
+    once they know of a later one, however late its request arrives. ``renew`` only keeps others waiting.
+    """
+
+    number: int
+    renew: Callable[[], None]
+
+    def record(self, db: Database, **fields: str) -> None:
+        """Write fields of the chain's record, durably. Raises _Overtaken."""
+        store = db.store
+        pairs = [text for pair in fields.items() for text in pair]
+        command = store.script("record_chain", [store.keyspace.chain], self.number, *pairs)
+        if store.call_durably(command) == [b"overtaken"]:
+            raise _Overtaken
+
+
 def _activate(
     db: Database,
     observed: Mapping[tuple[str, str], Sequence[str]],
+    turn: _Turn,
     digest: str,
-    keep: Callable[[], None],
     *,
     rolling: bool,
 ) -> None:
+    turn.record(db)  # from here on an earlier activation changes nothing that is read now
     strangers = [worker for worker in live_workers(db) if worker.digest != digest]
     others = sorted({worker.digest for worker in strangers})
     if others and not rolling:
@@ -94,25 +118,23 @@ def _activate(
     names = {name for observers in observed.values() for name in observers}
     known = db.active_observers()
     retired = [] if others else sorted(known - names)
-    store, chain = db.store, db.store.keyspace.chain
+    # A worker that does not answer may come back when this activation has broken off. It may go on only if
+    # its chain lost nothing: it runs beside, or it is this one and was active before.
+    before = active(db.client)
+    allowed = {*others, digest} if before.allows(digest) else others
+    still = digest if before.digest == digest else ""
     # Write the record first, then list the tables. A creation writes its entry first and then reads the
     # record: so it reads this one, or its table is in the list.
-    everything = _merged(db.client.observed_columns() if others else {}, observed)
-    store.call_durably((b"HSET", chain, b"observed", json.dumps(everything, sort_keys=True)))
+    everything = json.dumps(_merged(db.client.observed_columns() if others else {}, observed), sort_keys=True)
+    turn.record(db, observed=everything, digest=still, beside=",".join(sorted(allowed)))
     how = "add" if others else "replace"
-    while changed := _tell_tablets(db, observed, how, retired, keep):
+    while changed := _tell_tablets(db, observed, how, retired, turn):
         # A table was changed meanwhile, or a failover has lost a part of a change.
         for name, version in changed:
             Evolution(db.client).carry_on(name, version)
     # This goes last: an activation that breaks off is repeated by the next worker.
-    record = {
-        "digest": digest,
-        "observers": ",".join(sorted(names | known if others else names)),
-        "beside": ",".join(others),
-    }
-    fields = [text for pair in record.items() for text in pair]
-    keep()
-    store.one((b"HSET", chain, *fields))
+    observers = ",".join(sorted(names | known if others else names))
+    turn.record(db, digest=digest, observers=observers, beside=",".join(others))
 
 
 def _merged(
@@ -135,12 +157,12 @@ def _tell_tablets(
     observed: Mapping[tuple[str, str], Sequence[str]],
     how: str,
     retired: Sequence[str],
-    keep: Callable[[], None],
+    turn: _Turn,
 ) -> set[tuple[str, bytes]]:
     """Register observers in the tablets of all tables.
 
     Returns the tables of which a tablet refused, since its version is another one; each with the version that
-    the catalog has.
+    the catalog has. Raises _Overtaken.
     """
     store = db.store
     asked: list[tuple[str, bytes]] = []
@@ -151,13 +173,15 @@ def _tell_tablets(
         for (table, column), observers in sorted(observed.items()):
             if table == handle.name:
                 pairs += (handle.encode(column), ",".join(observers))
-        arguments = (how, handle.version, len(retired), *retired, *pairs)
+        arguments = (how, handle.version, turn.number, len(retired), *retired, *pairs)
         commands += [store.script("observe", [tag], *arguments) for tag in handle.tags]
         asked += [(handle.name, handle.version)] * len(handle.tags)
     # To wait for changes of tables may have taken longer than others wait for this activation.
-    keep()
+    turn.renew()
     # Durably, as the record: if a failover took it back, later writes would have no marks.
     replies = store.call_durably(*commands)
+    if b"overtaken" in replies:
+        raise _Overtaken
     return {table for table, reply in zip(asked, replies, strict=True) if reply == b"changed"}
 
 
@@ -175,8 +199,8 @@ def _one_at_a_time(db: Database) -> Iterator[Callable[[], None]]:
     Yields a function that renews the lock, and raises _Overtaken if it has expired: then another activation
     may hold it.
 
-    Without the lock, an activation that saw no worker of another chain could replace the observers that a
-    rolling start adds at the same moment. They would be active, and no write would leave a mark for them.
+    The lock saves work: without it two activations would overtake each other again and again. What keeps a
+    late one from taking back what a later one has registered is its number (`_Turn`).
     """
     store, key, mine = db.store, db.store.keyspace.activating, uuid.uuid4().hex.encode()
     milliseconds = int(_LONGEST * 1000)
@@ -184,13 +208,13 @@ def _one_at_a_time(db: Database) -> Iterator[Callable[[], None]]:
     while store.call((b"SET", key, mine, b"NX", b"PX", milliseconds), (b"GET", key))[1] != mine:
         store.sleep(_PAUSE)
 
-    def keep() -> None:
+    def renew() -> None:
         if store.one((b"GET", key)) != mine:
             raise _Overtaken
         store.one((b"SET", key, mine, b"PX", milliseconds))
 
     try:
-        yield keep
+        yield renew
     finally:
         if store.one((b"GET", key)) == mine:
             store.one((b"DEL", key))
@@ -247,14 +271,14 @@ def living(registered: Sequence[bytes], alive: Sequence[int]) -> list[LiveWorker
 
 def _live_worker(name: bytes, packed: bytes) -> LiveWorker:
     record = json.loads(packed)
-    observers = record["observers"]
+    observers = record.get("observers")
     return LiveWorker(
         owner=_owner_of(name).decode(),
         digest=record["digest"],
         where=record["where"],
         since=record["since"],
         name=name.decode(),
-        until_idle=record["until_idle"],
+        until_idle=record.get("until_idle", False),
         observers=None if observers is None else tuple(observers),
     )
 

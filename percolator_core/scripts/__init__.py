@@ -36,6 +36,7 @@ NAMES: Final = (
     "quarantine",
     "raise_safe_point",
     "read",
+    "record_chain",
     "recover_oracle",
     "refresh",
     "renew",

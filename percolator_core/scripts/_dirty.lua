@@ -18,7 +18,7 @@ local function read_meta(tag)
       meta.version = fields[i + 1]
     elseif fields[i] == 'safe' then
       meta.safe = tonumber(fields[i + 1])
-    elseif fields[i] ~= 'gone' then
+    elseif string.sub(fields[i], 1, 1) == 'o' then
       meta.observers[string.sub(fields[i], 2)] = fields[i + 1]
     end
   end

@@ -3,19 +3,25 @@
 -- run another chain.
 --   uses    clock, layout, dirty
 --   KEYS    tag
---   ARGV    "replace" or "add", version of the table, number of retired observers, retired observers …, then pairs:
---           column, observers joined by commas
---   reply   "observed" | "changed": the table is no longer what the caller takes it for
+--   ARGV    "replace" or "add", version of the table, number of the activation (0: a change of the table goes on),
+--           number of retired observers, retired observers …, then pairs: column, observers joined by commas
+--   reply   "observed" | "changed": the table is no longer what the caller takes it for | "overtaken": a later
+--           activation has been here
 
-local tag, replace, retired = KEYS[1], ARGV[1] == 'replace', tonumber(ARGV[3])
+local tag, replace, activation, retired = KEYS[1], ARGV[1] == 'replace', tonumber(ARGV[3]), tonumber(ARGV[4])
 -- A column of a table that was dropped and made again may stand there under another name; and a tablet that is gone must
 -- not come back.
 if (redis.call('HGET', tag .. 'meta', 'version') or '') ~= ARGV[2] then return 'changed' end
+-- A request that stood still, or is sent again, while another chain became the active one must not take that back.
+if activation > 0 then
+  if tonumber(redis.call('HGET', tag .. 'meta', 'activation') or '0') > activation then return 'overtaken' end
+  redis.call('HSET', tag .. 'meta', 'activation', ARGV[3])
+end
 local watching, gone, before = {}, {}, {}
-for i = retired + 5, #ARGV, 2 do
+for i = retired + 6, #ARGV, 2 do
   for observer in string.gmatch(ARGV[i], '[^,]+') do watching[observer] = true end
 end
-for i = 4, retired + 3 do gone[ARGV[i]] = true end
+for i = 5, retired + 4 do gone[ARGV[i]] = true end
 local fields = redis.call('HGETALL', tag .. 'meta')
 for i = 1, #fields, 2 do
   if string.sub(fields[i], 1, 1) == 'o' then
@@ -32,7 +38,7 @@ end
 for observer in pairs(gone) do
   redis.call('UNLINK', tag .. 'dirty:' .. observer, tag .. 'tries:' .. observer, tag .. 'failed:' .. observer)
 end
-for i = retired + 4, #ARGV, 2 do
+for i = retired + 5, #ARGV, 2 do
   local field, observers = 'o' .. ARGV[i], ARGV[i + 1]
   for observer in string.gmatch(before[field] or '', '[^,]+') do
     if not is_among(observers, observer) then observers = observers .. ',' .. observer end

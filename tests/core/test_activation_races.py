@@ -76,9 +76,9 @@ class Client(Stepped):
             if operation.names == (name,) and role in command:
                 self.done = self.done or (isinstance(reply, list) and reply[0] == b"committed")
         # What an activation writes last; of two, the second one counts.
-        self.done = self.done or (
-            command[0] == b"HSET" and command[2:4] in {("digest", CHAIN), ("digest", ROLLED)}
-        )
+        pairs = zip(command, command[1:], strict=False)
+        is_last = any(pair in {("digest", CHAIN), ("digest", ROLLED)} for pair in pairs)
+        self.done = self.done or (is_last and reply == b"recorded")
 
 
 # Programs.

@@ -155,7 +155,7 @@ def test_a_commit_calls_the_workers_of_a_tablet_once_for_each_observer(db: Datab
     tags = [handle.tag(row) for row in (X, Y)]
     observed = ("a", "look,other", "b", "other,look")
     for tag in tags:
-        db.store.one(db.store.script("observe", [tag], "replace", handle.version, 0, *observed))
+        db.store.one(db.store.script("observe", [tag], "replace", handle.version, 0, 0, *observed))
 
     def published() -> int:
         (line,) = [

@@ -210,6 +210,32 @@ def test_collected_traces_leave_a_repeated_commit_undetermined(
         t.commit()
 
 
+@pytest.mark.parametrize("made_again", [False, True])
+def test_a_drop_leaves_a_repeated_commit_undetermined(
+    connect: Connect, db: Database, made_again: bool
+) -> None:
+    """The commit happened, its reply was lost, and its primary's table was dropped before the repetition."""
+    client = connect()
+    client.client.one_call_a_tablet = True
+    faults = Faults(client)
+    db.create_table("other")
+    db.create_table("primary")
+
+    def drop() -> None:
+        db.drop_table("primary")
+        if made_again:
+            db.create_table("primary")
+
+    t = client.begin()
+    t.set("primary", X, "v", b"new")
+    t.set("other", X, "v", b"new")
+    faults.script("commit", "lose reply")
+    faults.script("commit", drop)
+    with pytest.raises(CommitUndetermined):
+        t.commit()
+    assert db.snapshot().get("other", X, "v") == b"new"
+
+
 def test_the_commit_timestamp_comes_after_the_last_prewrite(
     connect: Connect, writer: Database, db: Database
 ) -> None:

@@ -130,7 +130,7 @@ class Machine(RuleBasedStateMachine):
         store, handle = self.clients[0].store, self.clients[0].catalog.table(TABLE)
         for tag in handle.tags:
             watched = (PING, OBSERVER, self.columns[0], OBSERVER)
-            store.one(store.script("observe", [tag], "replace", handle.version, 0, *watched))
+            store.one(store.script("observe", [tag], "replace", handle.version, 0, 0, *watched))
         store.one((b"HSET", store.keyspace.chain, b"observers", OBSERVER))
 
     # Beginning.

@@ -270,6 +270,26 @@ def test_garbage_is_collected_when_replicas_have_what_it_is_judged_by(group: Gro
     assert {len(db.history("t", row, "v")) for row in (X, Y, Z)} == {1}
 
 
+def test_a_table_is_dropped_when_replicas_have_what_it_judges(group: Group, connect: Connect) -> None:
+    """Else a failover could bring a lock back whose primary lay in the table."""
+    db = connect("replicas=1,timeout=0.3")
+    db.create_table("t")
+    write_all(db, b"new")
+    rows = [(b"ZCARD", tag + b"rows") for tag in db.catalog.table("t").tags]
+    before = db.store.call(*rows)
+    faults = Faults(db)
+    faults.plan.append((b"locks", lambda: group.signal(signal.SIGSTOP)))  # as locks are looked for
+    try:
+        with pytest.raises(StoreUnavailable, match="only 0 of 1 replicas"):
+            db.drop_table("t")
+        assert faults.plan == []
+        assert db.store.call(*rows) == before
+    finally:
+        group.signal(signal.SIGCONT)
+    db.drop_table("t")
+    assert db.tables() == []
+
+
 def test_an_embedded_server_that_starts_again_still_writes_before_it_answers(tmp_path: Any) -> None:
     with percolator.connect(f"embedded:{tmp_path}", durability="fsync") as db:
         server = db.store.embedded

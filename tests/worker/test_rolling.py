@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ from percolator_core import ConfigurationError, Worker
 from percolator_core.notifications import activation
 from percolator_core.notifications.activation import Registration, activate, active, live_workers
 from tests.chains import Seen, chain_of, dirty_of, put, running, watch
-from tests.core.servers import until
+from tests.core.servers import Faults, die, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,3 +193,76 @@ def test_an_activation_that_took_too_long_looks_again(
     assert active(slow_db.client) == (quick.digest, frozenset())
     put(slow_db, "a", b"1")
     assert dirty_of(slow_db, quick).backlog() == {"quick": 1}
+
+
+@pytest.mark.parametrize("how", ["is late", "is lost and sent again"])
+@pytest.mark.parametrize(
+    ("script", "before"), [("record_chain", 0), ("record_chain", 1), ("observe", 0), ("record_chain", 2)]
+)
+def test_a_late_request_of_an_activation_takes_nothing_back(
+    connect: Connect, script: str, before: int, how: str
+) -> None:
+    """Its process was suspended, or its connection broke, and another chain was activated meanwhile."""
+    slow_db, quick_db = connect(), connect()
+    slow, quick = chain_of(watch("slow", Seen(), "docs.text")), chain_of(watch("quick", Seen(), "docs.text"))
+    slow.create_tables(slow_db)
+    faults = Faults(slow_db)
+
+    def overtake() -> str | None:
+        quick_db.store.one((b"DEL", quick_db.store.keyspace.activating))  # as if it had expired
+        Registration(quick_db, quick.digest, "there")
+        quick.create_tables(quick_db)
+        return None if how == "is late" else "lose request"
+
+    faults.script(script, lambda: None, before)
+    faults.script(script, overtake)
+    with pytest.raises(ConfigurationError, match="another set of observers is running"):
+        slow.create_tables(slow_db)
+    assert faults.plan == []
+    assert active(quick_db.client) == (quick.digest, frozenset())
+    assert quick_db.client.observed_columns() == {"docs": {"text": ["quick"]}}
+    put(quick_db, "a", b"1")
+    assert dirty_of(quick_db, quick).backlog() == {"quick": 1}
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_a_worker_that_was_taken_for_dead_meets_half_an_activation(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    """It goes on only if writers leave marks for it."""
+    monkeypatch.setattr("percolator_core.worker.shift.LEASE", 0.2)
+    db, other_db = connect(), connect()
+    seen = Seen()
+    chain, other = chain_of(watch("it", seen, "docs.text")), chain_of(watch("other", Seen(), "docs.text"))
+    faults = Faults(other_db)
+
+    class Killed(BaseException):
+        """The process of the activation ends."""
+
+    def be_killed() -> None:
+        raise Killed
+
+    def half_an_activation() -> None:
+        die(db)  # its token has run out, as if it were suspended
+        faults.script("record_chain", lambda: None, 2)
+        faults.script("record_chain", be_killed)
+        with pytest.raises(Killed):
+            (chain if same else other).create_tables(other_db)
+
+    if same:
+        with running(db, chain):
+            half_an_activation()
+            put(other_db, "a", b"1")
+            until(lambda: seen.rows == [b"a"])
+    else:
+        worker = Worker(db, chain)
+        with ThreadPoolExecutor(1) as pool:
+            working = pool.submit(worker.run)
+            until(lambda: active(other_db.client).allows(chain.digest))
+            half_an_activation()
+            try:
+                until(working.done)
+            finally:
+                worker.stop()
+            with pytest.raises(ConfigurationError, match="another set of observers was activated"):
+                working.result()
