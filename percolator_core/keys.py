@@ -11,7 +11,8 @@ a row key follows as it is, at the end of its key, where it cannot be mistaken f
     {ns:table:7}v:<row>      zset   older versions
     {ns:table:7}rows         zset   the row index, in key order
     {ns:table:7}locks        zset   locks by wall time
-    {ns:table:7}meta         hash   safe -> the safe point; o<column> -> its observers; version -> its table's
+    {ns:table:7}meta         hash   safe -> the safe point; o<column> -> its observers; version -> its table's;
+                                    gone -> version of the drop; activation -> number of the newest that was here
     {ns:table:7}dirty:<obs>  zset   cells to be observed, by the earliest time they may be claimed
     {ns:table:7}tries:<obs>  hash   cell -> failed attempts
     {ns:table:7}failed:<obs> hash   cell -> quarantine record
@@ -25,7 +26,8 @@ a row key follows as it is, at the end of its key, where it cannot be mistaken f
                                     0xFF -> how often it was changed, where versions come from
     {ns}chain                hash   digest, observers: of the chain that was activated last; beside -> digests
                                     of those whose workers still run; observed -> the observers of each
-                                    column by table, as JSON, which a new table's tablets are given
+                                    column by table, as JSON, which a new table's tablets are given;
+                                    activation -> number of the newest one that has begun
     {ns}activating           string who activates a chain just now; it expires
     {ns}workers              hash   worker -> its chain's digest, where and since when, as JSON
     {ns}counts               hash   ran:<obs>, failed:<obs>, ... -> how many runs, of all workers so far
