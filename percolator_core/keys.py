@@ -11,8 +11,8 @@ a row key follows as it is, at the end of its key, where it cannot be mistaken f
     {ns:table:7}v:<row>      zset   older versions
     {ns:table:7}rows         zset   the row index, in key order
     {ns:table:7}locks        zset   locks by wall time
-    {ns:table:7}meta         hash   safe -> the safe point; o<column> -> its observers; version -> its table's;
-                                    gone -> version of the drop; activation -> number of the newest that was here
+    {ns:table:7}meta         hash   safe -> the safe point; o<column> -> its observers; version -> its table's
+                                    or gone -> the drop's; activation -> number of the newest
     {ns:table:7}dirty:<obs>  zset   cells to be observed, by the earliest time they may be claimed
     {ns:table:7}tries:<obs>  hash   cell -> failed attempts
     {ns:table:7}failed:<obs> hash   cell -> quarantine record
