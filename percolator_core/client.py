@@ -113,7 +113,7 @@ class Client:
         signal handler. If two callers make a token at once, the first one is kept.
         """
         owner = f"{process.pid:x}.{uuid.uuid4().hex[:12]}".encode()
-        self._renew(owner)
+        self._set_token(owner)
         stop = threading.Event()
         renewer = threading.Thread(
             target=self._keep_alive, args=(owner, stop), name="percolator-liveness", daemon=True
@@ -130,17 +130,29 @@ class Client:
         self.store.defer((b"DEL", self.token_of(owner)))
 
     def _renew(self, owner: bytes) -> None:
-        """Renew the token, and move the oracle's mark along."""
+        """Renew the token, or make it again where it was lost, and move the oracle's mark along.
+
+        A renewal that comes to the server after the token was taken away makes no new one.
+        """
+        if self._set_token(owner, b"XX"):
+            return
+        life = self._lives.get(process.pid)
+        if life is not None and life.owner == owner:  # we are not closed: a failover or a pause lost it
+            self._set_token(owner)
+
+    def _set_token(self, owner: bytes, *only: bytes) -> bool:
+        """Set the token, unless ``only`` forbids it, and move the oracle's mark along; whether it was set."""
         # Apart: else each task of this thread that comes here meanwhile would make a token, too.
         apart = self.store.call_apart
-        token = (b"SET", self.token_of(owner), b"", b"PX", int(TOKEN_LIFE * 1000))
+        token: Command = (b"SET", self.token_of(owner), b"", b"PX", int(TOKEN_LIFE * 1000), *only)
         if self.store.clustered:
             # The token must not wait for the oracle, whose server may be another one, and away.
-            apart(token)
+            (stands,) = apart(token)
             ((newest, _),) = apart(self.oracle.keep_ahead())
         else:
-            _, (newest, _) = apart(token, self.oracle.keep_ahead())
+            stands, (newest, _) = apart(token, self.oracle.keep_ahead())
         self.oracle.seen = max(self.oracle.seen, newest)
+        return stands is not None
 
     def _keep_alive(self, owner: bytes, stop: threading.Event) -> None:
         due = time.monotonic()

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -27,6 +28,7 @@ from percolator_core.spark.session import cancel, running_context
 from percolator_core.spark.sources import Source
 from percolator_core.spark.splits import Split
 from percolator_core.spark.typedloading import check_prefix, remove_missing
+from percolator_core.spark.wanted import Attempts
 from percolator_core.store.url import absolute
 
 if TYPE_CHECKING:
@@ -170,7 +172,7 @@ def load(
             check_prefix(handle.definition, delete_missing)
         with running_context(context, master) as spark:
             job = _Job(
-                db,
+                Attempts(db, table),
                 spark,
                 source,
                 Aside.for_load(aside, table),
@@ -182,7 +184,7 @@ def load(
                 LoadTask(
                     place,
                     namespace,
-                    db.client.owner(),
+                    job.attempts.driver,
                     table,
                     source.reader(),
                     job.aside,
@@ -209,7 +211,7 @@ class _Job:
 
     def __init__(
         self,
-        db: Database,
+        attempts: Attempts,
         spark: SparkContext,
         source: Source,
         aside: Aside,
@@ -218,7 +220,7 @@ class _Job:
         progress: Callable[[LoadProgress], object] | None,
         start_seconds: float,
     ) -> None:
-        self._db = db
+        self.attempts = attempts
         self.spark = spark
         self.source = source
         self.aside = aside
@@ -250,6 +252,7 @@ class _Job:
             if not self.stopped:
                 raise plain_error(error) from None
         finally:
+            self.attempts.end()
             self._load_seconds = time.monotonic() - started
             self._aside_file = self.aside.join()
         self.stopped = self.stopped or self._too_many()
@@ -326,12 +329,13 @@ class _Job:
             return job.result()
 
     def _withdraw(self, job: Future[list[TaskResult]]) -> None:
-        """Takes the driver's liveness token away, so that each task ends behind its batch, and cancels them.
+        """Tells the tasks that they are not wanted any more, and cancels them.
 
         Spark alone may leave Python at work that it has cancelled.
         """
         try:
-            self._db.close()
+            with suppress(PercolatorError):  # without the store they cannot ask, so they do not commit
+                self.attempts.withdraw()
         finally:
             cancel(self.spark, self.group, job)
 

@@ -9,20 +9,20 @@ one (`percolator_core.spark.typedloading`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from percolator_core.client import TOKEN_LIFE
 from percolator_core.concurrency import Concurrency
 from percolator_core.database import Database, connect
-from percolator_core.errors import PercolatorError, UnknownColumn
+from percolator_core.errors import UnknownColumn
 from percolator_core.spark.aside import Aside
 from percolator_core.spark.records import BadRecord, Record
 from percolator_core.spark.repeatable import run
 from percolator_core.spark.splits import Split, SplitReader
 from percolator_core.spark.typedloading import groups, merge_group
+from percolator_core.spark.wanted import Wanted
 from percolator_core.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ class TaskResult:
 class LoadTask:
     """Loads the splits of one task; travels to the executors.
 
-    ``owner`` is the driver in the store, by whose liveness token the task sees that it is wanted: Spark tells
-    a Python process nothing of it.
+    ``owner`` is the driver in the store, where the task sees whether it is wanted.
     """
 
     url: str = field(repr=False)
@@ -74,10 +73,10 @@ class LoadTask:
         keys: list[bytes] = []
         columns: set[str] = set()
         complete = True
+        wanted = Wanted(db, self.table, self.owner)
         with self.aside.part(number) as aside, db.concurrency(self.width) as executor:
             for batch in batches(item for split in splits for item in self.reader.read(split)):
-                self._must_be_wanted(db)
-                for outcome in self._merged(db, executor, batch):
+                for outcome in self._merged(db, executor, batch, wanted.check):
                     if isinstance(outcome, BadRecord):
                         batch.bad.append(outcome)
                     else:
@@ -96,22 +95,17 @@ class LoadTask:
         self.counts.add(counts)
         return TaskResult(keys, frozenset(columns), complete)
 
-    def _must_be_wanted(self, db: Database) -> None:
-        token = db.client.liveness(self.owner)
-        if not db.store.one(token):
-            # A failover may have lost it; then the driver makes it again.
-            db.store.sleep(TOKEN_LIFE / 2)
-            if not db.store.one(token):
-                raise PercolatorError("the load has ended, or its driver is gone: run it again")
-
-    def _merged(self, db: Database, executor: Concurrency, batch: Batch) -> Iterator[str | BadRecord]:
+    def _merged(
+        self, db: Database, executor: Concurrency, batch: Batch, check: Callable[[], None]
+    ) -> Iterator[str | BadRecord]:
         """What became of each record."""
         records = list(batch.records.values())
         typed = self.reader.options.typed
         if typed is None:
-            yield from executor.map(partial(merge, db, self.table), records)
+            yield from executor.map(partial(merge, db, self.table, check=check), records)
             return
-        for outcomes in executor.map(partial(merge_group, db, typed), groups(typed, records)):
+        merge_all = partial(merge_group, db, typed, check=check)
+        for outcomes in executor.map(merge_all, groups(typed, records)):
             yield from outcomes
 
 
@@ -155,8 +149,13 @@ def batches(items: Iterable[Record | BadRecord]) -> Iterator[Batch]:
         yield batch
 
 
-def merge(db: Database, table: str, record: Record) -> str | BadRecord:
-    """Runs the loader transaction of a record: ``new``, ``changed``, ``unchanged``, or why it cannot be."""
+def merge(
+    db: Database, table: str, record: Record, check: Callable[[], object] | None = None
+) -> str | BadRecord:
+    """Runs the loader transaction of a record: ``new``, ``changed``, ``unchanged``, or why it cannot be.
+
+    ``check`` is as of `percolator_core.spark.repeatable.run`.
+    """
 
     def transaction(t: Transaction) -> str:
         stored = t.get_row(table, record.key, record.cells)
@@ -172,7 +171,7 @@ def merge(db: Database, table: str, record: Record) -> str | BadRecord:
         return outcome
 
     try:
-        return run(db, transaction)
+        return run(db, transaction, check)
     except (UnknownColumn, ValueError) as error:
         return BadRecord(record.origin, str(error), key=record.key)
 

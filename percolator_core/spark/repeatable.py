@@ -17,14 +17,26 @@ _ATTEMPTS: Final = 30
 _UNDETERMINED: Final = 5
 
 
-def run(db: Database, transaction: Callable[[Transaction], T]) -> T:
-    """As `Database.run`, and again when the outcome is unknown."""
+def run(
+    db: Database, transaction: Callable[[Transaction], T], check: Callable[[], object] | None = None
+) -> T:
+    """As `Database.run`, and again when the outcome is unknown.
+
+    ``check`` is called before each commit, and raises where there must be none.
+    """
+
+    def checked(t: Transaction) -> T:
+        result = transaction(t)
+        if check is not None:
+            check()
+        return result
+
     for _ in range(_UNDETERMINED):
         try:
-            return db.run(transaction, _ATTEMPTS)
+            return db.run(checked, _ATTEMPTS)
         except CommitUndetermined:
             continue
-    return db.run(transaction, _ATTEMPTS)
+    return db.run(checked, _ATTEMPTS)
 
 
 def in_groups(definition: TableDefinition, rows: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:

@@ -6,7 +6,7 @@ others alone: nothing was written of it when it is found out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 
@@ -32,18 +32,25 @@ def groups(typed: TypedRecords, records: Sequence[Record]) -> Iterator[list[Reco
     return in_groups(typed.definition, records, attrgetter("size"))
 
 
-def merge_group(db: Database, typed: TypedRecords, group: Sequence[Record]) -> list[str | BadRecord]:
+def merge_group(
+    db: Database,
+    typed: TypedRecords,
+    group: Sequence[Record],
+    check: Callable[[], object] | None = None,
+) -> list[str | BadRecord]:
     """Runs the transaction of some records: of each ``new``, ``changed``, ``unchanged``, or why it cannot be.
+
+    ``check`` is as of `percolator_core.spark.repeatable.run`.
 
     Raises ConfigurationError if the table is no longer what it was when the load began.
     """
     try:
-        return run(db, partial(_merge, typed, group))
+        return run(db, partial(_merge, typed, group), check)
     except TransactionConflict:
         if len(group) == 1:
             raise
         # Among many rows there may be one at any time that somebody else writes.
-        return [outcome for record in group for outcome in merge_group(db, typed, [record])]
+        return [outcome for record in group for outcome in merge_group(db, typed, [record], check)]
 
 
 def _merge(typed: TypedRecords, group: Sequence[Record], t: Transaction) -> list[str | BadRecord]:

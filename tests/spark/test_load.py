@@ -8,7 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from percolator_core import Database, UnknownTable
+from percolator_core import Database, UnknownTable, connect
 from percolator_core.errors import PercolatorError, StoreUnavailable
 from percolator_core.spark import LoadProgress, TooManyBadRecords, open_source
 from percolator_core.spark.aside import Aside
 from percolator_core.spark.loader import plain_error
-from percolator_core.spark.loading import BATCH_ROWS, LoadTask
+from percolator_core.spark.loading import LoadTask
+from percolator_core.spark.wanted import FRESH, Attempts, Wanted
 from tests.spark.gate import eventually, held
 
 if TYPE_CHECKING:
@@ -254,32 +259,94 @@ def test_an_interrupted_load_stops_its_tasks(loading: Loading, tmp_path: Path) -
         with pytest.raises(KeyboardInterrupt):
             loading(open_source(path, key="id"))
         interrupter.join()
+    before = len(loading.rows())
+    assert before < count
     # Spark's lists are kept by a thread that hears of each end later; and it looks for tasks that are to be
     # killed every two seconds.
     eventually(lambda: not loading.context.statusTracker().getActiveJobsIds())
     eventually(lambda: not any(one.numRunningTasks() for one in executors(loading)))
-    before = len(loading.rows())
-    assert before < count
     report = loading(open_source(path, key="id"))
-    # A task may have been in the midst of a batch.
-    assert before <= report.unchanged <= before + 2 * BATCH_ROWS
-    assert report.new + report.unchanged == count
+    assert (report.unchanged, report.new) == (before, count - before)
 
 
 def test_a_task_whose_driver_is_gone_writes_nothing(
     loading: Loading, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark may leave Python at work in a task that it has cancelled; the driver's token ends it."""
-    monkeypatch.setattr("percolator_core.spark.loading.TOKEN_LIFE", 0.01)
-    path = json_lines(tmp_path / "in.jsonl", [{"id": "a", "v": "x"}])
-    source = open_source(path, key="id").into(loading.db.catalog.table("documents"))
-    aside = Aside.for_load(loading.aside, "documents")
-    counts: Any = Counter[str]()
-    place = loading.url, loading.db.namespace, b"the driver", "documents"
-    task = LoadTask(*place, source.reader(), aside, counts, None, 1, False)
+    monkeypatch.setattr("percolator_core.spark.wanted.TOKEN_LIFE", 0.01)
+    task = one_task(loading, json_lines(tmp_path / "in.jsonl", [{"id": "a", "v": "x"}]), b"the driver")
     with pytest.raises(PercolatorError, match="its driver is gone"):
-        list(task(0, source.tasks(1)))
+        task()
     assert loading.rows() == {}
+
+
+def one_task(loading: Loading, path: Path, driver: bytes) -> Callable[[], object]:
+    """What Spark calls for a load of one task, without Spark; one transaction at a time."""
+    source = open_source(path, key="id").into(loading.db.catalog.table("documents"))
+    counts: Any = Counter[str]()
+    place = loading.url, loading.db.namespace, driver, "documents"
+    aside = Aside.for_load(loading.aside, "documents")
+    task = LoadTask(*place, source.reader(), aside, counts, None, 1, False)
+    return lambda: list(task(0, source.tasks(1)))
+
+
+@contextmanager
+def driven(loading: Loading) -> Iterator[Attempts]:
+    """The driver's half of a load."""
+    with connect(loading.url, loading.db.namespace) as db:
+        yield Attempts(db, "documents")
+
+
+def test_a_task_in_the_midst_of_a_batch_stops_with_its_load(loading: Loading, tmp_path: Path) -> None:
+    """No record of the batch is written once the load has ended, not even the one that waits for a lock."""
+    path = json_lines(tmp_path / "in.jsonl", [{"id": number, "v": "x"} for number in range(100, 400)])
+    with driven(loading) as attempts, ThreadPoolExecutor(1) as pool:
+        task = one_task(loading, path, attempts.driver)
+        with held(loading.url, loading.db.namespace, "documents", "200", "v"):
+            running = pool.submit(task)
+            eventually(lambda: loading.db.snapshot().get("documents", "199", "v"))
+            time.sleep(2 * FRESH)
+            attempts.withdraw()
+        with pytest.raises(PercolatorError, match="the load has ended"):
+            running.result()
+    assert len(loading.rows()) == 100
+
+
+def test_a_load_ends_behind_its_tasks(loading: Loading) -> None:
+    """Also one that Spark knows nothing of any more; but a task of another load is not waited for."""
+    place = loading.url, loading.db.namespace
+    with driven(loading) as other, driven(loading) as attempts, connect(*place) as elsewhere:
+        goes_on = Wanted(elsewhere, "documents", other.driver)
+        with ThreadPoolExecutor(1) as pool:
+            with connect(*place) as at_work:
+                wanted = Wanted(at_work, "documents", attempts.driver)
+                wanted.check()
+                ending = pool.submit(attempts.end)
+                time.sleep(2 * FRESH)
+                assert not ending.done()
+                with pytest.raises(PercolatorError, match="the load has ended"):
+                    wanted.check()
+            ending.result(10)
+        goes_on.check()
+
+
+def test_a_load_does_not_wait_for_ever(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A task that lives on has no commit under way after a while: it waits for its input, or a lock."""
+    monkeypatch.setattr("percolator_core.spark.wanted.TOKEN_LIFE", 1.5)
+    with driven(loading) as attempts, connect(loading.url, loading.db.namespace) as at_work:
+        Wanted(at_work, "documents", attempts.driver)
+        attempts.end()
+    assert "waiting until tasks of the load have ended" in capsys.readouterr().err
+
+
+def test_what_killed_tasks_and_drivers_leave_is_cleared_away(loading: Loading) -> None:
+    store = loading.db.store
+    store.one((b"HSET", store.keyspace.tag("documents", 0) + b"attempts", b"a task", b"its driver"))
+    with driven(loading) as attempts:
+        attempts.end()
+    assert store.one((b"HGETALL", store.keyspace.tag("documents", 0) + b"attempts")) == []
 
 
 def executors(loading: Loading) -> list[Any]:

@@ -18,6 +18,7 @@ import pytest
 from pydantic import Field
 
 from percolator_core import ConfigurationError, Database, Hash, Indexed, PrimaryKey, Table, Unique, connect
+from percolator_core.errors import PercolatorError
 from percolator_core.schema.types import column_type
 from percolator_core.spark import open_source
 from percolator_core.spark.records import BadRecord, Origin, Record
@@ -333,6 +334,20 @@ def test_a_table_that_was_changed_meanwhile_is_not_written(typed: Loading) -> No
     typed.db.drop_column("documents", "weight")
     with pytest.raises(ConfigurationError, match="was changed since the load began: load again"):
         merge_group(typed.db, records, [record])
+
+
+def test_a_group_is_not_committed_when_the_load_has_ended(typed: Loading) -> None:
+    handle = typed.db.catalog.table("documents")
+    records = TypedRecords(handle.definition, handle.version, "json")
+    fields = {"shop": "a", "name": "n", "price": 1}
+    group = [records.build(ORIGIN, fields | {"number": number}) for number in (1, 2)]
+
+    def refuse() -> None:
+        raise PercolatorError("over")
+
+    with pytest.raises(PercolatorError, match="over"):
+        merge_group(typed.db, records, [one for one in group if isinstance(one, Record)], refuse)
+    assert items(typed.db) == []
 
 
 def test_of_two_rows_with_one_unique_value_the_second_is_refused(typed: Loading) -> None:

@@ -1,0 +1,128 @@
+"""How the driver of a load and its tasks know of each other: through the store.
+
+Spark may leave Python at work in a task that it has cancelled, and tells nobody. So each attempt at a task
+notes itself in the store, and asks whether the load is still wanted: at the end of each transaction, before
+its commit. A driver whose load is over, however it ended, says so in the store and waits for the attempts
+that are noted. What follows then, such as a load of newer files, is not overwritten.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from percolator_core.client import TOKEN_LIFE
+from percolator_core.database import Database
+from percolator_core.errors import PercolatorError
+from percolator_core.log import Log
+from percolator_core.store.packing import Command
+
+FRESH: Final = 0.5
+"""Seconds for which an answer counts. Less than Spark gives Python to end by itself, which is two seconds."""
+
+_LOOK: Final = 0.02
+"""Seconds between two looks whether the attempts have ended."""
+_QUIET: Final = 1.0
+"""Seconds of waiting before it is told."""
+
+_log: Final = Log("percolator.load")
+
+
+def _attempts(db: Database, table: str) -> bytes:
+    """The key of a hash: who attempts a task of a load into the table -> the load's driver."""
+    return db.store.keyspace.tag(table, 0) + b"attempts"
+
+
+def _over(db: Database, driver: bytes) -> bytes:
+    """The key that says that a driver's load is over.
+
+    A liveness token that is missing says less: a failover may have lost it.
+    """
+    return db.client.token_of(driver + b".over")
+
+
+class Wanted:
+    """Whether a load is wanted, for one attempt at one of its tasks."""
+
+    def __init__(self, db: Database, table: str, driver: bytes) -> None:
+        self._db = db
+        self._questions: tuple[Command, ...] = (
+            db.client.liveness(driver),
+            (b"EXISTS", _over(db, driver)),
+        )
+        self._answered = float("-inf")
+        """When we asked, the last time that the answer was yes."""
+        self._asking = False
+        # Before the first question: a driver that has not ended its load by then will find the note.
+        db.store.one((b"HSET", _attempts(db, table), db.client.owner(), driver))
+
+    def check(self) -> None:
+        """Raise PercolatorError unless the load is wanted, or was a moment ago.
+
+        One of all transactions asks anew in good time; meanwhile the last answer does for the others.
+        """
+        if time.monotonic() - self._answered < (FRESH if self._asking else FRESH / 2):
+            return
+        self._asking = True
+        try:
+            if not self._is_wanted():
+                raise PercolatorError("the load has ended, or its driver is gone: run it again")
+        finally:
+            self._asking = False
+
+    def _is_wanted(self) -> bool:
+        asked = time.monotonic()
+        lives, over = self._db.store.call(*self._questions)
+        if not lives and not over:
+            # A failover may have lost the token; then the driver makes it again.
+            self._db.store.sleep(TOKEN_LIFE / 2)
+            asked = time.monotonic()
+            lives, over = self._db.store.call(*self._questions)
+        if lives and not over:
+            self._answered = asked
+            return True
+        return False
+
+
+class Attempts:
+    """All attempts at the tasks of one load, for its driver."""
+
+    def __init__(self, db: Database, table: str) -> None:
+        self.driver = db.client.owner()
+        self._db = db
+        self._key = _attempts(db, table)
+
+    def withdraw(self) -> None:
+        """Say that the load is over; from then on no attempt begins a commit, but for the next moment."""
+        # In this order: who finds neither of both waits for the token.
+        self._db.store.one((b"SET", _over(self._db, self.driver), b"", b"PX", int(2000 * TOKEN_LIFE)))
+        self._db.client.close()
+
+    def end(self) -> None:
+        """Withdraw, and return when no attempt writes any more.
+
+        One that was killed counts until its liveness token runs out. One that lives longer than that has no
+        commit under way: it waits for a lock or for its input, and will ask before it commits.
+        """
+        try:
+            self.withdraw()
+            began, told = time.monotonic(), False
+            while (left := self._left()) and time.monotonic() - began < TOKEN_LIFE:
+                if not told and time.monotonic() - began > _QUIET:
+                    _log.info("waiting until tasks of the load have ended", tasks=left, longest=TOKEN_LIFE)
+                    told = True
+                time.sleep(_LOOK)
+        except PercolatorError as error:
+            _log.warning("tasks of the load may be at work still", why=str(error), longest=TOKEN_LIFE)
+
+    def _left(self) -> int:
+        """How many attempts of this load live. Forgets those that ended with their loads, also of others."""
+        db = self._db
+        flat = db.store.one((b"HGETALL", self._key))
+        drivers = dict(zip(flat[0::2], flat[1::2], strict=True))
+        asked = [(b"EXISTS", *map(db.client.token_of, pair)) for pair in drivers.items()]
+        lives = dict(zip(drivers, db.store.call(*asked) if asked else (), strict=True))
+        gone = [attempt for attempt in drivers if not lives[attempt]]
+        if gone:
+            db.store.one((b"HDEL", self._key, *gone))
+        return sum(1 for attempt in drivers if lives[attempt] and drivers[attempt] == self.driver)
