@@ -392,7 +392,7 @@ class Evolution:
 
             janitor.settle(has_primary_here)
             # A failover must not bring back a lock that is judged by what goes now.
-            tags = [tag for handle in self._catalog.refresh().values() for tag in handle.tags]
+            tags += [tag for handle in self._catalog.refresh().values() for tag in handle.tags]
             self._store.call_durably(*[self._store.script("raise_safe_point", [tag], 0) for tag in tags])
 
     def _dropping(self, entry: Entry) -> Iterator[str]:
