@@ -67,6 +67,8 @@ class Dialer:
         self._reached = False
         self.newest: Callable[[], int] = lambda: 0
         """The newest timestamp that this client has seen."""
+        self.recognise: Callable[[], None] = lambda: None
+        """Raises where another server than the store's own may have been reached."""
         self.assure: Callable[[AbstractConnection], None] | None = None
         """What has to hold of a server, asked over each new connection; raises if it does not."""
 
@@ -186,6 +188,7 @@ class Dialer:
 
     def _enter(self, connection: AbstractConnection) -> None:
         """Runs on every new connection, before any other command."""
+        self.recognise()
         connection.on_connect()
         self.greet(connection)
         if self.assure is not None:

@@ -37,7 +37,6 @@ from percolator_core.store.binary import OLDEST_SERVER, find_binary
 from percolator_core.store.folder import (
     explained,
     known_socket_path,
-    new_socket_path,
     prepare,
     settings,
     write,
@@ -118,7 +117,7 @@ class EmbeddedServer:
 
         Raises:
             ConfigurationError: as `join`.
-            StoreUnavailable: as `join`; or this user has left.
+            StoreUnavailable: as `join`; or this user has left; or another store has taken the folder's place.
         """
         if self._users is None:
             raise StoreUnavailable(f"the embedded store in {self.folder} was closed: connect again")
@@ -127,7 +126,23 @@ class EmbeddedServer:
                 self._enter()
                 return
             with self._mutex():
+                self.check_folder()
                 self._serve()
+
+    def check_folder(self) -> None:
+        """Make sure that the folder is still the one that this user has joined.
+
+        Raises:
+            StoreUnavailable: it was renamed or removed, and another one lies in its place.
+        """
+        if (
+            self._users is not None
+            and self._process == process.pid
+            and not self._users.is_file(self.folder / shutdown.USERS)
+        ):
+            raise StoreUnavailable(
+                f"{self.folder} was replaced by another store since this one was connected: connect again"
+            )
 
     def leave(self) -> None:
         """Stop the server if this was its last user; its state stays. Idempotent.
@@ -238,6 +253,8 @@ class EmbeddedServer:
                     if started:
                         raise self._died(logged, "")
                     logged = self._start(lock)
+                    # Already now: it may load for long, and who waits for it may be killed.
+                    self._have_it_watched()
                 finally:
                     lock.close(release=False)
                 started = True
@@ -258,8 +275,7 @@ class EmbeddedServer:
             # Redis 6.2 would not look in there and would start empty.
             oldest, needed_by = (7, 0), f"the state in {self.folder}, which Redis 7 or newer wrote,"
         binary = find_binary(oldest, needed_by)
-        self.socket_path = new_socket_path(self.folder)
-        write(self.folder / "redis.conf", settings(self.folder, self.socket_path))
+        write(self.folder / "redis.conf", settings(self.folder))
         history = shutdown.unbroken_history(self.folder)
         if not history:
             if shutdown.has_log(self.folder):
@@ -324,7 +340,7 @@ class EmbeddedServer:
     def _have_it_watched(self) -> None:
         """Start the process that ends the server after its last user, unless it runs.
 
-        The caller holds the mutex, and the server is ready.
+        The caller holds the mutex, and the server lives.
         """
         try:
             self._spawn_watcher()
@@ -365,6 +381,7 @@ class EmbeddedServer:
             _log.warning("the redis-server of %s, process %d, does not stop", self.folder, self.pid)
         else:
             self._await_watcher()
+            Path(self.socket_path).unlink(missing_ok=True)  # a link, or of a server that was killed
         if ending is not Ending.NOT_IN_ORDER:
             return ""
         return (

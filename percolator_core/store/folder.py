@@ -7,7 +7,7 @@ import hashlib
 import os
 import stat
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -32,12 +32,12 @@ Redis 7 and Valkey know these names of 6.2 too, as other names of their listpack
 _SETTINGS = """\
 # Written anew at each start. The server was started by percolator for embedded:{folder}
 port 0
-unixsocket {socket}
+unixsocket redis.sock
 unixsocketperm 700
 daemonize yes
 dir {folder}
-pidfile {folder}/redis.pid
-logfile {folder}/redis.log
+pidfile redis.pid
+logfile redis.log
 appendonly yes
 appendfsync everysec
 aof-load-truncated yes
@@ -45,11 +45,14 @@ save ""
 maxmemory-policy noeviction
 lua-time-limit 5000
 """
+"""The server's own files have no path: they are those of its folder also when that is moved or removed, and
+never those of another server, whose folder lies there since.
+"""
 _OURS = ("redis.", "appendonly", "temp-", "dump.rdb")
 """How the names of the files start that a server or this module makes in the folder."""
 
 
-def settings(folder: Path, socket_path: str) -> bytes:
+def settings(folder: Path) -> bytes:
     """The server's configuration file. Any folder will do, with newlines in its name too."""
 
     def quoted(text: bytes) -> bytes:
@@ -62,8 +65,7 @@ def settings(folder: Path, socket_path: str) -> bytes:
     for line in _SETTINGS.encode().splitlines():
         name, space, value = line.partition(b" ")
         if b"{" in value:
-            value = value.replace(b"{folder}", quoted(os.fsencode(folder)))
-            value = b'"' + value.replace(b"{socket}", quoted(os.fsencode(socket_path))) + b'"'
+            value = b'"' + value.replace(b"{folder}", quoted(os.fsencode(folder))) + b'"'
         lines.append(name + space + value + b"\n")
     lines += [b"%s %d\n" % (name.encode(), value) for name, value in COMPACT.items()]
     return b"".join(lines)
@@ -84,50 +86,26 @@ def prepare(folder: Path) -> None:
     # A folder with other things in it, say a project's, keeps its mode: our files are closed to others.
 
 
-def _own_socket_path(folder: Path) -> str | None:
-    path = str(folder / "redis.sock")
-    return path if len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT else None
-
-
-def _short_name(folder: Path) -> str:
-    return hashlib.sha256(os.fsencode(folder)).hexdigest()[:24] + ".sock"
-
-
 def known_socket_path(folder: Path) -> str:
-    """Where the folder's server listens if it runs.
+    """Where the folder's server is reached if it runs.
 
-    Where the path in the folder is too long, the folder remembers the short one: not every process has the
-    same ``TMPDIR``. A copy of the folder remembers the name of another and does not believe it.
+    That is its socket, or, where the path of that is too long, a link to it in a folder of the user's own.
+    Each ``TMPDIR`` has its own link, and whoever misses it makes it.
     """
-    own = _own_socket_path(folder)
-    if own is not None:
-        return own
-    try:
-        known = os.fsdecode((folder / "redis.socket-path").read_bytes())
-    except FileNotFoundError:
-        known = ""
-    return known if Path(known).name == _short_name(folder) else str(folder / "redis.sock")
-
-
-def new_socket_path(folder: Path) -> str:
-    """Where the folder's server is to listen: in the folder, or in a folder of the user's own for that."""
-    if (own := _own_socket_path(folder)) is not None:
-        return own
-    known = Path(known_socket_path(folder))
-    if known.name == _short_name(folder) and _is_private(known.parent):
-        return str(known)  # users that are connected find the server there again
+    socket = folder / "redis.sock"
+    if len(os.fsencode(socket)) <= _SOCKET_PATH_LIMIT:
+        return str(socket)
     private = Path(tempfile.gettempdir(), f"percolator-{os.getuid()}")
-    try:
+    with suppress(FileExistsError):
         private.mkdir(mode=0o700)
-    except FileExistsError:
-        pass
     if not _is_private(private):
         raise ConfigurationError(f"{private} is not this user's alone: remove it, or set another TMPDIR")
-    path = str(private / _short_name(folder))
-    if len(os.fsencode(path)) > _SOCKET_PATH_LIMIT:
-        raise ConfigurationError(f"{path} is too long for a socket: set TMPDIR to a shorter folder")
-    write(folder / "redis.socket-path", os.fsencode(path))
-    return path
+    link = private / (hashlib.sha256(os.fsencode(folder)).hexdigest()[:24] + ".link")
+    if len(os.fsencode(link)) > _SOCKET_PATH_LIMIT:
+        raise ConfigurationError(f"{link} is too long for a socket: set TMPDIR to a shorter folder")
+    with suppress(FileExistsError):
+        link.symlink_to(socket)
+    return str(link)
 
 
 def write(path: Path, content: bytes) -> None:

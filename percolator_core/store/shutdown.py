@@ -330,15 +330,16 @@ def watch(folder: Path, socket_path: str, lock: Lock, period: float) -> None:
 
     ``lock`` is the watcher's own, held; ``period`` is how many seconds pass between two looks.
     """
-    # It makes no file: a folder that somebody removes must stay empty.
-    users = Lock(folder / USERS, create=False)
     while True:
-        connection = _reach(socket_path, period)
+        # Anew for each server: the next one may be another store's. It makes no file: a folder that somebody
+        # removes must stay empty.
+        users = Lock(folder / USERS, create=False)
+        connection = _reach(folder, socket_path, period)
         if connection is None:
             # A process that has started a server then tries to take this lock. If it finds the lock held, the
             # watcher has not reached this line, and finds the new server just below.
             lock.close()
-            connection = _reach(socket_path, period)
+            connection = _reach(folder, socket_path, period)
             if connection is None:
                 return
             lock = Lock(folder / WATCHER, create=False)
@@ -351,6 +352,7 @@ def watch(folder: Path, socket_path: str, lock: Lock, period: float) -> None:
                     unused = _look(folder, socket_path, users, connection, end=unused)
                 except OSError:
                     break
+        users.close()
 
 
 def _look(folder: Path, socket_path: str, users: Lock, connection: Connection, *, end: bool) -> bool:
@@ -396,8 +398,8 @@ def _others_speak(connection: Connection) -> bool:
     return False
 
 
-def _reach(socket_path: str, period: float) -> Connection | None:
-    """A connection; None when no server is there."""
+def _reach(folder: Path, socket_path: str, period: float) -> Connection | None:
+    """A connection; None when no server is there, not even one that has yet to listen."""
     while True:
         try:
             connection = Connection(socket_path, ASK_LIMIT)
@@ -405,10 +407,22 @@ def _reach(socket_path: str, period: float) -> Connection | None:
                 return connection  # also to one that is loading, or busy
             connection.close()
         except _ENDED:
-            return None
+            if not _lives(folder):
+                return None
         except OSError:
             pass
-        time.sleep(min(period, _RETRY))  # there is one, which has no room, or ends just now
+        time.sleep(min(period, _RETRY))  # there is one, which has no room, or begins or ends just now
+
+
+def _lives(folder: Path) -> bool:
+    """Whether a server holds the folder's lock."""
+    try:
+        lock = Lock(folder / SERVER, create=False)
+    except _ENDED:
+        return False
+    lives = not lock.take(fcntl.LOCK_SH)
+    lock.close()
+    return lives
 
 
 if __name__ == "__main__":

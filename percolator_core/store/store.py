@@ -94,6 +94,8 @@ class Store:
             self.embedded = EmbeddedServer.join(address.folder)
         try:
             self._dialer = Dialer(address, keyspace, load_scripts, timeout)
+            if self.embedded is not None:
+                self._dialer.recognise = self.embedded.check_folder
             self.durability.check_against(self._dialer.timeout)
             self._topology = discover(address, self._dialer, self.url, self.embedded)
             self._oracle_slot = slot_of(keyspace.oracle)

@@ -181,17 +181,21 @@ def test_a_long_path(here: Path, binary: Binary, temporary: Callable[[], Path]) 
     with EmbeddedServer.join(long) as server:
         assert Path(server.socket_path).parent == private
         assert stat.S_IMODE(private.stat().st_mode) == 0o700
-        temporary()  # another user, with another TMPDIR
+        other_private = temporary() / private.name  # another user, with another TMPDIR
         (here / "short").symlink_to(long)
         with EmbeddedServer.join(here / "short") as other:
-            assert (other.pid, other.socket_path) == (server.pid, server.socket_path)
-        kill(server)
-        server.ensure_running()
-        assert Path(server.socket_path).parent == private  # where connected users look for it
+            assert other.pid == server.pid
+            assert Path(other.socket_path).parent == other_private
+            path = server.socket_path
+            kill(server)
+            other.ensure_running()
+            assert server.socket_path == path
+            with client(server) as r:  # connected users find it where it was
+                assert r.ping()
         shutil.copytree(long, here / ("copy" * 40), ignore=shutil.ignore_patterns("*.sock"))
         with EmbeddedServer.join(here / ("copy" * 40)) as copy:
             assert copy.pid != server.pid
-    assert not list(private.iterdir())
+    assert not list(other_private.iterdir())
 
 
 def test_a_folder_for_sockets_that_others_enter(

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import percolator_core as percolator
 from percolator_core.errors import StoreUnavailable
 from percolator_core.store.binary import Binary
 from percolator_core.store.embedded import EmbeddedServer
-from tests.core.servers import until
+from tests.core.servers import hang_up, until
 from tests.store.embedding import User, client, gone, lives, starts
 
 
@@ -169,6 +170,29 @@ def test_a_process_that_is_not_ours_is_not_stopped(
     (state / "redis.pid").write_text(f"{server.pid}\n")
     EmbeddedServer.join(state).leave()
     assert gone(server.pid)
+
+
+def test_a_folder_that_was_replaced_is_not_taken_for_the_own_one(here: Path, binary: Binary) -> None:
+    state = here / "state"
+    db = percolator.connect(f"embedded:{state}", "ns")
+    db.create_table("t")
+    state.rename(here / "moved")
+    with (
+        percolator.connect(f"embedded:{here}/moved", "ns") as same,
+        percolator.connect(f"embedded:{state}", "ns") as other,
+        db,
+    ):
+        other.create_table("t")
+        assert db.snapshot().get("t", "row", "column") is None  # over a connection that stands
+        hang_up(db)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match=r"was replaced by another store.*: connect again$"):
+                db.run(lambda t: t.set("t", "row", "column", b"value"))
+        assert db.store.embedded is not None
+        with pytest.raises(StoreUnavailable, match="was replaced"):
+            db.store.embedded.ensure_running()
+        for one in (same, other):
+            assert one.snapshot().get("t", "row", "column") is None
 
 
 def test_the_folder_is_removed_before_leave(

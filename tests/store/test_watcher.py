@@ -8,7 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -18,9 +19,10 @@ import percolator_core as percolator
 from percolator_core.store import shutdown
 from percolator_core.store.binary import Binary
 from percolator_core.store.embedded import EmbeddedServer
+from percolator_core.store.folder import known_socket_path
 from percolator_core.store.shutdown import Connection, Lock
 from tests.core.servers import until
-from tests.store.embedding import ROOT, Disk, User, client, gone, kill, lives
+from tests.store.embedding import ROOT, Disk, User, client, gone, kill, lives, starts
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="NOT TESTED: no /proc here")
 
@@ -53,7 +55,7 @@ def watcher(state: Path) -> int:
     """The one process that watches, once it is at work."""
 
     def at_work() -> bool:
-        with Connection(str(state / "redis.sock"), 10) as connection:
+        with Connection(known_socket_path(state), 10) as connection:
             return b"name=percolator-watcher" in connection.ask("CLIENT LIST")
 
     until(at_work)
@@ -202,6 +204,51 @@ def test_a_server_that_was_started_again_is_watched(state: Path, binary: Binary)
         EmbeddedServer.join(state).leave()
 
 
+def test_a_server_whose_user_is_killed_while_it_loads_is_watched(state: Path, binary: Binary) -> None:
+    rows = 100_000
+    state.mkdir()
+    with (state / "appendonly.aof").open("wb") as log:
+        for row in range(rows):
+            log.write(b"*3\r\n$3\r\nSET\r\n$6\r\n%06d\r\n$1\r\n1\r\n" % row)
+    # It starts the server, and is killed as soon as it waits for it.
+    script = QUICK.replace(
+        'print("up"',
+        """
+import os, signal, time
+from types import SimpleNamespace
+from percolator_core.store import folder
+folder._SETTINGS += "key-load-delay 100\\n"
+embedded.time = SimpleNamespace(
+    monotonic=time.monotonic, sleep=lambda _: os.kill(os.getpid(), signal.SIGKILL)
+)
+print("up\"""",
+        1,
+    )
+    user = User(state, script=script)
+    user.tell()
+    assert user.process.wait() == -signal.SIGKILL
+    user.kill()  # its pipes are closed
+    try:
+        until(lambda: ended(state))
+        assert not starts(state)  # it never was ready
+    finally:
+        with EmbeddedServer.join(state) as server, client(server) as r:
+            assert r.dbsize() == rows
+
+
+def test_a_server_that_has_yet_to_listen_is_waited_for(
+    state: Path, binary: Binary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with EmbeddedServer.join(state) as server:
+        hidden = state / "redis.hidden"
+        Path(server.socket_path).rename(hidden)
+        monkeypatch.setattr(time, "sleep", lambda _: hidden.rename(server.socket_path))
+        connection = shutdown._reach(state, server.socket_path, 0.02)
+        monkeypatch.undo()
+        assert connection is not None
+        connection.close()
+
+
 def test_it_is_out_of_the_way_of_who_started_it(state: Path, binary: Binary) -> None:
     script = """
 import os, signal, sys
@@ -241,6 +288,62 @@ def test_a_folder_that_is_removed(here: Path, binary: Binary) -> None:
     assert not gone(pid)  # somebody uses it
     user.kill()
     until(lambda: gone(pid))
+
+
+def rename(state: Path) -> None:
+    state.rename(state.with_name("moved"))
+
+
+@pytest.mark.parametrize("name", ["short", "long" * 40], ids=["short", "long"])
+@pytest.mark.parametrize("put_away", [shutil.rmtree, rename])
+def test_a_server_that_ends_leaves_the_next_one_in_its_place_alone(
+    here: Path, binary: Binary, name: str, put_away: Callable[[Path], object]
+) -> None:
+    state = here / name
+    user = User(state, script=QUICK)
+    pid = user.join()
+    # The watcher stands still until the next server has the place.
+    old_watcher = watcher(state)
+    os.kill(old_watcher, signal.SIGSTOP)
+    try:
+        user.kill()
+        put_away(state)
+        server = EmbeddedServer.join(state)
+    finally:
+        os.kill(old_watcher, signal.SIGCONT)
+    try:
+        until(lambda: gone(pid))
+        assert {state / "redis.pid", state / "redis.sock"} <= set(state.iterdir())
+        assert "User requested shutdown" not in (state / "redis.log").read_text()
+        with client(server) as r:
+            assert r.ping()
+        server.leave()
+        assert not lives(state)
+    finally:
+        if lives(state):
+            kill(server)
+
+
+def test_a_watcher_that_goes_on_with_the_next_server_looks_for_its_users(state: Path, binary: Binary) -> None:
+    users = [User(state, script=QUICK) for _ in range(2)]
+    old = users[0].join()
+    first = watcher(state)
+    os.kill(first, signal.SIGSTOP)
+    try:
+        users[0].kill()
+        shutil.rmtree(state)
+        new = users[1].join()
+        [second] = [pid for pid in watchers(state) if pid != first]
+        os.kill(second, signal.SIGKILL)
+        until(lambda: gone(second))
+    finally:
+        os.kill(first, signal.SIGCONT)
+    until(lambda: gone(old))
+    assert watcher(state) == first
+    assert not gone(new)
+    users[1].kill()
+    until(lambda: ended(state))
+    assert shutdown.unbroken_history(state)
 
 
 def test_what_is_not_on_disk_is_not_thrown_away(state: Path, disk: Disk) -> None:
