@@ -17,6 +17,7 @@ a row key follows as it is, at the end of its key, where it cannot be mistaken f
     {ns:table:7}tries:<obs>  hash   cell -> failed attempts
     {ns:table:7}failed:<obs> hash   cell -> quarantine record
     {ns:table:7}sync         string written in front of WAIT and WAITAOF, gone after a millisecond
+    {ns:table:0}attempts     hash   client that attempts a task of a load into the table -> the load's driver
     {ns:table:7}wake         channel a message, the observer's name, calls idle workers
     {ns}format               string the format of the data
     {ns}oracle               hash   last -> newest timestamp; limit -> high-water mark; server -> its run id
@@ -34,6 +35,7 @@ a row key follows as it is, at the end of its key, where it cannot be mistaken f
     {ns}samples              stream how the namespace was, a look an entry; those that are too old go
     {ns}pins                 zset   pinned snapshots, by timestamp
     {ns}client:<id>          string a client's liveness token; it expires
+    {ns}client:<id>.over     string the load that this client drove is over; it expires
 """
 
 from __future__ import annotations
