@@ -36,7 +36,7 @@ _PAUSE: Final = 0.02
 class Active(NamedTuple):
     """The chain that was activated last, by its digest, and those that still run beside it.
 
-    While another chain is being activated, the digest is empty.
+    While another chain is activated, the digest is empty.
     """
 
     digest: str
@@ -48,7 +48,7 @@ class Active(NamedTuple):
 
 
 def active(client: Client) -> Active:
-    """The active chain; its digest is empty where none ever was, or while another chain is being activated."""
+    """The active chain; its digest is empty where none ever was, and while another one is activated."""
     store = client.store
     digest, beside = store.one((b"HMGET", store.keyspace.chain, b"digest", b"beside"))
     others = (beside or b"").decode().split(",")

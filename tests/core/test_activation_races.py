@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import pairwise
 from typing import Final
 
 import pytest
@@ -76,8 +77,7 @@ class Client(Stepped):
             if operation.names == (name,) and role in command:
                 self.done = self.done or (isinstance(reply, list) and reply[0] == b"committed")
         # What an activation writes last; of two, the second one counts.
-        pairs = zip(command, command[1:], strict=False)
-        is_last = any(pair in {("digest", CHAIN), ("digest", ROLLED)} for pair in pairs)
+        is_last = any(pair in {("digest", CHAIN), ("digest", ROLLED)} for pair in pairwise(command))
         self.done = self.done or (is_last and reply == b"recorded")
 
 
