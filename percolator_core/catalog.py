@@ -434,7 +434,7 @@ class Catalog:
         before, tables = self.handles, Tables(found.pop(_EPOCH, None), self._find)
         for raw in found.values():
             if not raw.startswith(_ENTRY):
-                continue  # what only counts in the catalog can add it (docs/security.md); it stops nobody
+                continue  # not a table: a user who may only count can add such a field (docs/security.md)
             entry = _decode(raw)
             name = entry.definition.name
             tables.entries[name] = entry
@@ -485,7 +485,7 @@ def _encode(
 def _decode(raw: bytes) -> Entry:
     if not raw.startswith(_ENTRY):
         raise PercolatorError(
-            f"the catalog has a field that is no table, with the value {raw[:40]!r}: delete the field"
+            f"the catalog has a field of that name whose value is {raw[:40]!r}, which is no table: delete it"
         )
     plain = json.loads(raw)
     return Entry(

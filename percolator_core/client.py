@@ -130,18 +130,21 @@ class Client:
         self.store.defer((b"DEL", self.token_of(owner)))
 
     def _renew(self, owner: bytes) -> None:
-        """Renew the token, or make it again where it was lost, and move the oracle's mark along.
+        """Renew the token, or set a lost one again, and raise the oracle's high-water mark.
 
         A renewal that comes to the server after the token was taken away makes no new one.
         """
         if self._set_token(owner, b"XX"):
             return
         life = self._lives.get(process.pid)
-        if life is not None and life.owner == owner:  # we are not closed: a failover or a pause lost it
+        if life is not None and life.owner == owner:  # not closed: a failover or a pause lost it
             self._set_token(owner)
 
     def _set_token(self, owner: bytes, *only: bytes) -> bool:
-        """Set the token, unless ``only`` forbids it, and move the oracle's mark along; whether it was set."""
+        """Set the token, with the options ``only`` of SET, and raise the oracle's high-water mark.
+
+        Returns False if the options prevented it.
+        """
         # Apart: else each task of this thread that comes here meanwhile would make a token, too.
         apart = self.store.call_apart
         token: Command = (b"SET", self.token_of(owner), b"", b"PX", int(TOKEN_LIFE * 1000), *only)

@@ -391,9 +391,7 @@ class Evolution:
                 return lock.start_ts <= upto and decode_primary(unpack_lock(lock.packed).primary).tag in mine
 
             janitor.settle(has_primary_here)
-            # A failover must not bring back a lock that is judged by what goes now.
-            tags += [tag for handle in self._catalog.refresh().values() for tag in handle.tags]
-            self._store.call_durably(*[self._store.script("raise_safe_point", [tag], 0) for tag in tags])
+            janitor.raise_durably()
 
     def _dropping(self, entry: Entry) -> Iterator[str]:
         definition, plan = entry.definition, entry.pending or {}
@@ -465,10 +463,10 @@ class Evolution:
         return below, above
 
     def _seed(self, entry: Entry, new: TableDefinition) -> None:
-        """Give the new tablets the version and what the others know, before anybody can write to them.
+        """Give the new tablets the version, and what an old tablet's meta hash has, before any write to them.
 
-        An activation at the same time loses nothing: a tablet that was fenced before it registers observers
-        refuses, and the activation repeats; one that registers them before the fence is copied here.
+        A concurrent activation loses nothing. If it comes to an old tablet after the fence, the tablet
+        refuses and the activation repeats. If it comes before the fence, its observers are copied here.
         """
         old = self._tags(entry.definition)
         flat = self._store.one((b"HGETALL", old[0] + b"meta"))

@@ -170,8 +170,7 @@ class Janitor:
         # Another collection may have gone further, in some of the tablets. What lies between is its business:
         # new locks may still appear there.
         locks = self._resolve_up_to(safe)
-        # A failover must not bring back a lock that is judged by what goes now.
-        self._store.call_durably(*raised)
+        self.raise_durably(safe)
         observers = sorted(client.active_observers())
         versions = rows = 0
         for _, tag in self._tablets() if chosen is None else chosen:
@@ -182,6 +181,19 @@ class Janitor:
                 versions += dropped
                 rows += gone
         return Collected(furthest, versions, rows, locks)
+
+    def raise_durably(self, safe: int = 0) -> None:
+        """Raise the safe points of all tablets, and have replicas and disks what was written there before.
+
+        Before data goes by which locks are judged: a failover must not bring back a lock that was resolved.
+        A safe point of 0 raises none; it is written all the same, for replicas acknowledge only a write.
+
+        Raises:
+            StoreUnavailable: replicas or disks do not have it in time.
+        """
+        raised = [self._store.script("raise_safe_point", [tag], safe) for _, tag in self._tablets()]
+        if raised:
+            self._store.call_durably(*raised)
 
     def settle(
         self,

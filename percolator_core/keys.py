@@ -12,12 +12,13 @@ a row key follows as it is, at the end of its key, where it cannot be mistaken f
     {ns:table:7}rows         zset   the row index, in key order
     {ns:table:7}locks        zset   locks by wall time
     {ns:table:7}meta         hash   safe -> the safe point; o<column> -> its observers; version -> its table's
-                                    or gone -> the drop's; activation -> number of the newest
+                                    version, or gone -> the version of the drop; activation -> the number of
+                                    the newest activation
     {ns:table:7}dirty:<obs>  zset   cells to be observed, by the earliest time they may be claimed
     {ns:table:7}tries:<obs>  hash   cell -> failed attempts
     {ns:table:7}failed:<obs> hash   cell -> quarantine record
     {ns:table:7}sync         string written in front of WAIT and WAITAOF, gone after a millisecond
-    {ns:table:0}attempts     hash   client that attempts a task of a load into the table -> the load's driver
+    {ns:table:0}attempts     hash   client of a task of a load into the table -> the load's driver
     {ns:table:7}wake         channel a message, the observer's name, calls idle workers
     {ns}format               string the format of the data
     {ns}oracle               hash   last -> newest timestamp; limit -> high-water mark; server -> its run id
@@ -26,16 +27,17 @@ a row key follows as it is, at the end of its key, where it cannot be mistaken f
     {ns}catalog              hash   table -> its entry, as JSON: definition, version, the change under way;
                                     0xFF -> how often it was changed, where versions come from
     {ns}chain                hash   digest, observers: of the chain that was activated last; beside -> digests
-                                    of those whose workers still run; observed -> the observers of each
+                                    of other chains whose workers may go on, during an activation perhaps
+                                    of its own chain, too; observed -> the observers of each
                                     column by table, as JSON, which a new table's tablets are given;
-                                    activation -> number of the newest one that has begun
+                                    activation -> the number of the newest activation
     {ns}activating           string who activates a chain just now; it expires
     {ns}workers              hash   worker -> its chain's digest, where and since when, as JSON
     {ns}counts               hash   ran:<obs>, failed:<obs>, ... -> how many runs, of all workers so far
     {ns}samples              stream how the namespace was, a look an entry; those that are too old go
     {ns}pins                 zset   pinned snapshots, by timestamp
     {ns}client:<id>          string a client's liveness token; it expires
-    {ns}client:<id>.over     string the load that this client drove is over; it expires
+    {ns}client:<id>.over     string says that the load of this driver has ended; it expires
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ A cell that is missing proves nothing by itself: garbage collection forgets dele
 dropped. It is an answer if the tablet *stands*, which is asked behind the read: the tablet has a version, and
 no safe point above the snapshot. For a column that rows often lack, the request goes along with the read.
 
-A snapshot of now reads by the definitions that the tables have at its timestamp, which comes with the
-catalog's epoch. A snapshot of the past reads by the definitions of the moment when it was made.
+A snapshot of the present uses the definitions of tables as of its timestamp, which the oracle returns with
+the catalog's epoch. A snapshot of the past uses the definitions as of the moment when it was made.
 
 Many cells are read in steps of bounded size; cells of one row that are asked for together share a command.
 """

@@ -152,7 +152,7 @@ def apply(mutant: Mutant, folder: Path) -> str:
 def run(folder: Path, tests: Sequence[str], patience: float | None = None) -> Run:
     """Run tests in a copy. ``patience`` is how long they wait for what should come at once, in seconds."""
     (folder / "mutant_guard.py").write_text(GUARD, encoding="utf-8")
-    own = {} if patience is None else {"TEST_PATIENCE": str(patience)}
+    own = {} if patience is None else {"PERCOLATOR_TEST_PATIENCE": str(patience)}
     report = folder / "report.xml"
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "mutant_guard", "-p", "no:cacheprovider"]

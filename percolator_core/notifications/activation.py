@@ -34,9 +34,10 @@ _PAUSE: Final = 0.02
 
 
 class Active(NamedTuple):
-    """The chain that was activated last, by its digest, and those that still run beside it.
+    """The digest of the chain that was activated last, and those of other chains that may still run.
 
-    While another chain is activated, the digest is empty.
+    While another chain is activated, ``digest`` is empty. During an activation ``beside`` has the digest of
+    the activated chain, too, if that chain was allowed before.
     """
 
     digest: str
@@ -48,7 +49,7 @@ class Active(NamedTuple):
 
 
 def active(client: Client) -> Active:
-    """The active chain; its digest is empty where none ever was, and while another one is activated."""
+    """Read the active chain; the digest is empty before the first activation and during one of another."""
     store = client.store
     digest, beside = store.one((b"HMGET", store.keyspace.chain, b"digest", b"beside"))
     others = (beside or b"").decode().split(",")
@@ -83,8 +84,8 @@ class _Overtaken(Exception):
 class _Turn:
     """An activation under way.
 
-    ``number`` grows from one to the next. The chain's record and the tablets refuse an earlier activation
-    once they know of a later one, however late its request arrives. ``renew`` only keeps others waiting.
+    A later activation has a greater ``number``. Once the chain's record or a tablet knows a number, it
+    refuses requests with a lower one. ``renew`` extends the lock for which other activations wait.
     """
 
     number: int
@@ -107,7 +108,7 @@ def _activate(
     *,
     rolling: bool,
 ) -> None:
-    turn.record(db)  # from here on an earlier activation changes nothing that is read now
+    turn.record(db)  # from now on the record refuses earlier activations
     strangers = [worker for worker in live_workers(db) if worker.digest != digest]
     others = sorted({worker.digest for worker in strangers})
     if others and not rolling:
@@ -118,8 +119,8 @@ def _activate(
     names = {name for observers in observed.values() for name in observers}
     known = db.active_observers()
     retired = [] if others else sorted(known - names)
-    # A worker that does not answer may come back when this activation has broken off. It may go on only if
-    # its chain lost nothing: it runs beside, or it is this one and was active before.
+    # A suspended worker may resume after this activation has broken off. It may go on only if its chain lost
+    # no marks: its chain runs beside the new one, or is the new one and was active before.
     before = active(db.client)
     allowed = {*others, digest} if before.allows(digest) else others
     still = digest if before.digest == digest else ""
@@ -161,7 +162,7 @@ def _tell_tablets(
 ) -> set[tuple[str, bytes]]:
     """Register observers in the tablets of all tables.
 
-    Returns the tables of which a tablet refused, since its version is another one; each with the version that
+    Returns the tables with a tablet that refused because it has another version, each with the version that
     the catalog has. Raises _Overtaken.
     """
     store = db.store
@@ -176,7 +177,7 @@ def _tell_tablets(
         arguments = (how, handle.version, turn.number, len(retired), *retired, *pairs)
         commands += [store.script("observe", [tag], *arguments) for tag in handle.tags]
         asked += [(handle.name, handle.version)] * len(handle.tags)
-    # To wait for changes of tables may have taken longer than others wait for this activation.
+    # The wait for changes of tables may have taken longer than the activation lock lasts.
     turn.renew()
     # Durably, as the record: if a failover took it back, later writes would have no marks.
     replies = store.call_durably(*commands)
@@ -199,8 +200,8 @@ def _one_at_a_time(db: Database) -> Iterator[Callable[[], None]]:
     Yields a function that renews the lock, and raises _Overtaken if it has expired: then another activation
     may hold it.
 
-    The lock saves work: without it two activations would overtake each other again and again. What keeps a
-    late one from taking back what a later one has registered is its number (`_Turn`).
+    The lock only saves work: without it two activations would overtake each other again and again. The number
+    of an activation (`_Turn`) keeps a late one from undoing what a later one has registered.
     """
     store, key, mine = db.store, db.store.keyspace.activating, uuid.uuid4().hex.encode()
     milliseconds = int(_LONGEST * 1000)

@@ -3,9 +3,9 @@
 --   KEYS    tags … ; for the primary then the oracle, where the same server has it
 --   ARGV    "primary" or "secondaries", start_ts, commit_ts, then per cell: position of its tag, row, column, kind
 --           With "primary" the first cell is the transaction's primary and its lock decides.
---   reply   {"committed", commit_ts}; for the primary also {"rolled back"}, or {"too old"}: its lock is gone, and
---           garbage collection or the drop of the table may have taken the version too, if there was one; or {"failed over"}: it began at a
---           server that this one has replaced
+--   reply   {"committed", commit_ts}; for the primary also {"rolled back"}; {"too old"}: its lock is gone, and garbage
+--           collection or a drop of the table may have removed its version, too, if there was one; {"failed over"}: the
+--           transaction began before the last failover
 
 local start_ts, commit_ts = tonumber(ARGV[2]), tonumber(ARGV[3])
 
@@ -16,8 +16,8 @@ if ARGV[1] == 'primary' then
     -- A second copy of this request finds the work done, possibly under an earlier commit timestamp.
     local mine = find_commit(tag, row, column, start_ts, found[2])
     if not mine then
-      local is_lost = start_ts <= safe_point(tag) or redis.call('HGET', tag .. 'meta', 'gone')
-      return {is_lost and 'too old' or 'rolled back'}
+      local is_unknown = start_ts <= safe_point(tag) or redis.call('HGET', tag .. 'meta', 'gone')
+      return {is_unknown and 'too old' or 'rolled back'}
     end
     commit_ts = mine
   elseif failed_over(start_ts) then

@@ -7,7 +7,7 @@
 local tag, limit = KEYS[1], tonumber(ARGV[2])
 if redis.call('HGET', tag .. 'meta', 'version') ~= ARGV[1] then return 0 end
 local rows = redis.call('ZRANGE', tag .. 'rows', 0, limit - 1)
--- A step ends after the row with which it has freed this many fields and versions: other clients wait for the script.
+-- A step stops once it has freed this many fields and versions: the server runs nothing else during a script.
 local ENOUGH = 50000
 local removed, freed = 0, 0
 for _, row in ipairs(rows) do
@@ -24,7 +24,7 @@ if #rows == 0 then
   for _, names in pairs(read_meta(tag).observers) do
     for observer in string.gmatch(names, '[^,]+') do observers[#observers + 1] = observer end
   end
-  redis.call('DEL', tag .. 'rows', tag .. 'locks', tag .. 'meta')
+  redis.call('DEL', tag .. 'rows', tag .. 'locks', tag .. 'meta', tag .. 'attempts')
   for _, observer in ipairs(observers) do
     redis.call('UNLINK', tag .. 'dirty:' .. observer, tag .. 'tries:' .. observer, tag .. 'failed:' .. observer)
   end

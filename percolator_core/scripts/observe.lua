@@ -3,7 +3,7 @@
 -- run another chain.
 --   uses    clock, layout, dirty
 --   KEYS    tag
---   ARGV    "replace" or "add", version of the table, number of the activation (0: a change of the table goes on),
+--   ARGV    "replace" or "add", version of the table, number of the activation (0: the caller changes the table),
 --           number of retired observers, retired observers …, then pairs: column, observers joined by commas
 --   reply   "observed" | "changed": the table is no longer what the caller takes it for | "overtaken": a later
 --           activation has been here

@@ -329,12 +329,12 @@ class _Job:
             return job.result()
 
     def _withdraw(self, job: Future[list[TaskResult]]) -> None:
-        """Tells the tasks that they are not wanted any more, and cancels them.
+        """Tells the tasks to stop, and cancels the job.
 
-        Spark alone may leave Python at work that it has cancelled.
+        Spark alone may leave the Python process of a cancelled task at work.
         """
         try:
-            with suppress(PercolatorError):  # without the store they cannot ask, so they do not commit
+            with suppress(PercolatorError):  # without the store the tasks cannot commit either
                 self.attempts.withdraw()
         finally:
             cancel(self.spark, self.group, job)

@@ -49,7 +49,7 @@ class TaskResult:
 class LoadTask:
     """Loads the splits of one task; travels to the executors.
 
-    ``owner`` is the driver in the store, where the task sees whether it is wanted.
+    ``owner`` names the driver's client, by which the task checks that the load is still wanted.
     """
 
     url: str = field(repr=False)
@@ -154,7 +154,7 @@ def merge(
 ) -> str | BadRecord:
     """Runs the loader transaction of a record: ``new``, ``changed``, ``unchanged``, or why it cannot be.
 
-    ``check`` is as of `percolator_core.spark.repeatable.run`.
+    For ``check`` see `percolator_core.spark.repeatable.run`.
     """
 
     def transaction(t: Transaction) -> str:

@@ -20,9 +20,9 @@ _UNDETERMINED: Final = 5
 def run(
     db: Database, transaction: Callable[[Transaction], T], check: Callable[[], object] | None = None
 ) -> T:
-    """As `Database.run`, and again when the outcome is unknown.
+    """Run as `Database.run` does, and repeat when the outcome is unknown.
 
-    ``check`` is called before each commit, and raises where there must be none.
+    ``check`` is called before each commit; it raises an error to prevent the commit.
     """
 
     def checked(t: Transaction) -> T:

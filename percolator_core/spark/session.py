@@ -52,7 +52,7 @@ _HIGHER_LOG_LEVEL: Final = "ERROR"
 _LOOK: Final = 0.02
 """Seconds between two looks whether Java is up."""
 _CANCEL_AGAIN: Final = 0.2
-"""Seconds between two times that a job is cancelled."""
+"""Seconds between two calls that cancel a job."""
 _END_LIMIT: Final = 10.0
 """Seconds for a Java that is not up yet to end; then it is killed."""
 
@@ -147,9 +147,9 @@ def running_context(
 
 
 def cancel(spark: SparkContext, group: str, job: Future[Any]) -> None:
-    """Cancels the job of this group, which another thread waits for, until it has ended.
+    """Cancels the job of this group, for which another thread waits, and returns when it has ended.
 
-    Again and again: a job that Spark does not know yet is not cancelled.
+    It cancels repeatedly: Spark ignores the call for a job that it does not know yet.
     """
     while not job.done():
         spark.cancelJobGroup(group)

@@ -40,7 +40,7 @@ def merge_group(
 ) -> list[str | BadRecord]:
     """Runs the transaction of some records: of each ``new``, ``changed``, ``unchanged``, or why it cannot be.
 
-    ``check`` is as of `percolator_core.spark.repeatable.run`.
+    For ``check`` see `percolator_core.spark.repeatable.run`.
 
     Raises ConfigurationError if the table is no longer what it was when the load began.
     """

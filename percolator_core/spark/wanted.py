@@ -1,9 +1,9 @@
-"""How the driver of a load and its tasks know of each other: through the store.
+"""How the driver of a load and its tasks communicate: through the store.
 
-Spark may leave Python at work in a task that it has cancelled, and tells nobody. So each attempt at a task
-notes itself in the store, and asks whether the load is still wanted: at the end of each transaction, before
-its commit. A driver whose load is over, however it ended, says so in the store and waits for the attempts
-that are noted. What follows then, such as a load of newer files, is not overwritten.
+Spark may leave Python at work in a task that it has cancelled, and reports nothing. So each attempt at a task
+registers in the store. Before each commit it checks that the load is still wanted, by an answer of the store
+that is at most `FRESH` seconds old. When a load has ended, successfully or not, its driver says so in the
+store and waits for the registered attempts. So they do not overwrite what a later load writes.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ FRESH: Final = 0.5
 _LOOK: Final = 0.02
 """Seconds between two looks whether the attempts have ended."""
 _QUIET: Final = 1.0
-"""Seconds of waiting before it is told."""
+"""Seconds of waiting after which a line is logged."""
 
 _log: Final = Log("percolator.load")
 
 
 def _attempts(db: Database, table: str) -> bytes:
-    """The key of a hash: who attempts a task of a load into the table -> the load's driver."""
+    """The key of a hash: client of an attempt at a task of a load into the table -> the load's driver."""
     return db.store.keyspace.tag(table, 0) + b"attempts"
 
 
 def _over(db: Database, driver: bytes) -> bytes:
     """The key that says that a driver's load is over.
 
-    A liveness token that is missing says less: a failover may have lost it.
+    A missing liveness token proves less: a failover may have lost it.
     """
     return db.client.token_of(driver + b".over")
 
@@ -51,15 +51,15 @@ class Wanted:
             (b"EXISTS", _over(db, driver)),
         )
         self._answered = float("-inf")
-        """When we asked, the last time that the answer was yes."""
+        """When the last question was sent whose answer was yes."""
         self._asking = False
-        # Before the first question: a driver that has not ended its load by then will find the note.
+        # Before the first question: if its answer is yes, the driver finds this entry when the load ends.
         db.store.one((b"HSET", _attempts(db, table), db.client.owner(), driver))
 
     def check(self) -> None:
-        """Raise PercolatorError unless the load is wanted, or was a moment ago.
+        """Raise PercolatorError unless the load was wanted at most `FRESH` seconds ago.
 
-        One of all transactions asks anew in good time; meanwhile the last answer does for the others.
+        When half of that time has passed, one transaction asks again, and the others use the last answer.
         """
         if time.monotonic() - self._answered < (FRESH if self._asking else FRESH / 2):
             return
@@ -93,16 +93,16 @@ class Attempts:
         self._key = _attempts(db, table)
 
     def withdraw(self) -> None:
-        """Say that the load is over; from then on no attempt begins a commit, but for the next moment."""
-        # In this order: who finds neither of both waits for the token.
+        """Say that the load is over: `FRESH` seconds later no attempt begins a commit any more."""
+        # In this order: an attempt that finds neither key waits, as if a failover had lost the token.
         self._db.store.one((b"SET", _over(self._db, self.driver), b"", b"PX", int(2000 * TOKEN_LIFE)))
         self._db.client.close()
 
     def end(self) -> None:
-        """Withdraw, and return when no attempt writes any more.
+        """Withdraw, and wait until no attempt writes any more, for `TOKEN_LIFE` seconds at most.
 
-        One that was killed counts until its liveness token runs out. One that lives longer than that has no
-        commit under way: it waits for a lock or for its input, and will ask before it commits.
+        A killed attempt counts until its liveness token expires. An attempt that lives longer has no commit
+        under way: it waits for a lock or for its input, and will check before it commits.
         """
         try:
             self.withdraw()
@@ -116,7 +116,7 @@ class Attempts:
             _log.warning("tasks of the load may be at work still", why=str(error), longest=TOKEN_LIFE)
 
     def _left(self) -> int:
-        """How many attempts of this load live. Forgets those that ended with their loads, also of others."""
+        """Count the live attempts of this load. Delete entries whose attempt and driver are both gone."""
         db = self._db
         flat = db.store.one((b"HGETALL", self._key))
         drivers = dict(zip(flat[0::2], flat[1::2], strict=True))

@@ -68,7 +68,7 @@ class Dialer:
         self.newest: Callable[[], int] = lambda: 0
         """The newest timestamp that this client has seen."""
         self.recognise: Callable[[], None] = lambda: None
-        """Raises where another server than the store's own may have been reached."""
+        """Called for each new connection; raises if it may lead to the server of another store."""
         self.assure: Callable[[AbstractConnection], None] | None = None
         """What has to hold of a server, asked over each new connection; raises if it does not."""
 

@@ -113,7 +113,7 @@ class EmbeddedServer:
     def ensure_running(self) -> None:
         """Start the server again if it has died, and wait until it is ready.
 
-        To be called after a lost connection; ``socket_path`` may be another afterwards.
+        Call it after a lost connection. ``socket_path`` stays the same.
 
         Raises:
             ConfigurationError: as `join`.
@@ -133,7 +133,7 @@ class EmbeddedServer:
         """Make sure that the folder is still the one that this user has joined.
 
         Raises:
-            StoreUnavailable: it was renamed or removed, and another one lies in its place.
+            StoreUnavailable: it was renamed or removed, and another store has its path now.
         """
         if (
             self._users is not None
@@ -148,8 +148,9 @@ class EmbeddedServer:
         """Stop the server if this was its last user; its state stays. Idempotent.
 
         Raises:
-            StoreUnavailable: the server could not write its log, so acknowledged commits are lost, or will be
-                unless there is room on the disk soon. This user has left all the same.
+            StoreUnavailable: the server may have ended before its log was on disk, or cannot write it:
+                acknowledged commits may be lost, or will be unless there is room on the disk soon. This user
+                has left all the same.
         """
         if self._users is None or self._process != process.pid:
             return
@@ -381,7 +382,7 @@ class EmbeddedServer:
             _log.warning("the redis-server of %s, process %d, does not stop", self.folder, self.pid)
         else:
             self._await_watcher()
-            Path(self.socket_path).unlink(missing_ok=True)  # a link, or of a server that was killed
+            Path(self.socket_path).unlink(missing_ok=True)  # the link, or the socket of a killed server
         if ending is not Ending.NOT_IN_ORDER:
             return ""
         return (

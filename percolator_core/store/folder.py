@@ -45,8 +45,8 @@ save ""
 maxmemory-policy noeviction
 lua-time-limit 5000
 """
-"""The server's own files have no path: they are those of its folder also when that is moved or removed, and
-never those of another server, whose folder lies there since.
+"""The server's own files are named relative to its folder. So the server keeps to that folder when it is
+moved or removed, and never touches the files of another store that was made at the old path.
 """
 _OURS = ("redis.", "appendonly", "temp-", "dump.rdb")
 """How the names of the files start that a server or this module makes in the folder."""
@@ -87,10 +87,10 @@ def prepare(folder: Path) -> None:
 
 
 def known_socket_path(folder: Path) -> str:
-    """Where the folder's server is reached if it runs.
+    """Return the path by which clients reach the folder's server.
 
-    That is its socket, or, where the path of that is too long, a link to it in a folder of the user's own.
-    Each ``TMPDIR`` has its own link, and whoever misses it makes it.
+    It is the socket. If the path of the socket is too long, it is a symbolic link to the socket, in a private
+    folder under ``TMPDIR``; a missing link is made here.
     """
     socket = folder / "redis.sock"
     if len(os.fsencode(socket)) <= _SOCKET_PATH_LIMIT:

@@ -3,8 +3,8 @@
 The watcher is this file, run as a process of its own. It imports only a few modules of Python, so that it is
 small and goes on when the package is replaced. It waits on a connection to the server, which ends with the
 server, and looks every few seconds for users. It finds users by their locks, not by clocks or process ids,
-and ends the server only under the mutex that every user takes to join. Only clients of ``unix://``, which
-hold no lock, are judged by the time of their last command, in two looks: the computer may have slept.
+and ends the server only under the mutex that every user takes to join. Clients of ``unix://`` hold no lock,
+so it looks at the time of their last command, and looks twice: the computer may have slept.
 A watcher that was killed is replaced by the next process that joins.
 """
 
@@ -331,8 +331,8 @@ def watch(folder: Path, socket_path: str, lock: Lock, period: float) -> None:
     ``lock`` is the watcher's own, held; ``period`` is how many seconds pass between two looks.
     """
     while True:
-        # Anew for each server: the next one may be another store's. It makes no file: a folder that somebody
-        # removes must stay empty.
+        # Opened anew for each server: the next one may belong to another store. Not created here: a folder
+        # that somebody has removed must stay empty.
         users = Lock(folder / USERS, create=False)
         connection = _reach(folder, socket_path, period)
         if connection is None:
@@ -399,7 +399,7 @@ def _others_speak(connection: Connection) -> bool:
 
 
 def _reach(folder: Path, socket_path: str, period: float) -> Connection | None:
-    """A connection; None when no server is there, not even one that has yet to listen."""
+    """Connect to the server, also to one that does not listen yet; None if no server lives."""
     while True:
         try:
             connection = Connection(socket_path, ASK_LIMIT)
@@ -411,7 +411,7 @@ def _reach(folder: Path, socket_path: str, period: float) -> Connection | None:
                 return None
         except OSError:
             pass
-        time.sleep(min(period, _RETRY))  # there is one, which has no room, or begins or ends just now
+        time.sleep(min(period, _RETRY))  # a server lives, and is full, starting or ending
 
 
 def _lives(folder: Path) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any, Final
 
@@ -17,13 +16,13 @@ from percolator_core import (
     TransactionConflict,
     Worker,
 )
-from percolator_core.notifications.activation import activate, live_workers
+from percolator_core.notifications.activation import activate
 from percolator_core.torture.faults.stepper import Stepper
 from percolator_core.torture.faults.store import FaultyDatabase
 from percolator_core.torture.faults.store import connect as connect_faulty
 from tests.attack.places import Place
-from tests.chains import chain_of, watch
-from tests.core.servers import some_namespace, until
+from tests.chains import chain_of, running, watch
+from tests.core.servers import some_namespace
 
 COPIES: Final = "copies"
 
@@ -68,31 +67,6 @@ def unobserved(db: Database, tables: tuple[str, ...], since: int = 0) -> list[st
     return told
 
 
-@contextmanager
-def worker_at_work(db: Database, chain: Chain) -> Iterator[None]:
-    """A worker in a thread of its own, at work when the block begins."""
-    worker = Worker(db, chain, threads=1, width=8)
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            worker.run()
-        except BaseException as error:  # noqa: BLE001 - raised by the test's own thread
-            failed.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        until(lambda: failed or live_workers(db), _HANGS)
-        yield
-    finally:
-        worker.stop()
-        thread.join(_HANGS)
-        assert not thread.is_alive(), f"a worker that was told to stop runs on for {_HANGS:g} s"
-        if failed:
-            raise failed[0]
-
-
 def recreate_observed_table(place: Place, seed: int, rounds: int) -> None:
     """An observed table is dropped and made again, with a worker at work and without."""
     dice = random.Random(f"{seed}/recreated")
@@ -107,7 +81,7 @@ def recreate_observed_table(place: Place, seed: int, rounds: int) -> None:
         written = 0
         for number in range(1, rounds + 1):
             at_work = dice.random() < 0.5 or number == 1
-            with worker_at_work(workers_db, chain) if at_work else nullcontext():
+            with running(workers_db, chain, threads=1, width=8) if at_work else nullcontext():
                 for _ in range(dice.randint(1, 3)):
                     written += 1
                     _write(db, f"r{dice.randrange(6)}", written)

@@ -74,7 +74,7 @@ class Session:
             commit_ts = view.commit()
         except _NOT_COMMITTED as error:
             self._keep(view, "fail")
-            if not isinstance(error, TransactionConflict):  # by what others have written
+            if not isinstance(error, TransactionConflict):  # others may write the same cells
                 self._may_refuse(view, error, *self._tables)
             return False
         except CommitUndetermined as error:
@@ -112,7 +112,7 @@ class Session:
         self._keep(view, "fail")
 
     def _may_refuse(self, view: View, error: PercolatorError, *tables: str) -> None:
-        """Complain of a refusal that nothing explains, neither a change of one of ``tables``."""
+        """Complain of a refusal that nothing explains, not even a change of one of ``tables``."""
         if isinstance(error, StoreUnavailable | LockTimeout):
             if not self._attack.disturbed:
                 self._complain(f"{view.id} was refused: {error!r}, though the store was never away")

@@ -97,7 +97,7 @@ def test_everything_together(place: Place) -> None:
 def attack_alone(
     place: Place, *, steps: int, clients: int, most_tablets: int | None = None, **limits: Any
 ) -> None:
-    """One actor makes so many steps, on tables that hold something."""
+    """One actor makes ``steps`` steps on tables that have rows."""
     for seed in SEEDS:
         with Attack(place.url, seed) as attack:
             actor = attack.actor("client", clients, tables=TABLES, **limits)

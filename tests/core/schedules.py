@@ -84,7 +84,7 @@ class Stepped:
 
     def __init__(self, program: Callable[..., object], *arguments: Any) -> None:
         self.blocked_by: Footprint | None = None
-        """What it looked at in vain, while it waits for that to change."""
+        """The keys whose change it waits for; None while it does not wait."""
         self._looked_at: Footprint = frozenset()
         self.stepper = Stepper(program, *arguments, after=True)
         self._settle()

@@ -165,7 +165,7 @@ class Busy:
         return False
 
 
-PATIENCE: Final = float(os.environ.get("TEST_PATIENCE", "60"))
+PATIENCE: Final = float(os.environ.get("PERCOLATOR_TEST_PATIENCE", "60"))
 """Seconds that a test waits for what should come at once."""
 
 

@@ -77,8 +77,9 @@ class Client(Stepped):
             if operation.names == (name,) and role in command:
                 self.done = self.done or (isinstance(reply, list) and reply[0] == b"committed")
         # What an activation writes last; of two, the second one counts.
-        is_last = any(pair in {("digest", CHAIN), ("digest", ROLLED)} for pair in pairwise(command))
-        self.done = self.done or (is_last and reply == b"recorded")
+        if operation.names == ("record_chain",) and "observers" in command and reply == b"recorded":
+            pairs = pairwise(command)
+            self.done = self.done or any(pair in {("digest", CHAIN), ("digest", ROLLED)} for pair in pairs)
 
 
 # Programs.

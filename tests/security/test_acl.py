@@ -266,7 +266,7 @@ def test_a_reader_that_counts_where_it_should_not_stops_nobody(own: Server) -> N
         assert [table.name for table in found.helper.tables()] == ["docs"]
         found.put(FIRST, b"value")
         assert reader.snapshot().get("docs", FIRST, "text") == b"value"
-        with pytest.raises(PercolatorError, match=r"no table.*b'1'") as refused:
+        with pytest.raises(PercolatorError, match=r"b'1', which is no table") as refused:
             found.helper.create_table("shop", 2)
         assert one_sentence(refused.value)
 
