@@ -116,12 +116,14 @@ def _activate(
             f"a worker with another set of observers is running ({strangers[0].where}): stop it first, start "
             "this one as a rolling one, which runs beside it, or use another namespace"
         )
+    before = active(db.client)
+    # A worker is registered before it is refused, or while it was suspended: its chain may have lost marks.
+    others = [other for other in others if before.allows(other)]
     names = {name for observers in observed.values() for name in observers}
     known = db.active_observers()
     retired = [] if others else sorted(known - names)
     # A suspended worker may resume after this activation has broken off. It may go on only if its chain lost
     # no marks: its chain runs beside the new one, or is the new one and was active before.
-    before = active(db.client)
     allowed = {*others, digest} if before.allows(digest) else others
     still = digest if before.digest == digest else ""
     # Write the record first, then list the tables. A creation writes its entry first and then reads the

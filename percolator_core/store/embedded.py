@@ -93,6 +93,8 @@ class EmbeddedServer:
         self.version = ""
         self._users: Lock | None = None
         self._process = 0
+        self._place: os.stat_result | None = None
+        """Of the users' file of the first join: the folder may be another store's by now."""
 
     @classmethod
     def join(cls, folder: Path) -> Self:
@@ -135,14 +137,14 @@ class EmbeddedServer:
         Raises:
             StoreUnavailable: it was renamed or removed, and another store has its path now.
         """
-        if (
-            self._users is not None
-            and self._process == process.pid
-            and not self._users.is_file(self.folder / shutdown.USERS)
-        ):
-            raise StoreUnavailable(
-                f"{self.folder} was replaced by another store since this one was connected: connect again"
-            )
+        if self._users is None or self._place is None:
+            return
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if os.path.samestat(self._place, (self.folder / shutdown.USERS).stat()):
+                return
+        raise StoreUnavailable(
+            f"{self.folder} was replaced by another store since this one was connected: connect again"
+        )
 
     def leave(self) -> None:
         """Stop the server if this was its last user; its state stays. Idempotent.
@@ -209,11 +211,12 @@ class EmbeddedServer:
     def _enter(self) -> None:
         """Become a user, first of all, so that nobody stops the server meanwhile."""
         with self._mutex():
+            self.check_folder()
             users = Lock(self.folder / shutdown.USERS)
             if not users.take(fcntl.LOCK_SH):
                 users.close()
                 raise StoreUnavailable(f"{self.folder}/redis.users is locked by another program: end that")
-            self._users, self._process = users, process.pid
+            self._users, self._process, self._place = users, process.pid, os.fstat(users.fd)
             try:
                 self._serve()
             except BaseException:
@@ -354,11 +357,15 @@ class EmbeddedServer:
             if not sys.executable or not lock.take(fcntl.LOCK_EX):
                 return
             watcher = [sys.executable, "-I", "-S", shutdown.__file__]
-            arguments = [str(self.folder), self.socket_path, str(lock.fd), str(_WATCH_PERIOD)]
+            # A link to the socket may go, with its TMPDIR. The folder that is the current one does not.
+            here, socket_path = "/", self.socket_path
+            if Path(socket_path).parent != self.folder:
+                here, socket_path = str(self.folder), "redis.sock"
+            arguments = [str(self.folder), socket_path, str(lock.fd), str(_WATCH_PERIOD)]
             # The shell ends at once, and leaves nobody with a child to wait for.
             subprocess.run(
                 ["/bin/sh", "-c", '"$@" &', "sh", *watcher, *arguments],
-                cwd="/",
+                cwd=here,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -26,6 +26,8 @@ ASK_LIMIT = 1.0
 STOP_LIMIT = 30.0
 _SPOKE_LATELY = 30
 """Seconds. A connection that was used since then belongs to a client that lives."""
+_WATCHER_NAME = "percolator-watcher"
+"""How watchers name their connections: they are no clients."""
 _PAUSE = 0.001
 _RETRY = 0.1
 
@@ -393,7 +395,8 @@ def _others_speak(connection: Connection) -> bool:
         return True  # it is busy, for somebody
     for line in found.splitlines():
         client = dict(part.partition("=")[::2] for part in line.split(" "))
-        if client.get("id") != mine and int(client.get("idle", 0)) < _SPOKE_LATELY:
+        is_other = client.get("id") != mine and client.get("name") != _WATCHER_NAME
+        if is_other and int(client.get("idle", 0)) < _SPOKE_LATELY:
             return True
     return False
 
@@ -403,7 +406,7 @@ def _reach(folder: Path, socket_path: str, period: float) -> Connection | None:
     while True:
         try:
             connection = Connection(socket_path, ASK_LIMIT)
-            if not connection.ask("CLIENT SETNAME percolator-watcher").startswith(b"-ERR"):
+            if not connection.ask(f"CLIENT SETNAME {_WATCHER_NAME}").startswith(b"-ERR"):
                 return connection  # also to one that is loading, or busy
             connection.close()
         except _ENDED:

@@ -359,7 +359,8 @@ class Shift:
         if self._plan.partitioned and self._plan.own is None and self._registration.name in names:
             mine = names.index(self._registration.name)
             self._own = frozenset(range(mine, self._dirty.tablets, len(names)))
-        mine_is_new = now_active.digest == self._chain.digest
+        # Empty: the activation of another chain has broken off, so nobody else will end the rolling start.
+        mine_is_new = now_active.digest in ("", self._chain.digest)
         if mine_is_new and now_active.beside and len(same) == len(others):
             try:
                 activate(self._db, self._chain.observed, self._chain.digest)

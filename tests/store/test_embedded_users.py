@@ -191,6 +191,15 @@ def test_a_folder_that_was_replaced_is_not_taken_for_the_own_one(here: Path, bin
         assert db.store.embedded is not None
         with pytest.raises(StoreUnavailable, match="was replaced"):
             db.store.embedded.ensure_running()
+        child = os.fork()
+        if child == 0:
+            try:
+                db.run(lambda t: t.set("t", "row", "column", b"value"))
+            except StoreUnavailable as error:
+                os._exit(7 if "was replaced" in str(error) else 1)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         for one in (same, other):
             assert one.snapshot().get("t", "row", "column") is None
 

@@ -8,9 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,23 @@ def test_it_ends_in_order_after_its_last_user_was_killed(state: Path, binary: Bi
         assert r.get("key") == "value"
 
 
+def test_it_ends_though_the_link_to_its_socket_is_gone(here: Path, binary: Binary) -> None:
+    state = here / ("long" * 40)
+    with tempfile.TemporaryDirectory() as its_own:
+        user = User(state, script=QUICK, environment={"TMPDIR": its_own})
+        pid = user.join()
+        until(lambda: watchers(state))
+    user.kill()
+    try:
+        until(lambda: ended(state))
+    finally:
+        for left in [*watchers(state), pid]:
+            with suppress(ProcessLookupError):
+                os.kill(left, signal.SIGKILL)
+        until(lambda: ended(state))
+    assert shutdown.unbroken_history(state)
+
+
 def test_commits_of_a_killed_process_are_there(state: Path, binary: Binary) -> None:
     script = """
 import os, signal, sys
@@ -138,7 +156,7 @@ def test_who_joins_or_leaves_just_now_keeps_it(state: Path, binary: Binary) -> N
     with closing(Lock(state / shutdown.MUTEX)) as mutex:
         assert mutex.take(fcntl.LOCK_EX)
         assert not is_unused(state, end=True)
-    assert is_unused(state)
+    until(lambda: is_unused(state))
     assert lives(state)
     EmbeddedServer.join(state).leave()
 
@@ -153,9 +171,9 @@ def test_a_client_by_the_socket_keeps_it_while_it_speaks(
         assert other.ask("PING") == b"+PONG"
         assert not is_unused(state, end=True)
         monkeypatch.setattr(shutdown, "_SPOKE_LATELY", -1)  # as if that were long ago
-        assert is_unused(state)
+        until(lambda: is_unused(state))
         assert lives(state)
-        assert is_unused(state, end=True)
+        until(lambda: is_unused(state, end=True))
     assert not lives(state)
 
 
@@ -355,8 +373,7 @@ def test_what_is_not_on_disk_is_not_thrown_away(state: Path, disk: Disk) -> None
         with pytest.raises(percolator.StoreUnavailable, match="in memory alone"):
             server.leave()
     user.kill()
-    until(lambda: is_unused(state))
-    assert is_unused(state, end=True)
+    until(lambda: is_unused(state, end=True))  # not while the watcher looks, too
     assert lives(state)
     disk.empty(server)
     until(lambda: ended(state))

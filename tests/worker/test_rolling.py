@@ -17,7 +17,7 @@ from tests.core.servers import Faults, die, until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from percolator_core import Database
+    from percolator_core import Chain, Database
 
     Connect = Callable[..., Database]
 
@@ -225,6 +225,23 @@ def test_a_late_request_of_an_activation_takes_nothing_back(
     assert dirty_of(quick_db, quick).backlog() == {"quick": 1}
 
 
+class Killed(BaseException):
+    """The process of an activation ends."""
+
+
+def break_off(chain: Chain, db: Database, *, rolling: bool = False) -> None:
+    """Activate a chain but for the last step."""
+
+    def be_killed() -> None:
+        raise Killed
+
+    faults = Faults(db)
+    faults.script("record_chain", lambda: None, 2)
+    faults.script("record_chain", be_killed)
+    with pytest.raises(Killed):
+        chain.create_tables(db, rolling=rolling)
+
+
 @pytest.mark.parametrize("same", [False, True])
 def test_a_worker_that_was_taken_for_dead_meets_half_an_activation(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, same: bool
@@ -234,20 +251,10 @@ def test_a_worker_that_was_taken_for_dead_meets_half_an_activation(
     db, other_db = connect(), connect()
     seen = Seen()
     chain, other = chain_of(watch("it", seen, "docs.text")), chain_of(watch("other", Seen(), "docs.text"))
-    faults = Faults(other_db)
-
-    class Killed(BaseException):
-        """The process of the activation ends."""
-
-    def be_killed() -> None:
-        raise Killed
 
     def half_an_activation() -> None:
         die(db)  # its token has run out, as if it were suspended
-        faults.script("record_chain", lambda: None, 2)
-        faults.script("record_chain", be_killed)
-        with pytest.raises(Killed):
-            (chain if same else other).create_tables(other_db)
+        break_off(chain if same else other, other_db)
 
     if same:
         with running(db, chain):
@@ -266,3 +273,37 @@ def test_a_worker_that_was_taken_for_dead_meets_half_an_activation(
                 worker.stop()
             with pytest.raises(ConfigurationError, match="another set of observers was activated"):
                 working.result()
+
+
+def test_a_chain_that_has_lost_its_marks_is_not_let_in_by_a_rolling_start(connect: Connect) -> None:
+    """A worker of it is registered, for it is about to be refused; another one may only be suspended."""
+    dbs = [connect() for _ in range(3)]
+    lost, now, new = (chain_of(watch(name, Seen(), "docs.text")) for name in ("lost", "now", "new"))
+    lost.create_tables(dbs[0])
+    Registration(dbs[1], now.digest, "there")
+    now.create_tables(dbs[1])
+    Registration(dbs[0], lost.digest, "there")
+    Registration(dbs[2], new.digest, "there")
+    new.create_tables(dbs[2], rolling=True)
+    assert active(dbs[0].client) == (new.digest, {now.digest})
+    put(dbs[0], "a", b"1")
+    assert dirty_of(dbs[0], lost).backlog() == {"lost": 0}
+    assert dirty_of(dbs[0], now).backlog() == {"now": 1}
+    assert dirty_of(dbs[0], new).backlog() == {"new": 1}
+
+
+def test_the_roll_ends_though_another_one_was_broken_off(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("percolator_core.worker.shift.LEASE", 0.2)
+    db, old_db, third_db = connect(), connect(), connect()
+    old, new, third = (chain_of(watch(name, Seen(), "docs.text")) for name in ("old", "new", "third"))
+    leaving = Registration(old_db, old.digest, "there")
+    old.create_tables(old_db)
+    with running(db, new, rolling=True):
+        break_off(third, third_db, rolling=True)
+        leaving.withdraw()
+        until(lambda: active(third_db.client) == (new.digest, frozenset()))
+        put(third_db, "a", b"1")
+        for chain in (old, third):
+            assert list(dirty_of(third_db, chain).backlog().values()) == [0]
