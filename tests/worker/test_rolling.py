@@ -285,7 +285,7 @@ def test_a_chain_that_has_lost_its_marks_is_not_let_in_by_a_rolling_start(connec
     Registration(dbs[0], lost.digest, "there")
     Registration(dbs[2], new.digest, "there")
     new.create_tables(dbs[2], rolling=True)
-    assert active(dbs[0].client) == (new.digest, {now.digest})
+    assert active(dbs[0].client) == (new.digest, frozenset({now.digest}))
     put(dbs[0], "a", b"1")
     assert dirty_of(dbs[0], lost).backlog() == {"lost": 0}
     assert dirty_of(dbs[0], now).backlog() == {"now": 1}
