@@ -25,8 +25,12 @@ LONG = {"test_embedded_users.py", "test_growth.py", "test_hub.py", "test_limits.
 """Files whose tests take long, and test what all versions of the server do alike, or the client alone."""
 
 
+PATIENCE = 600
+"""Seconds after which a slow test counts as hanging: a busy machine takes several times as long."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what takes long on a third version of the server.
+    """Leave out what takes long on a third version of the server, and give slow tests time.
 
     Files that have slow tests go first, so that in the end no process waits for another one's file.
     """
@@ -34,8 +38,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
     kept = set(items) - set(left_out)
     items[:] = [item for item in items if item in kept]
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    for item in slow:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(PATIENCE))
+    first = {item.path for item in slow}
+    items.sort(key=lambda item: item.path not in first)
 
 
 def _takes_long_on_the_newest(item: pytest.Item) -> bool:

@@ -26,6 +26,7 @@ def measured(scale: Scale) -> dict[tuple[str, float | None], Figure]:
     return found
 
 
+@pytest.mark.slow
 def test_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "SIZES", (300, 600))
     monkeypatch.setattr(growth, "_ROUNDS", 1)
@@ -45,6 +46,7 @@ def test_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ("loading 600 cells", "50%") in told
 
 
+@pytest.mark.slow
 def test_a_small_machine_stops_sooner_and_has_no_target(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "_ROUNDS", 1)
     found = measured(Scale(operations=20, rounds=1, cells_max=500))

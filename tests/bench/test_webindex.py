@@ -44,6 +44,7 @@ def figures(found: tuple[list[Figure], Any, Any]) -> dict[tuple[str, str, float 
     return named
 
 
+@pytest.mark.slow
 def test_every_observer_and_all(figures: dict[tuple[str, str, float | None], Figure]) -> None:
     for observer in (ALL, "announce", "cluster", "document_processor", "export", "rank", "serve"):
         for way in (WITH, WITHOUT):

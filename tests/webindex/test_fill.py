@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_documents_wait_for_workers(tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     docs.mkdir()
