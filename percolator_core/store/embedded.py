@@ -93,8 +93,6 @@ class EmbeddedServer:
         self.version = ""
         self._users: Lock | None = None
         self._process = 0
-        self._place: os.stat_result | None = None
-        """Of the users' file of the first join: the folder may be another store's by now."""
 
     @classmethod
     def join(cls, folder: Path) -> Self:
@@ -137,14 +135,10 @@ class EmbeddedServer:
         Raises:
             StoreUnavailable: it was renamed or removed, and another store has its path now.
         """
-        if self._users is None or self._place is None:
-            return
-        with suppress(FileNotFoundError, NotADirectoryError):
-            if os.path.samestat(self._place, (self.folder / shutdown.USERS).stat()):
-                return
-        raise StoreUnavailable(
-            f"{self.folder} was replaced by another store since this one was connected: connect again"
-        )
+        if self._users is not None and not self._users.is_file(self.folder / shutdown.USERS):
+            raise StoreUnavailable(
+                f"{self.folder} was replaced by another store since this one was connected: connect again"
+            )
 
     def leave(self) -> None:
         """Stop the server if this was its last user; its state stays. Idempotent.
@@ -216,7 +210,7 @@ class EmbeddedServer:
             if not users.take(fcntl.LOCK_SH):
                 users.close()
                 raise StoreUnavailable(f"{self.folder}/redis.users is locked by another program: end that")
-            self._users, self._process, self._place = users, process.pid, os.fstat(users.fd)
+            self._users, self._process = users, process.pid
             try:
                 self._serve()
             except BaseException:

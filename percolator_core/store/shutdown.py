@@ -58,6 +58,7 @@ class Lock:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
         self.fd = os.open(path, flags, 0o600) if inherited is None else inherited
         _open_here.add(self.fd)
+        self._file = os.fstat(self.fd)
 
     def take(self, how: int) -> bool:
         """Take the lock (``LOCK_SH`` or ``LOCK_EX``) if nobody is in the way."""
@@ -80,9 +81,9 @@ class Lock:
         os.close(self.fd)
 
     def is_file(self, path: Path) -> bool:
-        """Whether ``path`` still names the file that was opened."""
+        """Whether ``path`` still names the file that was opened; also asked in a forked child."""
         try:
-            return os.path.samestat(os.fstat(self.fd), path.stat())
+            return os.path.samestat(self._file, path.stat())
         except (FileNotFoundError, NotADirectoryError):
             return False
 

@@ -42,7 +42,8 @@ def lives(state: Path) -> bool:
         return False
     with (state / "redis.server").open("r+b") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Not exclusively: a watcher that asks the same just now is no server.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
     return False
