@@ -40,7 +40,7 @@ from percolator_core.store import current_task
 from percolator_core.store.packing import Command
 from percolator_core.transaction import Transaction
 from percolator_core.worker.runs import EndedRun, Ending, RunListener
-from percolator_core.worker.watchdog import Deadline, ObserverTimeout, Watchdog
+from percolator_core.worker.watchdog import Deadline, ObserverTimeout, Watchdog, uninterrupted
 
 CONFLICT_ROUNDS: Final = 5
 """Times that a run which lost against another one is repeated at once; then its cell is given back."""
@@ -291,6 +291,7 @@ def _means_the_worker(error: BaseException) -> bool:
 
 
 @contextmanager
+@uninterrupted
 def _limited(seconds: float, watchdog: Watchdog) -> Iterator[None]:
     """Bound the time of a block: a task's by the hub and the watchdog, a thread's by the watchdog alone."""
     task = current_task()

@@ -16,10 +16,16 @@ import signal
 import sys
 import threading
 import time
-from types import FrameType
-from typing import Any, Final, Self
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, Final, Self, TypeVar
 
+import percolator_core
+from percolator_core import process, store
 from percolator_core.store import Hub, current_task
+from percolator_core.store.stream import Stream
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _TICK: Final = 0.02
 
@@ -27,18 +33,23 @@ _AGAIN: Final = 0.5
 """Seconds between two exceptions raised in a thread: it needs a moment for one, and may have swallowed it."""
 
 
-_BOOKKEEPING: Final = frozenset(
-    {
-        ("percolator_core.worker.watchdog", "guard"),
-        ("percolator_core.worker.watchdog", "release"),
-        ("percolator_core.worker.attempt", "_limited"),
-    }
-)
-"""Modules and functions that a run passes through on its way into the observer's code, and out of it."""
+_BOOKKEEPING: Final[set[CodeType]] = set()
+"""The functions that begin and end the time limit of a run (`uninterrupted`)."""
 
+_WAIT: Final = Stream._receive.__code__  # noqa: SLF001 - the one place of the store that may be interrupted
+"""Waits for a reply. An interruption there closes the connection."""
 
-_CONVERSATION: Final = "percolator_core.worker.offload."
+_LIBRARY: Final = f"{percolator_core.__name__}."
+_STORE: Final = f"{store.__name__}."
+_LOCKS: Final = process.__name__
+_CONVERSATION: Final = f"{__name__.rpartition('.')[0]}.offload."
 """Modules by which a child process and its worker talk."""
+
+
+def uninterrupted(function: F) -> F:
+    """Mark a function in whose frames, and in those that it calls, no observer's timeout is raised."""
+    _BOOKKEEPING.add(function.__code__)
+    return function
 
 
 class ObserverTimeout(BaseException):
@@ -101,10 +112,12 @@ class Watchdog:
             # None: a handler that was not set from Python.
             signal.signal(signal.SIGURG, signal.SIG_DFL if self._before is None else self._before)
 
+    @uninterrupted
     def guard(self, deadline: Deadline) -> None:
         """Watch a run in a thread of its own."""
         self._threads.add(deadline)
 
+    @uninterrupted
     def release(self, deadline: Deadline) -> None:
         """The run is over: what follows in its thread, such as its commit, is not interrupted any more."""
         with self._watching:
@@ -148,20 +161,20 @@ def _raise_in(thread: int, deadline: Deadline) -> None:
 
 
 def _may_be_interrupted(frame: FrameType | None) -> bool:
-    """Whether code may be interrupted where it is.
+    """Return True if a timeout may be raised in the code that ``frame`` runs.
 
-    It may in the observer and in whatever that calls, but not while the bookkeeping of the store changes.
-    There only the wait for a reply may, which closes the connection then. What is spared now comes round
-    again at the next tick, or ends at the hub. So is what begins and ends a run: a deadline that nobody takes
-    back would strike later runs.
+    It may in the observer and in most of what the observer calls. It may not while the store changes its
+    bookkeeping, for replies would then reach the wrong callers; nor in a lock, which would stay locked; nor
+    in what begins and ends a time limit, for a deadline that nobody takes back would strike later runs. If
+    interrupting is unsafe now, the next tick tries again, or the hub ends the run.
     """
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if (module, frame.f_code.co_name) in _BOOKKEEPING or module.startswith(_CONVERSATION):
+        if frame.f_code in _BOOKKEEPING or module.startswith(_CONVERSATION):
             return False
-        if module.startswith("percolator_core.store."):
-            return frame.f_code.co_name == "_receive"
-        if module.startswith("percolator_core."):
+        if module.startswith(_STORE) or module == _LOCKS:
+            return frame.f_code is _WAIT
+        if module.startswith(_LIBRARY):
             return True
         frame = frame.f_back
     return False
