@@ -17,6 +17,8 @@ RUN awk '/^[^ #]/ {wanted = /^setuptools==/} wanted' /build/requirements.lock > 
 
 COPY pyproject.toml README.md LICENSE CHANGELOG.md /build/
 COPY percolator_core /build/percolator_core
+COPY percolator_bench /build/percolator_bench
+COPY percolator_torture /build/percolator_torture
 COPY plugins /build/plugins
 COPY pyspark_percolator /build/pyspark_percolator
 RUN pip install --no-cache-dir --no-index --no-deps --no-build-isolation /build && rm -rf /build

@@ -10,7 +10,7 @@ help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
 
 demo: venv java  ## set everything up and run the demonstration (DOCS=FOLDER for documents of your own)
-	@.venv/bin/percolator demo $(if $(DOCS),--docs "$(DOCS)")
+	@.venv/bin/python -m observers.webindex demo $(if $(DOCS),--docs "$(DOCS)")
 
 airflow: venv java  ## load the web index and run it with Airflow on this machine, until Ctrl-C (DOCS=FOLDER as for demo)
 	@.venv/bin/python -m observers.webindex.demo.fill $(if $(DOCS),--docs "$(DOCS)")

@@ -25,11 +25,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import percolator_core as percolator
 from percolator_core import Chain, Database
-from percolator_core.demand import demand
-from percolator_core.samples import record
-from percolator_core.status import status
+from percolator_core.admin.demand import demand
+from percolator_core.admin.samples import record
+from percolator_core.admin.status import status
 from tests.airflow.standalone import Standalone, standalone
-from tests.core.servers import Server, binaries
+from tests.servers.plain import Server, binaries
 
 CHAIN = """\
 version: 1

@@ -175,7 +175,7 @@ def _each(db: Any, count: int, write: Callable[[Any, int], None], at_once: int =
 
 def _quarantine(db: Any, count: int) -> None:
     """As workers leave it, without their work."""
-    from percolator_core.keys import encode_mark, failed_key
+    from percolator_core.layout.keys import encode_mark, failed_key
 
     handle = db.catalog.table("docs")
     record: dict[str, Any] = {"error": "ValueError: no such word", "attempts": 8}
@@ -189,8 +189,8 @@ def _quarantine(db: Any, count: int) -> None:
 
 def _history(db: Any, chain: Any) -> None:
     """Two days of looks, one a minute."""
-    from percolator_core.samples import record
-    from percolator_core.status import status
+    from percolator_core.admin.samples import record
+    from percolator_core.admin.status import status
 
     now = status(db, chain)
     for _ in range(2_880):
@@ -199,7 +199,7 @@ def _history(db: Any, chain: Any) -> None:
 
 def _locks(db: Any) -> None:
     """Of somebody who is committing for long: a few hundred, one of them to a large value."""
-    from tests.core.servers import commit_of
+    from tests.servers.plain import commit_of
 
     transaction = db.begin()
     for number in range(300):

@@ -9,7 +9,7 @@
 
 from typing import TYPE_CHECKING
 
-from percolator_core.lazy import lazily
+from percolator_core.runtime.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from percolator_core.database import Database, connect
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
         UnknownColumn,
         UnknownTable,
     )
-    from percolator_core.model import Cell, Version
+    from percolator_core.layout.records import Cell, Version
     from percolator_core.observers import Chain, ObserverTransaction
     from percolator_core.schema.definition import TableDefinition
     from percolator_core.schema.predicate import col
-    from percolator_core.snapshot import Snapshot
     from percolator_core.store.durability import Durability
     from percolator_core.tables.model import Hash, Indexed, PrimaryKey, Range, Table, Unique
-    from percolator_core.transaction import Transaction
+    from percolator_core.transaction.snapshot import Snapshot
+    from percolator_core.transaction.transaction import Transaction
     from percolator_core.worker import Worker
 
 __version__ = "0.1.0"
@@ -97,7 +97,7 @@ __getattr__, __dir__ = lazily(
             "UnknownColumn",
             "UnknownTable",
         ),
-        "model": (
+        "layout.records": (
             "Cell",
             "Version",
         ),
@@ -107,7 +107,7 @@ __getattr__, __dir__ = lazily(
         ),
         "schema.definition": ("TableDefinition",),
         "schema.predicate": ("col",),
-        "snapshot": ("Snapshot",),
+        "transaction.snapshot": ("Snapshot",),
         "store.durability": ("Durability",),
         "tables.model": (
             "Hash",
@@ -117,7 +117,7 @@ __getattr__, __dir__ = lazily(
             "Table",
             "Unique",
         ),
-        "transaction": ("Transaction",),
+        "transaction.transaction": ("Transaction",),
         "worker": ("Worker",),
     },
 )

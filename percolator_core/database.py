@@ -8,25 +8,25 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from percolator_core.catalog import Catalog
-from percolator_core.client import Client, Timeouts
+from percolator_core.catalog.catalog import Catalog
 from percolator_core.concurrency import Concurrency
 from percolator_core.errors import ConfigurationError, SnapshotTooOld, TransactionConflict
-from percolator_core.evolution import Evolution
-from percolator_core.janitor import Collected, FoundLock, Janitor, Outcome, Part, ResolvedLocks
-from percolator_core.keys import Keyspace
-from percolator_core.metrics import Metrics
-from percolator_core.model import MAX_TIMESTAMP, Version, row_bytes, unpack_version
-from percolator_core.rowread import stands
+from percolator_core.layout.key_ranges import check_limit
+from percolator_core.layout.keys import Keyspace
+from percolator_core.layout.records import MAX_TIMESTAMP, Version, row_bytes, unpack_version
+from percolator_core.maintenance.janitor import Collected, FoundLock, Janitor, Outcome, Part, ResolvedLocks
+from percolator_core.maintenance.schema_change import Evolution
 from percolator_core.schema.definition import DEFAULT_TABLETS, TableDefinition
-from percolator_core.snapshot import Snapshot
 from percolator_core.store import Durability, Store, StoreUrl
 from percolator_core.store.embedded import own_error_first
 from percolator_core.tables.binding import model_of, table_name
 from percolator_core.tables.columns import added_column, range_value
 from percolator_core.tables.model import Table, definition_of
-from percolator_core.tabletscan import check_limit
-from percolator_core.transaction import Transaction
+from percolator_core.transaction.client import Client, Timeouts
+from percolator_core.transaction.metrics import Metrics
+from percolator_core.transaction.row_read import stands
+from percolator_core.transaction.snapshot import Snapshot
+from percolator_core.transaction.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -93,6 +93,7 @@ class Database:
 
     def __init__(self, client: Client, arguments: Callable[[], dict[str, Any]] | None = None) -> None:
         self.client = client
+        client.carry_on = Evolution(client).carry_on
         # A function, so that no way of showing or pickling this object comes upon a password.
         self._arguments = arguments
 
@@ -338,9 +339,9 @@ class Database:
     def resolve_lock(self, table: str, row: str | bytes, column: str, start_timestamp: int) -> Outcome:
         """Roll one lock forward or back, unless its owner may still commit: one of `locks`, or of the status.
 
-        It is the lock that the transaction with that start timestamp has on the cell, ``column`` as
-        `percolator_core.status.locks` names it. Returns ``"committed"`` when the lock was rolled forward,
-        ``"rolled back"``, ``"live"`` when it was left alone: its owner lives and has touched it within its
+        It is the lock that the transaction with that start timestamp has on the cell; ``column`` is as
+        `percolator_core.admin.status.locks` names it. Returns ``"committed"`` when the lock was rolled
+        forward, ``"rolled back"``, ``"live"`` when it was left alone: its owner lives and has touched it within its
         time to live; or ``"gone"``: there is none. So one whose owner lives, but has not stirred for that
         long, is ended, as by anybody who meets it.
 

@@ -14,7 +14,7 @@ from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Observer, Retry
 from percolator_core.observers.chain import digest_of
 from percolator_core.observers.graph import build_graph, observed_columns
-from tests.core.servers import until
+from tests.servers.plain import until
 
 TABLES = (TableDefinition("docs", 4), TableDefinition("sums", 4, ("dirty",)))
 QUICK = Retry(attempts=3, backoff=0.005, max_backoff=0.02)

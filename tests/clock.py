@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from percolator_core import Database
-from percolator_core.client import Client, Timeouts
-from percolator_core.keys import Keyspace
+from percolator_core.layout.keys import Keyspace
 from percolator_core.store import Store
-from percolator_core.torture.faults.clock import FakeClock
+from percolator_core.transaction.client import Client, Timeouts
+from percolator_torture.faults.clock import FakeClock
 
 __all__ = ["FakeClock", "connect_with_clock"]
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+pytest_plugins = ["tests.servers.fixtures"]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> Iterator[None]:

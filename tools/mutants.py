@@ -29,7 +29,16 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "tests" / "mutants"
-COPIED = ("percolator_core", "pyspark_percolator", "tests", "observers", "schemas", "pyproject.toml")
+COPIED = (
+    "percolator_core",
+    "percolator_bench",
+    "percolator_torture",
+    "pyspark_percolator",
+    "tests",
+    "observers",
+    "schemas",
+    "pyproject.toml",
+)
 LETTERS = {
     "a": "a rollback leaves a tombstone, which refuses prewrites that arrive late",
     "b": "a repeated or late request changes nothing",

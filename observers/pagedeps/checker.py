@@ -22,7 +22,7 @@ from schemas.pagedeps import Facts, Made, Parsed
 
 if TYPE_CHECKING:
     from percolator_core import Database
-    from percolator_core.snapshot import Snapshot
+    from percolator_core.transaction.snapshot import Snapshot
 
 Table = dict[bytes, dict[str, bytes]]
 Contents = dict[str, Content]

@@ -11,7 +11,7 @@ from schemas.pagedeps import Facts
 
 if TYPE_CHECKING:
     from percolator_core import ObserverTransaction
-    from percolator_core.snapshot import Snapshot
+    from percolator_core.transaction.snapshot import Snapshot
 
 
 def reach(t: ObserverTransaction | Snapshot, roots: Iterable[str]) -> dict[str, Facts | None]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from percolator_core import Cell, ObserverTransaction
-    from percolator_core.snapshot import Snapshot
+    from percolator_core.transaction.snapshot import Snapshot
 
 
 def process(t: ObserverTransaction, cell: Cell) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from observers.webindex.index import Posting, ServingIndex
-    from percolator_core.snapshot import Snapshot
+    from percolator_core.transaction.snapshot import Snapshot
 
 Table = dict[bytes, dict[str, bytes]]
 Inlinks = dict[bytes, dict[bytes, tuple[str, ...]]]

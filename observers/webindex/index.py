@@ -85,7 +85,7 @@ class ServingIndex:
             self._connection.close()
             raise ConfigurationError(
                 f"{path} was made by an older version of the web index: remove it, and make it anew with "
-                "`percolator demo --fresh` or observers.webindex.export.rebuild."
+                "the command `demo --fresh`, or observers.webindex.export.rebuild."
             )
         self._file = _identity(path)
 

@@ -18,7 +18,7 @@ def main() -> None:
     except SystemExit as end:
         # Observers' threads that are still at work would keep the process, however it came to its end.
         if isinstance(end.code, int):
-            from percolator_core.leaving import leave
+            from percolator_core.runtime.exit import leave
 
             leave(end.code)
         raise

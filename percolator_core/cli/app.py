@@ -1,8 +1,11 @@
-"""The command ``percolator``: which subcommands there are, and what all of them share.
+"""The command ``percolator``: its subcommands, and the frame that they share with other command lines.
 
 A subcommand is registered by its line in `COMMANDS`: its name, and where its function is. The module is
-imported when the command, or its help, is asked for. Keep such modules light: what a command needs beyond the
-frame it imports in its function. So ``percolator --help`` is quick and needs neither Spark nor matplotlib.
+imported when the command, or its help, is asked for. Keep such modules light: a command imports what it needs
+in its function. So ``percolator --help`` is quick and needs neither Spark nor matplotlib.
+
+Packages beside the library add subcommands of their own by entry points of the group `PLUGINS`. An
+application makes a command line of its own with `command_line`.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Annotated, Any, Final, NamedTuple, get_type_hints
 
 import typer
@@ -22,7 +27,7 @@ from percolator_core.notation.error import NotationError
 
 
 class Registered(NamedTuple):
-    """Where a subcommand's function is, as ``module:function`` in this package, and its group in the help."""
+    """Where a subcommand's function is, as ``module:function``, and its group in the help."""
 
     function: str
     panel: str
@@ -35,37 +40,36 @@ _DATA: Final = "Data"
 _CARE: Final = "Care"
 
 COMMANDS: Final[dict[str, Registered]] = {
-    "init": Registered("init:init", _START),
-    "demo": Registered("demo:demo", _START),
-    "doctor": Registered("doctor:doctor", _START),
-    "check": Registered("chain:check", _CHAIN),
-    "graph": Registered("chain:graph", _CHAIN),
-    "schema": Registered("schema:schema", _CHAIN),
-    "load": Registered("load:load", _RUN),
-    "worker": Registered("worker:worker", _RUN),
-    "drain": Registered("drain:drain", _RUN),
-    "wait": Registered("wait:wait", _RUN),
-    "up": Registered("up:up", _RUN),
-    "status": Registered("status:status", _RUN),
-    "tables": Registered("data:tables", _DATA),
-    "get": Registered("data:get", _DATA),
-    "scan": Registered("data:scan", _DATA),
-    "history": Registered("data:history", _DATA),
-    "diff": Registered("diff:diff", _DATA),
-    "trace": Registered("trace:trace", _DATA),
-    "search": Registered("search:search", _DATA),
-    "failed": Registered("quarantine:failed", _CARE),
-    "retry": Registered("quarantine:retry", _CARE),
-    "discard": Registered("quarantine:discard", _CARE),
-    "rerun": Registered("rerun:rerun", _CARE),
-    "locks": Registered("locks:locks", _CARE),
-    "resolve": Registered("locks:resolve", _CARE),
-    "gc": Registered("gc:gc", _CARE),
-    "reindex": Registered("reindex:reindex", _CARE),
-    "bench": Registered("bench:bench", _CARE),
-    "torture": Registered("torture:torture", _CARE),
+    "init": Registered("percolator_core.cli.init:init", _START),
+    "doctor": Registered("percolator_core.cli.doctor:doctor", _START),
+    "check": Registered("percolator_core.cli.chain:check", _CHAIN),
+    "graph": Registered("percolator_core.cli.chain:graph", _CHAIN),
+    "schema": Registered("percolator_core.cli.schema:schema", _CHAIN),
+    "load": Registered("percolator_core.cli.load:load", _RUN),
+    "worker": Registered("percolator_core.cli.worker:worker", _RUN),
+    "drain": Registered("percolator_core.cli.drain:drain", _RUN),
+    "wait": Registered("percolator_core.cli.wait:wait", _RUN),
+    "up": Registered("percolator_core.cli.up:up", _RUN),
+    "status": Registered("percolator_core.cli.status:status", _RUN),
+    "tables": Registered("percolator_core.cli.data:tables", _DATA),
+    "get": Registered("percolator_core.cli.data:get", _DATA),
+    "scan": Registered("percolator_core.cli.data:scan", _DATA),
+    "history": Registered("percolator_core.cli.data:history", _DATA),
+    "diff": Registered("percolator_core.cli.diff:diff", _DATA),
+    "trace": Registered("percolator_core.cli.trace:trace", _DATA),
+    "failed": Registered("percolator_core.cli.quarantine:failed", _CARE),
+    "retry": Registered("percolator_core.cli.quarantine:retry", _CARE),
+    "discard": Registered("percolator_core.cli.quarantine:discard", _CARE),
+    "rerun": Registered("percolator_core.cli.rerun:rerun", _CARE),
+    "locks": Registered("percolator_core.cli.locks:locks", _CARE),
+    "resolve": Registered("percolator_core.cli.locks:resolve", _CARE),
+    "gc": Registered("percolator_core.cli.gc:gc", _CARE),
+    "reindex": Registered("percolator_core.cli.reindex:reindex", _CARE),
 }
-"""Every subcommand, in the order of the help."""
+"""The library's subcommands, in the order of the help."""
+
+PLUGINS: Final = "percolator.commands"
+"""The group of entry points by which other packages add subcommands: ``name = module:function``."""
 
 EPILOG: Final = "Exit codes:\n" + "\n".join(
     f"{int(code):>3}  {meaning}" for code, meaning in EXIT_CODES.items()
@@ -75,21 +79,31 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value inste
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
+@cache
+def installed() -> Mapping[str, Registered]:
+    """Subcommands of the packages beside the library, in the order of their names."""
+    found = sorted(entry_points(group=PLUGINS), key=lambda one: one.name)
+    return {one.name: Registered(one.value, _CARE) for one in found}
+
+
 class Commands(TyperGroup):
     """The subcommands, imported when they are needed; and the one place where errors become exit codes."""
 
+    def registered(self, name: str) -> Registered | None:
+        """The line of a subcommand, None if there is none of that name."""
+        return COMMANDS.get(name) or installed().get(name)
+
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """The names of the subcommands."""
-        return list(COMMANDS)
+        return list(dict.fromkeys([*COMMANDS, *installed()]))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """The subcommand of that name, or None."""
-        registered = COMMANDS.get(cmd_name)
+        registered = self.registered(cmd_name)
         if registered is None:
             return None
-        function = getattr(
-            importlib.import_module(_module(registered)), registered.function.partition(":")[2]
-        )
+        module, _, name = registered.function.partition(":")
+        function = getattr(importlib.import_module(module), name)
         single = typer.Typer(add_completion=False, rich_markup_mode="rich")
         single.command(cmd_name, rich_help_panel=registered.panel)(with_common_options(function))
         command = typer.main.get_command(single)
@@ -160,23 +174,40 @@ def with_common_options(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _module(registered: Registered) -> str:
-    return f"percolator_core.cli.{registered.function.partition(':')[0]}"
-
-
 def _hint(error: Any) -> str:
     context = getattr(error, "ctx", None)
     return f"`{context.command_path if context is not None else 'percolator'} --help` shows how it is used"
 
 
-app = typer.Typer(
-    cls=Commands,
-    name="percolator",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+def command_line(name: str, group: type[Commands] = Commands) -> typer.Typer:
+    """A command line in this frame. ``group`` has its subcommands; `command_group` makes another one."""
+    return typer.Typer(
+        cls=group,
+        name=name,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def command_group(program: str, commands: Mapping[str, str]) -> type[Commands]:
+    """The group of an application's subcommands: ``module:function`` by name. ``program`` is for the help."""
+
+    class Own(Commands):
+        def registered(self, name: str) -> Registered | None:
+            return Registered(commands[name], "Commands") if name in commands else None
+
+        def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+            return list(commands)
+
+        def main(self, args: Sequence[str] | None = None, *rest: Any, **settings: Any) -> Any:
+            return super().main(args, *rest, **{**settings, "prog_name": program})
+
+    return Own
+
+
+app = command_line("percolator")
 
 
 def _version(wanted: bool) -> None:
@@ -195,6 +226,6 @@ def percolator(
 ) -> None:
     """Incremental processing with transactions and observers on Redis.
 
-    A chain is a folder with chain.yaml and one YAML file an observer. Start with `percolator init DIR` or
-    `percolator demo`; look at a chain with `percolator check PATH`.
+    A chain is a folder with chain.yaml and one YAML file an observer. Start with `percolator init DIR`; look
+    at a chain with `percolator check PATH`.
     """

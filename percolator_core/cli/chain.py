@@ -71,7 +71,7 @@ def graph(
     ] = None,
 ) -> None:
     """Draw a chain: columns, the observers that they wake, and what those write."""
-    from percolator_core.observers.render import render
+    from percolator_core.observers.drawing.render import render
 
     output = outputs.current()
     chosen = form or _guess(file)

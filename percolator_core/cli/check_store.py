@@ -245,8 +245,8 @@ def _contents(url: str, namespace: str | None, *, indexes: bool) -> Iterator[Fin
 
 
 def _namespace(db: Database, *, indexes: bool) -> Iterator[Finding]:
+    from percolator_core.admin.status import status
     from percolator_core.cli.check_tables import check_tables
-    from percolator_core.status import status
     from percolator_core.store import FORMAT
 
     now = status(db)

@@ -9,9 +9,9 @@ from percolator_core.cli.findings import Finding, fail, ok, warn
 from percolator_core.errors import LockTimeout, SnapshotTooOld, UnknownTable
 
 if TYPE_CHECKING:
-    from percolator_core.catalog import Entry
+    from percolator_core.admin.status import TableStatus
+    from percolator_core.catalog.catalog import Entry
     from percolator_core.database import Database
-    from percolator_core.status import TableStatus
 
 _QUICK: Final = 10_000
 """Rows of a table whose indexes are compared without being asked to: that takes less than a second."""

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from percolator_core.database import Database
     from percolator_core.schema.definition import TableDefinition
     from percolator_core.schema.predicate import Predicate
-    from percolator_core.snapshot import Snapshot
-    from percolator_core.tabletscan import Row
+    from percolator_core.transaction.scan import Row
+    from percolator_core.transaction.snapshot import Snapshot
 
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table.", show_default=False)]
 AnyRow = Annotated[

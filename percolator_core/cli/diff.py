@@ -21,7 +21,7 @@ from percolator_core.notation.typedtext import json_row, json_typed, show_row, s
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from percolator_core.difference import RowChange
+    from percolator_core.admin.diff import RowChange
     from percolator_core.schema.definition import TableDefinition
 
 _MARKS: Final = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow")}
@@ -53,7 +53,7 @@ def diff(
 
     With --where only those for which it is true at one of the two times at least.
     """
-    from percolator_core.difference import changes
+    from percolator_core.admin.diff import changes
 
     output = outputs.current()
     earlier, later = parse_time(begin, "--from"), parse_time(end, "--to")

@@ -226,9 +226,9 @@ def _progress(
     if not output.errors.is_terminal:
         yield
         return
+    from percolator_core.admin.status import backlog
     from percolator_core.errors import PercolatorError
-    from percolator_core.meanwhile import meanwhile
-    from percolator_core.status import backlog
+    from percolator_core.runtime.periodic import meanwhile
 
     with output.progress() as progress:
         task = progress.add_task(f"draining {chain.name}", total=None)

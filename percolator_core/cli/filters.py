@@ -13,7 +13,7 @@ import typer
 from percolator_core.notation.bytestext import parse_bytes
 
 if TYPE_CHECKING:
-    from percolator_core.condition import Condition
+    from percolator_core.admin.condition import Condition
     from percolator_core.schema.definition import TableDefinition
     from percolator_core.schema.predicate import Predicate
 
@@ -47,7 +47,7 @@ def parse_filter(definition: TableDefinition, texts: Sequence[str] | None) -> Pr
 
 def parse_conditions(texts: Sequence[str] | None) -> list[Condition]:
     """What rows of a raw table must meet; raises typer.BadParameter for what cannot be read."""
-    from percolator_core.condition import Condition
+    from percolator_core.admin.condition import Condition
 
     try:
         found = [Condition.parse(text, parse_bytes) for text in texts or ()]
@@ -61,14 +61,14 @@ def parse_conditions(texts: Sequence[str] | None) -> list[Condition]:
 
 def columns_asked(conditions: Sequence[Condition]) -> list[str]:
     """The columns that conditions ask for."""
-    from percolator_core.condition import ROW
+    from percolator_core.admin.condition import ROW
 
     return [one.name for one in conditions if one.name != ROW]
 
 
 def met_by(conditions: Sequence[Condition]) -> Callable[[bytes, Mapping[str, bytes]], bool]:
     """Whether a raw row meets all conditions."""
-    from percolator_core.condition import ROW
+    from percolator_core.admin.condition import ROW
 
     def is_met(row: bytes, cells: Mapping[str, bytes]) -> bool:
         return all(one.holds(row if one.name == ROW else cells.get(one.name)) for one in conditions)

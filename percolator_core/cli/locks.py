@@ -16,7 +16,7 @@ from percolator_core.notation.amounts import show_age
 from percolator_core.notation.typedtext import Rows
 
 if TYPE_CHECKING:
-    from percolator_core.status import HeldLock
+    from percolator_core.admin.status import HeldLock
 
 _LONGEST_COLUMN: Final = 60
 """Characters of a column's name in the list; in JSON it is whole."""
@@ -28,7 +28,7 @@ def locks(
     namespace: Namespace = None,
 ) -> None:
     """List the locks that stand now, oldest first. A few that come and go are writers at work."""
-    from percolator_core.status import locks as read_locks
+    from percolator_core.admin.status import locks as read_locks
 
     output = outputs.current()
     with connect_to_existing(url, namespace) as db:

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import redis
 
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
-from percolator_core.keys import Keyspace
+from percolator_core.layout.keys import Keyspace
 from percolator_core.store.embedded import EmbeddedServer
 from percolator_core.store.folder import known_socket_path
 from percolator_core.store.redaction import redacted

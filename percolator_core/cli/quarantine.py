@@ -28,9 +28,9 @@ from percolator_core.notation.typedtext import Rows, row_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from percolator_core.admin.quarantine import FailedCell, Quarantine
     from percolator_core.cli.output import Output
     from percolator_core.observers import Chain
-    from percolator_core.quarantine import FailedCell, Quarantine
 
 ObserverName = Annotated[
     str | None, typer.Option("--observer", metavar="NAME", help="Only this observer.", show_default=False)
@@ -57,7 +57,7 @@ def failed(
     namespace: Namespace = None,
 ) -> None:
     """List the cells in quarantine, with the error that put each there."""
-    from percolator_core.quarantine import Quarantine
+    from percolator_core.admin.quarantine import Quarantine
 
     output = outputs.current()
     chain = load_chain(path, import_functions=False)
@@ -91,7 +91,7 @@ def retry(
 
     A write to an observed cell of the row does the same for the cells of that observer.
     """
-    from percolator_core.quarantine import Quarantine
+    from percolator_core.admin.quarantine import Quarantine
 
     chain = load_chain(path, import_functions=False)
     _check_observer(chain, observer)
@@ -122,7 +122,7 @@ def discard(
 
     A cell that fails anew while this runs stays in quarantine.
     """
-    from percolator_core.quarantine import Quarantine
+    from percolator_core.admin.quarantine import Quarantine
 
     output = outputs.current()
     chain = load_chain(path, import_functions=False)

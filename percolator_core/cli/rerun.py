@@ -27,11 +27,11 @@ from percolator_core.notation.bytestext import parse_bytes
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from percolator_core.admin.condition import Condition
+    from percolator_core.admin.rerun import RerunCounts
     from percolator_core.cli.output import Output
-    from percolator_core.condition import Condition
     from percolator_core.database import Database
     from percolator_core.observers import Chain, Observer
-    from percolator_core.rerun import RerunCounts
 
 
 def rerun(
@@ -64,8 +64,8 @@ def rerun(
 
     After a change of its code: all of them, or those that meet all the conditions.
     """
+    from percolator_core.admin.rerun import rerun as mark_again
     from percolator_core.errors import PercolatorError
-    from percolator_core.rerun import rerun as mark_again
 
     output = outputs.current()
     output.carry_on = "run the same command again, it marks the rest"
@@ -118,8 +118,8 @@ def rerun(
 
 def _of_runs(texts: list[str], observer: Observer, *, outdated: bool) -> list[str | Condition]:
     """All conditions; those on the revision are known to be ones."""
-    from percolator_core.choice import of_runs
-    from percolator_core.condition import REVISION, Condition
+    from percolator_core.admin.condition import REVISION, Condition
+    from percolator_core.admin.row_filter import of_runs
 
     try:
         of_runs(texts)
@@ -133,7 +133,7 @@ def _columns(db: Database, observer: Observer, texts: list[str]) -> list[str]:
 
     Raises typer.BadParameter for a condition that one of the tables cannot be asked.
     """
-    from percolator_core.condition import REVISION, ROW, Condition
+    from percolator_core.admin.condition import REVISION, ROW, Condition
 
     others = [text for text in texts if Condition.name_in(text) != REVISION]
     found: set[str] = set()
@@ -175,7 +175,7 @@ def _progress(output: Output, db: Database, observer: Observer) -> Iterator[Call
     if not output.errors.is_terminal:
         yield lambda _: None
         return
-    from percolator_core.status import status
+    from percolator_core.admin.status import status
 
     rows = {table.name: table.rows for table in status(db).tables}
     total = sum(rows.get(table, 0) for table, _ in observer.observe)

@@ -23,8 +23,8 @@ from percolator_core.notation.times import show_time
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from percolator_core.admin.status import Status
     from percolator_core.notifications.activation import LiveWorker
-    from percolator_core.status import Status
 
 
 def status(path: OptionalChainPath = None, url: Url = DEFAULT_URL, namespace: Namespace = None) -> None:
@@ -33,7 +33,7 @@ def status(path: OptionalChainPath = None, url: Url = DEFAULT_URL, namespace: Na
     With a chain its observers are shown in order and with the revisions of their code, also those that no
     worker has run yet.
     """
-    from percolator_core.status import status as read_status
+    from percolator_core.admin.status import status as read_status
 
     chain = load_chain(path, import_functions=False) if path is not None else None
     with connect_to_existing(url, namespace, chain) as db:

@@ -28,7 +28,7 @@ from percolator_core.notation.times import show_time
 from percolator_core.notation.typedtext import Rows, parse_row
 
 if TYPE_CHECKING:
-    from percolator_core.trace import Change, Outcome, Run, Trace
+    from percolator_core.admin.trace import Change, Outcome, Run, Trace
 
 _BRANCHES: Final = 20
 """Branches of one run that are drawn; --json has all."""
@@ -55,9 +55,9 @@ def trace(
     namespace: Namespace = None,
 ) -> None:
     """Show every run that the changes of a row caused, with times."""
-    from percolator_core.trace import trace as read_trace
-    from percolator_core.trace.notes import notes
-    from percolator_core.trace.telling import told_sum
+    from percolator_core.admin.trace import trace as read_trace
+    from percolator_core.admin.trace.notes import notes
+    from percolator_core.admin.trace.telling import told_sum
 
     wanted = _parse_change(change)
     chain = load_chain(path, import_functions=False)
@@ -95,7 +95,7 @@ class _Drawing:
         self.trees = [self._tree(change) for change in found.changes]
 
     def _tree(self, change: Change) -> Tree:
-        from percolator_core.trace.telling import SAID
+        from percolator_core.admin.trace.telling import SAID
 
         when = "" if change.timestamp is None else f" {_time(change.timestamp)}"
         root = Tree(Text.assemble((self._cell(change), "bold"), f"  {SAID[change.kind]}{when}"))
@@ -140,7 +140,7 @@ class _Drawing:
 
 
 def _facts(run: Run) -> str:
-    from percolator_core.trace.telling import told_run
+    from percolator_core.admin.trace.telling import told_run
 
     said = "".join(f", {what}" for what in told_run(run))
     if not run.recorded:
@@ -156,7 +156,7 @@ def _facts(run: Run) -> str:
 
 
 def _state(outcome: Outcome) -> str:
-    from percolator_core.trace.telling import told_state
+    from percolator_core.admin.trace.telling import told_state
 
     return told_state(outcome, " ".join((outcome.error or "").split()))
 

@@ -171,7 +171,7 @@ class _Up:
 
     def _start_airflow(self, airflow: Path, show: Any) -> None:
         from percolator_core.cli import airflow_home
-        from percolator_core.private_server import free_port
+        from percolator_core.store.private_server import free_port
 
         if self.port and not _is_free(self.port):
             raise ConfigurationError(

@@ -47,7 +47,7 @@ def wait(
     started = time.monotonic()
     with connect_to_existing(url, namespace, chain) as db:
         _until_idle(output, db, chain, None if timeout is None else started + timeout)
-        from percolator_core.status import status
+        from percolator_core.admin.status import status
 
         now = status(db, chain)
     seconds = time.monotonic() - started
@@ -66,8 +66,8 @@ def wait(
 
 def _until_idle(output: Output, db: Database, chain: Chain, deadline: float | None) -> None:
     """Return when two looks in a row found nothing: in a chain with a loop one is not enough."""
+    from percolator_core.admin.status import backlog
     from percolator_core.notifications.activation import live_workers
-    from percolator_core.status import backlog
 
     pause, nothing = _FIRST_PAUSE, 0
     warned = False

@@ -25,8 +25,8 @@ from percolator_core.cli.options import (
     load_chain,
 )
 from percolator_core.cli.signals import Received, stopping
-from percolator_core.meanwhile import meanwhile
-from percolator_core.process import usable_cores
+from percolator_core.runtime.periodic import meanwhile
+from percolator_core.runtime.process import usable_cores
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

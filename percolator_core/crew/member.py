@@ -35,9 +35,9 @@ from percolator_core.crew.messages import (
 )
 from percolator_core.crew.pulse import Pulse
 from percolator_core.database import connect
-from percolator_core.leaving import leave
-from percolator_core.log import Log
 from percolator_core.observers import Chain
+from percolator_core.runtime.exit import leave
+from percolator_core.runtime.log import Log
 from percolator_core.worker import Worker
 from percolator_core.worker.runs import RunTimes
 

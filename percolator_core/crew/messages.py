@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
-from percolator_core.histogram import Histogram
+from percolator_core.runtime.histogram import Histogram
 from percolator_core.worker import Counts
 from percolator_core.worker.attempt import ObserverCounts
 from percolator_core.worker.plan import WorkerSettings

@@ -22,8 +22,8 @@ from percolator_core.crew.messages import (
     read_times,
 )
 from percolator_core.errors import PercolatorError
-from percolator_core.histogram import Histogram
-from percolator_core.log import Log
+from percolator_core.runtime.histogram import Histogram
+from percolator_core.runtime.log import Log
 from percolator_core.worker import Counts
 
 _PROGRAM: Final = "percolator_core.crew.member"

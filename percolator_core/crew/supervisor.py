@@ -18,10 +18,10 @@ from typing import Final, Unpack
 from percolator_core.crew.messages import BREAK_OFF, INTERRUPTED, STOP, Orders
 from percolator_core.crew.process import Process
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
-from percolator_core.histogram import Histogram
-from percolator_core.log import Log
 from percolator_core.observers import Chain
-from percolator_core.process import Lock
+from percolator_core.runtime.histogram import Histogram
+from percolator_core.runtime.log import Log
+from percolator_core.runtime.process import Lock
 from percolator_core.worker import Counts
 from percolator_core.worker.attempt import ObserverCounts
 from percolator_core.worker.plan import WorkerSettings

@@ -20,9 +20,9 @@ from prometheus_client.metrics_core import (
 )
 
 import percolator_core
+from percolator_core.admin.status import ObserverStatus, Status, TableStatus
 from percolator_core.monitoring.look import Looks
 from percolator_core.monitoring.subject import Subject
-from percolator_core.status import ObserverStatus, Status, TableStatus
 
 COUNTERS: Final[dict[str, tuple[str, str]]] = {
     "ran": ("percolator_runs", "Runs of observers that committed."),

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from percolator_core.admin.status import Status, status
 from percolator_core.database import Database
 from percolator_core.errors import PercolatorError
 from percolator_core.observers import Chain
-from percolator_core.status import Status, status
 from percolator_core.store.eviction import is_about_eviction
 
 KEPT: Final = 5.0

@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple, Self
 
 from percolator_core.database import Database
 from percolator_core.errors import ConfigurationError
-from percolator_core.log import Log
 from percolator_core.monitoring.exposition import Exposition
 from percolator_core.monitoring.health import Verdict, liveness, readiness
 from percolator_core.monitoring.look import Looks
 from percolator_core.monitoring.subject import Subject
+from percolator_core.runtime.log import Log
 
 LOCAL: Final = "127.0.0.1"
 """The host when none is named."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from percolator_core.histogram import Histogram
 from percolator_core.observers import Chain
+from percolator_core.runtime.histogram import Histogram
 from percolator_core.worker import Counts
 
 

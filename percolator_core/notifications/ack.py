@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Final
 
-from percolator_core.keys import acknowledgement, is_internal
-from percolator_core.model import PUT, Cell, Write
+from percolator_core.layout.keys import acknowledgement, is_internal
+from percolator_core.layout.records import PUT, Cell, Write
 from percolator_core.notifications.dirty import Lease, Mode
-from percolator_core.transaction import Transaction
+from percolator_core.transaction.transaction import Transaction
 
 FIRST_REVISION: Final = 1
 
@@ -32,7 +32,7 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class TracedWrite:
-    """A cell that a run wrote: ``kind`` is that of `percolator_core.model` (put, delete, notify)."""
+    """A cell that a run wrote: ``kind`` is that of `percolator_core.layout.records` (put, delete, notify)."""
 
     table: str
     row: bytes

@@ -15,16 +15,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from percolator_core.catalog import TableHandle
+from percolator_core.catalog.catalog import TableHandle
 from percolator_core.errors import ConfigurationError
-from percolator_core.evolution import Evolution
+from percolator_core.maintenance.schema_change import Evolution
 from percolator_core.notifications.counts import Counted, Tally
 
 if TYPE_CHECKING:
-    from percolator_core.catalog import Entry
-    from percolator_core.client import Client
+    from percolator_core.catalog.catalog import Entry
     from percolator_core.database import Database
     from percolator_core.store.packing import Command
+    from percolator_core.transaction.client import Client
 
 
 _LONGEST: Final = 10.0

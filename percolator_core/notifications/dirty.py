@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from percolator_core.catalog import LOOKED_AT_EVERY
-from percolator_core.client import Client
+from percolator_core.catalog.catalog import LOOKED_AT_EVERY
 from percolator_core.errors import UnknownTable
-from percolator_core.keys import (
+from percolator_core.layout.keys import (
     decode_mark,
     dirty_key,
     encode_mark,
@@ -30,9 +29,10 @@ from percolator_core.keys import (
     tablet_number,
 )
 from percolator_core.store.packing import Command
+from percolator_core.transaction.client import Client
 
 if TYPE_CHECKING:
-    from percolator_core.catalog import Catalog, TableHandle
+    from percolator_core.catalog.catalog import Catalog, TableHandle
 
 Mode = Literal["strong", "weak"]
 

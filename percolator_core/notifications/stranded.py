@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from percolator_core.errors import UnknownTable
-from percolator_core.janitor import Janitor
+from percolator_core.maintenance.janitor import Janitor
 from percolator_core.notifications.dirty import known_table
 
 if TYPE_CHECKING:

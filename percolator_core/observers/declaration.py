@@ -25,8 +25,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
-from percolator_core.keys import check_name, encode_column
-from percolator_core.model import MAX_TABLETS
+from percolator_core.layout.keys import check_name, encode_column
+from percolator_core.layout.records import MAX_TABLETS
 from percolator_core.observers.rules import Declaration, Duration
 from percolator_core.observers.scheduling import Scheduling
 from percolator_core.observers.yaml_file import describe, quoted

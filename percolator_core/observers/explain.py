@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from pydantic import ValidationError
 
-from percolator_core.model import MAX_TABLETS
+from percolator_core.layout.records import MAX_TABLETS
 from percolator_core.observers.rules import Declaration
 from percolator_core.observers.yaml_file import (
     Location,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from percolator_core.observers.chain import Chain
     from percolator_core.observers.observer import Column, Observer
     from percolator_core.tables.model import Table
-    from percolator_core.transaction import Transaction
+    from percolator_core.transaction.transaction import Transaction
 
 Row = str | bytes
 

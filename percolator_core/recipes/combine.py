@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from percolator_core.database import Database
-from percolator_core.model import MAX_TIMESTAMP, Cell, row_bytes
+from percolator_core.layout.records import MAX_TIMESTAMP, Cell, row_bytes
 from percolator_core.recipes.rows import AnyReader, AnyTransaction, key_row, split_row
 
 Fold: TypeAlias = Callable[[bytes | None, Sequence[bytes]], bytes | None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from percolator_core.database import Database
-from percolator_core.model import Cell
+from percolator_core.layout.records import Cell
 from percolator_core.recipes.combine import CombineQueue
 from percolator_core.recipes.rows import AnyReader, AnyTransaction
 

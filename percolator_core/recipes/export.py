@@ -26,10 +26,10 @@ import time
 from typing import Final, NamedTuple
 
 from percolator_core.database import Database
-from percolator_core.log import Log
-from percolator_core.model import MAX_TIMESTAMP, Cell, row_bytes
+from percolator_core.layout.records import MAX_TIMESTAMP, Cell, row_bytes
 from percolator_core.recipes.rows import AnyReader, AnyTransaction, key_row, split_row
 from percolator_core.recipes.sinks import Sink
+from percolator_core.runtime.log import Log
 
 LAST: Final = "last"
 """The sequence of a key's newest item. Written by every add, so it is what is observed."""

@@ -13,10 +13,10 @@ from itertools import islice
 from typing import Final, TypeAlias, TypeVar
 
 from percolator_core.database import Database
-from percolator_core.model import MAX_ROW, row_bytes
+from percolator_core.layout.records import MAX_ROW, row_bytes
 from percolator_core.recipes.rows import AnyReader, AnyTransaction
-from percolator_core.snapshot import Snapshot
-from percolator_core.transaction import Transaction
+from percolator_core.transaction.snapshot import Snapshot
+from percolator_core.transaction.transaction import Transaction
 
 ENTRY: Final = "entry"
 """The one column of the index's table; its cells are empty."""

@@ -6,8 +6,8 @@ import struct
 from typing import Final, TypeAlias
 
 from percolator_core.observers import ObserverTransaction
-from percolator_core.snapshot import Snapshot
-from percolator_core.transaction import Transaction
+from percolator_core.transaction.snapshot import Snapshot
+from percolator_core.transaction.transaction import Transaction
 
 AnyTransaction: TypeAlias = Transaction | ObserverTransaction
 """The user's own transaction, or the one that an observer is given."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.keys import check_name, encode_column
-from percolator_core.model import MAX_TABLETS
+from percolator_core.layout.keys import check_name, encode_column
+from percolator_core.layout.records import MAX_TABLETS
 from percolator_core.schema.definition import Column, HashRule, RangeRule, TableDefinition
 from percolator_core.schema.partition import tablets
 from percolator_core.schema.types import column_type

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from dataclasses import replace
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.keys import MAX_NAME
+from percolator_core.layout.keys import MAX_NAME
 from percolator_core.schema.definition import Column, HashRule, RangeRule, TableDefinition
 from percolator_core.schema.partition import tablets
 

@@ -1,7 +1,6 @@
 """The Lua scripts: the atomic operations on a tablet.
 
-One file a script. Its header is a contract: ``uses`` names the shared parts (files that start with an
-underscore) that are put in front, ``KEYS``, ``ARGV`` and ``reply`` say what goes in and comes out.
+One file a script. Its header is a contract: ``uses`` names the shared parts (in ``parts``) that are put in front, ``KEYS``, ``ARGV`` and ``reply`` say what goes in and comes out.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ def _joined(parts: Sequence[str], body: str) -> str:
 
 def _assemble(name: str, shebang: bool, replaced: Mapping[str, str]) -> Script:
     body = _read(name)
-    parts = [replaced[part] if part in replaced else _read(f"_{part}") for part in used_parts(body)]
+    parts = [replaced[part] if part in replaced else _read(f"parts/_{part}") for part in used_parts(body)]
     source = _joined(parts, body)
     when_full = name in _WHILE_MEMORY_IS_FULL
     if shebang:

@@ -12,7 +12,7 @@ Tables are read and written as ``spark.read.format("percolator")`` and ``frame.w
 
 from typing import TYPE_CHECKING
 
-from percolator_core.lazy import lazily
+from percolator_core.runtime.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from percolator_core.spark.drainer import DrainProgress, NotIdle, drain

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from uuid import uuid4
 
+from percolator_core.admin.status import backlog
 from percolator_core.database import Database, connect
 from percolator_core.errors import ConfigurationError, PercolatorError
-from percolator_core.meanwhile import meanwhile
 from percolator_core.observers import Chain
+from percolator_core.runtime.periodic import meanwhile
 from percolator_core.spark.loader import plain_error
 from percolator_core.spark.project import Project
 from percolator_core.spark.session import cancel, running_context
-from percolator_core.status import backlog
 from percolator_core.store.url import absolute
 from percolator_core.worker import Counts, Worker
 from percolator_core.worker.attempt import ObserverCounts

@@ -23,7 +23,7 @@ from percolator_core.spark.repeatable import run
 from percolator_core.spark.splits import Split, SplitReader
 from percolator_core.spark.typedloading import groups, merge_group
 from percolator_core.spark.wanted import Wanted
-from percolator_core.transaction import Transaction
+from percolator_core.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
     from pyspark import Accumulator

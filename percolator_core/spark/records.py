@@ -26,8 +26,8 @@ from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 from uuid import UUID
 
-from percolator_core.keys import encode_column
-from percolator_core.model import MAX_ROW
+from percolator_core.layout.keys import encode_column
+from percolator_core.layout.records import MAX_ROW
 from percolator_core.schema.types import shown
 
 MAX_LOADED_VALUE: Final = 64 * 1024 * 1024

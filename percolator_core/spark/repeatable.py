@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-from percolator_core.commit import CELLS_PER_CALL, in_calls
 from percolator_core.database import Database
 from percolator_core.errors import CommitUndetermined
 from percolator_core.schema.definition import TableDefinition
-from percolator_core.transaction import Transaction
+from percolator_core.transaction.commit import CELLS_PER_CALL, in_calls
+from percolator_core.transaction.transaction import Transaction
 
 T = TypeVar("T")
 

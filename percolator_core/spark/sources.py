@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote
 
-from percolator_core.catalog import TableHandle
+from percolator_core.catalog.catalog import TableHandle
 from percolator_core.errors import ConfigurationError
 from percolator_core.spark import csvfiles, jsonlines, parquetfiles
 from percolator_core.spark.csvfiles import CsvReader

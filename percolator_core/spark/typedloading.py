@@ -24,7 +24,7 @@ from percolator_core.spark.repeatable import in_groups, run
 from percolator_core.spark.typedrecords import TypedRecords
 from percolator_core.tables import rows
 from percolator_core.tables.binding import Binding, Cells, binding_of
-from percolator_core.transaction import Transaction
+from percolator_core.transaction.transaction import Transaction
 
 
 def groups(typed: TypedRecords, records: Sequence[Record]) -> Iterator[list[Record]]:

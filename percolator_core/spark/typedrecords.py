@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.model import MAX_ROW
+from percolator_core.layout.records import MAX_ROW
 from percolator_core.schema.definition import TableDefinition
 from percolator_core.schema.keys import KeyCodec
 from percolator_core.schema.types import column_type, shown

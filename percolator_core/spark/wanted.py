@@ -11,11 +11,11 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from percolator_core.client import TOKEN_LIFE
 from percolator_core.database import Database
 from percolator_core.errors import PercolatorError
-from percolator_core.log import Log
+from percolator_core.runtime.log import Log
 from percolator_core.store.packing import Command
+from percolator_core.transaction.client import TOKEN_LIFE
 
 FRESH: Final = 0.5
 """Seconds for which an answer counts. Less than Spark gives Python to end by itself, which is two seconds."""

@@ -16,9 +16,9 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from percolator_core.errors import ConfigurationError, StoreUnavailable
-from percolator_core.store.exchange import Exchange
+from percolator_core.store.replaceable import Watched
+from percolator_core.store.request import Exchange
 from percolator_core.store.topology import SLOTS, Ask, Endpoint
-from percolator_core.store.watched import Watched
 
 _NO_NAME: Final = (None, b"", b"?")
 """How a server says in CLUSTER SLOTS that it does not know the address of one, or its own."""

@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from percolator_core import process
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
+from percolator_core.runtime import process
 from percolator_core.store import shutdown
 from percolator_core.store.binary import OLDEST_SERVER, find_binary
 from percolator_core.store.folder import (

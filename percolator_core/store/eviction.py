@@ -17,9 +17,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from percolator_core.errors import PercolatorError, StoreUnavailable
-from percolator_core.store.exchange import Trailer
-from percolator_core.store.facts import ServerFacts, read_facts
 from percolator_core.store.packing import Command, pack
+from percolator_core.store.request import Trailer
+from percolator_core.store.server_info import ServerFacts, read_facts
 
 INTERVAL: Final = 2.0
 """Seconds after which a server is asked again. Each time costs it two short replies."""

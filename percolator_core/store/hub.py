@@ -25,14 +25,14 @@ from typing import Any, Final, TypeVar
 
 import greenlet
 
-from percolator_core import process
 from percolator_core.errors import of_another_process
+from percolator_core.runtime import process
 from percolator_core.store import python_gc
-from percolator_core.store.exchange import Exchange
-from percolator_core.store.lines import Lines
-from percolator_core.store.mending import Mending
+from percolator_core.store.connections import Lines
+from percolator_core.store.pipeline import IDLE
+from percolator_core.store.request import Exchange
+from percolator_core.store.retries import Mending
 from percolator_core.store.task import RESTING, Future, Job, Task, cancel
-from percolator_core.store.wire import IDLE
 
 T = TypeVar("T")
 
@@ -76,7 +76,13 @@ class Hub:
         self.owner = owner
         self.lines = lines
         self.width = width
-        self.loop = greenlet.getcurrent()
+        self.loop = self._loop_again = greenlet.getcurrent()
+        """The thread's own greenlet, which runs the loop. It is held twice.
+
+        When a thread ends, greenlet looks for the holder of a last reference to it, and frees it if it finds
+        none. It finds none while the collector has a hub among its garbage, although a finalizer of the same
+        garbage may yet run, or keep the hub: the process then crashes. It does not look if there are two.
+        """
         self.thread = threading.get_ident()
         self.process = process.pid
         self.running: Task | None = None

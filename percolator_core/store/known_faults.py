@@ -98,7 +98,7 @@ def warn_once(info: Mapping[str, object]) -> None:
     if found is None or process in _WARNED:
         return
     _WARNED.add(process)
-    from percolator_core.log import Log  # structlog is slow to import, and seldom needed here
+    from percolator_core.runtime.log import Log  # structlog is slow to import, and seldom needed here
 
     Log("percolator.store").warning(
         "the server's version has known faults that let clients run code on its machine",

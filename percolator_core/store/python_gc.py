@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 from typing import Final
 
-from percolator_core import process
+from percolator_core.runtime import process
 
 OBJECTS_A_TASK: Final = 100
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from redis.exceptions import AuthenticationError, RedisError
 
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
-from percolator_core.store.exchange import Exchange
 from percolator_core.store.refusals import LOST, is_read_only
+from percolator_core.store.replaceable import Watched
+from percolator_core.store.request import Exchange
 from percolator_core.store.topology import Ask, Endpoint
-from percolator_core.store.watched import Watched
 
 
 class WatchedMaster(Watched):

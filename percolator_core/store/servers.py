@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 import redis
 
 from percolator_core import scripts
-from percolator_core.keys import Keyspace
-from percolator_core.store.dial import Dialer
+from percolator_core.layout.keys import Keyspace
+from percolator_core.store.connector import Dialer
 from percolator_core.store.discovery import discover
 from percolator_core.store.redaction import redacted
 from percolator_core.store.topology import Endpoint

@@ -10,29 +10,30 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import BusyLoadingError
 
-from percolator_core import process, scripts
+from percolator_core import scripts
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable, of_another_process
-from percolator_core.keys import Keyspace
+from percolator_core.layout.keys import Keyspace
+from percolator_core.runtime import process
 from percolator_core.scripts import Script
-from percolator_core.store.admission import assure_disk, demand_log, examine
-from percolator_core.store.assembly import Send, assemble, place_of
-from percolator_core.store.dial import CONNECT_PATIENCE, WITH_SHEBANG, Dialer
+from percolator_core.store.checks import assure_disk, demand_log, examine
+from percolator_core.store.cluster_request import Send, assemble, place_of
+from percolator_core.store.connections import Lines
+from percolator_core.store.connector import CONNECT_PATIENCE, WITH_SHEBANG, Dialer
 from percolator_core.store.discovery import discover
 from percolator_core.store.durability import Durability
 from percolator_core.store.embedded import EmbeddedServer, own_error_first
 from percolator_core.store.eviction import EvictingStore, EvictionCheck
-from percolator_core.store.exchange import AFTER, BEFORE, NONE, SPARE, Exchange
-from percolator_core.store.facts import ServerFacts, read_facts
 from percolator_core.store.hub import Hub, current_hub
 from percolator_core.store.known_faults import warn_once
-from percolator_core.store.lines import Lines
 from percolator_core.store.packing import Command
+from percolator_core.store.pipeline import Wire
 from percolator_core.store.redaction import redacted
 from percolator_core.store.refusals import LOST
+from percolator_core.store.request import AFTER, BEFORE, NONE, SPARE, Exchange
+from percolator_core.store.server_info import ServerFacts, read_facts
 from percolator_core.store.subscription import Subscription
 from percolator_core.store.topology import Endpoint, slot_of
 from percolator_core.store.url import parse
-from percolator_core.store.wire import Wire
 
 FORMAT: Final = "2"
 """The layout of the data. A store that holds another one is refused, not guessed at."""

@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import greenlet
 
-from percolator_core.store.exchange import Exchange
+from percolator_core.store.request import Exchange
 
 T = TypeVar("T")
 

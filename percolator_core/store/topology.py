@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from percolator_core.store.embedded import EmbeddedServer
-from percolator_core.store.exchange import Exchange
 from percolator_core.store.packing import Command
 from percolator_core.store.refusals import LOST, is_read_only
+from percolator_core.store.request import Exchange
 
 SLOTS: Final = 16384
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.model import VERSION_HEADER
+from percolator_core.layout.records import VERSION_HEADER
 from percolator_core.schema.definition import Column, TableDefinition
 from percolator_core.schema.keys import KeyCodec
 from percolator_core.schema.plan import Piece

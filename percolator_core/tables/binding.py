@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from percolator_core.catalog import TableHandle
+from percolator_core.catalog.catalog import TableHandle
 from percolator_core.errors import ConfigurationError, UnknownColumn
-from percolator_core.model import MAX_ROW, MAX_VALUE
+from percolator_core.layout.records import MAX_ROW, MAX_VALUE
 from percolator_core.schema.definition import Column, TableDefinition
 from percolator_core.schema.keys import KeyCodec, describe_key
 from percolator_core.schema.types import column_type

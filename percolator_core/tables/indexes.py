@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from percolator_core.catalog import ColumnFields, TableHandle
+from percolator_core.catalog.catalog import ColumnFields, TableHandle
 from percolator_core.errors import ConfigurationError, RowExists
-from percolator_core.model import DELETE, MAX_ROW, PUT, Write
+from percolator_core.layout.records import DELETE, MAX_ROW, PUT, Write
 from percolator_core.schema.definition import Column, HashRule, IndexRule, TableDefinition
 from percolator_core.schema.keys import KeyCodec
 from percolator_core.schema.types import column_type, shown

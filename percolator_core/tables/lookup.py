@@ -16,13 +16,13 @@ from itertools import islice
 from operator import itemgetter
 from typing import Final, Protocol
 
-from percolator_core.catalog import TableHandle
+from percolator_core.catalog.catalog import TableHandle
+from percolator_core.layout.key_ranges import KeyRange
 from percolator_core.schema.plan import Piece, pieces
 from percolator_core.schema.predicate import Bound, Group, Test, bounds_of
 from percolator_core.store.packing import Command
 from percolator_core.tables.indexes import Index, holder_of, indexes_of
 from percolator_core.tables.query import Found, Query, Selector, in_order
-from percolator_core.tabletscan import KeyRange
 
 A_FETCH: Final = 8
 """A row that is fetched by its key costs as much as so many that the store looks at in a select.

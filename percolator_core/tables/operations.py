@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from percolator_core.catalog import ColumnFields, TableHandle, Tables
-from percolator_core.client import Client
+from percolator_core.catalog.catalog import ColumnFields, TableHandle, Tables
 from percolator_core.errors import ConfigurationError
+from percolator_core.layout.key_ranges import KeyRange, check_limit
 from percolator_core.schema.predicate import Predicate, bind
+from percolator_core.store import Store
 from percolator_core.tables import rows
 from percolator_core.tables.binding import Binding, Cells, binding_of, model_of, table_name
 from percolator_core.tables.indexes import Wanted
@@ -18,12 +19,11 @@ from percolator_core.tables.lookup import ByIndex, by_index, choose, found_rows
 from percolator_core.tables.model import Table
 from percolator_core.tables.query import Query
 from percolator_core.tables.select import Batch, TabletSelect
-from percolator_core.tabletscan import KeyRange, check_limit
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from percolator_core.model import Write
+    from percolator_core.layout.records import Write
 
 M = TypeVar("M", bound=Table)
 
@@ -37,8 +37,12 @@ class TypedReads:
 
     __slots__ = ()
 
-    _client: Client
     _handles: Tables
+
+    @property
+    def _store(self) -> Store:
+        """The store that is read."""
+        raise NotImplementedError
 
     def _fixed(self) -> Tables:
         """The tables as they were at the snapshot's timestamp, which is fixed."""
@@ -70,7 +74,7 @@ class TypedReads:
             (b"ZLEXCOUNT", tag + b"rows", b"[" + low, b"+" if high is None else b"(" + high)
             for tag, low, high in ranges
         ]
-        counts: list[int] = self._client.store.exchange(commands).result()
+        counts: list[int] = self._store.exchange(commands).result()
         return counts
 
     @overload
@@ -146,7 +150,7 @@ class TypedReads:
         query = _query(binding, where, wanted)
         if limit == 0:
             return iter(())
-        found = found_rows(self, self._client.store.script, query, limit=limit, reverse=reverse)
+        found = found_rows(self, self._store.script, query, limit=limit, reverse=reverse)
         return map(partial(_decoded, binding, wanted), found)
 
     def explain(
@@ -180,7 +184,7 @@ class TypedReads:
 
         binding = self._binding(table, fixed=True)
         query = _query(binding, where, binding.chosen(columns))
-        plan, script = choose(self, query, None), self._client.store.script
+        plan, script = choose(self, query, None), self._store.script
         if isinstance(plan, ByIndex):
             return table_of(query, by_index(self, script, plan))
         return read_table(self, script, query, plan.pieces, frozenset(self.own_rows(query.handle.name)))

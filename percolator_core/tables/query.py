@@ -14,7 +14,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Protocol, TypeAlias
 
-from percolator_core.catalog import TableHandle
+from percolator_core.catalog.catalog import TableHandle
 from percolator_core.schema.definition import Column
 from percolator_core.schema.keys import KeyCodec
 from percolator_core.schema.plan import Piece

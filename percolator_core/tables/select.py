@@ -14,9 +14,9 @@ from functools import cached_property
 from itertools import accumulate, pairwise, repeat
 from typing import Any, Final
 
-from percolator_core.catalog import TableHandle
+from percolator_core.catalog.catalog import TableHandle
 from percolator_core.errors import ConfigurationError
-from percolator_core.model import VERSION_HEADER
+from percolator_core.layout.records import VERSION_HEADER
 from percolator_core.schema.definition import Column, TableDefinition
 from percolator_core.schema.keys import KeyCodec
 from percolator_core.schema.predicate import Bound

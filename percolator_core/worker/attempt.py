@@ -17,9 +17,7 @@ from typing import Final
 
 import greenlet
 
-from percolator_core import process
-from percolator_core.catalog import CHANGED
-from percolator_core.client import Client
+from percolator_core.catalog.catalog import CHANGED
 from percolator_core.errors import (
     CommitUndetermined,
     LockTimeout,
@@ -29,16 +27,18 @@ from percolator_core.errors import (
     UnknownTable,
     abbreviated,
 )
-from percolator_core.log import Log
-from percolator_core.metrics import NAMES, Cost
-from percolator_core.model import Cell
+from percolator_core.layout.records import Cell
 from percolator_core.notifications.ack import Ack, acknowledge, trace
 from percolator_core.notifications.dirty import DirtyIndex, Lease
 from percolator_core.observers import Guard, Observer, ObserverTransaction
-from percolator_core.prefetch import Habits, PrefetchingTransaction
+from percolator_core.runtime import process
+from percolator_core.runtime.log import Log
 from percolator_core.store import current_task
 from percolator_core.store.packing import Command
-from percolator_core.transaction import Transaction
+from percolator_core.transaction.client import Client
+from percolator_core.transaction.metrics import NAMES, Cost
+from percolator_core.transaction.prefetch import Habits, PrefetchingTransaction
+from percolator_core.transaction.transaction import Transaction
 from percolator_core.worker.runs import EndedRun, Ending, RunListener
 from percolator_core.worker.watchdog import Deadline, ObserverTimeout, Watchdog, uninterrupted
 
@@ -60,7 +60,7 @@ class ObserverCounts(Cost):
     ``ran``: runs that committed. ``collapsed``: marks that an earlier run had dealt with. ``conflicts``: runs
     that lost against another transaction and were repeated. ``failed``: runs that raised. ``quarantined``:
     cells put aside. The others are the sums of all runs, those that lost or raised included, each as in
-    `percolator_core.metrics.Cost`.
+    `percolator_core.transaction.metrics.Cost`.
     """
 
     ran: int = 0

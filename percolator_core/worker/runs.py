@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
-from percolator_core import process
 from percolator_core.errors import abbreviated
-from percolator_core.histogram import Histogram
-from percolator_core.log import Log
+from percolator_core.runtime import process
+from percolator_core.runtime.histogram import Histogram
+from percolator_core.runtime.log import Log
 
 Ending: TypeAlias = Literal["ran", "collapsed", "failed", "quarantined", "postponed"]
 """How a run ended: it committed; an earlier run had dealt with the change; it raised, and is tried again or

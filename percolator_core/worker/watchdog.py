@@ -20,8 +20,8 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, Final, Self, TypeVar
 
-import percolator_core
-from percolator_core import process, store
+from percolator_core import store
+from percolator_core.runtime import process
 from percolator_core.store import Hub, current_task
 from percolator_core.store.stream import Stream
 
@@ -39,7 +39,7 @@ _BOOKKEEPING: Final[set[CodeType]] = set()
 _WAIT: Final = Stream._receive.__code__  # noqa: SLF001 - the one place of the store that may be interrupted
 """Waits for a reply. An interruption there closes the connection."""
 
-_LIBRARY: Final = f"{percolator_core.__name__}."
+_LIBRARY: Final = f"{store.__name__.partition('.')[0]}."
 _STORE: Final = f"{store.__name__}."
 _LOCKS: Final = process.__name__
 _CONVERSATION: Final = f"{__name__.rpartition('.')[0]}.offload."

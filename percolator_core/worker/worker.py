@@ -1,6 +1,6 @@
 """The worker: finds dirty cells, runs their observers, and keeps at it (paper, section 2.4).
 
-What it does while it runs is a `percolator_core.worker.shift.Shift`; this is its face, its start and its end.
+What it does while it runs is a `percolator_core.worker.loop.Shift`; this is its face, its start and its end.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from percolator_core.database import Database
 from percolator_core.errors import PercolatorError
 from percolator_core.notifications.activation import Registration
 from percolator_core.observers import Chain
-from percolator_core.prefetch import Habits
-from percolator_core.process import usable_cores
+from percolator_core.runtime.process import usable_cores
 from percolator_core.store import Hub
+from percolator_core.transaction.prefetch import Habits
 from percolator_core.worker.attempt import ObserverCounts
-from percolator_core.worker.outside import Outside
+from percolator_core.worker.executors import Outside
+from percolator_core.worker.loop import Shift
 from percolator_core.worker.plan import Plan, Stop, Strategy, chosen_observers
 from percolator_core.worker.runs import RunListener
-from percolator_core.worker.shift import Shift
 from percolator_core.worker.watchdog import Watchdog
 
 STRATEGIES: Final = get_args(Strategy)

@@ -9,7 +9,7 @@ Airflow finds the rest by itself: the connection type ``percolator``, ``@task.pe
 
 from typing import TYPE_CHECKING
 
-from percolator_core.lazy import lazily
+from percolator_core.runtime.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from percolator_airflow.assets import dirty_asset, table_asset

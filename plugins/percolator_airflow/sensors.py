@@ -17,7 +17,7 @@ from percolator_airflow.failures import plain_failures
 from percolator_airflow.hook import PercolatorHook
 from percolator_airflow.links import ChainLink, QuarantineLink
 from percolator_airflow.triggers import LOOKS, IdleTrigger
-from percolator_core.demand import demand
+from percolator_core.admin.demand import demand
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from percolator_core.notation.amounts import count_of, show_age, show_size
 
 if TYPE_CHECKING:
+    from percolator_core.admin.status import HeldLock, ObserverStatus, Status
     from percolator_core.observers.scheduling import ObserverThresholds, ThresholdsDeclaration
-    from percolator_core.status import HeldLock, ObserverStatus, Status
 
 FEWEST_RUNS: Final = 10
 """Runs that a failure rate is told of; one bad run of one would be 100 %."""

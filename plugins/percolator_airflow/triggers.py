@@ -1,6 +1,6 @@
 """Triggers: when a chain has something to do, and when it has nothing left.
 
-They look at `percolator_core.demand`, which is a state, not a message: nothing is missed while a
+They look at `percolator_core.admin.demand`, which is a state, not a message: nothing is missed while a
 triggerer is away, and a burst of a million notifications is one event. What they are made with is stored in
 Airflow's database, so it names the connection and holds nothing of it.
 """
@@ -20,8 +20,8 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 from percolator_airflow.chains import ChainFolder, stamps
 from percolator_airflow.connection import DEFAULT_CONN_ID
 from percolator_airflow.hook import PercolatorHook
+from percolator_core.admin.demand import Demand, demand
 from percolator_core.database import connect
-from percolator_core.demand import Demand, demand
 from percolator_core.errors import ConfigurationError, PercolatorError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from percolator_core.bench.peers.postgres import _folder_of_programs, _identity
+from percolator_bench.peers.postgres import _folder_of_programs, _identity
 from percolator_core.cli.sessions import Child
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -31,7 +31,7 @@ from tests.airflow.running import Dags, forget_runs
 from tests.airflow.shop import Shop
 from tests.airflow.web import Web, web_of
 from tests.airflow.words import Words, all_pages, words_of
-from tests.core.servers import Server, binaries
+from tests.servers.plain import Server, binaries
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from percolator_core.bench.peers.postgres import why_missing
+from percolator_bench.peers.postgres import why_missing
 from percolator_core.cli.sessions import await_end
 from tests.airflow import compose
 from tests.airflow.compose import FILE, LOOPBACK, PROJECT, ROOT, Machine, Unset

@@ -16,7 +16,7 @@ import pytest
 
 from percolator_core.errors import ConfigurationError
 from tests.airflow.project import make_project
-from tests.core.servers import Server, binaries, free_port
+from tests.servers.plain import Server, binaries, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from percolator_core import Database
+from percolator_core.admin.samples import samples
+from percolator_core.admin.status import status
 from percolator_core.notifications.activation import Registration
-from percolator_core.samples import samples
-from percolator_core.status import status
 from tests.airflow.running import asset_events, map_names, pause, runs_of, states, xcom
 from tests.airflow.shop import Shop
-from tests.core.servers import commit_of, die
+from tests.servers.plain import commit_of, die
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

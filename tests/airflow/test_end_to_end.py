@@ -25,9 +25,9 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import Chain, Database
-from percolator_core.status import status
+from percolator_core.admin.status import status
 from tests.airflow.standalone import Standalone, standalone
-from tests.core.servers import Server, binaries
+from tests.servers.plain import Server, binaries
 from tests.stranger import stranger_in
 from tests.test_readme import write_project
 

@@ -11,7 +11,7 @@ import pytest
 from percolator_core import connect
 from percolator_core.errors import ConfigurationError
 from tests.airflow.project import CONN_ID, make_project, set_connection
-from tests.core.servers import free_port
+from tests.servers.plain import free_port
 
 
 @pytest.fixture

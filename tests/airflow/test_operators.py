@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from percolator_core.status import backlog
+from percolator_core.admin.status import backlog
 from tests.airflow.project import CONN_ID, Project, project_with_store, set_connection
-from tests.core.servers import free_port, until
+from tests.servers.plain import free_port, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -256,8 +256,8 @@ class TestCleaning:
 
     def test_locks_of_the_dead(self, words: Project) -> None:
         from percolator_airflow import ResolveLocksOperator
-        from percolator_core.status import locks
-        from tests.core.servers import commit_of, die
+        from percolator_core.admin.status import locks
+        from tests.servers.plain import commit_of, die
 
         words.activate()
         db = words.connect()

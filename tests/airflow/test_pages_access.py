@@ -25,7 +25,7 @@ from tests.airflow.pages import (
     site,
     write_chain,
 )
-from tests.core.servers import Server
+from tests.servers.plain import Server
 
 if TYPE_CHECKING:
     from fastapi.routing import APIRoute

@@ -20,7 +20,7 @@ import pytest
 from percolator_core import PercolatorError
 from tests.airflow.pages import PAGE, connection_to
 from tests.airflow.words import Words, read, tokens
-from tests.core.servers import Server, binaries, commit_of
+from tests.servers.plain import Server, binaries, commit_of
 
 if TYPE_CHECKING:
     from percolator_airflow.ui.chains import KnownChain
@@ -138,7 +138,7 @@ def test_a_made_up_cell_is_refused_in_a_sentence(words: Words, token: str, what:
 
 def test_a_cell_of_another_observer_is_not_put_back(words: Words) -> None:
     """Namespaces may be shared: what another chain's observer failed on is that chain's affair."""
-    from percolator_core.keys import encode_mark, failed_key
+    from percolator_core.layout.keys import encode_mark, failed_key
 
     words.put("row")
     handle = words.db.catalog.table("docs")
@@ -237,7 +237,7 @@ def test_the_stores_password_is_not_shown_in_what_an_observer_raised(words: Word
     words.drain()
     [cell] = _failed(words)
     handle = words.db.catalog.table("docs")
-    from percolator_core.keys import encode_mark, failed_key
+    from percolator_core.layout.keys import encode_mark, failed_key
 
     key, mark = failed_key(handle.tag(b"row"), "split"), encode_mark(b"text", b"row")
     url = f"redis://:{SECRET}@10.0.0.1/0"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from percolator_airflow.ui.links import Links, quoted, unquoted
-from percolator_core.keys import encode_mark, failed_key
+from percolator_core.layout.keys import encode_mark, failed_key
 from percolator_core.schema.definition import TableDefinition
 from tests.airflow.pages import PAGE
 from tests.airflow.words import Words, read
@@ -282,7 +282,7 @@ def test_a_filter_that_nothing_meets_ends_and_goes_on(words: Words, monkeypatch:
 
 
 def test_the_locks_page_does_not_look_at_every_lock(words: Words) -> None:
-    from tests.core.servers import commit_of
+    from tests.servers.plain import commit_of
 
     def lock(first: int, count: int) -> None:
         other = words.connect()

@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from percolator_core import Hash, Indexed, PrimaryKey, Table
-from percolator_core.quarantine import Quarantine
+from percolator_core.admin.quarantine import Quarantine
 from tests.airflow.pages import PAGE
 from tests.airflow.words import Words, link, read, tokens
-from tests.core.servers import commit_of, die
+from tests.servers.plain import commit_of, die
 
 
 class Order(Table, name="orders", partition=[Hash("shop", buckets=2)]):

@@ -12,11 +12,11 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import Chain
-from percolator_core.samples import record
-from percolator_core.status import ObserverStatus, status
+from percolator_core.admin.samples import record
+from percolator_core.admin.status import ObserverStatus, status
 from tests.airflow.pages import PAGE, Site, connection_to, give_dag, write_chain
 from tests.airflow.web import OBSERVERS, TABLES, Reader, Web, row_of
-from tests.core.servers import Server
+from tests.servers.plain import Server
 
 
 class TestGraph:

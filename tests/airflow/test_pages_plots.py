@@ -11,11 +11,11 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import Chain
-from percolator_core.samples import record
-from percolator_core.status import status
+from percolator_core.admin.samples import record
+from percolator_core.admin.status import status
 from tests.airflow.pages import PAGE, Site, give_dag, write_chain
 from tests.airflow.web import Reader, Web
-from tests.core.servers import Server
+from tests.servers.plain import Server
 
 
 class TestPlots:

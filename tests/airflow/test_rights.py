@@ -9,9 +9,9 @@ import pytest
 
 from tests.airflow.pages import PAGE, WRITE, forget_dags, give_dag, site
 from tests.airflow.project import CONN_ID, make_project, set_connection
-from tests.core.servers import Server
 from tests.security.jobs import refusals
 from tests.security.rules import PASSWORD, rule_for
+from tests.servers.plain import Server
 
 USER = "airflow"
 PAGES = (

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from percolator_core.admin.status import HeldLock, ObserverStatus, Status, StoreStatus
 from percolator_core.errors import ConfigurationError
 from percolator_core.notifications.activation import LiveWorker
 from percolator_core.observers.scheduling import ThresholdsDeclaration
-from percolator_core.status import HeldLock, ObserverStatus, Status, StoreStatus
 
 PARSE = ObserverStatus("parse", ("docs.text",), 0, 0, None, 0, active=True, ran=100, failures=10)
 RANK = replace(PARSE, name="rank")

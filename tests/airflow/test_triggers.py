@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from percolator_core import StoreUnavailable, connect
-from percolator_core.demand import Demand, demand
+from percolator_core.admin.demand import Demand, demand
 from tests.airflow.project import CONN_ID, Project, project_with_store, set_connection
-from tests.core.servers import free_port
+from tests.servers.plain import free_port
 
 
 @pytest.fixture

@@ -20,12 +20,12 @@ import percolator_core as percolator
 from percolator_core import (
     Database,
 )
-from percolator_core.torture.histories.history import TransactionRecord
+from percolator_torture.histories.history import TransactionRecord
 from tests.attack.actor import Actor
 from tests.attack.judge import Judge, explained
 from tests.attack.ledger import Ledger, Shape
 from tests.attack.session import WITNESS
-from tests.core.servers import some_namespace
+from tests.servers.plain import some_namespace
 
 STALL: Final = 20.0
 """Seconds after which an actor that makes no step hangs, where the servers are well."""

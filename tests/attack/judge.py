@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from percolator_core import Database
-from percolator_core.torture.checker.check import check
-from percolator_core.torture.histories.final_state import FinalState, FinalVersion
-from percolator_core.torture.histories.history import (
+from percolator_torture.checker.check import check
+from percolator_torture.histories.final_state import FinalState, FinalVersion
+from percolator_torture.histories.history import (
     CellKey,
     History,
     Read,
@@ -23,8 +23,8 @@ from percolator_core.torture.histories.history import (
     TransactionRecord,
     Write,
 )
-from percolator_core.torture.histories.settling import end_locks
-from percolator_core.torture.histories.survey import read_final
+from percolator_torture.histories.settling import end_locks
+from percolator_torture.histories.survey import read_final
 from tests.attack.ledger import Ledger, Shape
 from tests.attack.views import UNWRITTEN, WHOLE_ROW
 

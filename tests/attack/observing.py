@@ -17,12 +17,12 @@ from percolator_core import (
     Worker,
 )
 from percolator_core.notifications.activation import activate
-from percolator_core.torture.faults.stepper import Stepper
-from percolator_core.torture.faults.store import FaultyDatabase
-from percolator_core.torture.faults.store import connect as connect_faulty
+from percolator_torture.faults.stepper import Stepper
+from percolator_torture.faults.store import FaultyDatabase
+from percolator_torture.faults.store import connect as connect_faulty
 from tests.attack.places import Place
 from tests.chains import chain_of, running, watch
-from tests.core.servers import some_namespace
+from tests.servers.plain import some_namespace
 
 COPIES: Final = "copies"
 

@@ -10,8 +10,8 @@ from redis.crc import key_slot
 
 from tests.attack.attack import Attack
 from tests.attack.session import WITNESS
-from tests.core.servers import Server, binaries
 from tests.servers.cluster import Cluster
+from tests.servers.plain import Server, binaries
 from tests.servers.sentinel import Sentinels
 
 KINDS = ("plain", "sentinel", "cluster")

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any, Final
 
 from percolator_core import Database, PercolatorError
-from percolator_core.torture.histories.journal import Journal, read_records
+from percolator_torture.histories.journal import Journal, read_records
 from tests.attack.actor import Actor
 from tests.attack.attack import STALL, Attack
 from tests.attack.session import WITNESS

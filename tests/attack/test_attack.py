@@ -19,7 +19,7 @@ from tests.attack.actor import WEIGHTS
 from tests.attack.attack import STALL, Attack
 from tests.attack.observing import activate_beside_commits, recreate_observed_table
 from tests.attack.places import KINDS, Place, place_of
-from tests.core.servers import binaries
+from tests.servers.plain import binaries
 
 ROOT = Path(__file__).parents[2]
 FIRST = int(os.environ.get("PERCOLATOR_ATTACK_SEED", "2"))

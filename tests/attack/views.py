@@ -10,9 +10,9 @@ from itertools import islice
 from typing import Any, cast
 
 from percolator_core import Snapshot, Transaction
-from percolator_core.torture.histories.history import CellKey, Outcome, TransactionRecord
-from percolator_core.torture.histories.marks import tag_value
-from percolator_core.torture.histories.recorder import RecordedTransaction
+from percolator_torture.histories.history import CellKey, Outcome, TransactionRecord
+from percolator_torture.histories.marks import tag_value
+from percolator_torture.histories.recorder import RecordedTransaction
 from tests.attack.ledger import Shape
 
 WHOLE_ROW = "*"

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from percolator_core.bench import Scale, Target, backlog
-from percolator_core.bench.servers import place
-from percolator_core.bench.workers import shipped_chain
+from percolator_bench import Scale, Target, backlog
+from percolator_bench.servers import place
+from percolator_bench.workers import shipped_chain
 from percolator_core.notifications.dirty import DirtyIndex
 
 MARKS = 20_000

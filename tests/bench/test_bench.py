@@ -20,12 +20,12 @@ from typing import Any, get_args
 import pytest
 from rich.console import Console
 
-from percolator_core.bench import SUITES, Figure, Note, Report, Scale, Target, progress, run
-from percolator_core.bench.figure import Unit, median_figure
-from percolator_core.bench.machine import this_machine
-from percolator_core.bench.peers.threads import Threads
-from percolator_core.bench.progress import StatusLine
-from percolator_core.bench.rounds import Contestant, race
+from percolator_bench import SUITES, Figure, Note, Report, Scale, Target, progress, run
+from percolator_bench.figure import Unit, median_figure
+from percolator_bench.machine import this_machine
+from percolator_bench.peers.threads import Threads
+from percolator_bench.progress import StatusLine
+from percolator_bench.rounds import Contestant, race
 from percolator_core.errors import ConfigurationError
 
 TINY = Scale(operations=30, rounds=2, writes=3, cells=200)

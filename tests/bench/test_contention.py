@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from percolator_core.bench import Scale, contention
-from percolator_core.bench.servers import Place, place
-from percolator_core.bench.workers import Workers, shipped_chain, workers_of
+from percolator_bench import Scale, contention
+from percolator_bench.servers import Place, place
+from percolator_bench.workers import Workers, shipped_chain, workers_of
 from percolator_core.errors import PercolatorError, StoreUnavailable
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from percolator_core.bench import Figure, Note, Scale, Target, duplicates
-from percolator_core.bench.duplicates import WORKLOADS, Workload
-from percolator_core.bench.servers import Place, place
+from percolator_bench import Figure, Note, Scale, Target, duplicates
+from percolator_bench.duplicates import WORKLOADS, Workload
+from percolator_bench.servers import Place, place
 from percolator_core.errors import PercolatorError
 from percolator_core.observers import Chain
 from percolator_core.worker import Worker

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from percolator_core.bench import Figure, Scale, Target, finding, progress
-from percolator_core.bench.servers import Place, place
+from percolator_bench import Figure, Scale, Target, finding, progress
+from percolator_bench.servers import Place, place
 from percolator_core.errors import PercolatorError
 from percolator_core.notifications.dirty import DirtyIndex
 

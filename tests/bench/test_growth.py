@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from percolator_core.bench import Figure, Scale, Target, growth, progress
-from percolator_core.bench.servers import Place, place
+from percolator_bench import Figure, Scale, Target, growth, progress
+from percolator_bench.servers import Place, place
 
 
 @pytest.fixture

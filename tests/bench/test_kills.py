@@ -10,10 +10,10 @@ from typing import cast
 
 import pytest
 
-from percolator_core.bench import Figure, Note, Scale, kills
-from percolator_core.bench.servers import Place
+from percolator_bench import Figure, Note, Scale, kills
+from percolator_bench.servers import Place
 from percolator_core.errors import PercolatorError
-from percolator_core.model import Cell
+from percolator_core.layout.records import Cell
 from percolator_core.observers import Chain, ObserverTransaction
 from percolator_core.worker.attempt import ObserverCounts
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from percolator_core.bench import Scale, Target, latency
+from percolator_bench import Scale, Target, latency
 from percolator_core.database import Database
-from percolator_core.transaction import Transaction
+from percolator_core.transaction.transaction import Transaction
 
 WRITES = 3
 

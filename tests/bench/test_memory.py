@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from percolator_core.bench import Scale, Target, memory
+from percolator_bench import Scale, Target, memory
 
 
 def test_every_shape() -> None:

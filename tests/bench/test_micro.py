@@ -8,15 +8,15 @@ from typing import Any, Self
 import pytest
 import redis
 
-from percolator_core.bench import Figure, Report, Scale, Target, micro, run
-from percolator_core.bench.contestants import widths
-from percolator_core.bench.peers import postgres
-from percolator_core.bench.peers.postgres import PostgresServer, why_missing
-from percolator_core.bench.peers.raw import RawRedis
-from percolator_core.bench.peers.rows import SCANNED, VALUE, Rows
-from percolator_core.bench.peers.sql import SqlRows, set_synchronous
-from percolator_core.bench.peers.watch import WatchedRedis
-from percolator_core.bench.servers import Place, place
+from percolator_bench import Figure, Report, Scale, Target, micro, run
+from percolator_bench.contestants import widths
+from percolator_bench.peers import postgres
+from percolator_bench.peers.postgres import PostgresServer, why_missing
+from percolator_bench.peers.raw import RawRedis
+from percolator_bench.peers.rows import SCANNED, VALUE, Rows
+from percolator_bench.peers.sql import SqlRows, set_synchronous
+from percolator_bench.peers.watch import WatchedRedis
+from percolator_bench.servers import Place, place
 
 TINY = Scale(operations=20, rounds=2, width=18)
 needs_postgres = pytest.mark.skipif(why_missing() is not None, reason=why_missing() or "")

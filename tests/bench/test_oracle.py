@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from percolator_core.bench import Scale, Target, oracle
+from percolator_bench import Scale, Target, oracle
 from percolator_core.errors import PercolatorError
 
 

@@ -8,14 +8,14 @@ from typing import get_args
 
 import pytest
 
-from percolator_core.bench import Figure, Report, Target
-from percolator_core.bench.figure import Unit, median_figure
-from percolator_core.bench.machine import this_machine
+from percolator_bench import Figure, Report, Target
+from percolator_bench.figure import Unit, median_figure
+from percolator_bench.machine import this_machine
 from percolator_core.errors import ConfigurationError
 
 pytest.importorskip("matplotlib")
 
-from percolator_core.bench import plot
+from percolator_bench import plot
 
 
 def curve(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from percolator_core.bench.peers import postgres
-from percolator_core.bench.peers.cpu import tree_cpu_seconds
-from percolator_core.bench.peers.postgres import PostgresServer, why_missing
+from percolator_bench.peers import postgres
+from percolator_bench.peers.cpu import tree_cpu_seconds
+from percolator_bench.peers.postgres import PostgresServer, why_missing
 from percolator_core.errors import ConfigurationError, StoreUnavailable
 
 needs_postgres = pytest.mark.skipif(why_missing() is not None, reason=f"NOT TESTED: {why_missing()}")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from percolator_core.bench import Figure, Note, Scale, Target, stress, trie
-from percolator_core.bench.servers import Place, place
-from percolator_core.bench.stress import Trie
-from percolator_core.bench.trie import SEEN, TABLE, Node, Shape
+from percolator_bench import Figure, Note, Scale, Target, stress, trie
+from percolator_bench.servers import Place, place
+from percolator_bench.stress import Trie
+from percolator_bench.trie import SEEN, TABLE, Node, Shape
 from percolator_core.errors import PercolatorError
 from percolator_core.observers import Chain, ObserverTransaction
 from percolator_core.worker import Worker

@@ -9,18 +9,18 @@ from itertools import islice
 
 import pytest
 
-from percolator_core.bench import Report, Scale, run
-from percolator_core.bench.figure import Target
-from percolator_core.bench.peers.postgres import PostgresServer, why_missing
-from percolator_core.bench.servers import Place, place
-from percolator_core.bench.tpce import percolator, postgres, suite
-from percolator_core.bench.tpce.fleet import fleet
-from percolator_core.bench.tpce.orders import Share, Task
-from percolator_core.bench.tpce.percolator import PercolatorClient
-from percolator_core.bench.tpce.postgres import PostgresClient
-from percolator_core.bench.tpce.state import State, WrongResult, check, expected
-from percolator_core.bench.tpce.worker import percolator_runner, postgres_runner
-from percolator_core.bench.tpce.workload import (
+from percolator_bench import Report, Scale, run
+from percolator_bench.figure import Target
+from percolator_bench.peers.postgres import PostgresServer, why_missing
+from percolator_bench.servers import Place, place
+from percolator_bench.tpce import percolator, postgres, suite
+from percolator_bench.tpce.fleet import fleet
+from percolator_bench.tpce.orders import Share, Task
+from percolator_bench.tpce.percolator import PercolatorClient
+from percolator_bench.tpce.postgres import PostgresClient
+from percolator_bench.tpce.state import State, WrongResult, check, expected
+from percolator_bench.tpce.worker import percolator_runner, postgres_runner
+from percolator_bench.tpce.workload import (
     TICKERS,
     Brokerage,
     CustomerPosition,

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from observers.webindex.index import ENVIRONMENT
-from percolator_core.bench import Figure, Note, Scale, Target, progress, throughput, webindex
-from percolator_core.bench.servers import place
-from percolator_core.bench.webindex import ALL, WITH, WITHOUT
+from percolator_bench import Figure, Note, Scale, Target, progress, throughput, webindex
+from percolator_bench.servers import place
+from percolator_bench.webindex import ALL, WITH, WITHOUT
 from percolator_core.errors import PercolatorError
 
 TINY = Scale(rounds=6, documents=12, pages=15)

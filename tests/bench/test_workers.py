@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from percolator_core.bench.servers import Place, place
-from percolator_core.bench.workers import Workers, shipped_chain, workers_of
+from percolator_bench.servers import Place, place
+from percolator_bench.workers import Workers, shipped_chain, workers_of
 from percolator_core.errors import StoreUnavailable
 
 LIMIT = 60.0

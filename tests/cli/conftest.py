@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -9,16 +10,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from percolator_core import Chain, Database, connect
-from percolator_core.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -98,11 +99,13 @@ class Project:
     folder: Path
     url: str
     namespace: str
+    program: str = "percolator_core"
+    """The package whose command line is run."""
 
     def __call__(self, *arguments: str, store: bool = True) -> Ended:
         """Run a command in this process."""
         environment = self.environment() if store else {}
-        result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200", **environment})
+        result = CliRunner().invoke(self._app, list(arguments), env={"COLUMNS": "200", **environment})
         return Ended(result.exit_code, result.stdout, result.stderr)
 
     def ok(self, *arguments: str) -> Ended:
@@ -115,7 +118,7 @@ class Project:
     ) -> subprocess.Popen[Any]:
         """Start a command in a process of its own."""
         environment = {**os.environ, **self.environment(), "PYTHONPATH": str(ROOT), **(variables or {})}
-        command = [sys.executable, "-m", "percolator_core", *arguments]
+        command = [sys.executable, "-m", self.program, *arguments]
         pipe = subprocess.PIPE
         return subprocess.Popen(
             command, stdout=pipe, stderr=pipe, text=text, env=environment, cwd=self.folder
@@ -125,6 +128,14 @@ class Project:
         process = self.start(*arguments)
         out, err = process.communicate(timeout=timeout)
         return Ended(process.returncode, out, err)
+
+    @property
+    def _app(self) -> typer.Typer:
+        module = (
+            "percolator_core.cli.app" if self.program == "percolator_core" else f"{self.program}.__main__"
+        )
+        made: typer.Typer = importlib.import_module(module).app
+        return made
 
     def environment(self) -> dict[str, str]:
         return {"PERCOLATOR_URL": self.url, "PERCOLATOR_NAMESPACE": self.namespace}
@@ -182,3 +193,9 @@ def project(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield Project(tmp_path, url, uuid4().hex)
     sys.modules.pop("cli_steps", None)
+
+
+@pytest.fixture
+def webindex(project: Project) -> Project:
+    """The same project, with the command line of the web index."""
+    return replace(project, program="observers.webindex")

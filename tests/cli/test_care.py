@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from percolator_core.keys import CellAddress, encode_primary
+from percolator_core.admin.status import locks
+from percolator_core.layout.keys import CellAddress, encode_primary
 from percolator_core.notation.times import parse_length
-from percolator_core.status import locks
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Project

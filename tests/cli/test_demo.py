@@ -1,4 +1,4 @@
-"""``percolator demo``: its parts on a small corpus, and the whole with Spark."""
+"""The command ``demo``: its parts on a small corpus, and the whole with Spark."""
 
 from __future__ import annotations
 
@@ -346,15 +346,15 @@ class TestFolder:
 @pytest.mark.slow
 @pytest.mark.spark
 class TestWhole:
-    def test_two_runs_on_the_installed_distributions(self, project: Project) -> None:
-        first = self.play(project, "--limit", "60")
+    def test_two_runs_on_the_installed_distributions(self, webindex: Project) -> None:
+        first = self.play(webindex, "--limit", "60")
         assert first["good"], first
         assert first["loaded"]["new"] == first["documents"] == 60
         assert first["processed"]["observers"]["document_processor"] == 60
         assert len(first["changes"]) == 12
         assert all(found["results"] for found in first["searches"])
         assert sum(first["updated"]["observers"].values()) < sum(first["processed"]["observers"].values())
-        second = self.play(project, "--limit", "60")
+        second = self.play(webindex, "--limit", "60")
         assert second["good"], second
         assert second["run"] == 2
         assert second["loaded"]["unchanged"] == second["loaded"]["read"]
@@ -363,15 +363,15 @@ class TestWhole:
         before, after = ({change["query"] for change in run["changes"][:10]} for run in (first, second))
         assert not before & after
 
-    def test_a_folder_of_the_users_own(self, project: Project, docs: Path) -> None:
+    def test_a_folder_of_the_users_own(self, webindex: Project, docs: Path) -> None:
         before = digest(docs)
-        ended = project.run("demo", "--docs", str(docs), "--svg", "picture.svg", timeout=150)
+        ended = webindex.run("demo", "--docs", str(docs), "--svg", "picture.svg", timeout=150)
         assert ended.code == 0, ended.err
         assert digest(docs) == before
         assert "✓ 16 documents: every page, link, rank, cluster and posting is right" in ended.out
         assert max(len(line) for line in ended.out.splitlines()) <= 100
-        assert list(project.folder.glob(".percolator/demo-docs-*/serving.db"))
-        picture = (project.folder / "picture.svg").read_text()
+        assert list(webindex.folder.glob(".percolator/demo-docs-*/serving.db"))
+        picture = (webindex.folder / "picture.svg").read_text()
         assert picture.startswith("<svg")
         assert "url(http" not in picture.replace('"', "")
 
@@ -387,42 +387,43 @@ class TestWhole:
     )
     def test_an_interrupted_run_carries_on(
         self,
-        project: Project,
+        webindex: Project,
         docs: Path,
         number: int,
         stuck: tuple[str, str] | None,
         begun: tuple[str, str] | None,
     ) -> None:
-        gate = Gate(project.folder / "java")
-        process = project.start("demo", "--docs", str(docs), "--folder", "state", variables=gate.environment)
+        gate = Gate(webindex.folder / "java")
+        process = webindex.start("demo", "--docs", str(docs), "--folder", "state", variables=gate.environment)
         java = gate.pid()
         with ExitStack() as stack:
             if stuck is not None and begun is not None:
                 # One document gets no further, so the run cannot end; another one shows that it is here.
-                url = f"embedded:{project.folder / 'state'}"
+                url = f"embedded:{webindex.folder / 'state'}"
                 db = stack.enter_context(connect(url, "webindex"))
                 stack.enter_context(held(url, "webindex", stuck[0], "doc://docs/opal.html", stuck[1]))
                 gate.open()
                 eventually(lambda: db.snapshot().get(begun[0], "doc://docs/anvil.html", begun[1]))
-            ended = project.stop(process, number, timeout=100)
+            ended = webindex.stop(process, number, timeout=100)
         assert ended.code == 130, ended.err
-        assert ended.error.startswith("interrupted; nothing is lost: `percolator demo --docs ")
+        assert ended.error.startswith("interrupted; nothing is lost: `")
+        assert " -m observers.webindex demo --docs " in ended.error
         assert "Traceback" not in ended.err
         eventually(lambda: not runs(java))
-        again = self.play(project, "--docs", str(docs), "--folder", "state")
+        again = self.play(webindex, "--docs", str(docs), "--folder", "state")
         assert again["good"], again
         assert again["documents"] == 16
 
     @staticmethod
-    def play(project: Project, *arguments: str) -> Any:
-        ended = project.run("demo", "--json", *arguments, timeout=150)
+    def play(webindex: Project, *arguments: str) -> Any:
+        ended = webindex.run("demo", "--json", *arguments, timeout=150)
         assert ended.code == 0, ended.err
         assert "Traceback" not in ended.err
         return json.loads(ended.out)
 
 
-def test_a_folder_without_documents_is_one_sentence(project: Project) -> None:
-    (project.folder / "none").mkdir()
-    ended = project("demo", "--docs", "none", "--folder", "state")
+def test_a_folder_without_documents_is_one_sentence(webindex: Project) -> None:
+    (webindex.folder / "none").mkdir()
+    ended = webindex("demo", "--docs", "none", "--folder", "state")
     assert ended.code == 2
     assert ended.error.startswith("No html file")

@@ -10,7 +10,7 @@ import structlog
 
 from percolator_core.cli import logs
 from percolator_core.cli.output import Output
-from percolator_core.log import Log
+from percolator_core.runtime.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ import typer
 
 from percolator_core import Chain
 from percolator_core.cli.worker import parse_processes
-from percolator_core.process import usable_cores
+from percolator_core.runtime.process import usable_cores
 from tests.chains import dirty_of
 from tests.cli.conftest import ROOT, Ended, Project
 
@@ -447,7 +447,7 @@ def test_settings_reach_the_processes(project: Project, start: Callable[..., Com
 WIDE = {"threads": 8, "width": 256}
 TELLING = """\
 from percolator_core import Worker
-from percolator_core.log import Log
+from percolator_core.runtime.log import Log
 
 def tell(self, *args, made=Worker.__init__, **settings):
     Log("test").warning("made with", settings=settings)

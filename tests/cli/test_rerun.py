@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from percolator_core import Chain
+from percolator_core.admin.rerun import CellCounts, RerunCounts
 from percolator_core.cli.output import Output
 from percolator_core.cli.rerun import _progress
 from percolator_core.errors import StoreUnavailable
-from percolator_core.rerun import CellCounts, RerunCounts
 from percolator_core.store import Store
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def test_an_error_says_that_repeating_it_marks_the_rest(
         raise StoreUnavailable("the store is away: start it")
 
     with monkeypatch.context() as patch:
-        patch.setattr("percolator_core.rerun._Rerun._mark", fail)
+        patch.setattr("percolator_core.admin.rerun._Rerun._mark", fail)
         ended = done("rerun", "chain", "split")
     assert ended.code == 3
     assert "the same command marks the rest" in ended.err

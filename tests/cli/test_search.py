@@ -1,4 +1,4 @@
-"""``percolator search`` over a serving index."""
+"""The command ``search`` over a serving index."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from rich.text import Text
 
 from observers.webindex.index import Posting, ServingIndex
 from observers.webindex.search import Result
-from percolator_core.cli.search import import_application, result_text
-from percolator_core.errors import ConfigurationError
+from observers.webindex.search_command import result_text
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Project
@@ -33,8 +32,8 @@ def index(tmp_path: Path) -> Path:
     return path
 
 
-def test_results_have_place_title_url_and_snippet(project: Project, index: Path) -> None:
-    lines = project.ok("search", "store", "--index", str(index)).out.splitlines()
+def test_results_have_place_title_url_and_snippet(webindex: Project, index: Path) -> None:
+    lines = webindex.ok("search", "store", "--index", str(index)).out.splitlines()
     assert [line.rstrip() for line in lines] == [
         "  1 Redis",
         "    doc://a/redis.html",
@@ -45,13 +44,13 @@ def test_results_have_place_title_url_and_snippet(project: Project, index: Path)
     ]
 
 
-def test_words_need_no_quotes_and_a_page_without_title_shows_its_url(project: Project, index: Path) -> None:
-    out = project.ok("search", "only", "scripts", "--index", str(index)).out
+def test_words_need_no_quotes_and_a_page_without_title_shows_its_url(webindex: Project, index: Path) -> None:
+    out = webindex.ok("search", "only", "scripts", "--index", str(index)).out
     assert out.splitlines()[0] == "  1 doc://a/empty.html"
 
 
-def test_json_has_scores_and_marked_snippets(project: Project, index: Path) -> None:
-    found = project.ok("search", "lua store", "--limit", "1", "--index", str(index), "--json").json
+def test_json_has_scores_and_marked_snippets(webindex: Project, index: Path) -> None:
+    found = webindex.ok("search", "lua store", "--limit", "1", "--index", str(index), "--json").json
     assert found["query"] == "lua store"
     (result,) = found["results"]
     assert result["url"] == "doc://a/lua.html" or result["url"] == "doc://a/redis.html"
@@ -59,50 +58,28 @@ def test_json_has_scores_and_marked_snippets(project: Project, index: Path) -> N
     assert result["score"] > 0
 
 
-def test_nothing_found_is_no_failure(project: Project, index: Path) -> None:
-    assert "Nothing is found" in project.ok("search", "zebra", "--index", str(index)).out
-    assert project.ok("search", "zebra", "--index", str(index), "--json").json["results"] == []
+def test_nothing_found_is_no_failure(webindex: Project, index: Path) -> None:
+    assert "Nothing is found" in webindex.ok("search", "zebra", "--index", str(index)).out
+    assert webindex.ok("search", "zebra", "--index", str(index), "--json").json["results"] == []
 
 
 @pytest.mark.parametrize("query", ['"', "a AND (", "title:*", "'; drop table words", "-- NEAR"])
-def test_any_text_is_a_query(project: Project, index: Path, query: str) -> None:
-    project.ok("search", "--index", str(index), "--", query)
+def test_any_text_is_a_query(webindex: Project, index: Path, query: str) -> None:
+    webindex.ok("search", "--index", str(index), "--", query)
 
 
-def test_the_index_of_the_demo_is_found(project: Project, index: Path) -> None:
-    demo = project.folder / ".percolator" / "demo"
+def test_the_index_of_the_demo_is_found(webindex: Project, index: Path) -> None:
+    demo = webindex.folder / ".percolator" / "demo"
     demo.mkdir(parents=True)
     index.rename(demo / "serving.db")
-    assert "doc://a/lua.html" in project.ok("search", "language").out
+    assert "doc://a/lua.html" in webindex.ok("search", "language").out
 
 
-def test_a_missing_index_is_one_sentence_and_none_is_made(project: Project) -> None:
-    ended = project("search", "x", "--index", "nowhere.db")
+def test_a_missing_index_is_one_sentence_and_none_is_made(webindex: Project) -> None:
+    ended = webindex("search", "x", "--index", "nowhere.db")
     assert ended.code == 3
-    assert ended.error.startswith("There is no index at nowhere.db: make one with `percolator demo`")
+    assert ended.error.startswith("There is no index at nowhere.db: make one with `")
     assert not Path("nowhere.db").exists()
-
-
-def test_an_application_that_is_not_there_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigurationError) as caught:
-        import_application("nobodys_application.demo", "demo")
-    assert str(caught.value) == (
-        "`demo` belongs to the web index application: run it in a checkout of the percolator repository "
-        f"({tmp_path} has no nobodys_application/demo)."
-    )
-
-
-def test_a_package_that_an_application_lacks_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "lacking_application.py").write_text("import no_such_package_here\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ConfigurationError, match="needs no_such_package_here: pip install"):
-        import_application("lacking_application", "search")
 
 
 def test_a_result_fits_its_width() -> None:

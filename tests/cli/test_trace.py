@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
+from percolator_core.admin.trace import Change, Outcome, Run, Trace
+from percolator_core.admin.trace.notes import notes
 from percolator_core.cli.trace import _Drawing
 from percolator_core.notation.typedtext import Rows
-from percolator_core.trace import Change, Outcome, Run, Trace
-from percolator_core.trace.notes import notes
 from tests.chains import chain_of
 
 if TYPE_CHECKING:

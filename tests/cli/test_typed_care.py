@@ -8,9 +8,9 @@ import pytest
 
 from percolator_core.cli.check_store import check_store
 from percolator_core.errors import LockTimeout
-from percolator_core.evolution import Evolution
-from percolator_core.keys import CellAddress, encode_primary
-from percolator_core.model import DELETE, PUT, Write
+from percolator_core.layout.keys import CellAddress, encode_primary
+from percolator_core.layout.records import DELETE, PUT, Write
+from percolator_core.maintenance.schema_change import Evolution
 from percolator_core.notation.typedtext import Rows
 from percolator_core.schema.definition import Column, TableDefinition, to_json
 from percolator_core.schema.revision import without_column

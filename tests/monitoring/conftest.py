@@ -10,9 +10,9 @@ import pytest
 
 import percolator_core
 from percolator_core import Chain, Database
-from percolator_core.histogram import Histogram
 from percolator_core.monitoring import Subject
 from percolator_core.monitoring.look import Looks
+from percolator_core.runtime.histogram import Histogram
 from percolator_core.worker import Counts
 
 

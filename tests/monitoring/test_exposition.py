@@ -13,16 +13,16 @@ from prometheus_client.parser import text_string_to_metric_families
 import percolator_core
 from percolator_core import Worker
 from percolator_core.errors import StoreUnavailable
-from percolator_core.histogram import BOUNDS, Histogram
 from percolator_core.monitoring.exposition import COUNTERS, Exposition
 from percolator_core.monitoring.health import readiness
 from percolator_core.monitoring.look import Looks, Seen
 from percolator_core.observers import Retry
+from percolator_core.runtime.histogram import BOUNDS, Histogram
 from percolator_core.worker import Counts
 from percolator_core.worker.attempt import ObserverCounts
 from tests.chains import chain_of, put, watch
-from tests.core.servers import until
 from tests.monitoring.conftest import State
+from tests.servers.plain import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

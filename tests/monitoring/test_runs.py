@@ -6,7 +6,7 @@ import pytest
 import structlog
 import structlog.testing
 
-from percolator_core.histogram import BOUNDS, Histogram
+from percolator_core.runtime.histogram import BOUNDS, Histogram
 from percolator_core.worker.runs import EndedRun, RunTimes
 
 

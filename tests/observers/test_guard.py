@@ -12,7 +12,7 @@ from percolator_core.observers import Guard, ObserverTransaction, guards
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from percolator_core.transaction import Transaction
+    from percolator_core.transaction.transaction import Transaction
     from tests.observers.conftest import Project
 
 

@@ -12,11 +12,11 @@ import networkx as nx
 import pytest
 
 from percolator_core.errors import ConfigurationError
+from percolator_core.observers.drawing.layout import Box, Room, lay_out
+from percolator_core.observers.drawing.png import png
+from percolator_core.observers.drawing.render import FORMS, dot, mermaid, render
+from percolator_core.observers.drawing.svg import Dress, parts, svg
 from percolator_core.observers.graph import build_graph
-from percolator_core.observers.layout import Box, Room, lay_out
-from percolator_core.observers.png import png
-from percolator_core.observers.render import FORMS, dot, mermaid, render
-from percolator_core.observers.svg import Dress, parts, svg
 
 if TYPE_CHECKING:
     from percolator_core.observers.graph import Graph

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from percolator_core.transaction import Transaction
+    from percolator_core.transaction.transaction import Transaction
     from tests.observers.conftest import Project
 
 CHAIN = "version: 1\nchain: web\nschemas: app.models\n"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import percolator_core
-from tests.core.servers import some_namespace
+from tests.servers.plain import some_namespace
 
 
 @pytest.fixture(scope="module")

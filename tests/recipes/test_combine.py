@@ -14,7 +14,7 @@ from percolator_core import Cell, Chain, Database, TableDefinition, Transaction,
 from percolator_core.errors import ConfigurationError, TransactionConflict, UnknownColumn
 from percolator_core.recipes import CombineQueue
 from tests.chains import chain_of, dirty_of, watch
-from tests.core.servers import commit_of, die
+from tests.servers.plain import commit_of, die
 
 TABLES = (TableDefinition("queue", 2, ("added",)), TableDefinition("sums", 4))
 WRITES = ("queue.added", "queue.value", "sums.n")

@@ -16,7 +16,7 @@ from percolator_core.errors import ConfigurationError, TransactionConflict
 from percolator_core.observers import Retry
 from percolator_core.recipes import ExportQueue, Sink, SQLiteSink
 from tests.chains import QUICK, chain_of, watch
-from tests.core.servers import commit_of, die, until
+from tests.servers.plain import commit_of, die, until
 
 TABLES = (TableDefinition("exports", 2), TableDefinition("docs", 2))
 WRITES = ("exports.more", "exports.done", "exports.payload")

@@ -1,5 +1,5 @@
 """The servers of the core's tests."""
 
-from tests.core.conftest import connect, db, server
+from tests.servers.fixtures import connect, db, server
 
 __all__ = ["connect", "db", "server"]

@@ -16,23 +16,23 @@ import pytest
 import redis
 
 from percolator_core import Cell, Database, LockTimeout, Transaction, TransactionConflict, Worker, connect
-from percolator_core.demand import demand
-from percolator_core.evolution import Evolution
+from percolator_core.admin.demand import demand
+from percolator_core.admin.quarantine import Quarantine
+from percolator_core.admin.rerun import rerun
+from percolator_core.admin.samples import record, samples
+from percolator_core.admin.status import locks, status, tablets
+from percolator_core.admin.trace import trace
+from percolator_core.maintenance.schema_change import Evolution
 from percolator_core.notifications.activation import activate
 from percolator_core.notifications.counts import run_counts
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.notifications.stranded import Stranded
 from percolator_core.observers import Chain, Observer, Retry
-from percolator_core.quarantine import Quarantine
-from percolator_core.rerun import rerun
-from percolator_core.samples import record, samples
 from percolator_core.schema.definition import TableDefinition, to_json
-from percolator_core.status import locks, status, tablets
-from percolator_core.trace import trace
 from percolator_core.worker import Counts
 from tests.chains import chain_of, watch
-from tests.core.servers import Server, commit_of, die, rows_apart, until
 from tests.security import typed
+from tests.servers.plain import Server, commit_of, die, rows_apart, until
 
 TABLES: Final = (TableDefinition("docs", 2), TableDefinition("sums", 2, ("dirty",)))
 FIRST, SECOND = rows_apart(2, 2)

@@ -14,14 +14,14 @@ import redis
 from redis.exceptions import NoPermissionError, ResponseError
 
 from percolator_core import CommitUndetermined, Database, PercolatorError, connect
-from percolator_core.keys import Keyspace
+from percolator_core.layout.keys import Keyspace
 from percolator_core.monitoring.look import Looks, Seen
 from percolator_core.notifications.activation import activate
 from tests.chains import chain_of, watch
-from tests.core.servers import Server, binaries, some_namespace
 from tests.security.jobs import FIRST, JOBS, TABLES, Scene, refusals
 from tests.security.rules import DOCUMENT, PASSWORD, Rule, documented, rule_for
 from tests.servers.cluster import Cluster
+from tests.servers.plain import Server, binaries, some_namespace
 from tests.servers.sentinel import Sentinels
 
 BINARIES = binaries()

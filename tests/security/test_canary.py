@@ -27,7 +27,7 @@ import percolator_core as percolator
 from percolator_core import Database
 from percolator_core.notifications.activation import live_workers
 from percolator_core.store.url import parse
-from tests.core.servers import Server, binaries, free_port, some_namespace, until
+from tests.servers.plain import Server, binaries, free_port, some_namespace, until
 
 ROOT = Path(__file__).parents[2]
 STEM = "c4n4ry"

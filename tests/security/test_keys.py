@@ -12,7 +12,7 @@ from redis.crc import key_slot
 
 import percolator_core as percolator
 from percolator_core import Database
-from percolator_core.keys import (
+from percolator_core.layout.keys import (
     MAX_COLUMN,
     MAX_NAME,
     CellAddress,
@@ -27,8 +27,8 @@ from percolator_core.keys import (
     is_internal,
     tablet_of,
 )
-from percolator_core.model import MAX_TABLETS
-from tests.core.servers import Server, some_namespace, until
+from percolator_core.layout.records import MAX_TABLETS
+from tests.servers.plain import Server, some_namespace, until
 
 ODD = "{}:\0*?[]\\^-\n\r %\xff~/.,\"'aA0é漢😀r"
 KINDS = (b"r:", b"v:", b"rows", b"locks", b"meta", b"wake")

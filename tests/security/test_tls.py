@@ -10,7 +10,7 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import ConfigurationError, StoreUnavailable
-from tests.core.servers import Server, binaries, some_namespace
+from tests.servers.plain import Server, binaries, some_namespace
 from tests.servers.tls import Papers, TlsServer
 
 BINARIES = binaries()

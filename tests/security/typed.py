@@ -7,8 +7,8 @@ from typing import Any, Final
 import pytest
 
 from percolator_core import Database, Hash, Indexed, PrimaryKey, Range, RowExists, Table, Unique
-from percolator_core.difference import changes
-from percolator_core.model import DELETE, Write
+from percolator_core.admin.diff import changes
+from percolator_core.layout.records import DELETE, Write
 from percolator_core.schema.predicate import ColumnExpression
 from percolator_core.tables.verify import check_indexes, rebuild_indexes
 

@@ -15,7 +15,7 @@ from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from tests.core.servers import Server, free_port, until
+from tests.servers.plain import Server, free_port, until
 
 SLOTS: Final = 16384
 

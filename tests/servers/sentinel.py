@@ -13,7 +13,7 @@ from redis.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
-from tests.core.servers import Server, until
+from tests.servers.plain import Server, until
 
 _INFO_PERIOD: Final = 10.0
 """Seconds between a sentinel's questions about a server's role; it acts on the answers only."""

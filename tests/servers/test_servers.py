@@ -11,8 +11,8 @@ from redis.connection import Connection
 from redis.crc import key_slot
 from redis.exceptions import AskError, MovedError, ResponseError, TryAgainError
 
-from tests.core.servers import Server, binaries
 from tests.servers.cluster import SLOTS, Cluster, Node
+from tests.servers.plain import Server, binaries
 from tests.servers.sentinel import Sentinels
 
 BINARIES = binaries()

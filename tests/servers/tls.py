@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.core.servers import Server
+from tests.servers.plain import Server
 
 _CONFIG = """
 [req]

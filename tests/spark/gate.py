@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from percolator_core import connect
-from tests.core.servers import commit_of
+from tests.servers.plain import commit_of
 
 _JAVA = """\
 #!/bin/sh

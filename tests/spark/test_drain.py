@@ -22,13 +22,13 @@ import pytest
 from typer.testing import CliRunner
 
 from percolator_core import Chain, ConfigurationError, Database, PercolatorError, connect
+from percolator_core.admin.status import backlog, status
 from percolator_core.cli.app import app
 from percolator_core.spark import DrainProgress, NotIdle, drain
 from percolator_core.spark.drainer import DrainTask
 from percolator_core.spark.project import Project as Sent
 from percolator_core.spark.project import imported_names, shares_files
 from percolator_core.spark.session import is_on_this_machine
-from percolator_core.status import backlog, status
 from percolator_core.worker import Counts
 from tests.spark.gate import eventually, runs
 

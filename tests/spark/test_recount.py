@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from percolator_core.bench.kills import _by_hand
+from percolator_bench.kills import _by_hand
 from percolator_core.spark.recount import recount
 
 if TYPE_CHECKING:

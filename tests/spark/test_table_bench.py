@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import SparkSession
 
-from percolator_core.bench import Figure, Note, Scale, tables
+from percolator_bench import Figure, Note, Scale, tables
 from percolator_core.errors import PercolatorError
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from percolator_core import Database, SnapshotTooOld, connect
-from percolator_core.commit import Commit
 from percolator_core.schema.plan import pieces, whole
-from percolator_core.snapshot import Snapshot
 from percolator_core.spark import plain_table_error
 from percolator_core.spark.tables.changes import changed_rows
 from percolator_core.tables.query import Query
+from percolator_core.transaction.commit import Commit
+from percolator_core.transaction.snapshot import Snapshot
 from tests.spark.tables import DEFINITION, Document, Tables
 
 if TYPE_CHECKING:

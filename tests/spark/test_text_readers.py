@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.model import MAX_ROW
+from percolator_core.layout.records import MAX_ROW
 from percolator_core.spark import jsonlines, records, sources
 from percolator_core.spark.records import BadRecord, Record, encode_value
 from percolator_core.spark.sources import Source, open_source

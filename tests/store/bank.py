@@ -18,8 +18,8 @@ from percolator_core import (
     TransactionAborted,
     TransactionConflict,
 )
-from tests.core.servers import until
 from tests.servers.cluster import Node
+from tests.servers.plain import until
 from tests.servers.sentinel import DataServer
 
 ACCOUNTS = 40

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from percolator_core.store.binary import OVERRIDE, Binary
-from tests.core.conftest import connect, db, server, two_phase
-from tests.core.servers import Server, binaries
+from tests.servers.fixtures import connect, db, server, two_phase
+from tests.servers.plain import Server, binaries
 from tests.store.embedding import BINARIES, Disk, lives, needed
 
 __all__ = ["binary", "connect", "db", "disk", "here", "server", "state", "two_phase"]

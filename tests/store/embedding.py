@@ -17,7 +17,7 @@ import redis
 
 from percolator_core.store.binary import Binary, inspect_binary
 from percolator_core.store.embedded import EmbeddedServer
-from tests.core.servers import binaries, until
+from tests.servers.plain import binaries, until
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,13 +17,13 @@ from redis.crc import key_slot
 
 import percolator_core as percolator
 from percolator_core import CommitUndetermined, Database, StoreUnavailable
-from percolator_core.store.dial import Dialer
+from percolator_core.store.connector import Dialer
 from percolator_core.store.packing import Command
 from percolator_core.store.store import Decision, Store
 from percolator_core.store.topology import Endpoint
-from tests.core.conftest import Connect, connecting
-from tests.core.servers import Busy, Faults, binaries, rows_apart
 from tests.servers.cluster import Cluster, Move, Node
+from tests.servers.fixtures import Connect, connecting
+from tests.servers.plain import Busy, Faults, binaries, rows_apart
 from tests.store.bank import Bank, bump, read, write
 
 SYSTEM = binaries().get("system", "")

@@ -15,9 +15,9 @@ from percolator_core import ConfigurationError, Database, StoreUnavailable
 from percolator_core.cli.app import app
 from percolator_core.cli.output import ExitCode
 from percolator_core.store import FORMAT
-from percolator_core.store import facts as facts_module
-from tests.core.servers import Server, binaries, free_port, some_namespace, until
+from percolator_core.store import server_info as facts_module
 from tests.servers.cluster import Cluster
+from tests.servers.plain import Server, binaries, free_port, some_namespace, until
 from tests.servers.sentinel import Sentinels
 
 SECRET = "hunter2-canary"
@@ -136,7 +136,7 @@ def test_memory_full(own: Server) -> None:
     """Nothing is half-written, and what was begun can still be finished or cleaned up."""
     from datetime import timedelta
 
-    from tests.core.servers import commit_of, die, rows_apart
+    from tests.servers.plain import commit_of, die, rows_apart
 
     rows = rows_apart(3)
     with percolator.connect(own.unix, "ns") as db, percolator.connect(own.unix, "ns") as other:

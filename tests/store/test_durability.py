@@ -13,8 +13,8 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import CommitUndetermined, ConfigurationError, Database, Durability, StoreUnavailable
-from tests.core.servers import Faults, Server, binaries, rows_apart, some_namespace, until
 from tests.servers.cluster import Cluster
+from tests.servers.plain import Faults, Server, binaries, rows_apart, some_namespace, until
 from tests.store.bank import await_replicas, read, write
 
 BINARIES = binaries()

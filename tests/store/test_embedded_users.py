@@ -15,7 +15,7 @@ import percolator_core as percolator
 from percolator_core.errors import StoreUnavailable
 from percolator_core.store.binary import Binary
 from percolator_core.store.embedded import EmbeddedServer
-from tests.core.servers import hang_up, until
+from tests.servers.plain import hang_up, until
 from tests.store.embedding import User, client, gone, lives, starts
 
 

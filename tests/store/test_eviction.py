@@ -13,12 +13,12 @@ import redis
 
 import percolator_core as percolator
 from percolator_core import ConfigurationError, Database, StoreUnavailable, UnknownTable
+from percolator_core.admin.status import status
 from percolator_core.cli.app import app
 from percolator_core.cli.output import ExitCode
-from percolator_core.status import status
 from percolator_core.store import eviction
-from tests.core.servers import Server, binaries, rows_apart, some_namespace, until
 from tests.servers.cluster import Cluster
+from tests.servers.plain import Server, binaries, rows_apart, some_namespace, until
 from tests.servers.sentinel import Sentinels
 
 BINARIES = binaries()

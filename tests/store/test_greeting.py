@@ -9,9 +9,9 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import Database
-from percolator_core.model import MAX_TIMESTAMP
-from percolator_core.store.wire import IDLE
-from tests.core.servers import Busy, Server
+from percolator_core.layout.records import MAX_TIMESTAMP
+from percolator_core.store.pipeline import IDLE
+from tests.servers.plain import Busy, Server
 
 ROWS = [b"row %d" % number for number in range(8)]
 

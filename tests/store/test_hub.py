@@ -26,8 +26,8 @@ import percolator_core as percolator
 from percolator_core import Database
 from percolator_core.store import Hub, current_hub
 from percolator_core.store.task import Future
-from percolator_core.transaction import Transaction
-from tests.core.servers import until
+from percolator_core.transaction.transaction import Transaction
+from tests.servers.plain import until
 
 Connect = Callable[..., Database]
 
@@ -576,7 +576,7 @@ def test_an_embedded_server_is_killed_and_comes_back(tmp_path_factory: pytest.Te
 
 
 def test_a_server_that_stays_away_fails_every_task(tmp_path_factory: pytest.TempPathFactory) -> None:
-    from tests.core.servers import Server, binaries
+    from tests.servers.plain import Server, binaries
 
     server = Server(next(iter(binaries().values())))
     try:
@@ -644,3 +644,38 @@ def test_a_forked_child_uses_the_same_database(
         assert t.get("t", "counter", "v") == (b"41" if embedded else b"82")
     if embedded:
         mine.close()
+
+
+def test_a_hub_among_garbage_outlives_its_thread(db: Database) -> None:
+    """A thread ends while a finalizer runs: the collector still visits the hub, and what it refers to."""
+    ready, end = threading.Event(), threading.Event()
+    loop: list[weakref.ref[Any]] = []
+    lived: list[bool] = []
+
+    class Finalized:
+        def __del__(self) -> None:
+            end.set()
+            thread.join()
+            time.sleep(0.1)
+            for _ in range(100_000):
+                pass  # the interpreter ends threads' greenlets between two turns of a loop
+            lived.append(loop[0]() is not None)
+
+    def own_a_hub() -> None:
+        hub: Any = db.store.hub(1)
+        hub.close()
+        loop.append(weakref.ref(hub.loop))
+        hub.itself, hub.finalized = hub, Finalized()
+        del hub
+        ready.set()
+        end.wait()
+
+    thread = threading.Thread(target=own_a_hub)
+    gc.disable()
+    try:
+        thread.start()
+        ready.wait()
+        gc.collect()
+    finally:
+        gc.enable()
+    assert lived == [True]

@@ -13,8 +13,8 @@ import percolator_core as percolator
 from percolator_core import Database
 from percolator_core.store.binary import Binary
 from percolator_core.store.embedded import EmbeddedServer
-from tests.core.servers import Server, binaries, hang_up
 from tests.servers.cluster import Cluster
+from tests.servers.plain import Server, binaries, hang_up
 from tests.servers.sentinel import Sentinels
 from tests.store.embedding import kill
 

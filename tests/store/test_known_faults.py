@@ -11,7 +11,7 @@ import redis
 import percolator_core as percolator
 from percolator_core.cli.check_store import check_store
 from percolator_core.store.known_faults import FAULTS, exposure
-from tests.core.servers import Server, binaries, some_namespace
+from tests.servers.plain import Server, binaries, some_namespace
 
 BINARIES = binaries()
 LUA, TLS = "CVE-2025-49844", "CVE-2026-81934"

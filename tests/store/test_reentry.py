@@ -23,9 +23,9 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import Database, PercolatorError
-from percolator_core.metrics import Tally
 from percolator_core.store.shutdown import pid_in_file
-from tests.core.servers import until
+from percolator_core.transaction.metrics import Tally
+from tests.servers.plain import until
 from tests.store.test_hub import Stuck, at_most
 
 Connect = Callable[..., Database]

@@ -14,7 +14,7 @@ from redis.retry import Retry
 
 import percolator_core as percolator
 from percolator_core import StoreUnavailable
-from tests.core.servers import Busy, Faults, Server, rows_apart
+from tests.servers.plain import Busy, Faults, Server, rows_apart
 from tests.store.bank import Bank, read, write
 
 X, Y, Z = rows_apart(3)

@@ -13,8 +13,8 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import CommitUndetermined, Database, StoreUnavailable, TransactionAborted
-from percolator_core.store.wire import IDLE
-from tests.core.servers import Faults, binaries, rows_apart, some_namespace, until
+from percolator_core.store.pipeline import IDLE
+from tests.servers.plain import Faults, binaries, rows_apart, some_namespace, until
 from tests.servers.sentinel import DataServer, Sentinels, SentinelServer
 from tests.store.bank import Bank, await_replicas, bump, read, write
 

@@ -17,7 +17,7 @@ from percolator_core import Database, StoreUnavailable, TransactionAborted
 from percolator_core.store import shutdown
 from percolator_core.store.binary import Binary
 from percolator_core.store.embedded import EmbeddedServer
-from tests.core.servers import until
+from tests.servers.plain import until
 from tests.store.embedding import ROOT, Disk, User, client, gone, kill, lives, logs
 
 SECOND = 1_000_000

@@ -18,14 +18,14 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import ConfigurationError, StoreUnavailable, scripts
-from percolator_core.keys import Keyspace
+from percolator_core.layout.keys import Keyspace
 from percolator_core.store import tls
-from percolator_core.store.dial import CONNECT_PATIENCE, Dialer
+from percolator_core.store.connector import CONNECT_PATIENCE, Dialer
 from percolator_core.store.refusals import LOST
 from percolator_core.store.stream import Stream
 from percolator_core.store.topology import Endpoint
 from percolator_core.store.url import parse
-from tests.core.servers import Server, binaries, free_port, hang_up, some_namespace
+from tests.servers.plain import Server, binaries, free_port, hang_up, some_namespace
 from tests.servers.tls import Certificate, Papers, TlsServer
 
 PASSWORD = "canary-1d07"

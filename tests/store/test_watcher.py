@@ -22,7 +22,7 @@ from percolator_core.store.binary import Binary
 from percolator_core.store.embedded import EmbeddedServer
 from percolator_core.store.folder import known_socket_path
 from percolator_core.store.shutdown import Connection, Lock
-from tests.core.servers import until
+from tests.servers.plain import until
 from tests.store.embedding import ROOT, Disk, User, client, gone, kill, lives, starts
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="NOT TESTED: no /proc here")

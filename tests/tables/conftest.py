@@ -8,7 +8,7 @@ import pytest
 
 import percolator_core
 from percolator_core import Database
-from tests.core.servers import some_namespace
+from tests.servers.plain import some_namespace
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from percolator_core import Database
-from percolator_core.catalog import TableHandle
-from percolator_core.keys import MARKER, encode_mark, pack_column
-from percolator_core.model import DELETE, PUT
+from percolator_core.catalog.catalog import TableHandle
+from percolator_core.layout.keys import MARKER, encode_mark, pack_column
+from percolator_core.layout.records import DELETE, PUT
 from percolator_core.schema.definition import Column, TableDefinition
 from percolator_core.schema.keys import KeyCodec
 from percolator_core.schema.predicate import Bound

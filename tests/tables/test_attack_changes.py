@@ -20,7 +20,7 @@ from percolator_core import (
     Unique,
     UnknownTable,
 )
-from percolator_core.evolution import Evolution
+from percolator_core.maintenance.schema_change import Evolution
 from percolator_core.schema.definition import Column
 from percolator_core.tables.verify import check_indexes
 

@@ -26,9 +26,9 @@ from percolator_core import (
     TransactionConflict,
     Unique,
 )
-from percolator_core.difference import changes
-from percolator_core.evolution import Evolution
-from percolator_core.model import DELETE, MAX_ROW, PUT, Write
+from percolator_core.admin.diff import changes
+from percolator_core.layout.records import DELETE, MAX_ROW, PUT, Write
+from percolator_core.maintenance.schema_change import Evolution
 from percolator_core.schema.definition import Column, HashRule, IndexRule, TableDefinition
 from percolator_core.schema.keys import KeyCodec
 from percolator_core.schema.predicate import ColumnExpression, Predicate
@@ -37,7 +37,7 @@ from percolator_core.tables import arrow, lookup, rows, verify
 from percolator_core.tables.indexes import Index, index_definition
 from percolator_core.tables.model import definition_of
 from percolator_core.tables.verify import Difference, check_indexes, rebuild_indexes
-from tests.core.servers import some_namespace
+from tests.servers.plain import some_namespace
 from tests.tables.models import Seat, User, create
 
 Connect = Callable[[], Database]

@@ -25,7 +25,7 @@ from percolator_core import (
     Unique,
     UnknownColumn,
 )
-from percolator_core.evolution import Evolution
+from percolator_core.maintenance.schema_change import Evolution
 from percolator_core.schema.definition import Column, HashRule, IndexRule, RangeRule, TableDefinition
 from percolator_core.schema.types import column_type
 from percolator_core.tables.model import definition_of

@@ -22,7 +22,7 @@ from percolator_core import (
     UnknownColumn,
     col,
 )
-from percolator_core.model import MAX_ROW, PUT, Write
+from percolator_core.layout.records import MAX_ROW, PUT, Write
 from percolator_core.schema.predicate import Predicate
 from percolator_core.tables import binding
 from tests.tables.models import Seat, User, create

@@ -16,9 +16,9 @@ from percolator_core.schema.keys import KeyCodec
 from percolator_core.schema.predicate import Comparison, In, IsNull, Not, bind
 from percolator_core.schema.types import column_type
 from percolator_core.tables import select as select_module
-from tests.core.servers import Server, binaries, some_namespace
 from tests.schema.predicates import predicates
 from tests.schema.values import QUICK, VALUES
+from tests.servers.plain import Server, binaries, some_namespace
 from tests.tables.laid import Laid, State, definition_of, version
 
 BINARIES = binaries()

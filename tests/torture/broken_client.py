@@ -7,12 +7,12 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from percolator_core import scripts
-from percolator_core.commit import Commit
 from percolator_core.errors import CommitUndetermined, StoreUnavailable
-from percolator_core.model import Lock
-from percolator_core.resolver import Fate, Resolver
+from percolator_core.layout.records import Lock
 from percolator_core.scripts import Script
-from percolator_core.torture.clients import client_process
+from percolator_core.transaction.commit import Commit
+from percolator_core.transaction.lock_resolver import Fate, Resolver
+from percolator_torture.clients import client_process
 
 
 def change_script(changed_one: str, before: str, after: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import percolator_core as percolator
-from tests.core.servers import Server, binaries, some_namespace
+from tests.servers.plain import Server, binaries, some_namespace
 
 BINARIES = binaries()
 

@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from percolator_core.torture.checker.report import Anomaly
-from percolator_core.torture.histories.final_state import FinalState, FinalVersion, Leftover
-from percolator_core.torture.histories.history import CellKey, History, OwnRead, Read, TransactionRecord
-from percolator_core.torture.histories.marks import UNMARKED, Mark
+from percolator_torture.checker.report import Anomaly
+from percolator_torture.histories.final_state import FinalState, FinalVersion, Leftover
+from percolator_torture.histories.history import CellKey, History, OwnRead, Read, TransactionRecord
+from percolator_torture.histories.marks import UNMARKED, Mark
 
 FAR = 10**12
 """A timestamp far above those of any simulated history."""

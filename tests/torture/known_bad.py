@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from percolator_core.torture.checker.report import Anomaly
-from percolator_core.torture.histories.final_state import FinalState, FinalVersion, Leftover
-from percolator_core.torture.histories.history import (
+from percolator_torture.checker.report import Anomaly
+from percolator_torture.histories.final_state import FinalState, FinalVersion, Leftover
+from percolator_torture.histories.history import (
     CellKey,
     History,
     Outcome,
@@ -21,7 +21,7 @@ from percolator_core.torture.histories.history import (
     TransactionRecord,
     Write,
 )
-from percolator_core.torture.histories.marks import UNMARKED, Mark
+from percolator_torture.histories.marks import UNMARKED, Mark
 
 X, Y, Z = (CellKey("t", name, "v") for name in (b"x", b"y", b"z"))
 Example = tuple[History, FinalState]

@@ -10,8 +10,8 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from percolator_core.torture.histories.final_state import FinalState, Versions
-from percolator_core.torture.histories.history import (
+from percolator_torture.histories.final_state import FinalState, Versions
+from percolator_torture.histories.history import (
     CellKey,
     History,
     Outcome,
@@ -21,7 +21,7 @@ from percolator_core.torture.histories.history import (
     TransactionRecord,
     Write,
 )
-from percolator_core.torture.histories.marks import Mark
+from percolator_torture.histories.marks import Mark
 
 TABLE = "t"
 COLUMN = "v"

@@ -17,24 +17,24 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from percolator_core import private_server
 from percolator_core.cli.app import app
 from percolator_core.errors import StoreUnavailable
-from percolator_core.private_server import LOOPBACK, PrivateServer
-from percolator_core.torture.clients import client_process
-from percolator_core.torture.clients.crew import Crew
-from percolator_core.torture.clients.nemesis import Strikes
-from percolator_core.torture.clients.schedule import Event, Nemesis
-from percolator_core.torture.faults.store import connect
-from percolator_core.torture.losses.failover import Before, FailoverRow
-from percolator_core.torture.losses.log_loss import LogLoss
-from percolator_core.torture.losses.pairs import Found
-from percolator_core.torture.suites import loss_suites, runner, workload_suite
-from percolator_core.torture.suites.loss_suites import run_failover, run_log_loss
-from percolator_core.torture.suites.result import Result
-from percolator_core.torture.suites.settings import Settings
-from percolator_core.torture.suites.workload_suite import run_workload
-from tests.core.servers import Server, some_namespace, until
+from percolator_core.store import private_server
+from percolator_core.store.private_server import LOOPBACK, PrivateServer
+from percolator_torture.clients import client_process
+from percolator_torture.clients.crew import Crew
+from percolator_torture.clients.nemesis import Strikes
+from percolator_torture.clients.schedule import Event, Nemesis
+from percolator_torture.faults.store import connect
+from percolator_torture.losses.failover import Before, FailoverRow
+from percolator_torture.losses.log_loss import LogLoss
+from percolator_torture.losses.pairs import Found
+from percolator_torture.suites import loss_suites, runner, workload_suite
+from percolator_torture.suites.loss_suites import run_failover, run_log_loss
+from percolator_torture.suites.result import Result
+from percolator_torture.suites.settings import Settings
+from percolator_torture.suites.workload_suite import run_workload
+from tests.servers.plain import Server, some_namespace, until
 
 IDLE = (sys.executable, "-c", "import sys; sys.stdin.readline(); sys.stdin.readline()")
 """A client that does nothing until it is told to finish."""

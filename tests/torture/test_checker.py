@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from percolator_core.torture.checker.check import check
-from percolator_core.torture.checker.report import KEPT, Anomaly
-from percolator_core.torture.histories.final_state import FinalState
-from percolator_core.torture.histories.history import History
+from percolator_torture.checker.check import check
+from percolator_torture.checker.report import KEPT, Anomaly
+from percolator_torture.histories.final_state import FinalState
+from percolator_torture.histories.history import History
 from tests.torture.known_bad import ALLOWED, CASES, Case, Example, X, Y, Z, example, txn
 from tests.torture.simulator import simulate
 

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from redis.crc import key_slot
 
-from percolator_core.torture.clients.schedule import HARMLESS
-from percolator_core.torture.suites.result import Result
-from percolator_core.torture.suites.settings import Settings
-from percolator_core.torture.suites.workload_suite import run_workload
-from tests.core.servers import binaries, until
+from percolator_torture.clients.schedule import HARMLESS
+from percolator_torture.suites.result import Result
+from percolator_torture.suites.settings import Settings
+from percolator_torture.suites.workload_suite import run_workload
 from tests.servers.cluster import Cluster, Node
+from tests.servers.plain import binaries, until
 from tests.servers.sentinel import DataServer, Sentinels
 
 SYSTEM = binaries().get("system", "")

@@ -7,10 +7,10 @@ from functools import cache
 
 import pytest
 
-from percolator_core.torture.checker.check import check
-from percolator_core.torture.checker.report import Anomaly
-from percolator_core.torture.histories.final_state import FinalState
-from percolator_core.torture.histories.history import History
+from percolator_torture.checker.check import check
+from percolator_torture.checker.report import Anomaly
+from percolator_torture.histories.final_state import FinalState
+from percolator_torture.histories.history import History
 from tests.torture.corruptions import ALONE, WITH_OTHERS, Corruption, Parts
 from tests.torture.simulator import Mix, simulate
 

@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 
 from percolator_core import CommitUndetermined, LockTimeout, StoreUnavailable, TransactionConflict
-from percolator_core.keys import Keyspace
+from percolator_core.layout.keys import Keyspace
 from percolator_core.store import OutcomeOpenError
-from percolator_core.torture.faults.clock import FakeClock
-from percolator_core.torture.faults.plan import (
+from percolator_torture.faults.clock import FakeClock
+from percolator_torture.faults.plan import (
     GIVES_UP,
     HELD,
     ExactPlan,
@@ -22,9 +22,9 @@ from percolator_core.torture.faults.plan import (
     RandomPlan,
     named,
 )
-from percolator_core.torture.faults.stepper import Point, Stepper
-from percolator_core.torture.faults.store import FaultyDatabase, connect
-from tests.core.servers import Server, rows_apart, some_namespace, until
+from percolator_torture.faults.stepper import Point, Stepper
+from percolator_torture.faults.store import FaultyDatabase, connect
+from tests.servers.plain import Server, rows_apart, some_namespace, until
 
 X, Y = rows_apart(2, 2)
 COUNT = (b"INCR", b"counter")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from percolator_core.torture.histories.history import (
+from percolator_torture.histories.history import (
     CellKey,
     OwnRead,
     Read,
@@ -16,8 +16,8 @@ from percolator_core.torture.histories.history import (
     TransactionRecord,
     Write,
 )
-from percolator_core.torture.histories.journal import Journal, read_history, read_records
-from percolator_core.torture.histories.marks import UNMARKED, Mark, tag_value, untag_value
+from percolator_torture.histories.journal import Journal, read_history, read_records
+from percolator_torture.histories.marks import UNMARKED, Mark, tag_value, untag_value
 from tests.torture.simulator import Mix, simulate
 
 STRANGE = CellKey("tä\n", b'\x00\xff{}\n"', "c:|*")

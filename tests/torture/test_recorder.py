@@ -15,19 +15,19 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import Database, TransactionConflict
-from percolator_core.commit import Commit
-from percolator_core.keys import encode_mark
-from percolator_core.model import row_bytes, unpack_version
-from percolator_core.torture.checker.check import check
-from percolator_core.torture.checker.report import Anomaly, Report
-from percolator_core.torture.histories.history import CellKey
-from percolator_core.torture.histories.journal import read_history
-from percolator_core.torture.histories.recorder import RecordedTransaction, Recorder
-from percolator_core.torture.histories.settling import end_locks
-from percolator_core.torture.histories.survey import read_final
-from percolator_core.transaction import Transaction
-from tests.core.servers import Server, rows_apart, some_namespace, until
+from percolator_core.layout.keys import encode_mark
+from percolator_core.layout.records import row_bytes, unpack_version
+from percolator_core.transaction.commit import Commit
+from percolator_core.transaction.transaction import Transaction
+from percolator_torture.checker.check import check
+from percolator_torture.checker.report import Anomaly, Report
+from percolator_torture.histories.history import CellKey
+from percolator_torture.histories.journal import read_history
+from percolator_torture.histories.recorder import RecordedTransaction, Recorder
+from percolator_torture.histories.settling import end_locks
+from percolator_torture.histories.survey import read_final
 from tests.servers.cluster import Cluster
+from tests.servers.plain import Server, rows_apart, some_namespace, until
 from tests.torture.conftest import BINARIES
 
 X, Y, Z = rows_apart(3)

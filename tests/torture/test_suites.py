@@ -8,13 +8,13 @@ import pytest
 
 from percolator_core import scripts
 from percolator_core.scripts import Script
-from percolator_core.torture.faults.clock import FakeClock
-from percolator_core.torture.losses import log_loss as log_loss_module
-from percolator_core.torture.losses import timestamps as timestamps_module
-from percolator_core.torture.losses.failover import SETTINGS, Before, failover
-from percolator_core.torture.losses.log_loss import log_loss
-from percolator_core.torture.losses.pairs import Found
-from percolator_core.torture.losses.timestamps import Taken, backwards, timestamps
+from percolator_torture.faults.clock import FakeClock
+from percolator_torture.losses import log_loss as log_loss_module
+from percolator_torture.losses import timestamps as timestamps_module
+from percolator_torture.losses.failover import SETTINGS, Before, failover
+from percolator_torture.losses.log_loss import log_loss
+from percolator_torture.losses.pairs import Found
+from percolator_torture.losses.timestamps import Taken, backwards, timestamps
 
 SEED = 20
 

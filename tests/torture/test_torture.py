@@ -17,15 +17,15 @@ from typer.testing import CliRunner
 
 from percolator_core.cli.app import app
 from percolator_core.errors import ConfigurationError
-from percolator_core.torture.clients.schedule import HARMLESS
-from percolator_core.torture.losses.failover import SETTINGS
-from percolator_core.torture.suites import runner
-from percolator_core.torture.suites.loss_suites import run_failover
-from percolator_core.torture.suites.markdown import write_report
-from percolator_core.torture.suites.result import Result, Table
-from percolator_core.torture.suites.runner import chosen, run
-from percolator_core.torture.suites.settings import Settings
-from tests.core.servers import Server, until
+from percolator_torture.clients.schedule import HARMLESS
+from percolator_torture.losses.failover import SETTINGS
+from percolator_torture.suites import runner
+from percolator_torture.suites.loss_suites import run_failover
+from percolator_torture.suites.markdown import write_report
+from percolator_torture.suites.result import Result, Table
+from percolator_torture.suites.runner import chosen, run
+from percolator_torture.suites.settings import Settings
+from tests.servers.plain import Server, until
 
 SEED = 4
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.torture.clients.schedule import (
+from percolator_torture.clients.schedule import (
     DEFAULT,
     FAULTS,
     Event,
@@ -18,8 +18,8 @@ from percolator_core.torture.clients.schedule import (
     make_schedule,
     parse_nemeses,
 )
-from percolator_core.torture.histories.final_state import FinalState, FinalVersion
-from percolator_core.torture.histories.history import (
+from percolator_torture.histories.final_state import FinalState, FinalVersion
+from percolator_torture.histories.history import (
     CellKey,
     History,
     Outcome,
@@ -27,14 +27,14 @@ from percolator_core.torture.histories.history import (
     TransactionRecord,
     Write,
 )
-from percolator_core.torture.histories.marks import Mark
-from percolator_core.torture.suites.result import Result
-from percolator_core.torture.suites.settings import Settings
-from percolator_core.torture.suites.workload_suite import run_workload
-from percolator_core.torture.workloads import TABLE, WORKLOADS, State
-from percolator_core.torture.workloads.bank import ACCOUNTS, OPENING
-from percolator_core.torture.workloads.long_fork import MEMBERS
-from percolator_core.torture.workloads.ring import RINGS
+from percolator_torture.histories.marks import Mark
+from percolator_torture.suites.result import Result
+from percolator_torture.suites.settings import Settings
+from percolator_torture.suites.workload_suite import run_workload
+from percolator_torture.workloads import TABLE, WORKLOADS, State
+from percolator_torture.workloads.bank import ACCOUNTS, OPENING
+from percolator_torture.workloads.long_fork import MEMBERS
+from percolator_torture.workloads.ring import RINGS
 
 SEED = 11
 BROKEN = Path(__file__).with_name("broken_client.py")

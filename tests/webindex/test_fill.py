@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from percolator_core import Chain, connect
-from percolator_core.demand import demand
+from percolator_core.admin.demand import demand
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from percolator_core import Cell, Database, Transaction, Worker
-from percolator_core.keys import Keyspace
+from percolator_core.layout.keys import Keyspace
 from percolator_core.notifications.dirty import DirtyIndex
 from tests.chains import chain_of, put, watch
 from tests.clock import FakeClock, connect_with_clock
@@ -95,7 +95,7 @@ def test_a_lease_that_waited_for_the_server_is_not_taken_for_one_from_before(db:
 
 def test_a_lock_from_before(db: Database, clock: FakeClock) -> None:
     """A live writer's lock is not taken for one that lasts another hour."""
-    from tests.core.servers import commit_of
+    from tests.servers.plain import commit_of
 
     other = db.begin()
     other.set("docs", "locked", "text", b"1")
@@ -106,7 +106,7 @@ def test_a_lock_from_before(db: Database, clock: FakeClock) -> None:
 
 
 def test_the_janitor_finds_locks_from_before(db: Database, clock: FakeClock) -> None:
-    from tests.core.servers import commit_of
+    from tests.servers.plain import commit_of
 
     other = db.begin()
     other.set("docs", "locked", "text", b"1")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from percolator_core import Cell, StoreUnavailable, Worker
-from percolator_core.demand import Demand, demand
-from percolator_core.keys import dirty_key
+from percolator_core.admin.demand import Demand, demand
+from percolator_core.admin.status import status
+from percolator_core.layout.keys import dirty_key
 from percolator_core.notifications.activation import live_workers
 from percolator_core.notifications.counts import RunCounts, Tally, run_counts
-from percolator_core.status import status
 from percolator_core.worker import ObserverCounts
 from tests.chains import chain_of, dirty_of, put, watch
-from tests.core.servers import until
+from tests.servers.plain import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,7 @@ def test_a_worker_that_has_ended_has_told_its_counts(db: Database) -> None:
 
 def test_counts_of_several_workers_add_up(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told while they run, too, and the sums are exact however often they tell."""
-    monkeypatch.setattr("percolator_core.worker.shift.LEASE", 0.03)
+    monkeypatch.setattr("percolator_core.worker.loop.LEASE", 0.03)
     chain, db = copying(), connect()
     chain.create_tables(db)
     workers = [Worker(connect(), chain, width=4) for _ in range(2)]

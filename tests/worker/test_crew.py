@@ -28,8 +28,8 @@ from percolator_core.crew.messages import (
 )
 from percolator_core.crew.process import Process
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
-from percolator_core.histogram import Histogram
 from percolator_core.notifications.activation import live_workers
+from percolator_core.runtime.histogram import Histogram
 from percolator_core.worker import Counts
 from percolator_core.worker.attempt import ObserverCounts
 from percolator_core.worker.plan import WorkerSettings

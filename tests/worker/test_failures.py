@@ -18,7 +18,7 @@ from percolator_core.observers import Retry
 from percolator_core.worker.runs import EndedRun
 from percolator_core.worker.watchdog import Deadline, Watchdog, _may_be_interrupted
 from tests.chains import chain_of, dirty_of, put, watch
-from tests.core.servers import until
+from tests.servers.plain import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

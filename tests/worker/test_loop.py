@@ -15,7 +15,7 @@ from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Retry
 from percolator_core.store.stream import Stream
 from tests.chains import chain_of, dirty_of, put, watch
-from tests.core.servers import until
+from tests.servers.plain import until
 
 if TYPE_CHECKING:
     from percolator_core import Database, Transaction

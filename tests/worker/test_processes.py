@@ -16,7 +16,7 @@ from percolator_core import Chain, Worker
 from percolator_core.errors import ConfigurationError
 from percolator_core.notifications.activation import active, live_workers
 from tests.chains import chain_of, dirty_of, put, watch
-from tests.core.servers import until
+from tests.servers.plain import until
 
 if TYPE_CHECKING:
     import subprocess
@@ -41,7 +41,7 @@ def other(t, cell):
 """
 COUNT = "observe: docs.text\nwrites: [sums.dirty, docs.n]"
 SHORT_LEASES = """\
-import percolator_core.worker.shift as w, percolator_core.notifications.dirty as d
+import percolator_core.worker.loop as w, percolator_core.notifications.dirty as d
 w.LEASE = 0.3
 claim = d.DirtyIndex.claim
 d.DirtyIndex.claim = lambda self, room, **more: claim(self, room, 0.3, **more)
@@ -186,7 +186,7 @@ def test_a_worker_notices_that_its_observers_were_retired(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a suspension that outlasted its liveness token."""
-    monkeypatch.setattr("percolator_core.worker.shift.LEASE", 0.1)
+    monkeypatch.setattr("percolator_core.worker.loop.LEASE", 0.1)
     old = chain_of(watch("old", lambda t, cell: None, "docs.text"))
     errors: list[BaseException] = []
 

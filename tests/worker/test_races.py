@@ -12,14 +12,14 @@ import pytest
 
 import percolator_core
 from percolator_core import Cell, Worker
-from percolator_core.commit import Commit
 from percolator_core.errors import TransactionConflict
 from percolator_core.notifications.ack import acknowledge
 from percolator_core.notifications.dirty import DirtyIndex, Lease
-from percolator_core.transaction import Transaction
-from percolator_core.worker import shift as shift_module
+from percolator_core.transaction.commit import Commit
+from percolator_core.transaction.transaction import Transaction
+from percolator_core.worker import loop as shift_module
 from tests.chains import chain_of, dirty_of, put, watch
-from tests.core.servers import until
+from tests.servers.plain import until
 
 if TYPE_CHECKING:
     from percolator_core import Chain, Database

@@ -16,10 +16,10 @@ import percolator_core
 from percolator_core import Chain, Database, StoreUnavailable, Worker
 from percolator_core.cli.app import app
 from percolator_core.cli.output import ExitCode
-from percolator_core.worker import shift
+from percolator_core.worker import loop as shift
 from tests.chains import chain_of, dirty_of, put, watch
-from tests.core.servers import Server, binaries, some_namespace, until
 from tests.servers.cluster import Cluster
+from tests.servers.plain import Server, binaries, some_namespace, until
 from tests.servers.sentinel import Sentinels
 from tests.store.bank import await_replicas
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from percolator_core import Cell, Worker
-from percolator_core.keys import tablet_number
+from percolator_core.layout.keys import tablet_number
 from percolator_core.notifications.activation import live_workers
 from percolator_core.notifications.dirty import DirtyIndex
 from tests.chains import chain_of, dirty_of, put, watch
-from tests.core.servers import until
+from tests.servers.plain import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ def test_a_run_that_does_not_end_is_given_back_after_the_grace(
 
 def test_a_lease_is_kept_during_the_grace(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """The grace is longer than a lease: nobody else begins what this worker is about to finish."""
-    monkeypatch.setattr("percolator_core.worker.shift.LEASE", 0.1)
+    monkeypatch.setattr("percolator_core.worker.loop.LEASE", 0.1)
     begun, release = threading.Event(), threading.Event()
 
     def takes_a_while(t: Transaction, cell: Cell) -> None:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from percolator_core import Cell, ConfigurationError, TableDefinition, UnknownTable, Worker
-from percolator_core.client import Client
-from percolator_core.evolution import Evolution
+from percolator_core.maintenance.schema_change import Evolution
 from percolator_core.notifications.activation import activate, active, live_workers
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.notifications.stranded import Stranded
-from percolator_core.worker import shift as shift_module
-from percolator_core.worker.admission import Admission
+from percolator_core.transaction.client import Client
+from percolator_core.worker import loop as shift_module
+from percolator_core.worker.leases import Admission
 from tests.chains import Seen, chain_of, dirty_of, put, running, watch
-from tests.core.servers import rows_apart, until
-from tests.core.test_evolution import DOCS, write
+from tests.maintenance.test_schema_change import DOCS, write
+from tests.servers.plain import rows_apart, until
 
 if TYPE_CHECKING:
     from percolator_core import Database, Transaction

@@ -1,4 +1,4 @@
-"""The story of ``percolator demo``: real documents become a web index, some change, the index follows.
+"""The story of ``make demo``: real documents become a web index, some change, the index follows.
 
 The documents and everything made from them stay in a folder; a second run sees only what has changed since.
 """

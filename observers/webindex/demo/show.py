@@ -15,7 +15,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from percolator_core.cli.search import result_text
+from observers.webindex.program import program
+from observers.webindex.search_command import result_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -126,9 +127,7 @@ class Show:
             if position:
                 self._console.print()
             self._print(
-                Text.assemble(
-                    "percolator search ", (found.query, "bold"), (f"   {found.milliseconds:.1f} ms", "dim")
-                )
+                Text.assemble("search ", (found.query, "bold"), (f"   {found.milliseconds:.1f} ms", "dim"))
             )
             for place, result in enumerate(found.results, 1):
                 self._print(result_text(place, result, self._width - 2))
@@ -156,7 +155,7 @@ class Show:
             "Again, with other changes: ",
             (again, "bold"),
             "\nSearch it: ",
-            (f"percolator search --index {report.index} WORDS", "bold"),
+            (f"{program()} search --index {report.index} WORDS", "bold"),
         )
         self._console.print()
         border = "green" if report.good else "red"

@@ -22,8 +22,8 @@ from observers.webindex.demo.update import TABLE, Update
 from observers.webindex.index import ENVIRONMENT, ServingIndex, close_indexes, open_index
 from observers.webindex.search import search
 from percolator_core import Chain, ConfigurationError, Worker, connect
-from percolator_core.meanwhile import meanwhile
 from percolator_core.notifications.dirty import DirtyIndex
+from percolator_core.runtime.periodic import meanwhile
 from percolator_core.spark import check_java, load
 from percolator_core.store.folder import prepare
 from percolator_core.store.shutdown import Lock

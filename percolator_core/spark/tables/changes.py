@@ -18,10 +18,10 @@ from percolator_core.errors import SnapshotTooOld
 from percolator_core.schema.definition import Column
 from percolator_core.schema.keys import KeyCodec
 from percolator_core.schema.plan import Piece
-from percolator_core.snapshot import Snapshot
 from percolator_core.tables import rows
 from percolator_core.tables.arrow import from_rows
 from percolator_core.tables.query import Query
+from percolator_core.transaction.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,7 +24,7 @@ from typing import Final
 
 from percolator_core.database import Database
 from percolator_core.errors import PercolatorError
-from percolator_core.meanwhile import meanwhile
+from percolator_core.runtime.periodic import meanwhile
 
 _MINUTE: Final = 60_000_000
 """Microseconds."""

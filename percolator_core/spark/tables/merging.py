@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from percolator_core.catalog import TableHandle
+from percolator_core.catalog.catalog import TableHandle
 from percolator_core.errors import ConfigurationError, PercolatorError, RowExists, RowNotFound
-from percolator_core.model import Version
+from percolator_core.layout.records import Version
 from percolator_core.spark.tables.options import WriteOptions
 from percolator_core.tables import rows as typed
 from percolator_core.tables.indexes import HERE, described
-from percolator_core.transaction import Transaction
+from percolator_core.transaction.transaction import Transaction
 
 Row: TypeAlias = tuple[bytes, Mapping[str, bytes | None]]
 """A row key, and the encoded cells to be written; None is null."""

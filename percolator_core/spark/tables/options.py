@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal, TypeVar, get_args
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.model import MAX_TIMESTAMP
+from percolator_core.layout.records import MAX_TIMESTAMP
 from percolator_core.store import StoreUrl
 from percolator_core.store.url import absolute
 

@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from percolator_core.catalog import TableHandle
+from percolator_core.catalog.catalog import TableHandle
 from percolator_core.database import Database, connect
 from percolator_core.errors import ConfigurationError, SnapshotTooOld
-from percolator_core.rowread import stands
 from percolator_core.schema.definition import Column, TableDefinition
 from percolator_core.schema.expression import parse
 from percolator_core.schema.plan import Piece, pieces
 from percolator_core.schema.predicate import Bound, Joined, Predicate, bind, columns_of
-from percolator_core.snapshot import Snapshot
 from percolator_core.spark.tables.changes import CHANGE_COLUMNS, changed_rows, too_old
 from percolator_core.spark.tables.errors import as_sentence
 from percolator_core.spark.tables.fields import spark_type, typed_table
@@ -36,6 +34,8 @@ from percolator_core.spark.tables.options import ReadOptions
 from percolator_core.tables.arrow import from_rows, record_batch
 from percolator_core.tables.lookup import ByIndex, by_index, choose
 from percolator_core.tables.query import Query
+from percolator_core.transaction.row_read import stands
+from percolator_core.transaction.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa

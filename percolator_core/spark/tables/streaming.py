@@ -18,13 +18,13 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from percolator_core.database import Database, connect
 from percolator_core.schema.plan import pieces
-from percolator_core.snapshot import Snapshot
 from percolator_core.spark.tables.changes import changed_keys
 from percolator_core.spark.tables.errors import as_sentence
 from percolator_core.spark.tables.fields import typed_table
 from percolator_core.spark.tables.options import ReadOptions
 from percolator_core.spark.tables.reading import Plan, plan_read, read_share, shares_of
 from percolator_core.tables.query import Query
+from percolator_core.transaction.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa

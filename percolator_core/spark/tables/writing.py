@@ -33,7 +33,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from percolator_core.catalog import TableHandle
+from percolator_core.catalog.catalog import TableHandle
 from percolator_core.database import connect
 from percolator_core.errors import ConfigurationError
 from percolator_core.schema.definition import TableDefinition

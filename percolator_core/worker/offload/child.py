@@ -20,7 +20,7 @@ from percolator_core.database import connect
 from percolator_core.errors import StoreUnavailable
 from percolator_core.notifications.dirty import DirtyIndex, Lease
 from percolator_core.observers import Chain, guards
-from percolator_core.prefetch import Habits
+from percolator_core.transaction.prefetch import Habits
 from percolator_core.worker.attempt import Attempts, ObserverCounts
 from percolator_core.worker.offload.messages import Began, Broken, Done, Left, Logged, Orders, Term, Up
 from percolator_core.worker.runs import EndedRun

@@ -12,9 +12,9 @@ from typing import Final
 
 from percolator_core.database import Database
 from percolator_core.errors import PercolatorError, StoreUnavailable
-from percolator_core.log import Log
 from percolator_core.notifications.dirty import Lease
 from percolator_core.observers import Chain
+from percolator_core.runtime.log import Log
 from percolator_core.worker.offload.messages import Began, Broken, Done, Left, Logged, Orders, Term, Up
 
 _PROGRAM: Final = "percolator_core.worker.offload.child"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from percolator_core.observers.render import mermaid
+from percolator_core.observers.drawing.render import mermaid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

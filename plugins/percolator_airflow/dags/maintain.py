@@ -10,7 +10,7 @@ from percolator_airflow.failures import plain_failures
 from percolator_airflow.hook import PercolatorHook
 from percolator_airflow.operators.garbage import CollectGarbageOperator
 from percolator_airflow.operators.locks import ResolveLocksOperator
-from percolator_core.keys import tablet_number
+from percolator_core.layout.keys import tablet_number
 
 if TYPE_CHECKING:
     from percolator_airflow.dags.plan import Plan

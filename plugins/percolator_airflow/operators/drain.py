@@ -11,9 +11,9 @@ from airflow.sdk.exceptions import AirflowException
 from percolator_airflow.masters import check_master
 from percolator_airflow.operators.base import SAY, Seldom, StoreOperator
 from percolator_airflow.operators.values import is_nothing, seconds
+from percolator_core.admin.status import backlog
 from percolator_core.errors import ConfigurationError, PercolatorError
-from percolator_core.meanwhile import meanwhile
-from percolator_core.status import backlog
+from percolator_core.runtime.periodic import meanwhile
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -1,1 +1,1 @@
-"""The pages: a FastAPI application behind Airflow's login and permissions, over `percolator_core.status`."""
+"""The pages: a FastAPI application behind Airflow's login and permissions, over `percolator_core.admin`."""

@@ -13,9 +13,9 @@ from percolator_airflow.ui.links import Links
 from percolator_airflow.ui.standing import Standing, show_rate
 from percolator_core.notation.amounts import show_age
 from percolator_core.observers import Chain
-from percolator_core.observers.layout import Box, Drawing, Room, lay_out
-from percolator_core.observers.style import subtitle
-from percolator_core.observers.svg import Dress, parts
+from percolator_core.observers.drawing.layout import Box, Drawing, Room, lay_out
+from percolator_core.observers.drawing.style import subtitle
+from percolator_core.observers.drawing.svg import Dress, parts
 
 _ROOM: Final = Room(width=208.0, height=84.0)
 _INSET: Final = 12.0

@@ -11,13 +11,13 @@ from typing import Final, Literal
 
 from percolator_airflow.thresholds import own_thresholds
 from percolator_airflow.ui.chains import KnownChain
+from percolator_core.admin.samples import samples
+from percolator_core.admin.status import ObserverStatus, Status
 from percolator_core.database import Database
 from percolator_core.notation.amounts import count_of, show_age
 from percolator_core.observers import Chain
 from percolator_core.observers.observer import Observer
 from percolator_core.observers.scheduling import ThresholdsDeclaration
-from percolator_core.samples import samples
-from percolator_core.status import ObserverStatus, Status
 
 State = Literal["idle", "working", "unattended", "behind", "failing", "inactive"]
 

@@ -12,8 +12,8 @@ from percolator_airflow.ui.links import Links
 from percolator_airflow.ui.rendering import page
 from percolator_airflow.ui.standing import looks, standings, worst
 from percolator_airflow.ui.stores import stores
+from percolator_core.admin.status import status
 from percolator_core.errors import ConfigurationError
-from percolator_core.status import status
 
 router = APIRouter()
 

@@ -13,12 +13,12 @@ from percolator_airflow.ui.access import ChainWithData, EditableChain, MayEdit
 from percolator_airflow.ui.links import Links
 from percolator_airflow.ui.rendering import page
 from percolator_airflow.ui.stores import stores
+from percolator_core.admin.status import HeldLock
+from percolator_core.admin.status import locks as read_locks
 from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import count_of
 from percolator_core.notation.error import NotationError
 from percolator_core.notation.typedtext import parse_row
-from percolator_core.status import HeldLock
-from percolator_core.status import locks as read_locks
 
 router = APIRouter()
 

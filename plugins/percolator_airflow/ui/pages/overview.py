@@ -20,8 +20,8 @@ from percolator_airflow.ui.chains import KnownChain, declared, known_chain
 from percolator_airflow.ui.rendering import page
 from percolator_airflow.ui.standing import State, standings, worst
 from percolator_airflow.ui.stores import stores
+from percolator_core.admin.status import Status, status
 from percolator_core.errors import PercolatorError
-from percolator_core.status import Status, status
 
 router = APIRouter()
 _log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from percolator_airflow.ui.chains import KnownChain, dags_of, declared
 from percolator_airflow.ui.plotting import HEIGHT, WIDTH, Curve, Plot, Span, added, busiest, peak, rates
 from percolator_airflow.ui.rendering import page
 from percolator_airflow.ui.stores import stores
+from percolator_core.admin.samples import ObserverSample, Sample, samples
 from percolator_core.errors import ConfigurationError
-from percolator_core.samples import ObserverSample, Sample, samples
 
 router = APIRouter()
 

@@ -20,10 +20,10 @@ from percolator_airflow.ui.links import Links
 from percolator_airflow.ui.rendering import page
 from percolator_airflow.ui.stores import stores
 from percolator_airflow.ui.values import visible
+from percolator_core.admin.quarantine import FailedCell, Quarantine
 from percolator_core.errors import ConfigurationError
 from percolator_core.notation.amounts import count_of
 from percolator_core.notation.error import NotationError
-from percolator_core.quarantine import FailedCell, Quarantine
 
 router = APIRouter()
 

@@ -16,15 +16,15 @@ from percolator_airflow.ui.rendering import page
 from percolator_airflow.ui.stores import stores
 from percolator_airflow.ui.values import LINE, LONGEST, Shown, decoded, show, show_line
 from percolator_airflow.ui.when import When, choices, told, when_meant
+from percolator_core.admin.row_history import CellHistory, RowHistory, columns_of, row_history
 from percolator_core.errors import SnapshotTooOld, UnknownColumn, abbreviated
 from percolator_core.notation.amounts import show_size
 from percolator_core.notation.error import NotationError
 from percolator_core.notation.times import show_time
 from percolator_core.notation.typedtext import key_of, parse_row, raw_typed, show_typed
-from percolator_core.rowhistory import CellHistory, RowHistory, columns_of, row_history
 
 if TYPE_CHECKING:
-    from percolator_core.model import Version
+    from percolator_core.layout.records import Version
     from percolator_core.observers import Chain
     from percolator_core.schema.definition import TableDefinition
 

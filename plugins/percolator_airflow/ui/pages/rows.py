@@ -18,13 +18,13 @@ from percolator_airflow.ui.rendering import page
 from percolator_airflow.ui.stores import stores
 from percolator_airflow.ui.values import LINE, Shown, show_line
 from percolator_airflow.ui.when import When, choices, told, when_meant
-from percolator_core.browsing import RowsPage, browse, page_before
-from percolator_core.condition import Condition
+from percolator_core.admin.browse import RowsPage, browse, page_before
+from percolator_core.admin.condition import Condition
+from percolator_core.admin.status import locks
 from percolator_core.errors import LockTimeout, SnapshotTooOld, UnknownColumn
 from percolator_core.notation.bytestext import parse_bytes
 from percolator_core.notation.error import NotationError
 from percolator_core.schema.expression import parse
-from percolator_core.status import locks
 
 if TYPE_CHECKING:
     from percolator_core.database import Database

@@ -12,9 +12,9 @@ from percolator_airflow.ui.chains import declared
 from percolator_airflow.ui.links import Links, unquoted
 from percolator_airflow.ui.rendering import page
 from percolator_airflow.ui.stores import stores
+from percolator_core.admin.status import TableStatus, status, tablets
 from percolator_core.notation.typedtext import show_typed
 from percolator_core.schema.types import column_type
-from percolator_core.status import TableStatus, status, tablets
 
 if TYPE_CHECKING:
     from percolator_core.observers import Chain

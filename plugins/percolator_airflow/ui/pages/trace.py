@@ -15,15 +15,15 @@ from percolator_airflow.ui.links import Links, carried, meant
 from percolator_airflow.ui.rendering import page
 from percolator_airflow.ui.stores import stores
 from percolator_airflow.ui.values import visible
+from percolator_core.admin.trace import Change, Outcome, Run, Trace
+from percolator_core.admin.trace import trace as read_trace
+from percolator_core.admin.trace.notes import notes
+from percolator_core.admin.trace.telling import SAID, told_run, told_state, told_sum
 from percolator_core.errors import ConfigurationError, LockTimeout, UnknownTable, abbreviated
 from percolator_core.notation.amounts import count_of, show_age
 from percolator_core.notation.error import NotationError
 from percolator_core.notation.times import show_time
 from percolator_core.notation.typedtext import parse_row
-from percolator_core.trace import Change, Outcome, Run, Trace
-from percolator_core.trace import trace as read_trace
-from percolator_core.trace.notes import notes
-from percolator_core.trace.telling import SAID, told_run, told_state, told_sum
 
 if TYPE_CHECKING:
     from percolator_core.observers import Chain

@@ -1,0 +1,86 @@
+"""The command ``demo``: the web index on real documents, from nothing to answers."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from observers.webindex.program import program
+from percolator_core.cli import output as outputs
+from percolator_core.cli.output import ExitCode
+
+_WIDEST: Final = 100
+_FETCHED_FONT: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+
+
+def demo(
+    docs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="A folder of HTML, text or Markdown files; nothing in it is changed. "
+            "Default: the documentation of the Python distributions installed here.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Take only so many documents.", show_default=False)
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh/--keep", help="Start over, or go on with what is there.")
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where everything stays. Default: .percolator/demo.", show_default=False),
+    ] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Save the output as a picture, too.", show_default=False),
+    ] = None,
+) -> None:
+    """Build a web index of real documents, change some, and watch it follow.
+
+    Everything stays in the folder: a second run sees only what has changed, and changes other documents.
+    """
+    output = outputs.current()
+    chosen = [("--docs", docs), ("--limit", limit), ("--folder", folder)]
+    options = [str(part) for one in chosen if one[1] is not None for part in one]
+    again = f"{program()} {shlex.join(['demo', *options])}"
+    output.carry_on = f"`{again}` carries on"
+    from observers.webindex import demo as application
+
+    # A kill, or a closed terminal, ends the demo as Ctrl-C does: worker, Spark and store stop in order.
+    # What the caller had ignored (nohup) stays ignored.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+    console = _console(shown=not output.as_json, record=svg is not None)
+    show = application.Show(console)
+    report = application.run(application.Settings(docs=docs, limit=limit, folder=folder, fresh=fresh), show)
+    show.close(report, again)
+    if svg is not None:
+        # The picture fetches nothing: the reader's own font of fixed width will do.
+        picture = _FETCHED_FONT.sub("", console.export_svg(title="make demo"))
+        svg.write_text(picture, encoding="utf-8")
+    if output.as_json:
+        output.result(report.to_json())
+    if not report.good:
+        output.note("not everything is right: " + "; ".join(report.faults))
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+def _console(*, shown: bool, record: bool) -> Console:
+    file = sys.stdout if shown else io.StringIO()
+    console = Console(file=file, record=record, highlight=False, markup=False, emoji=False)
+    known = console.is_terminal or "COLUMNS" in os.environ
+    console.width = min(console.width, _WIDEST) if known else _WIDEST
+    return console

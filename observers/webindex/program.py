@@ -1,0 +1,16 @@
+"""How the commands of this application are called, for messages that name one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def program() -> str:
+    """The words in front of a command. The path of Python is relative if it is below the current folder."""
+    python = Path(sys.executable)
+    try:
+        python = python.relative_to(Path.cwd())
+    except ValueError:
+        python = Path(python.name)
+    return f"{python} -m observers.webindex"

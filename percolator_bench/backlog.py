@@ -1,0 +1,165 @@
+"""Millions of notifications that wait: what they cost the server, a claim, and the worker's memory.
+
+The notifications are weak, for rows that nothing is stored of, in a table of 16 tablets. They are set by the
+script that a transaction of nothing but notifications sends, with thousands in a call where a transaction
+would have few: that, and a server whose log is off, is the shortcut of this suite. Claims are timed while the
+worker is not there yet. Then one worker process runs for some seconds, each run of its observer a transaction
+that writes a cell. Its memory is that of the process (RSS), watched throughout; the growth is over what it
+had when it had settled a few thousand notifications.
+
+All is done with a hundredth of the notifications first, and then with all.
+"""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from percolator_bench import progress
+from percolator_bench.figure import Figure, Target, median_figure
+from percolator_bench.scale import Scale
+from percolator_bench.servers import Place, place
+from percolator_bench.workers import Workers, shipped_chain, workers_of
+from percolator_core.layout.records import Cell
+from percolator_core.notifications.dirty import DirtyIndex
+from percolator_core.observers import Chain, ObserverTransaction
+
+GROWTH: Final = Target("at most", 100.0)
+
+_TABLE: Final = "piles"
+_COLUMN: Final = "due"
+_A_CALL: Final = 2000
+"""Notifications set by one call of the script, in one tablet."""
+
+_ARGUMENTS: Final = 4
+"""Of the script, for each notification."""
+
+_A_ROUND: Final = 100_000
+"""Notifications set between two words of progress."""
+
+_FEWER: Final = 100
+_CLAIMS: Final = 60
+_CLAIMED: Final = 256
+"""Cells asked for by a claim: as many as an idle worker asks for."""
+
+_LEASE: Final = 0.2
+"""Seconds: the claims that are timed give back by themselves what they leased."""
+
+_WARM: Final = 3000
+"""Notifications settled before the worker's memory is taken for the first time."""
+
+_WORK: Final = 20.0
+"""Seconds that the worker is watched for, at most."""
+
+_LOOK: Final = 0.1
+_LIMIT: Final = 60.0
+"""Seconds for the worker to settle the first ones."""
+
+_MEGABYTE: Final = 1e6
+
+
+def settle(t: ObserverTransaction, cell: Cell) -> None:
+    """Weak: note that the row's notification was seen."""
+    t.set(cell.table, cell.row, "settled", b"1")
+
+
+def measure(scale: Scale) -> Iterator[Figure]:
+    """Memory of the server, time of a claim, runs a second and memory of the worker, with both backlogs."""
+    for marks in sorted({max(1, scale.marks // _FEWER), scale.marks}):
+        with shipped_chain("piles") as chain, place("unix") as here:
+            yield from _measured(here, chain, marks)
+
+
+def _measured(here: Place, chain: Chain, marks: int) -> Iterator[Figure]:
+    figure = partial(median_figure, "backlog", here.name, axis="notifications", at=marks)
+    here.db.store.one((b"CONFIG", b"SET", b"appendonly", b"no"))
+    chain.create_tables(here.db)
+    before, began = _used(here), time.perf_counter()
+    _fill(here, marks)
+    seconds = time.perf_counter() - began
+    yield figure("server's memory for one", "bytes", samples=[(_used(here) - before) / marks])
+    yield figure("set by the script", "/s", samples=[marks / seconds])
+    progress.tell(f"{marks:,} notifications", "claims")
+    yield figure(f"claim of {_CLAIMED}", "ms", samples=_claims(here, chain))
+    with workers_of(here, chain) as workers:
+        progress.tell(f"{marks:,} notifications", "at work")
+        rate, grown, most = _work(workers, marks)
+    yield figure("settled by the worker", "/s", samples=[rate])
+    yield figure("growth of the worker's memory", "MB", samples=[grown], target=GROWTH)
+    yield figure("worker's memory, at most", "MB", samples=[most])
+
+
+def _fill(here: Place, marks: int) -> None:
+    """Set the marks, spread over the tablets by their rows like any."""
+    handle, store = here.db.catalog.table(_TABLE), here.db.store
+    column = _COLUMN.encode()
+    waiting: dict[bytes, list[bytes | str | int]] = {tag: [] for tag in handle.tags}
+    tags = list(waiting)
+    for first in range(0, marks, _A_ROUND):
+        progress.tell(f"{marks:,} notifications", f"{first:,} set")
+        for number in range(first, min(first + _A_ROUND, marks)):
+            row = b"row:%d" % number
+            arguments = waiting[tags[crc32(row) % len(tags)]]
+            arguments += (1, row, column, b"n")
+            if len(arguments) == _A_CALL * _ARGUMENTS:
+                store.one(store.script("notify", [handle.tag(row)], *arguments, handle.version))
+                arguments.clear()
+    for tag, arguments in waiting.items():
+        if arguments:
+            store.one(store.script("notify", [tag], *arguments, handle.version))
+
+
+def _used(here: Place) -> int:
+    facts = here.db.store.facts()
+    return facts.used_memory - int(facts.raw["mem_clients_normal"])
+
+
+def _claims(here: Place, chain: Chain) -> list[float]:
+    """Milliseconds of each claim."""
+    dirty = DirtyIndex(here.db.client, chain.observed)
+    found = []
+    gc.collect()
+    for _ in range(_CLAIMS):
+        began = time.perf_counter()
+        dirty.claim(_CLAIMED, _LEASE)
+        found.append((time.perf_counter() - began) * 1000)
+    return found
+
+
+def _work(workers: Workers, marks: int) -> tuple[float, float, float]:
+    """Have the worker settle what it can; returns how many a second, the MB it grew by and had at most."""
+    [process] = workers.running
+    first = min(_WARM, marks // 2)
+    until = time.monotonic() + _LIMIT
+    while workers.counts().ran < first and time.monotonic() < until:
+        workers.listen(_LOOK)
+    at_first = most = resident(process.pid)
+    began, ran = time.monotonic(), workers.counts().ran
+    while time.monotonic() < began + _WORK and workers.backlog():
+        workers.listen(_LOOK)
+        most = max(most, resident(process.pid))
+    seconds = time.monotonic() - began
+    return (workers.stop().ran - ran) / seconds, (most - at_first) / _MEGABYTE, most / _MEGABYTE
+
+
+def resident(pid: int) -> int:
+    """The bytes of memory that a process has now."""
+    status = Path(f"/proc/{pid}/status")
+    if status.exists():
+        sizes = (line.split() for line in status.read_text().splitlines())
+        kilobytes = next(line[1] for line in sizes if line[0] == "VmRSS:")
+    else:
+        shown = subprocess.run(
+            ["ps", "-o", "rss=", "-p", str(pid)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        kilobytes = shown.stdout.strip()
+    return int(kilobytes) * 1024

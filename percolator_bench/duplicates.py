@@ -1,0 +1,216 @@
+"""Work that workers do in vain because another one has done it: several processes on one chain.
+
+Four worker processes share the dirty cells of one chain, whose observers copy a cell. In the first workload
+every change is to a row of its own, in the second the same rows change again and again while their observers
+run: then several changes may become one run, and a run may come too late. The third does the same with weak
+notifications. A weak mark has no cell behind it, so when it is set again the lease ends, and another worker
+may begin while the first run is still under way: of the two that overlap, one loses.
+
+What a worker began and did not commit is of three kinds, and it counts each:
+
+- *collapsed*: the mark was claimed, and the first read showed that an earlier run had dealt with the change.
+  The observer's function is not called; the cost is that read and the mark's removal.
+- *conflicts*: the function ran, and the commit lost, because another run for the same change committed first
+  or because the cell's row changed under it. All of them are taken for duplicates, so that none is missed.
+- *failed*: the function raised; nothing else than a fault makes this one raise.
+
+The function was executed ran + conflicts + failed times, and in vain conflicts + failed times. That no change
+was dealt with twice is checked: there are as many copies as runs that committed, the last of a row is of what
+was written last, and (but for weak notifications) no two are of the same change.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from percolator_bench import progress
+from percolator_bench.figure import Figure, Target, Unit, median_figure
+from percolator_bench.report import Note
+from percolator_bench.scale import Scale
+from percolator_bench.servers import place
+from percolator_bench.workers import shipped_chain, workers_of
+from percolator_core.database import Database
+from percolator_core.errors import PercolatorError
+from percolator_core.layout.records import Cell
+from percolator_core.observers import ObserverTransaction
+from percolator_core.transaction.transaction import Transaction
+from percolator_core.worker.attempt import ObserverCounts
+
+WASTED: Final = Target("at most", 0.01)
+
+WORKERS: Final = 4
+"""Worker processes."""
+
+_TABLE: Final = "changes"
+_WRITTEN: Final = "written"
+_COPIED: Final = "copied"
+_NOTED: Final = "noted"
+_NOTICED: Final = "noticed"
+
+_WIDTH: Final = 64
+"""Writes in flight."""
+
+_ATTEMPTS: Final = 10_000
+_ROUND: Final = 3
+"""Rounds of the other suites that one here stands for: it takes seconds."""
+
+_LIMIT: Final = 120.0
+"""Seconds for the workers to get done."""
+
+_LOOK: Final = 0.005
+"""Seconds between two looks whether they are."""
+
+_SUITE: Final = "duplicates"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Changes to rows, of which each changes ``times`` times.
+
+    ``weak`` where a weak notification tells that it has.
+    """
+
+    name: str
+    times: int
+    weak: bool = False
+
+    def change(self, t: Transaction, row: bytes, value: bytes) -> None:
+        """Write the row's cell, and notify where the write itself does not."""
+        t.set(_TABLE, row, self.column, value)
+        if self.weak:
+            t.notify(_TABLE, row, _NOTICED)
+
+    @property
+    def column(self) -> str:
+        """What is written and copied."""
+        return _NOTED if self.weak else _WRITTEN
+
+
+WORKLOADS: Final = (
+    Workload("each row once", 1),
+    Workload("each row 50 times", 50),
+    Workload("each row 50 times, weak notifications", 50, weak=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """So many changes, what the workers did for them, and the seconds until no mark was left."""
+
+    changes: int
+    counts: ObserverCounts
+    seconds: float
+
+    @property
+    def executed(self) -> int:
+        """How often the observer's function was called."""
+        return self.counts.ran + self.counts.conflicts + self.counts.failed
+
+    @property
+    def in_vain(self) -> int:
+        """How often it was called and nothing came of it."""
+        return self.counts.conflicts + self.counts.failed
+
+    @property
+    def begun(self) -> int:
+        """Marks that a worker claimed and went about."""
+        return self.executed + self.counts.collapsed
+
+
+def copy(t: ObserverTransaction, cell: Cell) -> None:
+    """The least an observer can do: read the observed cell and write another."""
+    value = t.get(cell.table, cell.row, cell.column)
+    if value is not None:
+        t.set(cell.table, cell.row, _COPIED, value)
+
+
+def look(t: ObserverTransaction, cell: Cell) -> None:
+    """The same, weak."""
+    value = t.get(cell.table, cell.row, _NOTED)
+    if value is not None:
+        t.set(cell.table, cell.row, _COPIED, value)
+
+
+def measure(scale: Scale) -> Iterator[Figure | Note]:
+    """The share of work done in vain, by workload.
+
+    Raises PercolatorError when a change was dealt with twice, or not at all.
+    """
+    rounds = max(1, scale.rounds // _ROUND)
+    found: dict[Workload, list[_Done]] = {workload: [] for workload in WORKLOADS}
+    for number in range(rounds):
+        for workload in WORKLOADS:
+            progress.tell(f"round {number + 1} of {rounds}", workload.name)
+            found[workload].append(_run(workload, scale.changes))
+    for workload, done in found.items():
+        yield from _figures(workload, done)
+        counts = ObserverCounts.sum(one.counts for one in done)
+        yield Note(
+            _SUITE,
+            f"{workload.name}: {sum(one.changes for one in done):,} changes, {counts.ran:,} runs that "
+            f"committed, {counts.conflicts:,} lost, {counts.failed:,} failed, {counts.collapsed:,} collapsed",
+        )
+
+
+def _run(workload: Workload, changes: int) -> _Done:
+    """The workload in a store of its own."""
+    rows = [b"row:%d" % number for number in range(max(1, changes // workload.times))]
+
+    with (
+        shipped_chain("changes") as chain,
+        place("unix") as here,
+        workers_of(here, chain, WORKERS) as workers,
+    ):
+
+        def write(number: int) -> None:
+            row = rows[number % len(rows)]
+            here.db.run(lambda t: workload.change(t, row, b"%d" % number), _ATTEMPTS)
+
+        started = time.perf_counter()
+        with here.db.concurrency(_WIDTH) as executor:
+            for _ in executor.map(write, range(changes)):
+                pass
+        workers.wait_until_idle(_LIMIT, _LOOK)
+        seconds = time.perf_counter() - started
+        counts = workers.stop()
+        check(here.db, workload, rows, counts.ran)
+    return _Done(changes, counts, seconds)
+
+
+def check(db: Database, workload: Workload, rows: Sequence[bytes], ran: int) -> None:
+    """Every row's last value is copied, no value is copied twice, and there are as many copies as ``ran``.
+
+    A weak run may find that another one has copied what it was woken for.
+
+    Raises PercolatorError otherwise.
+    """
+    copies = 0
+    for row in rows:
+        written = db.snapshot().get(_TABLE, row, workload.column)
+        copied = [version.value for version in db.history(_TABLE, row, _COPIED)]  # the newest first
+        copies += len(copied)
+        doubled = len(set(copied)) != len(copied) and not workload.weak
+        if not copied or copied[0] != written or doubled:
+            raise PercolatorError(
+                f"{row.decode()}: {written!r} was written last, and the copies are {copied!r}: a change was "
+                "dealt with twice or not at all, please report it"
+            )
+    if copies != ran:
+        raise PercolatorError(
+            f"{copies:,} copies were committed in {ran:,} runs: a run was counted wrongly, please report it"
+        )
+
+
+def _figures(workload: Workload, done: Sequence[_Done]) -> Iterator[Figure]:
+    def figure(name: str, unit: Unit, samples: Sequence[float], target: Target | None = None) -> Figure:
+        return median_figure(_SUITE, workload.name, name, unit, samples=samples, target=target)
+
+    wasted = [(one.in_vain + one.counts.collapsed) / one.begun for one in done]
+    yield figure("begun in vain", "share", wasted, WASTED)
+    yield figure("of it, executed in vain", "share", [one.in_vain / one.executed for one in done])
+    yield figure("of it, collapsed", "share", [one.counts.collapsed / one.begun for one in done])
+    yield figure("executions a change", "ratio", [one.executed / one.changes for one in done])
+    yield figure("changes", "/s", [one.changes / one.seconds for one in done])

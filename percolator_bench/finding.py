@@ -1,0 +1,181 @@
+"""What it costs to find and lease 1,000 dirty cells among few clean ones and among many.
+
+The index of dirty cells is kept apart from the data (paper, section 2.4), so clean cells should make no
+difference. Three stores are alive at once, with 10 thousand, 100 thousand and a million observed cells that
+are clean. In each, 1,000 random cells are written, which makes them dirty; then one claim leases them all, is
+timed, and gives them back, several times a round. The stores take turns, so a ratio of two is of one and the
+same minute.
+
+A claim's wall time holds the way to the server and back, and making 1,000 leases of the reply. The server's
+CPU is what it used between two looks at it, one of which is within.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Final, NamedTuple
+
+from percolator_bench import progress
+from percolator_bench.figure import Figure, Target, Unit, median_figure
+from percolator_bench.scale import Scale
+from percolator_bench.servers import Place, place
+from percolator_core.errors import PercolatorError
+from percolator_core.notifications.activation import activate
+from percolator_core.notifications.dirty import DirtyIndex, Lease
+
+SIZES: Final = (10_000, 100_000, 1_000_000)
+DIRTY: Final = 1000
+"""So many that chance never gives one of the 16 tablets twice its part, which is all a claim takes of one."""
+
+FLAT: Final = Target("at most", 1.2)
+
+_TABLE: Final = "bench"
+_COLUMNS: Final = ("anchor", "contents", "crawled", "language", "title")
+_OBSERVER: Final = "watch"
+_VALUE: Final = b"v" * 20
+_ROWS_A_WRITE: Final = 100
+_CLAIMS: Final = 10
+"""Claims of a round, whose median counts."""
+
+_ROUNDS: Final = 2
+"""Rounds for each that is asked for: one takes half a second."""
+
+_SUITE: Final = "finding"
+
+
+class Claim(NamedTuple):
+    """Seconds for one claim of all dirty cells, by the clock and of the server's CPU."""
+
+    wall: float
+    server: float
+
+
+def measure(scale: Scale) -> Iterator[Figure]:
+    """The cost among each number of clean cells up to ``observed``, and over that among the fewest."""
+    sizes = [size for size in SIZES if size <= scale.observed] or [scale.observed]
+    with ExitStack() as stack:
+        stores = {size: Store(stack.enter_context(place("unix")), size) for size in sizes}
+        found = _race(stores, scale.rounds * _ROUNDS)
+    for size, claims in found.items():
+        yield _figure(size, "wall", "ms", [claim.wall * 1e3 for claim in claims])
+        yield _figure(size, "server's CPU", "ms", [claim.server * 1e3 for claim in claims])
+        if size == sizes[0]:
+            continue
+        target = FLAT if size == max(SIZES) else None
+        pairs = list(zip(claims, found[sizes[0]], strict=True))
+        base = f"÷ {sizes[0]:,} cells"
+        yield _figure(size, f"wall {base}", "ratio", [many.wall / few.wall for many, few in pairs], target)
+        servers = [many.server / few.server for many, few in pairs if few.server]
+        if servers:
+            yield _figure(size, f"server's CPU {base}", "ratio", servers, target)
+
+
+def _figure(size: int, name: str, unit: Unit, samples: list[float], target: Target | None = None) -> Figure:
+    return median_figure(
+        _SUITE,
+        "unix socket",
+        f"claim of {DIRTY:,} dirty cells, {name}",
+        unit,
+        samples=samples,
+        target=target,
+        axis="clean cells",
+        at=size,
+    )
+
+
+def _race(stores: dict[int, Store], rounds: int) -> dict[int, list[Claim]]:
+    """What a claim costs in each store, round by round; the first round is for warming up."""
+    found: dict[int, list[Claim]] = {size: [] for size in stores}
+    for number in range(rounds + 1):
+        progress.tell(f"round {number} of {rounds}")
+        for store in stores.values():
+            store.make_dirty()
+        # Claim by claim in turn: what else the machine does within a round falls on all alike, too.
+        claims: dict[int, list[Claim]] = {size: [] for size in stores}
+        gc.collect()
+        for turn in range(_CLAIMS):
+            for size in stores if turn % 2 else reversed(stores):
+                claims[size].append(stores[size].claim())
+        for size, store in stores.items():
+            store.make_clean()
+            if number:
+                found[size].append(
+                    Claim(
+                        statistics.median(claim.wall for claim in claims[size]),
+                        statistics.fmean(claim.server for claim in claims[size]),
+                    )
+                )
+    return found
+
+
+class Store:
+    """A store of so many observed cells, all clean, and the work in it."""
+
+    def __init__(self, here: Place, cells: int) -> None:
+        self._db = here.db
+        self._server_cpu = here.server_cpu
+        self._db.create_table(_TABLE)
+        # A rewrite of the log forks, and the fork's page faults would be taken for the claim's.
+        here.raw.config_set("auto-aof-rewrite-percentage", 0)
+        self.rows = max(1, cells // len(_COLUMNS))
+        self._load()
+        # Registered after the load: what is written before leaves no marks.
+        observed = {(_TABLE, column): (_OBSERVER,) for column in _COLUMNS}
+        activate(self._db, observed, "bench")
+        self._dirty = DirtyIndex(self._db.client, observed)
+
+    def make_dirty(self) -> None:
+        """Write 1,000 random cells."""
+        cells = self.rows * len(_COLUMNS)
+        chosen = random.sample(range(cells), min(DIRTY, cells))
+        with self._db.transaction() as t:
+            for number in chosen:
+                row, column = divmod(number, len(_COLUMNS))
+                t.set(_TABLE, _row(row), _COLUMNS[column], _VALUE)
+
+    def make_clean(self) -> None:
+        """Drop all marks."""
+        leases = self._lease()
+        self._db.store.call(*[self._dirty.clear(lease, "weak", 0) for lease in leases])
+
+    def claim(self) -> Claim:
+        """What it takes to lease all dirty cells; they are given back."""
+        server, wall = self._server_cpu(), time.perf_counter()
+        leases = self._lease()
+        wall = time.perf_counter() - wall
+        server = self._server_cpu() - server
+        self._db.store.call(*[self._dirty.postpone(lease, 0, failed=False) for lease in leases])
+        return Claim(wall, server)
+
+    def _lease(self) -> list[Lease]:
+        """Raises PercolatorError if not all that is dirty is found."""
+        leases, _ = self._dirty.claim(DIRTY)
+        wanted = min(DIRTY, self.rows * len(_COLUMNS))
+        if len(leases) != wanted:
+            raise PercolatorError(
+                f"{len(leases):,} of {wanted:,} dirty cells were found: a notification was lost, "
+                "please report it"
+            )
+        return leases
+
+    def _load(self) -> None:
+        def write(first: int) -> None:
+            with self._db.transaction() as t:
+                for number in range(first, min(first + _ROWS_A_WRITE, self.rows)):
+                    for column in _COLUMNS:
+                        t.set(_TABLE, _row(number), column, _VALUE)
+
+        what = f"loading {self.rows * len(_COLUMNS):,} cells"
+        with self._db.concurrency(8) as executor:
+            for number, _ in enumerate(executor.map(write, range(0, self.rows, _ROWS_A_WRITE))):
+                if number % 100 == 0:
+                    progress.tell(what, f"{number * _ROWS_A_WRITE / self.rows:.0%}")
+
+
+def _row(number: int) -> bytes:
+    return b"com.example/%08x" % number

@@ -1,0 +1,223 @@
+"""What a transaction and a step of a scan cost as the store grows: ideally the same at any size.
+
+Two servers are alive at once: a small one that stays as it is, and one that grows from size to size. Both do
+the same work in alternate rounds, so a ratio of the two is of one and the same minute. At the first size both
+are alike, and the ratio shows the noise.
+
+Rows have five columns of 100 bytes, and are loaded in random order into one tablet. A transaction reads a
+cell of two random rows and writes both back, 256 in flight under a hub; no row is written twice in a round,
+so that none has a longer history than others. A step of a scan reads 512 rows from a random place on. A plain
+HGETALL of a random row shows what the server itself pays for a larger memory. CPU is that of the client and
+of the server together.
+
+The servers do not rewrite their logs meanwhile. A rewrite forks, and after it the first write to each page of
+memory takes a page fault: that is a cost of the rewrite, whenever it comes, and not of the size.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+from percolator_bench import progress
+from percolator_bench.figure import Figure, Target, Unit, median_figure
+from percolator_bench.peers.rows import VALUE
+from percolator_bench.scale import Scale
+from percolator_bench.servers import Place, place
+from percolator_core.transaction.scan import PAGE_ROWS
+
+SIZES: Final = (10_000, 100_000, 1_000_000, 5_000_000)
+FLAT: Final = Target("at most", 1.2)
+
+_TABLE: Final = "bench"
+_COLUMNS: Final = ("anchor", "contents", "crawled", "language", "title")
+_WIDTH: Final = 256
+"""Transactions in flight."""
+
+_ROWS_A_WRITE: Final = 100
+"""Rows that one transaction loads."""
+
+_PLAIN: Final = "plain HGETALL"
+_SCANS: Final = 10
+"""Steps of scans in a round."""
+
+_ROUNDS: Final = 3
+"""Rounds for each that is asked for: a round is as short as the small store has few rows."""
+
+_FEW_ROWS: Final = 50_000
+"""Rows up to which histories are cleared between rounds; in larger stores chance seldom meets a row twice."""
+
+_SCATTER: Final = 0x9E3779B97F4A7C15
+_KEYS: Final = 1 << 64
+
+
+class _Cost(NamedTuple):
+    """Seconds for one operation."""
+
+    wall: float
+    cpu: float
+    server: float
+
+
+def measure(scale: Scale) -> Iterator[Figure]:
+    """Cost at each size up to ``cells_max``, by itself and over that of the small store."""
+    sizes = [size for size in SIZES if size <= scale.cells_max] or [scale.cells_max]
+    with place("unix") as one, place("unix") as other:
+        small, grown = _Store(one), _Store(other)
+        small.grow(sizes[0])
+        for size in sizes:
+            grown.grow(size)
+            target = FLAT if size == max(SIZES) else None
+            for what, costs in _race(small, grown, scale).items():
+                yield from _figures(what, costs, size, sizes[0], None if what == _PLAIN else target)
+
+
+def _race(small: _Store, grown: _Store, scale: Scale) -> dict[str, _Pairs]:
+    """The costs of each kind of work in both stores, round by round; the first round is for warming up."""
+    count = max(1, min(scale.operations, small.rows // 2))
+    kinds: dict[str, Callable[[_Store], _Cost]] = {
+        "transaction": lambda store: store.transactions(count),
+        "scan step": lambda store: store.scans(_SCANS),
+        _PLAIN: lambda store: store.plain_reads(count),
+    }
+    found: dict[str, _Pairs] = {kind: [] for kind in kinds}
+    rounds = scale.rounds * _ROUNDS
+    for number in range(rounds + 1):
+        progress.tell(f"{grown.rows * len(_COLUMNS):,} cells", f"round {number} of {rounds}")
+        order = (small, grown) if number % 2 else (grown, small)
+        for kind, work in kinds.items():
+            costs = {store: work(store) for store in order}
+            if number:
+                found[kind].append((costs[small], costs[grown]))
+        for store in order:
+            store.clear_histories()
+    return found
+
+
+_Pairs = list[tuple[_Cost, _Cost]]
+"""Cost in the small store and in the grown one."""
+
+
+def _figures(what: str, costs: _Pairs, size: int, smallest: int, target: Target | None) -> Iterator[Figure]:
+    def figure(name: str, unit: Unit, samples: list[float], target: Target | None = None) -> Figure:
+        return median_figure(
+            "growth",
+            "unix socket",
+            f"{what}, {name}",
+            unit,
+            samples=samples,
+            target=target,
+            axis="cells",
+            at=size,
+        )
+
+    yield figure("wall", "µs", [grown.wall * 1e6 for _, grown in costs])
+    yield figure("CPU", "µs", [grown.cpu * 1e6 for _, grown in costs])
+    yield figure("server's CPU", "µs", [grown.server * 1e6 for _, grown in costs])
+    base = f"÷ {smallest:,} cells"
+    yield figure(f"wall {base}", "ratio", [grown.wall / small.wall for small, grown in costs], target)
+    yield figure(f"CPU {base}", "ratio", [grown.cpu / small.cpu for small, grown in costs], target)
+    yield figure(f"server's CPU {base}", "ratio", [grown.server / small.server for small, grown in costs])
+
+
+class _Store:
+    """A store of so many rows, and the work in it."""
+
+    def __init__(self, here: Place) -> None:
+        self._db = here.db
+        self._raw = here.raw
+        self._server_cpu = here.server_cpu
+        self._db.create_table(_TABLE, tablets=1)
+        here.raw.config_set("auto-aof-rewrite-percentage", 0)
+        self.rows = 0
+
+    def grow(self, cells: int) -> None:
+        """Load rows until there are ``cells`` cells."""
+        rows = max(2, cells // len(_COLUMNS))
+
+        def write(first: int) -> None:
+            with self._db.transaction() as t:
+                for number in range(first, min(first + _ROWS_A_WRITE, rows)):
+                    for column in _COLUMNS:
+                        t.set(_TABLE, _row(number), column, VALUE)
+
+        with self._db.concurrency(8) as executor:
+            for number, _ in enumerate(executor.map(write, range(self.rows, rows, _ROWS_A_WRITE))):
+                if number % 100 == 0:
+                    progress.tell(
+                        f"loading {cells:,} cells", f"{(self.rows + number * _ROWS_A_WRITE) / rows:.0%}"
+                    )
+        self.rows = rows
+
+    def transactions(self, count: int) -> _Cost:
+        """Two reads and two writes each, on rows that are there."""
+        chosen = random.sample(range(self.rows), 2 * count)
+        pairs = [(_row(one), _row(other)) for one, other in zip(chosen[::2], chosen[1::2], strict=True)]
+        columns = [random.choice(_COLUMNS) for _ in pairs]
+
+        def both(number: int) -> None:
+            column = columns[number]
+            with self._db.transaction() as t:
+                for row in pairs[number]:
+                    t.get(_TABLE, row, column)
+                for row in pairs[number]:
+                    t.set(_TABLE, row, column, VALUE)
+
+        def run() -> None:
+            with self._db.concurrency(_WIDTH) as executor:
+                for _ in executor.map(both, range(count)):
+                    pass
+
+        return self._cost(run, count)
+
+    def scans(self, count: int) -> _Cost:
+        """A step each, from a random place on that has a full step behind it."""
+        full = max(0.0, 1 - 2 * PAGE_ROWS / self.rows)
+        starts = [_key(int(random.random() * full * _KEYS)) for _ in range(count)]
+
+        def run() -> None:
+            for start in starts:
+                for _ in self._db.snapshot().scan(_TABLE, start=start, limit=PAGE_ROWS):
+                    pass
+
+        return self._cost(run, count)
+
+    def plain_reads(self, count: int) -> _Cost:
+        """Whole rows by plain commands, in pipelines."""
+        handle = self._db.catalog.table(_TABLE)
+        keys = [handle.row_key(_row(number)) for number in random.sample(range(self.rows), count)]
+
+        def run() -> None:
+            for first in range(0, count, _WIDTH):
+                pipeline = self._raw.pipeline(transaction=False)
+                for key in keys[first : first + _WIDTH]:
+                    pipeline.hgetall(key)
+                pipeline.execute()
+
+        return self._cost(run, count)
+
+    def clear_histories(self) -> None:
+        """Let no row be the slower for what former rounds wrote."""
+        if self.rows <= _FEW_ROWS:
+            self._db.collect_garbage(timedelta(0))
+
+    def _cost(self, run: Callable[[], None], count: int) -> _Cost:
+        gc.collect()
+        server, client, wall = self._server_cpu(), time.process_time(), time.perf_counter()
+        run()
+        wall, client = time.perf_counter() - wall, time.process_time() - client
+        server = self._server_cpu() - server
+        return _Cost(wall / count, (client + server) / count, server / count)
+
+
+def _row(number: int) -> bytes:
+    """Rows in an order that has nothing to do with that of their keys."""
+    return _key(number * _SCATTER % _KEYS)
+
+
+def _key(number: int) -> bytes:
+    return b"com.example/%016x" % number

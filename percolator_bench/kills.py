@@ -1,0 +1,222 @@
+"""Events are counted while a worker is killed every second: nothing may be lost, nothing counted twice.
+
+Each event is a row with a key and an amount. An observer adds it to the number and the amount of its key,
+which it reads and writes back: a run that took effect twice, or not at all, would show for good. Two worker
+processes are at it. Every second the one that has worked for longer is killed with SIGKILL, wherever it
+happens to be, and another one follows. Meanwhile the events are written, one a transaction, and the time ends
+when no notification is left. What a killed worker had locked stands until its locks have outlived their time,
+ten seconds: the rate shows the waiting for such keys more than the work.
+
+Then the events are exported as lines of JSON and counted anew, by Spark where pyspark and a Java are there,
+else by a loop over the lines. A total that differs is an error, and no figure. Marks whose change an earlier
+run had counted already are told as repeated runs: a worker was killed between its commit and the clearing of
+its mark, or a lease ended. What a killed process did in its last quarter of a second is not in that number.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, NamedTuple, TypeAlias
+
+from percolator_bench import progress
+from percolator_bench.figure import Figure, median_figure
+from percolator_bench.report import Note
+from percolator_bench.scale import Scale
+from percolator_bench.servers import Place, place
+from percolator_bench.workers import Workers, shipped_chain, workers_of
+from percolator_core.database import Database
+from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
+from percolator_core.layout.records import Cell
+from percolator_core.observers import ObserverTransaction
+from percolator_core.worker.attempt import ObserverCounts
+
+PROCESSES: Final = 2
+
+FIRST: Final = 1.0
+EVERY: Final = 1.0
+"""Seconds until the first kill, and between two."""
+
+_EVENTS_A_KEY: Final = 4
+_WIDTH: Final = 64
+"""Events being written at a time."""
+
+_A_BATCH: Final = 500
+"""Events written between two looks at the clock."""
+
+_AHEAD: Final = 20_000
+"""Notifications that may wait: the events come while workers are killed, and not all at once before."""
+
+_LOOK: Final = 0.02
+_LIMIT: Final = 600.0
+"""Seconds for the workers to get done."""
+
+_SHOWN: Final = 3
+"""Totals that differ, as an error tells them."""
+
+Totals: TypeAlias = dict[str, tuple[int, int]]
+"""Number and amount of the events of each key."""
+
+
+def count(t: ObserverTransaction, cell: Cell) -> None:
+    """Add an event to the totals of its key."""
+    event = t.get_row("events", cell.row, ["key", "amount"])
+    row = event["key"]
+    total = t.get_row("counts", row, ["number", "amount"])
+    t.set("counts", row, "number", b"%d" % (int(total.get("number", b"0")) + 1))
+    t.set("counts", row, "amount", b"%d" % (int(total.get("amount", b"0")) + int(event["amount"])))
+
+
+class _Done(NamedTuple):
+    """How it went, and what the workers reported of it."""
+
+    seconds: float
+    kills: int
+    counts: ObserverCounts
+
+
+def measure(scale: Scale) -> Iterator[Figure | Note]:
+    """Changes a second, kills, and runs that were repeated.
+
+    Raises:
+        PercolatorError: a total is not that of the events.
+        StoreUnavailable: a worker ended by itself, or the workers did not get done.
+    """
+    with shipped_chain("events") as chain, place("unix") as here:
+        with workers_of(here, chain, PROCESSES) as workers:
+            done = _count(here, workers, scale.events)
+        progress.tell("counting anew")
+        events, how = recounted(here.db)
+        compare(events, totals(here.db))
+    figure = partial(median_figure, "kills", here.name)
+    yield figure("changes", "/s", samples=[scale.events / done.seconds])
+    yield figure("workers killed", "count", samples=[done.kills])
+    yield figure("repeated runs", "count", samples=[done.counts.collapsed])
+    yield figure("runs that lost against another", "count", samples=[done.counts.conflicts])
+    number = sum(number for number, _ in events.values())
+    yield Note("kills", f"{number:,} events of {len(events):,} keys, counted anew by {how}: all totals agree")
+
+
+def _count(here: Place, workers: Workers, events: int) -> _Done:
+    """Write the events and have them counted, while workers are killed."""
+    keys = max(1, events // _EVENTS_A_KEY)
+    killer = _Killer(workers)
+    began = time.monotonic()
+    for first in range(0, events, _A_BATCH):
+        killer.look(0.0)
+        _write(here.db, range(first, min(first + _A_BATCH, events)), keys)
+        while workers.backlog() > _AHEAD:
+            killer.look(_LOOK)
+    progress.tell(f"{events:,} events", "all are written")
+    while workers.backlog():
+        if time.monotonic() > began + _LIMIT:
+            raise StoreUnavailable(f"the workers did not get done in {_LIMIT:g} s")
+        killer.look(_LOOK)
+    seconds = time.monotonic() - began
+    return _Done(seconds, killer.kills, workers.stop())
+
+
+def _write(db: Database, numbers: range, keys: int) -> None:
+    def write(number: int) -> None:
+        with db.transaction() as t:
+            row = b"event:%d" % number
+            t.set("events", row, "key", b"key:%d" % random.randrange(keys))
+            t.set("events", row, "amount", b"%d" % random.randrange(1000))
+
+    with db.concurrency(_WIDTH) as executor:
+        for _ in executor.map(write, numbers):
+            pass
+
+
+class _Killer:
+    """Kills the worker that has worked for longest, when its time has come."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._next = time.monotonic() + FIRST
+        self.kills = 0
+
+    def look(self, seconds: float) -> None:
+        """Listen to the workers for so long; then it may be time."""
+        self._workers.listen(seconds)
+        if time.monotonic() < self._next:
+            return
+        self._next += EVERY
+        self._workers.kill(self._workers.running[0])
+        self._workers.start()
+        self.kills += 1
+        progress.tell(f"{self.kills} workers killed")
+
+
+# Counting anew.
+
+
+def totals(db: Database) -> Totals:
+    """What the observer has counted."""
+    return {
+        row.decode(): (int(cells["number"]), int(cells["amount"]))
+        for row, cells in db.snapshot().scan("counts")
+    }
+
+
+def recounted(db: Database) -> tuple[Totals, str]:
+    """What the events come to, and what counted them."""
+    with TemporaryDirectory(prefix="percolator-bench-") as folder:
+        lines = Path(folder) / "events.jsonl"
+        with lines.open("w", encoding="utf-8") as file:
+            for row, cells in db.snapshot().scan("events"):
+                event = {"row": row, "key": cells["key"], "amount": cells["amount"]}
+                json.dump({name: value.decode() for name, value in event.items()}, file)
+                file.write("\n")
+        found = _by_spark(lines)
+        return (_by_hand(lines), "a loop") if found is None else (found, "Spark")
+
+
+def _by_spark(lines: Path) -> Totals | None:
+    """The totals of the lines; None where there is no Spark. In a process of its own, which ends with it."""
+    # Not at the top: worker processes import this module for its observer, and need no Spark.
+    from percolator_core.spark import check_java
+
+    if find_spec("pyspark") is None:
+        return None
+    try:
+        check_java()
+    except ConfigurationError:
+        return None
+    command = [sys.executable, "-m", "percolator_core.spark.recount", str(lines)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise PercolatorError(f"the events could not be counted anew by Spark: {done.stderr[-1000:]}")
+    return {key: (number, amount) for key, (number, amount) in json.loads(done.stdout).items()}
+
+
+def _by_hand(lines: Path) -> Totals:
+    found: Totals = {}
+    with lines.open(encoding="utf-8") as file:
+        for line in file:
+            event = json.loads(line)
+            number, amount = found.get(event["key"], (0, 0))
+            found[event["key"]] = (number + 1, amount + int(event["amount"]))
+    return found
+
+
+def compare(events: Mapping[str, tuple[int, int]], counted: Mapping[str, tuple[int, int]]) -> None:
+    """Raises PercolatorError unless what was counted is what the events come to."""
+    wrong = [key for key in sorted(events.keys() | counted.keys()) if events.get(key) != counted.get(key)]
+    if wrong:
+        shown = "; ".join(
+            f"{key}: {counted.get(key, (0, 0))}, of the events {events.get(key, (0, 0))}"
+            for key in wrong[:_SHOWN]
+        )
+        raise PercolatorError(
+            f"{len(wrong):,} totals (number, amount) are not those of the events, an update was lost or made "
+            f"twice, please report it: {shown}"
+        )

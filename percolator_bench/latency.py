@@ -1,0 +1,240 @@
+"""From a write to the commit of the last observer of a chain, idle and under load.
+
+A chain is a row of observers, each of which copies what the one before has written; the worker is a process
+of its own, and this process is the writer.
+
+The load is open: a schedule says when each write is due, whatever became of those before. A latency counts
+from that moment, not from when the writer came to it, so a store or writer that falls behind shows in the
+figures, and does not slow down what it is asked. It ends with the commit timestamp of the last observer, read
+from the history when all is over: the watch costs the measured path nothing. Schedule and timestamp are of
+the same machine's clock, in microseconds. A timestamp is drawn within the script that commits, so the last
+reply's way back is left out; the write's own transaction is in.
+
+The highest rate is looked for with trials: a rate is sustained when, at the end of the trial, at least
+`SUSTAINED` of all that was offered has gone through the whole chain. One failure may be another process's
+fault, so a rate has two chances. Half and nine tenths of that rate are then offered for twice as long.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from percolator_bench import progress
+from percolator_bench.figure import Figure, Target, Unit, median_figure
+from percolator_bench.peers.rows import VALUE
+from percolator_bench.scale import Scale
+from percolator_bench.servers import Place, Transport, place
+from percolator_bench.workers import Workers, workers_of
+from percolator_core.layout.records import Cell
+from percolator_core.observers import Chain, ObserverTransaction
+
+IDLE: Final = Target("at most", 5.0)
+HALF: Final = Target("at most", 50.0)
+"""Of the medians, with one observer."""
+
+LENGTHS: Final = (1, 3, 10)
+"""Observers in a row."""
+
+SUSTAINED: Final = 0.95
+
+LOADS: Final = {
+    "half of the highest rate": (0.5, HALF),
+    "nine tenths of the highest rate": (0.9, None),
+}
+
+_TABLE: Final = "bench_latency"
+_WIDTH: Final = 256
+"""Writes in flight, at most."""
+
+_FIRST_RATE: Final = 2000.0
+"""Writes a second that the search begins with, over the number of observers."""
+
+_STEP: Final = 1.6
+_CLOSE: Final = 1.1
+"""The search goes by steps, then halves the gap until its ends are no further apart."""
+
+_TRIALS: Final = 14
+_WRITES_A_SECOND: Final = 400
+"""``writes`` over this is how many seconds a trial lasts."""
+
+_PAUSE: Final = 0.015
+"""Mean seconds between two writes to an idle worker, for every three observers: longer than the latency."""
+
+_LEAD: Final = 0.02
+"""Seconds until the first write of a schedule is due."""
+
+_LIMIT: Final = 60.0
+"""Seconds for the worker to get done."""
+
+
+def step(t: ObserverTransaction, cell: Cell) -> None:
+    """The least an observer can do: read the observed cell and write another."""
+    value = t.get(cell.table, cell.row, cell.column)
+    if value is not None:
+        t.set(cell.table, cell.row, _column(int(cell.column[1:]) + 1), value)
+
+
+def measure(scale: Scale) -> Iterator[Figure]:
+    """Idle over both transports, then over a Unix socket with chains of all lengths and loads."""
+    with _line("tcp", 1) as line:
+        yield from _idle(line, scale.writes)
+    for length in LENGTHS:
+        with _line("unix", length) as line:
+            yield from _idle(line, scale.writes if length == 1 else max(1, scale.writes // 2))
+            yield from _loaded(line, scale.writes / _WRITES_A_SECOND)
+
+
+def _idle(line: _Line, writes: int) -> Iterator[Figure]:
+    progress.tell(line.here.name, f"{line.length} observers", "idle")
+    pause = _PAUSE * math.ceil(line.length / 3)
+    moments = [0.0]
+    while len(moments) < writes:
+        # Not in step with any clock of the worker's.
+        moments.append(moments[-1] + pause * random.uniform(0.5, 1.5))
+    yield from line.latencies("idle", line.offer(moments).latencies, IDLE if line.length == 1 else None)
+
+
+def _loaded(line: _Line, seconds: float) -> Iterator[Figure]:
+    highest = _highest(
+        lambda rate: line.offer_rate(rate, seconds).share >= SUSTAINED, _FIRST_RATE / line.length
+    )
+    yield line.figure("highest rate", "/s", [highest])
+    for name, (part, target) in LOADS.items():
+        progress.tell(line.here.name, f"{line.length} observers", name)
+        offered = line.offer_rate(part * highest, 2 * seconds)
+        yield from line.latencies(name, offered.latencies, target if line.length == 1 else None)
+
+
+def _highest(sustained: Callable[[float], bool], rate: float) -> float:
+    """The highest rate that is sustained, within a tenth; the lowest one tried if none is."""
+    good, bad = 0.0, math.inf
+    lowest = rate
+    for _ in range(_TRIALS):
+        lowest = min(lowest, rate)
+        if sustained(rate) or sustained(rate):
+            good = rate
+        else:
+            bad = rate
+        if bad < good * _CLOSE:
+            break
+        rate = good * _STEP if math.isinf(bad) else math.sqrt(good * bad) if good else bad / _STEP
+    return good or lowest
+
+
+class _Offered(NamedTuple):
+    """What became of a schedule: the latencies in milliseconds, and the share done when it was over."""
+
+    latencies: list[float]
+    share: float
+
+
+class _Line:
+    """A chain of ``length`` observers, and its worker."""
+
+    def __init__(self, here: Place, workers: Workers, length: int) -> None:
+        self.here = here
+        self.length = length
+        self._workers = workers
+        self._schedules = 0
+
+    def offer_rate(self, rate: float, seconds: float) -> _Offered:
+        """Write so many rows a second, evenly."""
+        progress.tell(self.here.name, f"{self.length} observers", f"{rate:,.0f} a second")
+        return self.offer([number / rate for number in range(max(1, round(rate * seconds)))])
+
+    def offer(self, moments: Sequence[float]) -> _Offered:
+        """Write a row at each of these moments, in seconds from now on, and wait until all are through."""
+        self._schedules += 1
+        db, prefix = self.here.db, b"%d:" % self._schedules
+        rows = [prefix + b"%d" % number for number in range(len(moments))]
+        numbers = iter(range(len(moments)))
+        # The server's clock, and that of the timestamps: all are on this machine.
+        begun = time.time() + _LEAD
+
+        def write() -> None:
+            for number in numbers:
+                wait = begun + moments[number] - time.time()
+                if wait > 0:
+                    db.store.sleep(wait)
+                with db.transaction() as t:
+                    t.set(_TABLE, rows[number], _column(0), VALUE)
+
+        with db.concurrency(min(_WIDTH, len(moments))) as executor:
+            writers = [executor.submit(write) for _ in range(min(_WIDTH, len(moments)))]
+            for writer in writers:
+                writer.result()
+        self._workers.wait_until_idle(_LIMIT)
+        ends = self._ends(rows)
+        over = begun + moments[-1] + (moments[-1] / len(moments))
+        return _Offered(
+            [(end - begun - moment) * 1000 for end, moment in zip(ends, moments, strict=True)],
+            sum(end <= over for end in ends) / len(ends),
+        )
+
+    def _ends(self, rows: Sequence[bytes]) -> list[float]:
+        """When the last observer of each row committed, in seconds of the server's clock."""
+        last = _column(self.length)
+        with self.here.db.concurrency(64) as executor:
+            found = executor.map(lambda row: self.here.db.history(_TABLE, row, last), rows)
+            return [versions[-1].commit_ts / 1e6 for versions in found]
+
+    def latencies(self, load: str, samples: list[float], target: Target | None) -> Iterator[Figure]:
+        """Median and 99th percentile."""
+        yield self.figure(f"{load}, median", "ms", samples, target)
+        yield self.figure(f"{load}, p99", "ms", [_percentile(samples, 99)])
+
+    def figure(self, name: str, unit: Unit, samples: list[float], target: Target | None = None) -> Figure:
+        """A point over the number of observers."""
+        return median_figure(
+            "latency",
+            self.here.name,
+            name,
+            unit,
+            samples=samples,
+            target=target,
+            axis="observers",
+            at=self.length,
+        )
+
+
+@contextmanager
+def _line(transport: Transport, length: int) -> Iterator[_Line]:
+    with tempfile.TemporaryDirectory(prefix="percolator-bench-") as name, place(transport) as here:
+        folder = Path(name)
+        _write_chain(folder, length)
+        with workers_of(here, Chain.load(folder)) as workers:
+            line = _Line(here, workers, length)
+            line.offer([0.0])  # the first one warms up
+            # Not before each schedule: a Ctrl-C that strikes within it is lost.
+            gc.collect()
+            yield line
+
+
+def _write_chain(folder: Path, length: int) -> None:
+    """Observers in a row; each watches what the one before writes."""
+    (folder / "chain.yaml").write_text(f"version: 1\nchain: bench_latency\ntables:\n  {_TABLE}: {{}}\n")
+    for number in range(length):
+        watched, written = (f"{_TABLE}.{_column(one)}" for one in (number, number + 1))
+        (folder / f"step{number}.yaml").write_text(
+            f"version: 1\nobserver: step{number}\nobserve: {watched}\n"
+            f"function: {__name__}:step\nreads: [{watched}]\nwrites: [{written}]\n"
+        )
+
+
+def _column(number: int) -> str:
+    return f"c{number}"
+
+
+def _percentile(samples: list[float], percent: int) -> float:
+    if len(samples) == 1:
+        return samples[0]
+    return statistics.quantiles(samples, n=100, method="inclusive")[percent - 1]

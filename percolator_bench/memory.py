@@ -1,0 +1,98 @@
+"""The server's memory for a version of a cell beyond its value.
+
+That is its timestamps, the column's name, and its share of the row's key and of the row index; for older
+versions their place in the row's history. The growth of ``used_memory`` (the buffers of connections and of
+the log aside) while cells are written, divided by the number of versions. Redis doubles its hash tables, and
+its allocator has sizes a fifth apart, so the figure moves with the number of rows and the size of values; it
+is what a user with so many cells pays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from percolator_bench import progress
+from percolator_bench.figure import Figure, Target, median_figure
+from percolator_bench.scale import Scale
+from percolator_bench.servers import Place, place
+
+COST: Final = Target("at most", 120.0)
+
+
+class Shape(NamedTuple):
+    """Rows of so many columns, with values of so many bytes and so many versions of each."""
+
+    columns: int
+    size: int
+    versions: int = 1
+
+    @property
+    def target(self) -> Target | None:
+        """The target of the shapes that have one: five columns of ordinary values, written once."""
+        return COST if self.columns == 5 and self.size <= 100 and self.versions == 1 else None
+
+    def __str__(self) -> str:
+        return f"{self.columns} column{'s' if self.columns > 1 else ''}, {self.size:,}-byte values"
+
+
+SHAPES: Final = (
+    *(Shape(columns, size) for columns in (1, 5, 10) for size in (20, 100)),
+    Shape(5, 1000),
+    Shape(5, 10_000),
+    *(Shape(5, size, versions) for size in (20, 100, 1000) for versions in (3, 10)),
+)
+
+_TABLE: Final = "bench"
+_CELLS_A_WRITE: Final = 200
+_BYTES_A_WRITE: Final = 1 << 20
+"""Bounds of what one transaction writes."""
+
+_MOST_BYTES: Final = 200 << 20
+"""Bytes of values that a shape is weighed with, at most."""
+
+
+def measure(scale: Scale) -> Iterator[Figure]:
+    """One figure for each shape; of large values and many versions fewer cells are weighed."""
+    for shape in SHAPES:
+        progress.tell(f"{shape}, {shape.versions} versions")
+        cells = min(scale.cells, _MOST_BYTES // shape.size) // shape.versions
+        with place("unix") as here:
+            cost = _cost(here, shape, max(1, cells // shape.columns))
+        yield median_figure(
+            "memory",
+            "per version",
+            str(shape),
+            "bytes",
+            samples=[cost],
+            target=shape.target,
+            axis="versions",
+            at=shape.versions,
+        )
+
+
+def _cost(here: Place, shape: Shape, rows: int) -> float:
+    """Bytes a version beyond the value."""
+    here.db.create_table(_TABLE)
+    names = [f"column{number}" for number in range(shape.columns)]
+    bunch = max(1, min(_CELLS_A_WRITE, _BYTES_A_WRITE // shape.size) // shape.columns)
+    value = b"v" * shape.size
+
+    def write(first: int) -> None:
+        with here.db.transaction() as t:
+            for number in range(first, min(first + bunch, rows)):
+                for name in names:
+                    t.set(_TABLE, b"com.example.www/page/%09d" % number, name, value)
+
+    before = _used(here)
+    for _ in range(shape.versions):
+        with here.db.concurrency(8) as executor:
+            for _ in executor.map(write, range(0, rows, bunch)):
+                pass
+    return (_used(here) - before) / (rows * shape.columns * shape.versions) - shape.size
+
+
+def _used(here: Place) -> int:
+    """The bytes in use, without the buffers: those come and go, and are large where values are."""
+    facts = here.db.store.facts()
+    return facts.used_memory - int(facts.raw["mem_clients_normal"]) - int(facts.raw["mem_aof_buffer"])

@@ -1,0 +1,90 @@
+"""Runs suites."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from percolator_bench import (
+    backlog,
+    contention,
+    duplicates,
+    finding,
+    growth,
+    kills,
+    latency,
+    memory,
+    micro,
+    oracle,
+    progress,
+    stress,
+    tables,
+    tpce,
+    webindex,
+)
+from percolator_bench.figure import Figure
+from percolator_bench.machine import this_machine
+from percolator_bench.report import Note, Report
+from percolator_bench.scale import Scale
+from percolator_core.errors import ConfigurationError
+
+SUITES: Final[dict[str, Callable[[Scale], Iterator[Figure | Note]]]] = {
+    "micro": micro.measure,
+    "latency": latency.measure,
+    "memory": memory.measure,
+    "oracle": oracle.measure,
+    "tpce": tpce.measure,
+    "contention": contention.measure,
+    "growth": growth.measure,
+    "webindex": webindex.measure,
+    "stress": stress.measure,
+    "finding": finding.measure,
+    "duplicates": duplicates.measure,
+    "backlog": backlog.measure,
+    "kills": kills.measure,
+    "tables": tables.measure,
+}
+"""The suites by name."""
+
+
+def run(
+    suites: Iterable[str] = (),
+    scale: Scale | None = None,
+    tell: progress.Listener = progress.ignore,
+    keep: Callable[[Report], None] | None = None,
+) -> Report:
+    """Run the named suites, or all of them when none is named.
+
+    ``tell`` is told what is being measured; ``keep`` is given the report after each suite, as it is then.
+
+    Raises:
+        ConfigurationError: there is no such suite, or no redis-server to measure.
+        StoreUnavailable: a server or worker process did not start.
+    """
+    names = list(suites) or list(SUITES)
+    for name in names:
+        if name not in SUITES:
+            raise ConfigurationError(f"there is no benchmark {name!r}: choose from {', '.join(SUITES)}")
+    report = Report(this_machine(), [])
+    with progress.listening(tell):
+        for name in names:
+            with progress.step(name):
+                report.add(SUITES[name](scale or Scale()))
+            if keep is not None:
+                keep(report)
+    return report
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Have SIGTERM end a run as Ctrl-C does, so that the servers it has started are stopped.
+
+    For the main thread.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

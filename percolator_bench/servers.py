@@ -1,0 +1,76 @@
+"""The private servers that the benchmarks measure; nothing of the user's is touched."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal
+
+import redis
+
+from percolator_core.database import Database, connect
+from percolator_core.store.folder import COMPACT
+from percolator_core.store.private_server import LOOPBACK, PrivateServer
+
+Transport = Literal["unix", "tcp"]
+TRANSPORTS: Final[tuple[Transport, ...]] = ("unix", "tcp")
+
+NAMESPACE: Final = "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A server to measure: its name and URL, the database, and a redis-py client as a user would make it.
+
+    ``client`` makes another such client, which its caller closes.
+    """
+
+    name: str
+    url: str
+    db: Database
+    raw: redis.Redis
+    client: Callable[[], redis.Redis]
+
+    def server_cpu(self) -> float:
+        """Seconds of CPU that the server has taken since it was started."""
+        facts = self.db.store.facts().raw
+        return float(facts["used_cpu_user"]) + float(facts["used_cpu_sys"])
+
+
+@contextmanager
+def place(transport: Transport) -> Iterator[Place]:
+    """A private server, reached over a Unix socket (the embedded one, as it ships) or TCP on the loopback."""
+    with (
+        tempfile.TemporaryDirectory(prefix="percolator-bench-") as folder,
+        _url(transport, Path(folder)) as url,
+        connect(url, namespace=NAMESPACE) as db,
+    ):
+        client = partial(_raw_client, db, url)
+        raw = client()
+        try:
+            yield Place("unix socket" if transport == "unix" else "TCP loopback", url, db, raw, client)
+        finally:
+            raw.close()
+
+
+def _raw_client(db: Database, url: str) -> redis.Redis:
+    embedded = db.store.embedded
+    if embedded is not None:
+        return redis.Redis(unix_socket_path=str(embedded.socket_path))
+    return redis.Redis.from_url(url)
+
+
+@contextmanager
+def _url(transport: Transport, folder: Path) -> Iterator[str]:
+    if transport == "unix":
+        yield f"embedded:{folder}/state"
+        return
+    # As the embedded server is set, so that the two differ by the transport alone.
+    settings = {"appendonly": "yes", "appendfsync": "everysec"}
+    settings |= {name: str(value) for name, value in COMPACT.items()}
+    with PrivateServer(listens=True, **settings) as server:
+        yield f"redis://{LOOPBACK}:{server.port}/0"

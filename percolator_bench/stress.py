@@ -1,0 +1,241 @@
+"""Counting unique integers by a trie of observers, as Apache Fluo's stress test does.
+
+Random integers are inserted as leaves of a bitwise trie, and observers count them upwards, level by level
+(`percolator_bench.trie`); each insert and each run of an observer is a transaction. The count at the
+root must be the number of distinct integers, which a Python set knows: a notification that is lost, or a run
+whose writes are lost or made twice, shows. So first a large load, then small batches, a tenth of them
+integers that are there already, and after each the root is compared; at the end every level, too.
+
+With one and with two worker processes, each in a store of its own; the loader is this process. All of the
+8 levels are counted, up to one root: Fluo's test stops at a level with some 60,000 nodes, and adds those up.
+Counted are transactions that committed a write: inserts of new integers, and runs of observers (one that
+finds the sum unchanged still commits its acknowledgement). Their time is that from the first insert until no
+notification is left.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from percolator_bench import progress
+from percolator_bench.figure import Figure, Target, Unit, median_figure
+from percolator_bench.report import Note
+from percolator_bench.scale import Scale
+from percolator_bench.servers import place
+from percolator_bench.trie import SEEN, TABLE, WAIT, Shape
+from percolator_bench.workers import shipped_chain, workers_of
+from percolator_core.database import Database
+from percolator_core.errors import PercolatorError
+from percolator_core.transaction.transaction import Transaction
+from percolator_core.worker.attempt import ObserverCounts
+
+RATE: Final = Target("at least", 6000)
+"""Twice what Fluo's developers published for 18 machines."""
+
+WORKERS: Final = (1, 2)
+"""Worker processes."""
+
+MOST: Final = 10**9
+"""Integers are below this; Fluo's advice for a small test."""
+
+_BITS: Final = 8
+_STOP: Final = 0
+_WIDTH: Final = 128
+"""Inserts in flight."""
+
+_ATTEMPTS: Final = 1000
+_BATCHES: Final = 5
+_BATCH: Final = 100
+"""A batch has this part of the first load."""
+
+_KNOWN: Final = 10
+"""One integer of a batch in so many was inserted before."""
+
+_ROUND: Final = 3
+"""Rounds of the other suites that one here stands for: it takes seconds."""
+
+_LIMIT: Final = 120.0
+"""Seconds for the workers to get done."""
+
+_LOOK: Final = 0.005
+"""Seconds between two looks whether they are."""
+
+_SUITE: Final = "stress"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What was loaded: ``inserts`` that committed, their ``attempts``, and the time until all was counted."""
+
+    inserts: int
+    attempts: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """The first load, what the workers did for it, and the seconds of each small batch."""
+
+    load: Load
+    runs: ObserverCounts
+    batches: Sequence[float]
+    unique: int
+
+    @property
+    def transactions(self) -> int:
+        """Those of the first load that committed a write."""
+        return self.load.inserts + self.runs.ran
+
+    @property
+    def conflicts(self) -> float:
+        """The share of their attempts that lost against another transaction."""
+        lost = self.load.attempts - self.load.inserts + self.runs.conflicts
+        return lost / (self.transactions + lost)
+
+
+def measure(scale: Scale) -> Iterator[Figure | Note]:
+    """Transactions a second with each number of workers, and what was lost to conflicts.
+
+    Raises PercolatorError when a count is wrong.
+    """
+    rounds = max(1, scale.rounds // _ROUND)
+    found: dict[int, list[_Round]] = {workers: [] for workers in WORKERS}
+    for number in range(rounds):
+        for workers in WORKERS if number % 2 else reversed(WORKERS):
+            with progress.step(f"round {number + 1} of {rounds}, worker processes: {workers}"):
+                found[workers].append(_round(workers, scale.numbers))
+    for workers, done in found.items():
+        yield from _figures(workers, done)
+    unique = sum(one.unique for done in found.values() for one in done)
+    yield Note(
+        _SUITE,
+        f"every count was exact: {unique:,} distinct integers in {rounds * len(WORKERS)} tries, each "
+        f"compared {1 + _BATCHES} times at the root, and at the end at every level",
+    )
+
+
+def _round(processes: int, numbers: int) -> _Round:
+    """A load and its batches in a store of their own."""
+    shape = Shape("trie", _BITS, _STOP)
+    chance = random.Random()
+    known: set[int] = set()
+    with shipped_chain("trie") as chain, place("unix") as here:
+        with workers_of(here, chain, processes) as workers:
+            progress.tell("loading")
+            trie = Trie(here.db, shape, partial(workers.wait_until_idle, _LIMIT, _LOOK))
+            load = trie.load([chance.randrange(MOST) for _ in range(numbers)], known)
+            # Others do the batches, so that these have done the load and nothing else.
+            runs = workers.stop()
+        with workers_of(here, chain, processes) as workers:
+            trie = Trie(here.db, shape, partial(workers.wait_until_idle, _LIMIT, _LOOK))
+            batches = []
+            for number in range(_BATCHES):
+                progress.tell(f"batch {number + 1} of {_BATCHES}")
+                batches.append(trie.load(_batch(chance, known, max(1, numbers // _BATCH)), known).seconds)
+        progress.tell("checking")
+        trie.check(len(known))
+    return _Round(load, runs, batches, len(known))
+
+
+def _batch(chance: random.Random, known: set[int], count: int) -> list[int]:
+    """New integers, and some that are there."""
+    old = chance.sample(sorted(known), min(len(known), -(-count // _KNOWN)))
+    return old + [chance.randrange(MOST) for _ in range(count - len(old))]
+
+
+class Trie:
+    """One trie of a store; ``wait`` returns when its workers have counted all that was inserted."""
+
+    def __init__(self, db: Database, shape: Shape, wait: Callable[[], None]) -> None:
+        self._db = db
+        self._shape = shape
+        self._wait = wait
+
+    def load(self, numbers: Sequence[int], known: set[int]) -> Load:
+        """Insert, wait until all is counted, and compare; ``known`` takes in the numbers.
+
+        Raises:
+            PercolatorError: the roots do not count ``known``.
+            StoreUnavailable: the workers ended, or did not get done.
+        """
+        inserts = attempts = 0
+
+        def one(number: int) -> None:
+            nonlocal inserts
+            row = self._shape.leaf(number).row
+
+            def change(t: Transaction) -> bool:
+                nonlocal attempts
+                if t.get(TABLE, row, WAIT) is not None:
+                    return False
+                attempts += 1
+                t.set(TABLE, row, WAIT, b"1")
+                return True
+
+            # Not `inserts += …run(…)`: the sum of before would be kept while other tasks go on.
+            if self._db.run(change, _ATTEMPTS):
+                inserts += 1
+
+        started = time.perf_counter()
+        with self._db.concurrency(_WIDTH) as executor:
+            for _ in executor.map(one, numbers):
+                pass
+        self._wait()
+        seconds = time.perf_counter() - started
+        known.update(numbers)
+        self._compare(self._shape.stop, len(known))
+        return Load(inserts, attempts, seconds)
+
+    def check(self, unique: int) -> None:
+        """Compare the count of every level.
+
+        Raises PercolatorError where one is wrong.
+        """
+        for level in range(self._shape.stop, self._shape.levels + 1):
+            self._compare(level, unique)
+
+    def _compare(self, level: int, unique: int) -> None:
+        rows = self._db.snapshot().scan(TABLE, prefix=self._shape.prefix(level), columns=[SEEN])
+        count = sum(int(cells[SEEN]) for _, cells in rows)
+        if count != unique:
+            raise PercolatorError(
+                f"the trie counts {count:,} integers at level {level}, and {unique:,} distinct ones were "
+                "inserted: a notification or an update was lost or made twice, please report it"
+            )
+
+
+def _figures(workers: int, done: Sequence[_Round]) -> Iterator[Figure]:
+    def figure(name: str, unit: Unit, samples: Sequence[float], target: Target | None = None) -> Figure:
+        return median_figure(
+            _SUITE,
+            "unix socket",
+            name,
+            unit,
+            samples=samples,
+            target=target,
+            axis="workers",
+            at=workers,
+        )
+
+    levels = Shape("trie", _BITS, _STOP).levels - _STOP
+    yield figure("transactions", "/s", [one.transactions / one.load.seconds for one in done], RATE)
+    yield figure("integers", "/s", [one.load.inserts / one.load.seconds for one in done])
+    yield figure("attempts lost to conflicts", "share", [one.conflicts for one in done])
+    # Alone, a new integer would run an observer of its leaf and of each level above.
+    yield figure(
+        "runs saved by collapsing notifications",
+        "share",
+        [1 - one.runs.ran / (one.load.inserts * (levels + 1)) for one in done],
+    )
+    yield figure(
+        "marks that were dealt with already",
+        "share",
+        [one.runs.collapsed / (one.runs.ran + one.runs.collapsed) for one in done],
+    )
+    batches = [seconds * 1e3 for one in done for seconds in one.batches]
+    yield figure("a small batch, until it is counted", "ms", batches)

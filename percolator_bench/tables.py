@@ -1,0 +1,385 @@
+"""A typed table of a million rows and ten columns, written and read by Spark.
+
+The rows are made once as Parquet files, which are also the peer: the same query over both, in turn. What is
+asked is a count and a sum. Spark's Python data sources do not prune columns, so all ten are read unless the
+source is told otherwise; the filter leaves one row in a hundred, and is evaluated by the store, as an option
+of the source, or by Spark.
+
+At the end another process updates single rows at a rate of its own, alone and then while the table is read
+again and again. What was read meanwhile is compared with the same snapshot read once more when all is quiet:
+one that differs is an error, and no figure.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from percolator_bench import progress
+from percolator_bench.figure import Figure, Target, median_figure
+from percolator_bench.report import Note
+from percolator_bench.scale import Scale
+from percolator_bench.servers import NAMESPACE, Place, place
+from percolator_core.database import connect
+from percolator_core.errors import ConfigurationError, PercolatorError
+from percolator_core.tables.model import Hash, Indexed, PrimaryKey, Table
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    import pyarrow as pa
+
+DataFrame: TypeAlias = Any
+SparkSession: TypeAlias = Any
+"""Spark's own: pyspark is imported by `percolator_core.spark` alone."""
+
+_SUITE: Final = "tables"
+_ROUND: Final = 2
+"""Rounds of the other suites that one here stands for: it reads a million rows five times."""
+
+_GROUPS: Final = 100
+"""Rows are in so many groups; a filter asks for one."""
+
+_WANTED: Final = f"group = {_GROUPS // 2}"
+
+_CHANGED: Final = 100
+"""One row in so many is updated by the second write."""
+
+RATE: Final = 5000
+"""Updates a second that the other process is to make."""
+
+_UPDATERS: Final = 64
+"""Updates under way at a time."""
+
+_SEED: Final = 6
+_SECONDS: Final = 8.0
+"""For which the rate of updates is taken at least."""
+
+
+class _Row(Table):
+    """What the two tables have in common."""
+
+    id: PrimaryKey[int]
+    sensor: str
+    place: str
+    at: datetime
+    count: int
+    state: int
+    value: float
+    low: float
+    high: float
+
+
+class Reading(_Row, name="readings", partition=[Hash("id", buckets=16)]):
+    """A row: ten columns, the key among them."""
+
+    group: int
+
+
+class IndexedReading(_Row, name="indexed", partition=[Hash("id", buckets=16)]):
+    """The same with an index."""
+
+    group: Indexed[int]
+
+
+class _Times(NamedTuple):
+    """Seconds that each query of one round took."""
+
+    every: float
+    one: float
+    pushed: float
+    unpushed: float
+    parquet: float
+
+
+def measure(scale: Scale) -> Iterator[Figure | Note]:
+    """Rates of writing and reading, what pushing down saves, and updates while it is read.
+
+    Raises:
+        PercolatorError: what was read is not what was written.
+    """
+    try:
+        spark = _session()
+    except ConfigurationError as missing:
+        yield Note(_SUITE, f"nothing was measured: {missing}")
+        return
+    rounds = max(1, scale.rounds // _ROUND)
+    try:
+        with TemporaryDirectory(prefix="percolator-bench-") as folder, place("unix") as here:
+            bench = _Bench(spark, here, Path(folder), scale.rows)
+            yield from bench.write()
+            yield from bench.read(rounds)
+            yield from bench.read_while_updating(rounds)
+            yield from bench.read_by_index(rounds)
+    finally:
+        spark.stop()
+
+
+def _session() -> SparkSession:
+    for package in ("pyspark", "pyarrow"):
+        if find_spec(package) is None:
+            raise ConfigurationError(f"{package} is missing: install percolator-core[spark]")
+    from percolator_core.spark import spark_session
+
+    return spark_session("percolator bench")
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    spark: SparkSession
+    here: Place
+    folder: Path
+    rows: int
+
+    def figure(self, name: str, unit: Any, samples: list[float], target: Target | None = None) -> Figure:
+        return median_figure(_SUITE, "Spark", name, unit, samples=samples, target=target)
+
+    @property
+    def parquet(self) -> str:
+        return str(self.folder / "readings.parquet")
+
+    def options(self, **more: str) -> Mapping[str, str]:
+        return {"url": self.here.url, "namespace": NAMESPACE, "table": "readings", **more}
+
+    def table(self, **more: str) -> DataFrame:
+        return self.spark.read.format("percolator").options(**self.options(**more)).load()
+
+    def write(self) -> Iterator[Figure]:
+        """The full load, and then the rows that change."""
+        progress.tell("making the rows")
+        write_parquet(self.folder / "readings.parquet", self.rows)
+        self.here.db.create_table(Reading)
+        everything = self.spark.read.parquet(self.parquet)
+        few = everything.where(f"id % {_CHANGED} = 0").withColumn("value", everything.value + 1.0)
+        progress.tell("warming up")
+        self._save(everything.limit(1000))
+        progress.tell("writing")
+        full = _timed(partial(self._save, everything))
+        progress.tell("updating")
+        update = _timed(partial(self._save, few))
+        yield self.figure("rows written", "/s", [self.rows / full], Target("at least", 15_000))
+        yield self.figure(
+            "update of 1 % of the rows ÷ full load", "ratio", [update / full], Target("at most", 0.03)
+        )
+
+    def _save(self, rows: DataFrame, **more: str) -> None:
+        rows.write.format("percolator").options(**self.options(**more)).mode("append").save()
+
+    def read(self, rounds: int) -> Iterator[Figure]:
+        """The queries in turn."""
+        progress.tell("warming up")
+        self._round()
+        times = []
+        for number in range(rounds):
+            progress.tell(f"round {number + 1} of {rounds}")
+            times.append(self._round())
+        yield self.figure(
+            "rows read, 10 columns, count and sum",
+            "/s",
+            [self.rows / one.every for one in times],
+            Target("at least", 60_000),
+        )
+        yield self.figure("rows read, 1 column", "/s", [self.rows / one.one for one in times])
+        yield self.figure(
+            "1 of 10 columns ÷ all",
+            "ratio",
+            [one.every / one.one for one in times],
+            Target("at least", 2.0),
+        )
+        yield self.figure(
+            "1 % filter pushed down ÷ filtered by Spark",
+            "ratio",
+            [one.unpushed / one.pushed for one in times],
+            Target("at least", 5.0),
+        )
+        yield self.figure("Parquet ÷ table, seconds", "ratio", [one.parquet / one.every for one in times])
+
+    def _round(self) -> _Times:
+        every = _timed(lambda: self._all(self.table()))
+        one = _timed(lambda: self._all(self.table(columns="value")))
+        pushed = _timed(lambda: self._some(self.table(filter=_WANTED)))
+        unpushed = _timed(lambda: self._some(self.table().where(_WANTED)))
+        parquet = _timed(lambda: self._all(self.spark.read.parquet(self.parquet)))
+        return _Times(every, one, pushed, unpushed, parquet)
+
+    def _some(self, rows: DataFrame) -> None:
+        expected = sum(1 for number in range(self.rows) if number % _GROUPS == _GROUPS // 2)
+        found, _ = _count_and_sum(rows)
+        if found != expected:
+            raise PercolatorError(f"a filter found {found} rows of {expected}")
+
+    def _all(self, rows: DataFrame) -> tuple[int, float]:
+        found = _count_and_sum(rows)
+        if found[0] != self.rows:
+            raise PercolatorError(f"{found[0]} rows were read of {self.rows}")
+        return found
+
+    def read_while_updating(self, rounds: int) -> Iterator[Figure | Note]:
+        """The rate of updates beside reads, over the rate alone."""
+        with _updates(self.here.url, self.rows) as updates:
+            progress.tell("updates alone")
+            alone = updates.rate(_SECONDS)
+            progress.tell("updates beside reads")
+            updates.begin()
+            began = time.monotonic()
+            read: list[tuple[int, tuple[int, float]]] = []
+            while len(read) < rounds or time.monotonic() < began + _SECONDS:
+                at = self.here.db.timestamp()
+                read.append((at, self._all(self.table(at=str(at)))))
+            beside = updates.end()
+        progress.tell("comparing")
+        for at, found in read:
+            again = self._all(self.table(at=str(at)))
+            if again != found:
+                raise PercolatorError(f"the snapshot at {at} was read as {found}, and then as {again}")
+        yield self.figure("updates alone", "/s", [alone])
+        yield self.figure("updates while the table is read", "/s", [beside])
+        yield self.figure("updates beside reads ÷ alone", "ratio", [beside / alone], Target("at least", 0.7))
+        yield Note(_SUITE, f"{len(read)} snapshots read beside updates were read again: the same each time")
+
+    def read_by_index(self, rounds: int) -> Iterator[Figure]:
+        """The same filter where its column has an index, and what the index costs the load."""
+        self.here.db.create_table(IndexedReading)
+        progress.tell("writing with an index")
+        full = _timed(lambda: self._save(self.spark.read.parquet(self.parquet), table="indexed"))
+        ratios = []
+        for number in range(rounds):
+            progress.tell(f"by an index, round {number + 1} of {rounds}")
+            found = _timed(lambda: self._some(self.table(table="indexed", filter=_WANTED)))
+            ratios.append(_timed(lambda: self._some(self.table(table="indexed").where(_WANTED))) / found)
+        yield self.figure("rows written with an index", "/s", [self.rows / full])
+        yield self.figure("1 % filter by an index ÷ filtered by Spark", "ratio", ratios)
+
+
+def _count_and_sum(rows: DataFrame) -> tuple[int, float]:
+    """With rounding, for the order of a sum is not fixed; all values are multiples of 1/8."""
+    (found,) = rows.selectExpr("count(*)", "sum(value)").collect()
+    return found[0], round(found[1] or 0.0, 3)
+
+
+def _timed(run: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def write_parquet(path: Path, rows: int) -> None:
+    """Made rows, a thousand kinds of sensors, as one Parquet file of several row groups."""
+    from pyarrow import parquet
+
+    made = rows_made(rows)
+    parquet.write_table(made, path, row_group_size=max(1, rows // 8))
+
+
+def rows_made(rows: int) -> pa.Table:
+    """The rows of the table, the same each time."""
+    import pyarrow as pa
+
+    chance = random.Random(_SEED)
+    since = datetime(2026, 1, 1, tzinfo=UTC)
+    eighths = [chance.randrange(80_000) / 8 for _ in range(rows)]
+    return pa.table(
+        {
+            "id": pa.array(range(rows), pa.int64()),
+            "sensor": pa.array([f"sensor-{number % 1000:04}-of-site" for number in range(rows)], pa.string()),
+            "place": pa.array(
+                [f"hall {number % 40}, row {number % 7}" for number in range(rows)], pa.string()
+            ),
+            "at": pa.array(
+                [since + timedelta(seconds=number) for number in range(rows)], pa.timestamp("us", "UTC")
+            ),
+            "group": pa.array([number % _GROUPS for number in range(rows)], pa.int64()),
+            "count": pa.array([chance.randrange(1_000_000) for _ in range(rows)], pa.int64()),
+            "state": pa.array([number % 5 for number in range(rows)], pa.int64()),
+            "value": pa.array(eighths, pa.float64()),
+            "low": pa.array([value - 1 for value in eighths], pa.float64()),
+            "high": pa.array([value + 1 for value in eighths], pa.float64()),
+        }
+    )
+
+
+# Updates by another process.
+
+
+@dataclass(frozen=True, slots=True)
+class _Updates:
+    connection: Connection
+
+    def begin(self) -> None:
+        self.connection.send("begin")
+
+    def end(self) -> float:
+        """Updates a second since `begin`."""
+        self.connection.send("end")
+        rate: float = self.connection.recv()
+        return rate
+
+    def rate(self, seconds: float) -> float:
+        """Updates a second for so long."""
+        self.begin()
+        time.sleep(seconds)
+        return self.end()
+
+
+@contextmanager
+def _updates(url: str, rows: int) -> Iterator[_Updates]:
+    """Another process that updates single rows until the block ends."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(
+        target=update_rows, args=(url, rows, theirs), name="percolator-bench-updates", daemon=True
+    )
+    process.start()
+    theirs.close()
+    try:
+        ours.recv()  # it is up
+        yield _Updates(ours)
+    finally:
+        ours.close()
+        process.join(10.0)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def update_rows(url: str, rows: int, connection: Connection) -> None:
+    """Update rows at `RATE` until the other end is closed; tells the rate since "begin" at each "end"."""
+    chance = random.Random()
+
+    with connect(url, namespace=NAMESPACE) as db, db.concurrency(width=_UPDATERS) as pool:
+
+        def update(row: int) -> None:
+            value = chance.randrange(80_000) / 8
+            db.run(lambda t: t.update(Reading, id=row, value=value))
+
+        def some(count: int) -> None:
+            for _ in pool.map(update, [chance.randrange(rows) for _ in range(count)]):
+                pass
+
+        some(_UPDATERS)
+        connection.send("up")
+        began, done, batch = time.monotonic(), 0, RATE // 50
+        due = began
+        while True:
+            some(batch)
+            done += batch
+            due = max(due + batch / RATE, time.monotonic() - 1.0)  # what is late by more is not caught up
+            time.sleep(max(0.0, due - time.monotonic()))
+            try:
+                while connection.poll():
+                    told = connection.recv()
+                    if told == "begin":
+                        began, done = time.monotonic(), 0
+                    else:
+                        connection.send(done / (time.monotonic() - began))
+            except (EOFError, OSError):
+                return

@@ -1,0 +1,109 @@
+"""A worker process: customers and market that do their items on one store, on command.
+
+Its input is a line of JSON each: first a `Task`, then any number of times a `Share` of a stream of items,
+which it makes ("ready") and does when one more line comes. It answers each line with one.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Any
+
+from percolator_bench.peers import postgres
+from percolator_bench.servers import NAMESPACE
+from percolator_bench.tpce.orders import Done, Share, Task
+from percolator_bench.tpce.percolator import PercolatorClient
+from percolator_bench.tpce.postgres import PostgresClient
+from percolator_bench.tpce.workload import Brokerage, Item, transactions_of
+from percolator_core.database import connect
+
+Runner = Callable[[Sequence[Item]], int]
+"""Does items, and returns how many transactions it began."""
+
+
+def percolator_runner(stack: ExitStack, task: Task) -> Runner:
+    """All items as tasks of this thread."""
+    db = stack.enter_context(connect(task.address, namespace=NAMESPACE))
+
+    def run(items: Sequence[Item]) -> int:
+        client = PercolatorClient(db)
+        with db.concurrency(task.width) as executor:
+            for _ in executor.map(client.do, items):
+                pass
+        return client.attempts
+
+    return run
+
+
+def postgres_runner(stack: ExitStack, task: Task) -> Runner:
+    """As many threads as items at a time, each with a connection."""
+    clients = [
+        PostgresClient(
+            stack.enter_context(
+                postgres.connect(task.address, synchronous_commit=task.synchronous_commit, autocommit=True)
+            )
+        )
+        for _ in range(task.width)
+    ]
+
+    def run(items: Sequence[Item]) -> int:
+        before = sum(client.attempts for client in clients)
+        left = deque(items)
+        failures: list[BaseException] = []
+        threads = [threading.Thread(target=_work, args=(client, left, failures)) for client in clients]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for failure in failures:
+            raise failure
+        return sum(client.attempts for client in clients) - before
+
+    return run
+
+
+def _work(client: PostgresClient, left: deque[Item], failures: list[BaseException]) -> None:
+    try:
+        while True:
+            try:
+                item = left.popleft()
+            except IndexError:
+                return
+            client.do(item)
+    except BaseException as failure:  # noqa: BLE001 - raised again by the thread that waits for this one
+        failures.append(failure)
+        left.clear()
+
+
+def main() -> None:
+    """Follow the commands of the input until it ends."""
+    task = Task(**json.loads(sys.stdin.readline()))
+    brokerage = Brokerage(task.customers)
+    with ExitStack() as stack:
+        run = (percolator_runner if task.store == "percolator" else postgres_runner)(stack, task)
+        _say("connected")
+        while line := sys.stdin.readline():
+            items = Share(**json.loads(line)).items(brokerage)
+            gc.collect()
+            _say("ready")
+            sys.stdin.readline()
+            started = time.process_time()
+            attempts = run(items)
+            cpu = time.process_time() - started
+            _say(asdict(Done(sum(map(transactions_of, items)), attempts, cpu)))
+
+
+def _say(answer: Any) -> None:
+    print(json.dumps(answer), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""A bitwise trie that counts unique integers: the chain of `percolator_bench.stress`.
+
+A number of 64 bits is a leaf. The node above it stands for the number without its last bits, and so on up to
+the level where the trie stops. Each node has a row: ``wait`` (leaves only) is what has arrived, ``seen`` the
+count that was passed on to the parent, and of an inner node one more cell for each child, the child's count.
+
+A child writes its count, not the change of it, into a cell of its own: siblings never conflict, and whatever
+order they come in, the last run of the parent sees all of them. It wakes the parent by a weak notification,
+of which any number becomes one run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from percolator_core.layout.records import Cell
+from percolator_core.observers import ObserverTransaction
+
+TABLE: Final = "nodes"
+WAIT: Final = "wait"
+SEEN: Final = "seen"
+CHANGED: Final = "changed"
+
+WIDTHS: Final = (1, 2, 4, 8)
+"""Bits that a node may add to its parent's: a parent has up to 256 cells for its children."""
+
+_BITS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A trie: its name, how many bits each level adds, and the level of its roots.
+
+    ``stop`` is 0 for a single root, up to the number of levels. A level that stops further down has more
+    roots, and fewer children write to each.
+    """
+
+    name: str
+    bits: int = 8
+    stop: int = 0
+
+    def __post_init__(self) -> None:
+        if self.bits not in WIDTHS or not 0 <= self.stop < self.levels:
+            raise ValueError(
+                f"bits is one of {WIDTHS} and stop 0 or more and above the leaves, not {self.bits} "
+                f"and {self.stop}"
+            )
+
+    @property
+    def levels(self) -> int:
+        """The level of the leaves."""
+        return _BITS // self.bits
+
+    def leaf(self, number: int) -> Node:
+        """The leaf of a number of 0 to 2**64 - 1."""
+        return Node(self, self.levels, number)
+
+    def prefix(self, level: int) -> bytes:
+        """What the rows of a level begin with."""
+        return f"{self.name}/{self.bits}/{self.stop}/{level:02}/".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of a trie; ``number`` holds the bits down to its level."""
+
+    shape: Shape
+    level: int
+    number: int
+
+    @classmethod
+    def of_row(cls, row: bytes) -> Node:
+        """The inverse of `row`."""
+        name, bits, stop, level, number = row.decode().split("/")
+        return cls(Shape(name, int(bits), int(stop)), int(level), int(number, 16))
+
+    @property
+    def row(self) -> bytes:
+        """The row's key, which tells the whole node."""
+        return self.shape.prefix(self.level) + b"%x" % self.number
+
+    @property
+    def parent(self) -> Node | None:
+        """The node above; None of a root."""
+        if self.level == self.shape.stop:
+            return None
+        return Node(self.shape, self.level - 1, self.number >> self.shape.bits)
+
+    @property
+    def column(self) -> str:
+        """The cell in the parent's row where this node's count stands."""
+        return f"{self.number & ((1 << self.shape.bits) - 1):02x}"
+
+
+def insert(t: ObserverTransaction, cell: Cell) -> None:
+    """Strong, of a leaf: the number that has arrived counts 1."""
+    if t.get(TABLE, cell.row, SEEN) is None:
+        _pass_on(t, Node.of_row(cell.row), 1)
+
+
+def add_up(t: ObserverTransaction, cell: Cell) -> None:
+    """Weak, of an inner node: the sum of the children's counts."""
+    counts = t.get_row(TABLE, cell.row)
+    seen = counts.pop(SEEN, None)
+    count = sum(map(int, counts.values()))
+    if seen is None or int(seen) != count:
+        _pass_on(t, Node.of_row(cell.row), count)
+
+
+def _pass_on(t: ObserverTransaction, node: Node, count: int) -> None:
+    value = b"%d" % count
+    t.set(TABLE, node.row, SEEN, value)
+    parent = node.parent
+    if parent is not None:
+        t.set(TABLE, parent.row, node.column, value)
+        t.notify(TABLE, parent.row, CHANGED)

@@ -1,0 +1,307 @@
+"""What prefetch saves on the shipped web index: cells asked for, over requests and over commands.
+
+One worker builds the index of a corpus from nothing, in a store of its own, with prefetch and without it in
+alternating order. Then a fifth of the documents changes, and the same worker, which knows by now how its
+observers read, brings the index up to date. An *operation* is a cell asked for by its name, a command brings
+cells of one row, a request is a round trip with any number of commands (`percolator_core.transaction`).
+How often an observer runs depends on which runs meet, so the counts of two builds differ by some percent.
+
+The corpus is the demo's: the documents of the installed Python distributions. Made pages beside it show what
+the number of links does, for most operations ask one cell of each page that a link leads to or comes from.
+
+What the whole chain does a second is in `throughput`, which ends this suite.
+
+The library never imports an application: the web index is imported by its name when it is measured, and where
+it is missing a note says so.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import random
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Final, NamedTuple, TypeAlias
+
+from percolator_bench import progress, throughput
+from percolator_bench.figure import Figure, Target, median_figure
+from percolator_bench.report import Note
+from percolator_bench.scale import Scale
+from percolator_bench.servers import Place, place
+from percolator_core.errors import ConfigurationError
+from percolator_core.observers import Chain
+from percolator_core.worker import ObserverCounts, Worker
+
+SAVED: Final = Target("at least", 5.0)
+"""Half of what the paper's prefetch saved (section 2.5)."""
+
+LINKS: Final = (10, 40, 170)
+"""On each of the made pages."""
+
+WITH: Final = "prefetch"
+WITHOUT: Final = "no prefetch"
+"""The two contestants."""
+
+ALL: Final = "all observers"
+
+_SUITE: Final = "webindex"
+_INSTALLED: Final = "installed distributions"
+_ROUND: Final = 3
+"""Rounds of the other suites that one here stands for: it builds an index twice, which takes seconds."""
+
+_CHANGED: Final = 5
+"""One document in so many changes once the index is built."""
+
+_PAGES: Final = 50
+_LINKED: Final = 4
+"""Pages that are linked to, for each that is there: most links of a crawl lead to what was never loaded."""
+
+_SEED: Final = 10
+_RATIOS: Final = {"operations ÷ requests": "requests", "operations ÷ commands": "sent"}
+"""Each ratio, and the count that it is taken over."""
+
+Documents: TypeAlias = Mapping[bytes, bytes]
+"""The contents of documents by their URLs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Corpus:
+    """What is loaded, stage by stage, by the names of the stages; of made pages the ``links`` on each."""
+
+    stages: Mapping[str, Documents]
+    links: int | None = None
+
+    def __str__(self) -> str:
+        return _INSTALLED if self.links is None else f"{self.links} links a page"
+
+
+class _Work(NamedTuple):
+    """What a worker did until it was idle: the counts by observer, and the seconds of CPU that it took."""
+
+    counts: Mapping[str, ObserverCounts]
+    worker: float
+    server: float
+
+    @property
+    def total(self) -> ObserverCounts:
+        """The counts of all observers."""
+        return self.counts[ALL]
+
+    @property
+    def cost(self) -> float:
+        """Seconds of CPU a run, of worker and server together."""
+        return (self.worker + self.server) / self.total.ran
+
+
+_Pair: TypeAlias = dict[str, _Work]
+"""The same work of one round, `WITH` and `WITHOUT`."""
+
+
+def measure(scale: Scale) -> Iterator[Figure | Note]:
+    """The ratios of every observer and of all, CPU, and the curve over the links a page."""
+    try:
+        application = _Application()
+    except ConfigurationError as missing:
+        yield Note(_SUITE, f"nothing was measured: {missing}")
+        return
+    progress.tell("collecting documents")
+    installed = application.documents(scale.documents)
+    made = [_Corpus({"made pages": _pages(links)}, links) for links in LINKS]
+    progress.tell("warming up")
+    application.build(made[0], WITH)
+    yield Note(_SUITE, f"{_INSTALLED}: {len(installed):,} documents, {_megabytes(installed):.1f} MB")
+    for corpus in (_Corpus(_built_and_changed(installed)), *made):
+        yield from _measured(application, corpus, max(1, scale.rounds // _ROUND))
+    yield from throughput.measured(application.chain, application.serving, scale.pages)
+
+
+def _measured(application: _Application, corpus: _Corpus, rounds: int) -> Iterator[Figure | Note]:
+    """The figures of one corpus, stage by stage."""
+    pairs: dict[str, list[_Pair]] = {stage: [] for stage in corpus.stages}
+    for number in range(rounds):
+        found: dict[str, list[_Work]] = {}
+        for way in (WITH, WITHOUT) if number % 2 else (WITHOUT, WITH):
+            progress.tell(str(corpus), f"round {number + 1} of {rounds}", way)
+            found[way] = application.build(corpus, way)
+        for position, stage in enumerate(corpus.stages):
+            pairs[stage].append({way: works[position] for way, works in found.items()})
+    for stage, of_stage in pairs.items():
+        yield from _saved(stage, of_stage, corpus.links)
+        if corpus.links is None:
+            yield from _costs(stage, of_stage)
+        yield from _failures(stage, of_stage)
+
+
+# The application.
+
+
+class _Application:
+    """The web index, as far as it is used here.
+
+    Raises:
+        ConfigurationError: it is not there, or lacks a package; the message says what to do.
+    """
+
+    def __init__(self) -> None:
+        self._crawl = _module_of_the_application("observers.webindex.demo.crawl")
+        self._index = _module_of_the_application("observers.webindex.index")
+        self.chain = Chain.load(Path(str(self._index.__file__)).parent)
+
+    def documents(self, limit: int) -> Documents:
+        """What the demo loads, and no more than so many of it."""
+        with TemporaryDirectory(prefix="percolator-bench-") as folder:
+            crawl = self._crawl.Crawl(Path(folder), None)
+            crawl.renew(limit)
+            records = [crawl.record(name) for _, name in crawl.source().files]
+            return {record.key: record.cells["contents"] for record in records}
+
+    def build(self, corpus: _Corpus, way: str) -> list[_Work]:
+        """Build the index in a new store; one worker does all stages."""
+        with self.serving(), place("unix") as here:
+            self.chain.create_tables(here.db)
+            worker = Worker(here.db, self.chain, prefetch=way == WITH)
+            return [_work(here, worker, documents) for documents in corpus.stages.values()]
+
+    @contextmanager
+    def serving(self) -> Iterator[Path]:
+        """Have the observers fill a full-text index that is removed afterwards, and not the user's."""
+        name = self._index.ENVIRONMENT
+        before = os.environ.get(name)
+        with TemporaryDirectory(prefix="percolator-bench-") as folder:
+            path = Path(folder) / "serving.db"
+            os.environ[name] = str(path)
+            try:
+                yield path
+            finally:
+                self._index.close_indexes()
+                del os.environ[name]
+                if before is not None:
+                    os.environ[name] = before
+
+
+def _work(here: Place, worker: Worker, documents: Documents) -> _Work:
+    """Load the documents, and have the worker do what follows from them; the load does not count."""
+
+    def load(document: tuple[bytes, bytes]) -> None:
+        with here.db.transaction() as t:
+            t.set("documents", document[0], "contents", document[1])
+
+    with here.db.concurrency(8) as executor:
+        for _ in executor.map(load, documents.items()):
+            pass
+    gc.collect()
+    server, client = here.server_cpu(), time.process_time()
+    counts = worker.run_until_idle()
+    client = time.process_time() - client
+    return _Work({ALL: counts.total()} | counts.observers, client, here.server_cpu() - server)
+
+
+# The corpora.
+
+
+def _built_and_changed(documents: Documents) -> dict[str, Documents]:
+    """The documents, and then those that change."""
+    changed = {url: documents[url] + b"<p>Changed.</p>" for url in sorted(documents)[::_CHANGED]}
+    return {_INSTALLED: documents, f"{_INSTALLED}, a fifth changed": changed}
+
+
+def _megabytes(documents: Documents) -> float:
+    return sum(map(len, documents.values())) / 1e6
+
+
+def _pages(links: int) -> Documents:
+    """Pages with so many links each; the same ones every time."""
+    chance = random.Random(_SEED)
+    targets = range(max(_PAGES * _LINKED, links))
+    return {_url(page): _page(page, chance.sample(targets, links)) for page in range(_PAGES)}
+
+
+def _page(number: int, targets: Iterable[int]) -> bytes:
+    anchors = b" ".join(b'<a href="%b">to %d</a>' % (_url(target), target) for target in targets)
+    return b"<html><title>Page %d</title><p>Page %d is about itself.</p>%b</html>" % (number, number, anchors)
+
+
+def _url(number: int) -> bytes:
+    return b"https://example.com/%d.html" % number
+
+
+# The figures.
+
+
+def _saved(stage: str, pairs: Sequence[_Pair], links: int | None) -> Iterator[Figure]:
+    """Operations over requests and over commands; of made pages for all observers only."""
+    figure = partial(median_figure, _SUITE, stage, axis="" if links is None else "links a page", at=links)
+    for what, count in _RATIOS.items():
+        for observer in _readers(pairs) if links is None else [ALL]:
+            for way in (WITH, WITHOUT):
+                counts = [pair[way].counts[observer] for pair in pairs]
+                yield figure(
+                    f"{what}, {observer}: {way}",
+                    "ratio",
+                    samples=[one.operations / getattr(one, count) for one in counts],
+                    target=SAVED if (count, observer, way) == ("requests", ALL, WITH) else None,
+                )
+
+
+def _readers(pairs: Sequence[_Pair]) -> list[str]:
+    """All observers together, and each that had to ask the store in every one of the builds."""
+    works = [work for pair in pairs for work in pair.values()]
+    return [name for name in works[0].counts if all(work.counts[name].requests for work in works)]
+
+
+def _costs(stage: str, pairs: Sequence[_Pair]) -> Iterator[Figure]:
+    """What a run costs, and whether what was brought along was asked for."""
+    figure = partial(median_figure, _SUITE, stage)
+    for whose in ("worker", "server"):
+        for way in (WITH, WITHOUT):
+            micros = [getattr(pair[way], whose) / pair[way].total.ran * 1e6 for pair in pairs]
+            yield figure(f"{whose}'s CPU a run: {way}", "µs", samples=micros)
+    ratios = [pair[WITH].cost / pair[WITHOUT].cost for pair in pairs]
+    yield figure(f"CPU a run of both, {WITH} ÷ {WITHOUT}", "ratio", samples=ratios)
+    for way in (WITH, WITHOUT):
+        trips = [pair[way].total.round_trips / pair[way].total.ran for pair in pairs]
+        yield figure(f"round trips a run: {way}", "ratio", samples=trips)
+    brought = [pair[WITH].total for pair in pairs]
+    asked = [total.served / total.prefetched for total in brought if total.prefetched]
+    if asked:
+        yield figure("prefetched cells that were asked for", "share", samples=asked)
+
+
+def _failures(stage: str, pairs: Sequence[_Pair]) -> Iterator[Note]:
+    """Say so where not all could be indexed: the builds may then not have done the same."""
+    failed = sum(work.total.quarantined for pair in pairs for work in pair.values())
+    if failed:
+        yield Note(_SUITE, f"{stage}: {failed:,} cells were put aside, `make demo` shows why")
+
+
+def _module_of_the_application(name: str) -> ModuleType:
+    """A module of the web index, from the current directory.
+
+    Raises:
+        ConfigurationError: it is not there, or it lacks a package.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if name == missing or name.startswith(f"{missing}."):
+            raise ConfigurationError(
+                f"`percolator bench {_SUITE}` measures the web index: run it in a checkout of the percolator "
+                f"repository ({here} has no {name.replace('.', '/')})."
+            ) from None
+        raise ConfigurationError(
+            f"`percolator bench {_SUITE}` needs {missing}: pip install 'percolator-core[spark,webindex]'."
+        ) from None

@@ -1,0 +1,268 @@
+"""A page of a table's rows, and where to go on: for somebody who looks through a table.
+
+A page takes what its rows take. With a filter that few rows meet it ends in time all the same: it tells how
+far it has looked, and the next page goes on there.
+
+>>> from percolator_core.admin.browse import browse
+>>> page = browse(db, db.snapshot(), "documents", limit=50)
+>>> page.rows[0], page.following
+((b'http://a/', {'contents': b'...'}), b'http://x/')
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Final, Protocol, TypeAlias
+
+from percolator_core.admin.condition import ROW, Condition
+from percolator_core.catalog.catalog import TableHandle
+from percolator_core.database import Database
+from percolator_core.layout.key_ranges import scan_bounds
+from percolator_core.schema.plan import pieces
+from percolator_core.schema.predicate import Bound, Predicate, bind
+from percolator_core.tables.lookup import ByIndex, by_index, choose
+from percolator_core.tables.query import Query, settled
+from percolator_core.tables.select import TabletSelect
+from percolator_core.transaction.scan import TabletScan, first_page
+from percolator_core.transaction.snapshot import Snapshot
+
+Cells: TypeAlias = Mapping[str, bytes | None]
+"""The values of a row by column, those of a typed row encoded; None is a null of a typed row."""
+
+SECONDS: Final = 1.0
+"""For which rows are looked at before a page ends that is not full."""
+
+_AT_ONCE: Final = 8
+"""Tablets that are asked together: those that have come least far."""
+
+_LOOKED_AT: Final = 512
+"""Rows that a step of a raw table's tablet looks at, when they have to meet conditions."""
+
+_LOOKED_AT_TOGETHER: Final = 4_096
+"""Rows that the first step looks at, which is one of all tablets."""
+
+_FEW_ENTRIES: Final = 5_000
+"""Entries of an index that are sorted and looked through for every page."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPage:
+    """Rows in the order of their keys, and their cells.
+
+    ``following`` is the key from which on there may be more, None at the end of the table. ``in_time`` is
+    False where the page ended before it was full, because no time was left.
+    """
+
+    rows: tuple[tuple[bytes, Cells], ...]
+    following: bytes | None = None
+    in_time: bool = True
+
+
+def browse(
+    db: Database,
+    snapshot: Snapshot,
+    table: str,
+    *,
+    start: bytes | None = None,
+    prefix: bytes | None = None,
+    conditions: Sequence[Condition] = (),
+    where: Predicate | None = None,
+    limit: int = 50,
+    seconds: float = SECONDS,
+    cut: int | None = None,
+) -> RowsPage:
+    """The first ``limit`` rows from ``start`` on, of those that begin with ``prefix``.
+
+    Rows of a raw table meet all ``conditions``, with values of bytes; of a typed one ``where`` is true. Of a
+    raw table's values that are longer than ``cut`` bytes some may end there.
+
+    Raises:
+        UnknownTable, UnknownColumn: no such table or column.
+        LockTimeout, SnapshotTooOld, StoreUnavailable: as `Snapshot.get`.
+        TypeError, ValueError: ``where`` compares with a value that cannot be.
+    """
+    handle = snapshot.handle_of(table)
+    low, high = scan_bounds(start, None, prefix)
+    if handle.is_typed:
+        return _typed(db, snapshot, handle, (low, high), where, limit, seconds)
+    return _raw(snapshot, handle, (low, high), conditions, limit, seconds, cut)
+
+
+def page_before(
+    db: Database, table: str, end: bytes, *, prefix: bytes | None = None, limit: int = 50
+) -> bytes:
+    """The key at which the page begins that ends in front of ``end``.
+
+    The first page's is the prefix, or empty. Only keys are read, those of rows that are not there any more,
+    or not yet, included: so the page may have fewer rows than ``limit`` in front of ``end``, or none. Whoever
+    goes on backwards goes on from its beginning.
+
+    Raises UnknownTable, StoreUnavailable.
+    """
+    low, _ = scan_bounds(None, None, prefix)
+    asked = [
+        (b"ZREVRANGEBYLEX", tag + b"rows", b"(" + end, b"[" + low, b"LIMIT", 0, limit)
+        for tag in db.catalog.table(table).tags
+    ]
+    keys = sorted((key for keys in db.store.call_many(asked, 1000) for key in keys), reverse=True)
+    return keys[limit - 1] if len(keys) >= limit else low
+
+
+class _Steps(Protocol):
+    """What is known of one tablet's rows, a step at a time."""
+
+    @property
+    def more(self) -> bool:
+        """Whether another step may bring more rows."""
+
+    @property
+    def reached(self) -> bytes:
+        """All rows below this key have been looked at."""
+
+
+@dataclass(slots=True)
+class _Search:
+    """Looks at tablets side by side, so that at any time all is known of the rows below some key."""
+
+    steps: Sequence[_Steps]
+    take: Callable[[Sequence[_Steps]], list[tuple[bytes, Cells]]]
+    limit: int
+    until: float
+    found: list[tuple[bytes, Cells]] = field(default_factory=list)
+
+    def page(self) -> RowsPage:
+        """The page, as far as there is time; a first step of each tablet is taken in any case."""
+        began = time.monotonic()
+        if self.steps:
+            self.found += self.take(self.steps)
+        while True:
+            open_ones = sorted((one for one in self.steps if one.more), key=lambda one: one.reached)
+            frontier = open_ones[0].reached if open_ones else None
+            ready = [one for one in self.found if frontier is None or one[0] < frontier]
+            # The next step may take as long as the last one did.
+            now = time.monotonic()
+            is_late = now + (now - began) > self.until
+            if not open_ones or len(ready) > self.limit or is_late:
+                break
+            began = now
+            self.found += self.take(open_ones[:_AT_ONCE])
+        ready.sort(key=itemgetter(0))
+        if len(ready) > self.limit:
+            return RowsPage(tuple(ready[: self.limit]), ready[self.limit][0])
+        return RowsPage(tuple(ready), frontier, in_time=frontier is None)
+
+
+def _raw(  # noqa: PLR0917
+    snapshot: Snapshot,
+    handle: TableHandle,
+    bounds: tuple[bytes, bytes | None],
+    conditions: Sequence[Condition],
+    limit: int,
+    seconds: float,
+    cut: int | None,
+) -> RowsPage:
+    tests = [one for one in conditions if one.name != ROW]
+    low, high = bounds
+    for one in conditions:
+        if one.name == ROW:
+            low, high = _narrowed(low, high, one)
+    if high is not None and low >= high:
+        return RowsPage(())
+    # Other columns than those that are asked for are read only of the rows that are shown.
+    looked_at = max(1, min(_LOOKED_AT, _LOOKED_AT_TOGETHER // len(handle.tags)))
+    size = looked_at if tests else first_page(limit + 1, len(handle.tags))
+    steps = snapshot.tablet_scans(handle, low, high, dict.fromkeys(one.name for one in tests), size, cut)
+
+    def take(some: Sequence[_Steps]) -> list[tuple[bytes, Cells]]:
+        scans = [one for one in some if isinstance(one, TabletScan)]
+        snapshot.take_scans(scans)
+        return [found for scan in scans for found in scan.rows if _met(conditions, *found)]
+
+    page = _Search(steps, take, limit, time.monotonic() + seconds).page()
+    if not tests or not page.rows:
+        return page
+    scans = [
+        scan for row, _ in page.rows for scan in snapshot.tablet_scans(handle, row, row + b"\0", (), 1, cut)
+    ]
+    snapshot.take_scans(scans)
+    return RowsPage(tuple(found for one in scans for found in one.rows), page.following, page.in_time)
+
+
+def _typed(  # noqa: PLR0917
+    db: Database,
+    snapshot: Snapshot,
+    handle: TableHandle,
+    bounds: tuple[bytes, bytes | None],
+    where: Predicate | None,
+    limit: int,
+    seconds: float,
+) -> RowsPage:
+    definition, (low, high) = handle.definition, bounds
+    bound: Bound | None = None if where is None else bind(where, definition)
+    columns = definition.value_columns
+    query = Query(handle, columns, bound)
+    plan = choose(snapshot, query, limit) if bound is not None else None
+    names = [column.name for column in columns]
+    if isinstance(plan, ByIndex) and (plan.entries or 0) <= _FEW_ENTRIES:
+        batches = by_index(snapshot, db.store.script, plan)
+        every = [
+            (row, dict(zip(names, values, strict=True)))
+            for batch in batches
+            for row, values in batch
+            if low <= row and (high is None or row < high)
+        ]
+        rest = every[limit][0] if len(every) > limit else None
+        return RowsPage(tuple(every[:limit]), rest)
+    steps = [
+        TabletSelect(
+            db.store.script,
+            handle,
+            handle.tags[one.tablet],
+            max(low, one.low),
+            end,
+            columns,
+            bound,
+            limit=limit + 1,
+        )
+        for one in pieces(definition, bound)
+        for end in [_least(high, one.high)]
+        if end is None or max(low, one.low) < end
+    ]
+
+    def take(some: Sequence[_Steps]) -> list[tuple[bytes, Cells]]:
+        batches = snapshot.take_batches([one for one in some if isinstance(one, TabletSelect)])
+        return [
+            (row, dict(zip(names, values, strict=True)))
+            for batch in batches
+            for row, values in settled(snapshot, query, batch)
+        ]
+
+    return _Search(steps, take, limit, time.monotonic() + seconds).page()
+
+
+def _narrowed(low: bytes, high: bytes | None, one: Condition) -> tuple[bytes, bytes | None]:
+    """The bounds of keys within which a condition on the row key can be met."""
+    value = one.value
+    assert isinstance(value, bytes), "only of revisions it is a number"
+    if one.op == "^=":
+        first, last = scan_bounds(None, None, value)
+    elif one.op == "=":
+        first, last = value, value + b"\0"
+    elif one.op in {">=", ">"}:
+        first, last = value, None
+    elif one.op in {"<=", "<"}:
+        first, last = b"", value + b"\0"
+    else:
+        first, last = b"", None
+    return max(low, first), _least(high, last)
+
+
+def _least(one: bytes | None, other: bytes | None) -> bytes | None:
+    return other if one is None else one if other is None else min(one, other)
+
+
+def _met(conditions: Sequence[Condition], row: bytes, cells: Mapping[str, bytes]) -> bool:
+    return all(one.holds(row if one.name == ROW else cells.get(one.name)) for one in conditions)

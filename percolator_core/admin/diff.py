@@ -1,0 +1,261 @@
+"""What changed in a table between two moments: two snapshots, read side by side in the order of the keys.
+
+Both are pinned meanwhile. Memory is bounded: of each snapshot the client holds a step of a scan, and a few
+hundred rows that differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+from percolator_core.catalog.catalog import TableHandle
+from percolator_core.database import Database
+from percolator_core.schema.plan import pieces
+from percolator_core.schema.predicate import Predicate, bind, columns_of
+from percolator_core.tables import rows
+from percolator_core.tables.binding import binding_of, model_of, table_name
+from percolator_core.tables.model import Table
+from percolator_core.tables.query import Query, in_order
+from percolator_core.transaction.snapshot import BYTES_AT_ONCE, Snapshot
+
+_AT_ONCE: Final = 256
+"""Rows of which is read at once what one of the moments lacks; fewer if they are large."""
+
+Kind: TypeAlias = Literal["added", "removed", "changed"]
+RawFilter: TypeAlias = Callable[[bytes, Mapping[str, bytes]], bool]
+"""Whether a row of a raw table is wanted, by its key and all its cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """A row that is not as it was.
+
+    ``row`` is its key in the store. ``old`` and ``new`` are what it had and has, by column: of a raw table
+    bytes, and a cell that is not there is missing; of a typed one Python values, or instances of the model by
+    which the table was given. None where there was no row, or is none.
+    """
+
+    row: bytes
+    old: Any
+    new: Any
+    names: tuple[str, ...]
+    """The columns in which the two differ."""
+
+    @property
+    def kind(self) -> Kind:
+        """What became of the row."""
+        if self.old is None:
+            return "added"
+        return "removed" if self.new is None else "changed"
+
+    @property
+    def columns(self) -> dict[str, tuple[Any, Any]]:
+        """What each of the columns that differ had, and what it has; None for nothing."""
+        return {name: (_value(self.old, name), _value(self.new, name)) for name in self.names}
+
+
+def changes(
+    db: Database,
+    table: type[Table] | str,
+    begin: int | datetime,
+    end: int | datetime | None = None,
+    *,
+    where: Predicate | RawFilter | None = None,
+    columns: Sequence[str] | None = None,
+) -> Iterator[RowChange]:
+    """The rows of a table that differ between two moments, in the order of their keys.
+
+    Args:
+        db: the database.
+        table: a model or a table's name.
+        begin: the earlier moment: a timestamp in microseconds or an aware datetime.
+        end: the later one, now if it is None.
+        where: which rows: those for which it is true at one of the moments at least. Of a typed table a
+            predicate, of a raw one a function.
+        columns: compare and bring only these. A row of a raw table is there if it has one of them.
+
+    Raises:
+        UnknownTable, UnknownColumn: no such table or column.
+        ConfigurationError: a model that does not agree with the table.
+        TypeError, ValueError: ``where`` is nothing of its kind; a moment has no time zone, has not come yet,
+            or ``end`` is before ``begin``.
+        SnapshotTooOld: garbage collection has passed ``begin``; while it is consumed, as the others below.
+        LockTimeout, StoreUnavailable: as `Snapshot.get`.
+    """
+    earlier, later = db.snapshot(begin), db.snapshot(end)
+    if later.start_timestamp < earlier.start_timestamp:
+        raise ValueError(f"{end} is before {begin}: give the earlier moment first")
+    handle = db.catalog.table(table_name(table))
+    source = _source(db, handle, table, where, columns)
+    return _differing(earlier, later, source)
+
+
+Cells: TypeAlias = Mapping[str, Any]
+_Rows: TypeAlias = Generator[tuple[bytes, Cells], None, None]
+_Pair: TypeAlias = tuple[bytes, Cells | None, Cells | None]
+"""A row at both moments; None for what was not read of it."""
+
+
+class _Source(Protocol):
+    """A table as it is to be compared."""
+
+    def read(self, snapshot: Snapshot) -> _Rows:
+        """The rows that are wanted in this snapshot, perhaps, in the order of their keys."""
+
+    def completed(self, snapshot: Snapshot, some: Sequence[bytes]) -> Iterable[Cells | None]:
+        """Rows that the snapshot's ``read`` did not have."""
+
+    def change(self, row: bytes, old: Cells | None, new: Cells | None) -> RowChange | None:
+        """The change, if it is one that is wanted."""
+
+
+def _differing(earlier: Snapshot, later: Snapshot, source: _Source) -> Iterator[RowChange]:
+    with earlier, later, closing(source.read(earlier)) as left, closing(source.read(later)) as right:
+        for some in _batches(_side_by_side(left, right)):
+            old = iter(source.completed(earlier, [row for row, cells, _ in some if cells is None]))
+            new = iter(source.completed(later, [row for row, _, cells in some if cells is None]))
+            for row, before, after in some:
+                change = source.change(
+                    row, next(old) if before is None else before, next(new) if after is None else after
+                )
+                if change is not None:
+                    yield change
+
+
+def _batches(every: Iterator[_Pair]) -> Iterator[list[_Pair]]:
+    """Rows that are not as they were, some at a time: what one moment lacks of them is read at once."""
+    some: list[_Pair] = []
+    size = 0
+    for row, old, new in every:
+        if old == new:
+            continue
+        some.append((row, old, new))
+        size += sum([len(cell) for cells in (old, new) if cells for cell in cells.values() if cell])
+        if len(some) == _AT_ONCE or size > BYTES_AT_ONCE:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def _side_by_side(
+    left: Iterator[tuple[bytes, Cells]], right: Iterator[tuple[bytes, Cells]]
+) -> Iterator[_Pair]:
+    """The rows of both in order; None for what one of them lacks."""
+    old, new = next(left, None), next(right, None)
+    while old is not None or new is not None:
+        if new is None or (old is not None and old[0] < new[0]):
+            assert old is not None
+            yield *old, None
+            old = next(left, None)
+        elif old is None or new[0] < old[0]:
+            yield new[0], None, new[1]
+            new = next(right, None)
+        else:
+            yield *old, new[1]
+            old, new = next(left, None), next(right, None)
+
+
+def _source(
+    db: Database,
+    handle: TableHandle,
+    table: type[Table] | str,
+    where: Predicate | RawFilter | None,
+    columns: Sequence[str] | None,
+) -> _Source:
+    if handle.is_typed or not isinstance(table, str):
+        return _Typed(db, handle, table, where, columns)
+    if where is not None and (isinstance(where, Predicate) or not callable(where)):
+        raise TypeError(f"{handle.name} is a raw table: where is a function of row key and cells")
+    wanted = None if columns is None else [handle.columns[name].name for name in columns]
+    return _Raw(handle.name, where, wanted)
+
+
+class _Raw:
+    def __init__(self, table: str, where: RawFilter | None, columns: Sequence[str] | None) -> None:
+        self._table = table
+        self._where = where
+        self._columns = columns
+
+    def read(self, snapshot: Snapshot) -> _Rows:
+        # A filter may ask for any column.
+        yield from snapshot.scan(self._table, columns=self._columns if self._where is None else None)
+
+    def completed(self, snapshot: Snapshot, some: Sequence[bytes]) -> Iterable[Cells | None]:  # noqa: ARG002
+        return [None] * len(some)
+
+    def change(self, row: bytes, old: Cells | None, new: Cells | None) -> RowChange | None:
+        if self._where is not None:
+            if not any(cells is not None and self._where(row, cells) for cells in (old, new)):
+                return None
+            old, new = self._narrowed(old), self._narrowed(new)
+        names = tuple(sorted({*(old or ()), *(new or ())}))
+        return _change(row, old, new, names)
+
+    def _narrowed(self, cells: Cells | None) -> Cells | None:
+        if cells is None or self._columns is None:
+            return cells
+        return {name: cells[name] for name in self._columns if name in cells} or None
+
+
+class _Typed:
+    """Compares encoded values: equal values have equal bytes, and nothing is decoded that is as it was."""
+
+    def __init__(
+        self,
+        db: Database,
+        handle: TableHandle,
+        table: type[Table] | str,
+        where: Any,
+        columns: Sequence[str] | None,
+    ) -> None:
+        self._binding = binding_of(handle, model_of(table))
+        self._script = db.store.script
+        definition = handle.definition
+        chosen = self._binding.chosen(columns)
+        self._columns = tuple(dict.fromkeys([*definition.key, *chosen]))
+        self._names = tuple(self._binding.value_columns(chosen))
+        self._bound = None if where is None else bind(where, definition)
+        fields = tuple(definition.by_name[name] for name in self._names)
+        self._query = Query(handle, fields, self._bound)
+        asked = () if self._bound is None else columns_of(self._bound)
+        self._may_differ = not set(asked) <= set(definition.key)
+        """Whether the filter may be true of a row at one of the moments and not at the other."""
+
+    def read(self, snapshot: Snapshot) -> _Rows:
+        chosen = pieces(self._query.handle.definition, self._bound)
+        found = in_order(snapshot, self._script, self._query, chosen, limit=None, reverse=False)
+        for row, values in found:
+            yield row, dict(zip(self._names, values, strict=True))
+
+    def completed(self, snapshot: Snapshot, some: Sequence[bytes]) -> Iterable[Cells | None]:
+        if not self._may_differ:
+            return [None] * len(some)
+        return rows.read_many(snapshot, self._query.handle, some, self._names)
+
+    def change(self, row: bytes, old: Cells | None, new: Cells | None) -> RowChange | None:
+        found = _change(row, old, new, self._names)
+        if found is None:
+            return None
+        return RowChange(row, self._decoded(row, old), self._decoded(row, new), found.names)
+
+    def _decoded(self, row: bytes, cells: Cells | None) -> Any:
+        return None if cells is None else self._binding.decode(row, cells, self._columns)
+
+
+def _change(row: bytes, old: Cells | None, new: Cells | None, names: Iterable[str]) -> RowChange | None:
+    if old is None and new is None:
+        return None
+    differ = tuple(name for name in names if _value(old, name) != _value(new, name))
+    # A row of nothing but nulls may come or go.
+    return RowChange(row, old, new, differ) if differ or old is None or new is None else None
+
+
+def _value(cells: Any, name: str) -> Any:
+    if cells is None or (isinstance(cells, Mapping) and name not in cells):
+        return None
+    return cells[name]

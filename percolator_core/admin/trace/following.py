@@ -1,0 +1,389 @@
+"""From a change to the runs that dealt with it, to what those wrote, and on.
+
+A run's acknowledgements are versions of one cell, which no two runs commit to at a time: the first one that
+began behind a change is that of the run that dealt with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
+
+from percolator_core.admin.trace.found import COLLAPSED, Change, Kind, Outcome, Run, Trace, WrittenCell
+from percolator_core.database import Database
+from percolator_core.layout.keys import (
+    acknowledgement,
+    dirty_key,
+    encode_lock_mark,
+    encode_mark,
+    failed_key,
+    pack_column,
+    tries_key,
+    unpack_column,
+)
+from percolator_core.layout.records import (
+    DELETE,
+    NOTIFY,
+    PUT,
+    VERSION_HEADER,
+    VERSION_MARK,
+    Version,
+    pack_timestamp,
+    unpack_version,
+)
+from percolator_core.notifications.ack import Ack
+from percolator_core.observers import Chain
+from percolator_core.store.packing import Command
+
+_BATCH: Final = 1000
+"""Commands that are sent together: each may bring an acknowledgement of some tens of kilobytes."""
+
+_ACKS: Final = 8
+"""Acknowledgements behind a change that are looked at: the run under way, the first one, repeated ones."""
+
+_ALL_LATER: Final = b"\xff" * 9
+"""Behind any timestamp."""
+
+_KINDS: Final[dict[int, Kind]] = {PUT: "put", DELETE: "delete", NOTIFY: "notify"}
+
+_Name: TypeAlias = Callable[[str, bytes], str]
+"""Tells the name of a column of a table."""
+
+_RunKey: TypeAlias = tuple[str, str, bytes, bytes, int]
+"""Observer, table, row, column, commit timestamp."""
+
+
+@dataclass(slots=True)
+class _Change:
+    """A change while it is followed. ``start_ts`` is that of its transaction, 0 where it does not matter."""
+
+    table: str
+    row: bytes
+    column: bytes
+    kind: int
+    timestamp: int | None
+    start_ts: int = 0
+    outcomes: list[tuple[Outcome, _RunKey | None]] = field(default_factory=list)
+
+    @property
+    def key(self) -> tuple[str, bytes, bytes, int | None]:
+        return self.table, self.row, self.column, self.timestamp
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run while it is followed. ``before`` is when the one before it on this cell began."""
+
+    key: _RunKey
+    version: Version
+    ack: Ack
+    before: int
+    causes: int = 0
+    seen: int = 1
+    changes: list[_Change] = field(default_factory=list)
+    unfollowed: int = 0
+
+
+class Following:
+    """Follows changes, generation by generation: a round trip or two each, however many changes there are."""
+
+    def __init__(self, db: Database, chain: Chain, limit: int) -> None:
+        self._db = db
+        self._chain = chain
+        self._limit = limit
+        self._tables = {definition.name for definition in db.tables()}
+        self._now = db.store.now()
+        self._changes: dict[tuple[str, bytes, bytes, int | None], _Change] = {}
+        self._runs: dict[_RunKey, _Run] = {}
+        self._uncertain: set[tuple[str, bytes, bytes, int | None]] = set()
+
+    # The row itself.
+
+    def roots(self, table: str, row: bytes, columns: Sequence[str], change: str | int) -> list[_Change]:
+        """The changes to begin with, oldest first."""
+        found: list[_Change] = []
+        handle = self._db.catalog.table(table)
+        notify_only = handle.definition.notify_only
+        for column in columns:
+            encoded = handle.encode(column)
+            if column not in notify_only:
+                for version in self._versions(table, row, column, change):
+                    kind = DELETE if version.value is None else PUT
+                    found.append(_Change(table, row, encoded, kind, version.commit_ts, version.start_ts))
+            elif isinstance(change, int):
+                found.append(_Change(table, row, encoded, NOTIFY, change))
+            else:
+                found += self._notified(_Change(table, row, encoded, NOTIFY, None), change)
+        found.sort(key=lambda one: one.timestamp or 0)
+        self._changes = {one.key: one for one in found}
+        return found
+
+    def _versions(self, table: str, row: bytes, column: str, change: str | int) -> list[Version]:
+        handle, store = self._db.catalog.table(table), self._db.store
+        encoded = handle.encode(column)
+        held = store.script("held", [handle.tag(row)], "entries", encode_lock_mark(0, encoded, row))
+        if any(store.one(held)[2]):
+            # Reading the cell settles a lock that a dead client left on a committed version.
+            self._db.snapshot().get(table, row, column)
+        limit = self._limit if change == "all" else 1
+        # Without their values, which may be large: when and by whom they were written is asked.
+        asked = store.script("history", [handle.tag(row)], row, encoded, limit, VERSION_HEADER)
+        newest = [unpack_version(version) for version in store.one(asked)]
+        if not isinstance(change, int) or not newest or newest[0].commit_ts <= change:
+            return newest
+        prefix = pack_column(encoded)
+        above, below = b"(" + prefix + pack_timestamp(change + 1), b"[" + prefix
+        key = handle.tag(row) + b"v:" + row
+        older = store.one((b"ZREVRANGEBYLEX", key, above, below, b"LIMIT", 0, 1))
+        return [unpack_version(member[len(prefix) :]) for member in older]
+
+    def _notified(self, change: _Change, wanted: str) -> list[_Change]:
+        """A notify-only cell whose notifications came from outside: its runs, and whether it waits."""
+        handle = self._db.catalog.table(change.table)
+        tag, store = handle.tag(change.row), self._db.store
+        for observer in self._watchers(change.table, change.column):
+            column = acknowledgement(observer, change.column)
+            limit = self._limit if wanted == "all" else 1
+            asked = store.script("history", [tag], change.row, column, limit)
+            # The mark is asked for first: one that is gone was cleared by a run that is found then.
+            *mark, packed = store.call(*self._mark(change, observer), asked)
+            versions = [unpack_version(version) for version in packed]
+            for version in reversed([one for one in versions if one.value is not None]):
+                key = self._ran(change, observer, version, 0)
+                change.outcomes.append((Outcome(observer, "ran"), key))
+            waits = self._waits(observer, mark)
+            if waits.state != "unobserved":
+                change.outcomes.append((waits, None))
+        return [change] if change.outcomes else []
+
+    # From there on.
+
+    def follow(self, changes: Sequence[_Change], depth: int) -> None:
+        """Find the runs of the changes, and of the changes that those runs made, to that depth."""
+        for generation in range(depth):
+            known = set(self._runs) if generation else set()
+            self._react([change for change in changes if change.timestamp is not None])
+            new = [run for key, run in self._runs.items() if key not in known]
+            changes = self._written(new, last=generation == depth - 1)
+            if not changes:
+                break
+        self._count_seen()
+
+    def _written(self, runs: Iterable[_Run], *, last: bool) -> list[_Change]:
+        """The changes that runs made and that somebody watches, those that are new."""
+        new: list[_Change] = []
+        for run in sorted(runs, key=lambda one: one.version.start_ts):
+            commit_ts, start_ts, _ = run.version
+            for write in run.ack.writes or ():
+                if write.table not in self._tables or not self._watchers(write.table, write.column):
+                    continue
+                change = _Change(write.table, write.row, write.column, write.kind, commit_ts, start_ts)
+                known = self._changes.get(change.key)
+                if known is None and (last or len(self._changes) >= self._limit):
+                    run.unfollowed += 1
+                    continue
+                if known is None:
+                    known = self._changes[change.key] = change
+                    new.append(change)
+                run.changes.append(known)
+        return new
+
+    def _react(self, changes: Sequence[_Change]) -> None:
+        """What the observers made of each change."""
+        gone = self._collected(changes)
+        asked = [(one, name) for one in changes for name in self._watchers(one.table, one.column)]
+        commands = [command for each in asked for command in self._questions(*each)]
+        replies = iter(self._call(commands))
+        for change, observer in asked:
+            mark = [next(replies) for _ in range(4)]
+            newest, before, after = next(replies), next(replies), next(replies)
+            if change.key in gone:
+                change.outcomes.append((Outcome(observer, "collected"), None))
+            else:
+                self._judge(change, observer, mark, self._acks(newest, before, after))
+
+    def _questions(self, change: _Change, observer: str) -> list[Command]:
+        """The mark, then the acknowledgements around the change: as many as answer for any number of runs.
+
+        In this order: a mark that is gone was cleared by a run that is found then, and the newest version,
+        when the next one pushes it into the history, is found there.
+        """
+        handle, column = self._db.catalog.table(change.table), acknowledgement(observer, change.column)
+        older, prefix = handle.tag(change.row) + b"v:" + change.row, pack_column(column)
+        at = prefix + pack_timestamp(change.timestamp or 0)
+        return [
+            *self._mark(change, observer),
+            (b"HGET", handle.row_key(change.row), VERSION_MARK + column),
+            (b"ZREVRANGEBYLEX", older, b"(" + at, b"[" + prefix, b"LIMIT", 0, 1),
+            (b"ZRANGEBYLEX", older, b"[" + at, b"(" + prefix + _ALL_LATER, b"LIMIT", 0, _ACKS),
+        ]
+
+    def _mark(self, change: _Change, observer: str) -> list[Command]:
+        handle, mark = self._db.catalog.table(change.table), encode_mark(change.column, change.row)
+        tag = handle.tag(change.row)
+        in_flight = b"n" + pack_timestamp(change.start_ts) + change.column
+        return [
+            (b"HGET", handle.row_key(change.row), in_flight),
+            (b"ZSCORE", dirty_key(tag, observer), mark),
+            (b"HGET", tries_key(tag, observer), mark),
+            (b"HGET", failed_key(tag, observer), mark),
+        ]
+
+    @staticmethod
+    def _acks(newest: bytes | None, before: list[bytes], after: list[bytes]) -> list[Version]:
+        """The acknowledgements around a change, oldest first."""
+        packed = [unpack_column(member)[1] for member in (*before, *after)] + ([newest] if newest else [])
+        by_commit = {version.commit_ts: version for version in map(unpack_version, packed)}
+        return [by_commit[commit_ts] for commit_ts in sorted(by_commit)]
+
+    def _judge(self, change: _Change, observer: str, mark: Sequence[Any], acks: Sequence[Version]) -> None:
+        at, before, done, repeat = change.timestamp or 0, 0, False, False
+        for version in acks:
+            if version.value is None:
+                # A rerun took the acknowledgement back.
+                repeat, before = done, version.start_ts
+            elif version.start_ts < at:
+                before = version.start_ts
+            elif not done or repeat:
+                lag = (version.start_ts - at) / 1e6
+                key = self._ran(change, observer, version, before)
+                change.outcomes.append((Outcome(observer, "ran", lag=lag, again=repeat), key))
+                done, repeat = True, False
+            else:
+                break
+        if not done or repeat:
+            waits = self._waits(observer, mark)
+            if waits.state == "unobserved" and change.key in self._uncertain:
+                waits = Outcome(observer, "collected")
+            if not done or waits.state not in {"unobserved", "collected"}:
+                change.outcomes.append((waits, None))
+
+    def _ran(self, change: _Change, observer: str, version: Version, before: int) -> _RunKey:
+        key = (observer, change.table, change.row, change.column, version.commit_ts)
+        run = self._runs.get(key)
+        if run is None:
+            run = self._runs[key] = _Run(key, version, Ack.unpack(version.value or b""), before)
+        run.causes += 1
+        return key
+
+    def _waits(self, observer: str, mark: Sequence[Any]) -> Outcome:
+        """The outcome of a change that no run has dealt with: what its mark says."""
+        in_flight, score, tries, failed = mark
+        attempts = int(tries or 0)
+        if score is not None:
+            # The score of a lease is odd (`_dirty.lua`); one that is over may be claimed.
+            if int(float(score)) % 2 and float(score) > self._now:
+                return Outcome(observer, "leased", attempts=attempts)
+            return Outcome(observer, "retrying" if attempts else "pending", attempts=attempts)
+        if in_flight is not None:
+            return Outcome(observer, "pending")
+        if failed is not None:
+            record = json.loads(failed)
+            return Outcome(observer, "quarantined", attempts=record["attempts"], error=record["error"])
+        return Outcome(observer, "unobserved")
+
+    # What garbage collection has left.
+
+    def _collected(self, changes: Sequence[_Change]) -> set[tuple[str, bytes, bytes, int | None]]:
+        """Those of the changes that were overwritten and dropped: a later run must not pass for theirs."""
+        tags = [self._db.catalog.table(one.table).tag(one.row) for one in changes]
+        safe = self._call([(b"HGET", tag + b"meta", b"safe") for tag in tags])
+        old = [
+            one for one, point in zip(changes, safe, strict=True) if (one.timestamp or 0) <= int(point or 0)
+        ]
+        self._uncertain.update(one.key for one in old)
+        kept = [one for one in old if one.kind != NOTIFY]
+        counts = self._versions_between([(one, one.timestamp or 0, one.timestamp or 0) for one in kept], 1)
+        return {one.key for one, count in zip(kept, counts, strict=True) if not count}
+
+    def _count_seen(self) -> None:
+        """How many changes each run dealt with."""
+        strong = [run for run in self._runs.values() if self._mode(run) == "strong"]
+        spans = []
+        for run in strong:
+            _, table, row, column, _ = run.key
+            spans.append((_Change(table, row, column, PUT, None), run.before + 1, run.version.start_ts))
+        for run, count in zip(strong, self._versions_between(spans, COLLAPSED), strict=True):
+            run.seen = count
+        for run in self._runs.values():
+            run.seen = max(1, run.seen, run.causes)
+
+    def _mode(self, run: _Run) -> str:
+        return self._chain.observers[run.key[0]].mode
+
+    def _versions_between(self, spans: Sequence[tuple[_Change, int, int]], most: int) -> list[int]:
+        """How many versions cells have from one commit timestamp to another, both included."""
+        commands: list[Command] = []
+        for change, first, last in spans:
+            handle, prefix = self._db.catalog.table(change.table), pack_column(change.column)
+            low, high = (prefix + pack_timestamp(at) for at in (first, last + 1))
+            tag = handle.tag(change.row)
+            # In this order no version is missed, though one that is overwritten just now counts twice.
+            commands += [
+                self._db.store.script("history", [tag], change.row, change.column, 1, VERSION_HEADER),
+                (b"ZLEXCOUNT", tag + b"v:" + change.row, b"[" + low, b"(" + high),
+            ]
+        replies = iter(self._call(commands))
+        counts = []
+        for _, first, last in spans:
+            newest, older = next(replies), next(replies)
+            is_within = bool(newest) and first <= unpack_version(newest[0]).commit_ts <= last
+            counts.append(min(most, older + is_within))
+        return counts
+
+    # The outcome.
+
+    def result(self, table: str, row: bytes, roots: Sequence[_Change]) -> Trace:
+        """The trace. A root that a run of the trace wrote is found there, and no root."""
+        ordered = sorted(self._runs.values(), key=lambda one: (one.version.start_ts, one.key))
+        numbers = {run.key: number for number, run in enumerate(ordered, 1)}
+        made = {change.key for run in ordered for change in run.changes}
+        name = self._db.catalog.column_name
+        return Trace(
+            table,
+            row,
+            tuple(_frozen(change, numbers, name) for change in roots if change.key not in made),
+            tuple(_frozen_run(run, numbers, name) for run in ordered),
+            len(self._uncertain),
+        )
+
+    def _watchers(self, table: str, column: bytes) -> Sequence[str]:
+        return self._chain.observed.get((table, self._db.catalog.column_name(table, column)), ())
+
+    def _call(self, commands: Sequence[Command]) -> list[Any]:
+        return self._db.store.call_many(commands, _BATCH)
+
+
+def _frozen(change: _Change, numbers: dict[_RunKey, int], name: _Name) -> Change:
+    outcomes = tuple(
+        outcome if key is None else replace(outcome, run=numbers[key]) for outcome, key in change.outcomes
+    )
+    kind = _KINDS[change.kind]
+    return Change(
+        change.table, change.row, name(change.table, change.column), kind, change.timestamp, outcomes
+    )
+
+
+def _frozen_run(run: _Run, numbers: dict[_RunKey, int], name: _Name) -> Run:
+    observer, table, row, column, _ = run.key
+    written = run.ack.writes or ()
+    return Run(
+        number=numbers[run.key],
+        observer=observer,
+        table=table,
+        row=row,
+        column=name(table, column),
+        start_timestamp=run.version.start_ts,
+        commit_timestamp=run.version.commit_ts,
+        revision=run.ack.revision,
+        recorded=run.ack.writes is not None,
+        written=run.ack.written,
+        cells=tuple(
+            WrittenCell(one.table, one.row, name(one.table, one.column), _KINDS[one.kind]) for one in written
+        ),
+        changes=tuple(_frozen(change, numbers, name) for change in run.changes),
+        unfollowed=run.unfollowed,
+        changes_seen=run.seen,
+    )

@@ -1,0 +1,1 @@
+"""Which tables a namespace has, and how their definitions change while others use them."""

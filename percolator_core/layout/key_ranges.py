@@ -1,0 +1,39 @@
+"""Ranges of row keys: their bounds, and the limit of how many rows come."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from percolator_core.layout.records import row_bytes
+
+KeyRange: TypeAlias = tuple[bytes, bytes, bytes | None]
+"""Row keys of one tablet: its tag, the first, and what is behind the last, None for the tablet's end."""
+
+
+def scan_bounds(
+    start: str | bytes | None, stop: str | bytes | None, prefix: str | bytes | None
+) -> tuple[bytes, bytes | None]:
+    """``(low, high)`` of a scan: inclusive, exclusive; None is no upper bound."""
+    low = row_bytes(start) if start is not None else b""
+    high = row_bytes(stop) if stop is not None else None
+    if prefix is not None:
+        key = row_bytes(prefix)
+        low = max(low, key)
+        above = _least_above_prefix(key)
+        if above is not None:
+            high = above if high is None else min(high, above)
+    return low, high
+
+
+def _least_above_prefix(prefix: bytes) -> bytes | None:
+    """The least key greater than every key with the prefix; None when there is none."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
+
+
+def check_limit(limit: int, least: int) -> None:
+    """TypeError for a limit that is no int, ValueError for one below ``least``."""
+    if not isinstance(limit, int):
+        raise TypeError(f"limit is int, not {type(limit).__name__}")
+    if limit < least:
+        raise ValueError(f"limit is {least} or more, not {limit}")

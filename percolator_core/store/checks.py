@@ -1,0 +1,84 @@
+"""Which servers a store works with: those that can be trusted with data, as safely as it was asked to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from redis.connection import AbstractConnection
+
+from percolator_core.errors import ConfigurationError, StoreUnavailable
+from percolator_core.store.embedded import EmbeddedServer
+from percolator_core.store.eviction import refuse_eviction
+from percolator_core.store.server_info import ServerFacts, refuse_unsuitable
+from percolator_core.store.topology import Topology
+
+_LOOK: Final = 0.1
+"""Seconds between two looks at servers of which one may be replaced."""
+
+
+def examine(
+    ask: Callable[[], list[ServerFacts]], topology: Topology, url: str, until: float
+) -> list[ServerFacts]:
+    """What each server says about itself, which ``ask`` finds out; ``until`` is when to be patient no more.
+
+    Raises:
+        ConfigurationError: one of them cannot be trusted with data, or not under this URL.
+        StoreUnavailable: one of them does not answer, or evicts keys (`EvictingStore`).
+    """
+    facts = _facts_in_time(ask, topology, until)
+    for one in facts:
+        refuse_unsuitable(one, url, clustered=topology.clustered)
+        refuse_eviction(one, url)
+    return facts
+
+
+def _facts_in_time(
+    ask: Callable[[], list[ServerFacts]], topology: Topology, until: float
+) -> list[ServerFacts]:
+    """With some patience where servers can be replaced: it may be happening now."""
+    while True:
+        is_over = time.monotonic() > until
+        try:
+            facts = ask()
+            if is_over or not topology.watched or all(one.role == "master" for one in facts):
+                return facts
+        except StoreUnavailable:
+            if is_over or not topology.clustered:
+                raise
+        time.sleep(_LOOK)
+        topology.look_around()
+
+
+def demand_log(facts: Sequence[ServerFacts], url: str) -> None:
+    """Make sure that every server keeps a log on disk.
+
+    Raises:
+        ConfigurationError: one does not.
+    """
+    if any(one.raw.get("aof_enabled") != "1" for one in facts):
+        raise ConfigurationError(
+            f"durability fsync: {url} keeps no log on disk: set appendonly yes, or leave fsync out"
+        )
+
+
+def assure_disk(embedded: EmbeddedServer | None, url: str, connection: AbstractConnection) -> None:
+    """Make sure that a server which cannot tell what is on disk answers only when it is.
+
+    Raises:
+        ConfigurationError: it does not.
+    """
+    if embedded is not None:
+        # The server is ours. Others who share it write no less safely for it.
+        connection.send_command("CONFIG", "SET", "appendfsync", "always")
+        connection.read_response()
+        return
+    connection.send_command("CONFIG", "GET", "append*")
+    flat = connection.read_response(disable_decoding=True)
+    found = dict(zip(flat[::2], flat[1::2], strict=True))
+    if found.get(b"appendonly") != b"yes" or found.get(b"appendfsync") != b"always":
+        raise ConfigurationError(
+            f"durability fsync: {url} is older than Redis 7.2 and cannot say what is on disk: "
+            "set appendonly yes and appendfsync always on each server, or leave fsync out"
+        )

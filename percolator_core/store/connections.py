@@ -1,0 +1,205 @@
+"""The connections of one conversation, a thread's or a hub's: one to each server, opened when needed."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Sequence
+
+from redis.exceptions import RedisError
+
+from percolator_core.runtime import process
+from percolator_core.store.pipeline import IDLE, Wire
+from percolator_core.store.request import Exchange
+from percolator_core.store.topology import Endpoint, Topology
+
+
+class Lines:
+    """Sends each exchange to the server that has its slot, and takes in whatever comes first."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        open_wire: Callable[[Endpoint], Wire],
+        reply_timeout: float,
+        home: list[Lines],
+    ) -> None:
+        """``reply_timeout`` is how many seconds a server that owes a reply may be silent.
+
+        ``home`` is where they lie while no conversation goes over them.
+        """
+        self.home = home
+        self._topology = topology
+        self._open_wire = open_wire
+        self._reply_timeout = reply_timeout
+        self._wires: dict[Endpoint, Wire] = {}
+        self._only: Wire | None = None
+        """The one wire, where there is one server that nobody replaces: the short way."""
+        self._generation = topology.generation
+        process.tell_of_forks(self)
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one server."""
+        return self._topology.clustered
+
+    @property
+    def in_flight(self) -> int:
+        """Replies that are still to come, counted in exchanges."""
+        if self._only is not None:
+            return self._only.in_flight
+        total = 0
+        for wire in self._wires.values():
+            total += wire.in_flight
+        return total
+
+    def run(self, exchanges: Sequence[Exchange]) -> None:
+        """Send exchanges and wait until this attempt is over. Failures are noted in them, not raised."""
+        self.send(exchanges)
+        if self._only is not None:
+            self._only.drain()
+            return
+        # Not for what was sent unawaited: it may have gone to another server, which is silent.
+        while any(exchange.under_way for exchange in exchanges):
+            self.receive()
+
+    def send(self, batch: Sequence[Exchange]) -> Sequence[Exchange]:
+        """Send a batch; nothing of it stays. Replies are taken in by `receive`."""
+        if self._generation != self._topology.generation:
+            self._follow()
+        if self._only is not None:
+            self._only.send(batch)
+        elif not self._topology.clustered:
+            wire = self._to(self._topology.endpoint(0))
+            if not self._topology.watched:
+                self._only = wire
+            wire.send(batch)
+        else:
+            for endpoint, group in self._by_place(batch).items():
+                self._to(endpoint).send(group)
+        return ()
+
+    def holds(self, exchange: Exchange) -> bool:
+        """Whether the exchange has been sent, and its replies are still to come."""
+        return any(wire.holds(exchange) for wire in self._wires.values())
+
+    def send_to_the_idle(self, batch: Sequence[Exchange]) -> list[Exchange]:
+        """Send those exchanges of a batch whose server has nothing else to do; returns the others."""
+        left: list[Exchange] = []
+        for endpoint, group in self._by_place(batch).items():
+            wire = self._to(endpoint)
+            if wire.in_flight:
+                left += group
+            else:
+                wire.send(group)
+        return left
+
+    def _by_place(self, batch: Sequence[Exchange]) -> dict[Endpoint, list[Exchange]]:
+        groups: dict[Endpoint, list[Exchange]] = {}
+        for exchange in batch:
+            try:
+                endpoint = self._topology.endpoint(exchange.slot)
+            except RedisError as nowhere:
+                exchange.break_off(nowhere, sent=False)
+                continue
+            groups.setdefault(endpoint, []).append(exchange)
+        return groups
+
+    def send_unawaited(self, exchange: Exchange) -> None:
+        """Send now; its replies are taken in before those of the next exchange. It may get lost."""
+        if self._generation != self._topology.generation:
+            self._follow()
+        try:
+            wire = self._wires.get(self._topology.endpoint(exchange.slot))
+        except RedisError:
+            return
+        if wire is not None:
+            wire.send_unawaited(exchange)
+
+    def receive(self, longest: float = IDLE) -> bool:
+        """Take in the replies to an exchange in flight, and tell its caller.
+
+        Where there are several servers, or one that can be replaced, it waits ``longest`` seconds at most.
+        Returns whether anything came in.
+        """
+        if self._only is not None:
+            self._only.receive()
+            return True
+        wire = self._first_of([wire for wire in self._wires.values() if wire.in_flight], longest)
+        if wire is not None:
+            wire.receive()
+        return wire is not None
+
+    def receive_buffered(self, has_time: Callable[[], bool]) -> None:
+        """Take in what more has come, where there is one server, as long as the caller has time."""
+        if self._only is not None:
+            self._only.receive_buffered(has_time)
+
+    def abandon(self) -> list[Exchange]:
+        """Hang up on all servers without telling anybody; returns the exchanges that were not over."""
+        return [exchange for wire in self._wires.values() for exchange in wire.abandon()]
+
+    def drain(self) -> None:
+        """Take in everything in flight."""
+        while self.in_flight:
+            self.receive()
+
+    def __del__(self) -> None:
+        # They go with the thread that used them. What was sent unawaited would keep them open until Python
+        # looks for cycles.
+        for wire in self._wires.values():
+            wire.close()
+
+    def after_fork(self) -> None:
+        """Leave the connections to the parent: who goes on here with one must not take replies from it."""
+        for wire in self._wires.values():
+            wire.leave()
+
+    def close(self) -> None:
+        """Drop all connections; others come with the next batch."""
+        for wire in self._wires.values():
+            wire.close()
+        self._only = None
+
+    def _to(self, endpoint: Endpoint) -> Wire:
+        wire = self._wires.get(endpoint)
+        if wire is None:
+            wire = self._wires[endpoint] = self._open_wire(endpoint)
+        return wire
+
+    def _follow(self) -> None:
+        """Hang up on servers that have no slots any more: what they still say may be out of date."""
+        self._generation = self._topology.generation
+        self._only = None
+        current = set(self._topology.endpoints())
+        for endpoint in [one for one in self._wires if one not in current]:
+            wire = self._wires.pop(endpoint)
+            wire.break_off(f"{endpoint} has no data of ours any more")
+
+    def _first_of(self, busy: Sequence[Wire], longest: float) -> Wire | None:
+        """A wire from which something can be read, or None; hangs up on one that is silent for too long."""
+        for wire in busy:
+            if wire.buffered:
+                return wire
+        poll = select.poll()
+        by_descriptor: dict[int, Wire] = {}
+        for wire in busy:
+            descriptor = wire.socket.fileno()
+            by_descriptor[descriptor] = wire
+            poll.register(descriptor, select.POLLIN)
+        patience = self._reply_timeout - max((wire.silent_for for wire in busy), default=0.0)
+        ready = poll.poll(max(0.0, min(longest, patience)) * 1000)
+        if ready:
+            return by_descriptor[ready[0][0]]
+        self._hang_up_on_the_silent()
+        return None
+
+    def _hang_up_on_the_silent(self) -> None:
+        now = time.monotonic()
+        for endpoint, wire in list(self._wires.items()):
+            if not wire.in_flight or wire.silent_for < min(IDLE, self._reply_timeout):
+                continue
+            if wire.silent_for >= self._reply_timeout:
+                wire.break_off("the server is silent")
+            elif not self._topology.confirms(endpoint, now - IDLE):
+                wire.break_off("another server has taken its place")

@@ -1,0 +1,222 @@
+"""Opening connections: to a server of the store, with a greeting, and to one that is only asked something."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import redis
+from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection, Connection, ConnectionPool, UnixDomainSocketConnection
+from redis.exceptions import AuthenticationError, MovedError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.retry import Retry
+
+from percolator_core.errors import ConfigurationError, StoreUnavailable
+from percolator_core.layout.keys import Keyspace
+from percolator_core.scripts import Script
+from percolator_core.store import tls
+from percolator_core.store.packing import Command, pack
+from percolator_core.store.refusals import LOST, is_read_only
+from percolator_core.store.shutdown import history_of
+from percolator_core.store.stream import Stream
+from percolator_core.store.topology import Endpoint
+from percolator_core.store.url import Address
+
+CONNECT_PATIENCE: Final = 3.0
+"""Seconds, at most, to reach a server at first: a wrong address should be told soon."""
+
+_ASK_TIMEOUT: Final = 1.0
+"""Seconds for a server that is asked where the data is; there are others to ask."""
+
+WITH_SHEBANG: Final = 7
+"""The first major version that knows the ``#!lua`` line."""
+
+
+class Dialer:
+    """Opens connections as the URL says."""
+
+    def __init__(
+        self,
+        address: Address,
+        keyspace: Keyspace,
+        load_scripts: Callable[[bool], Mapping[str, Script]],
+        timeout: float,
+    ) -> None:
+        """``timeout`` is how many seconds one reply may take, unless the URL says how many.
+
+        Raises:
+            ConfigurationError: a file that the URL names is missing, or is not what it should be.
+        """
+        self._address = address
+        self._oracle, self._catalog = keyspace.oracle, keyspace.catalog
+        self._load_scripts = load_scripts
+        self._options: dict[str, Any] = dict(address.options)
+        self._tls_options = {
+            name: self._options.pop(name) for name in list(self._options) if name.startswith("ssl_")
+        }
+        self.timeout: Final[float] = self._options.pop("socket_timeout", timeout)
+        """Seconds that a reply may take."""
+        limit = self._options.pop("socket_connect_timeout", min(self.timeout, CONNECT_PATIENCE))
+        self._limits: dict[str, Any] = {"socket_timeout": limit, "socket_connect_timeout": limit}
+        if address.tls:
+            tls.context(self._tls_options)
+        self._began = time.monotonic()
+        self._reached = False
+        self.newest: Callable[[], int] = lambda: 0
+        """The newest timestamp that this client has seen."""
+        self.recognise: Callable[[], None] = lambda: None
+        """Called for each new connection; raises if it may lead to the server of another store."""
+        self.assure: Callable[[AbstractConnection], None] | None = None
+        """What has to hold of a server, asked over each new connection; raises if it does not."""
+
+    def dial(self, endpoint: Endpoint) -> Stream:
+        """A connection that is open and has been greeted.
+
+        Raises:
+            ConfigurationError: one side does not trust the other's certificate.
+            StoreUnavailable: nothing here speaks TLS, nor ever did.
+        """
+        connection = self._connection(endpoint, redis_connect_func=self._enter, **self._limits)
+        try:
+            connection.connect()
+        except AuthenticationError:
+            raise
+        except LOST as lost:
+            told = self._explained(lost)
+            if told is None:
+                raise
+            raise told from lost
+        except BaseException:
+            connection.disconnect()  # Ctrl-C: redis-py would leave it open
+            raise
+        self._reached = True
+        # Only a greeting has to be quick: a hub that dials serves nobody meanwhile.
+        connection.socket_timeout = self.timeout
+        connection.update_current_socket_timeout(self.timeout)
+        return Stream(connection)
+
+    def ask(self, endpoint: Endpoint, command: Command) -> Any:
+        """The reply of a server, or a sentinel, to one command."""
+        connection = self._connection(
+            endpoint, socket_timeout=_ASK_TIMEOUT, socket_connect_timeout=_ASK_TIMEOUT, sentinel=True
+        )
+        try:
+            connection.connect()
+            connection.send_packed_command([pack(command)])
+            return connection.read_response(disable_decoding=True)
+        except LOST as lost:
+            if (refusal := tls.refusal(lost)) is not None:
+                # Only lost, since there are others to ask.
+                raise RedisConnectionError(str(refusal)) from lost
+            raise
+        finally:
+            connection.disconnect()
+
+    def client(self, endpoint: Endpoint) -> redis.Redis:
+        """A client of redis-py for one server."""
+        kind, settings = self._settings(endpoint)
+        limits = {**self._limits, "socket_timeout": self.timeout}
+        return redis.Redis(connection_pool=ConnectionPool(kind, **{**settings, **limits}))
+
+    def greet(self, connection: AbstractConnection) -> None:
+        """Make sure that no timestamp is handed out over the connection before the oracle has recovered.
+
+        A server that restarted, or was promoted, may have lost the newest timestamps. No connection outlives
+        its server, so asking whenever one is opened, or was idle, is enough. The process alone does not tell:
+        one that was the master, and then a replica for a moment, may never have heard what was given out
+        meanwhile. With each promotion a server begins a replication history of its own. An embedded server,
+        which has no replicas, tells instead which history of its folder it goes on with: over a stop that
+        lost nothing it is the same.
+
+        The server says who it is, not the URL, so that the answer is one by whichever name it is reached.
+        """
+        connection.send_command("INFO", "server")
+        connection.send_command("INFO", "replication")
+        facts = connection.read_response(disable_decoding=True)
+        history = re.search(rb"master_replid:(\w+)", connection.read_response(disable_decoding=True))
+        if re.search(rb"(?:redis|server)_mode:sentinel", facts):
+            raise ConfigurationError("the server is a sentinel: write redis+sentinel://HOST:PORT/SERVICE")
+        run_id = re.search(rb"run_id:(\w+)", facts)
+        version = re.search(rb"(?:redis|valkey)_version:(\d+)", facts)
+        if run_id is None or version is None:  # of a sentinel, or of a server that only looks like ours
+            raise RedisConnectionError("the server does not say which it is")
+        # With the line that newer servers know, this is allowed when memory is full.
+        recover = self._load_scripts(int(version.group(1)) >= WITH_SHEBANG)["recover_oracle"]
+        reign = b"%b %b" % (run_id.group(1), history.group(1) if history is not None else b"")
+        who = history_of(facts).encode() or reign
+        newest = b"%d" % self.newest()
+        connection.send_command("EVAL", recover.source, "2", self._oracle, self._catalog, who, newest)
+        try:
+            connection.read_response(disable_decoding=True)
+        except MovedError:
+            pass  # the oracle is elsewhere
+        except ResponseError as error:
+            self._judge(error)
+
+    def _explained(self, lost: BaseException) -> Exception | None:
+        """What to raise instead of a failure to connect; None where nothing can be added.
+
+        That URL and port differ about TLS is guessed only while no connection ever stood.
+        """
+        if (refusal := tls.refusal(lost)) is not None:
+            return refusal
+        if self._reached or self._address.kind in ("embedded", "unix"):
+            return None
+        waited = time.monotonic() - self._began
+        # Given up when another try would last too long.
+        if tls.handshake_is_silent(lost) and waited + self._limits["socket_timeout"] > CONNECT_PATIENCE:
+            return StoreUnavailable(
+                f"the store did not answer for {waited:.0f} s ({lost}): "
+                "check that it runs and can be reached, and that this port speaks TLS"
+            )
+        if not tls.is_broken_off(lost):
+            return None
+        hint = "does this port speak TLS?" if self._address.tls else "write rediss:// if it speaks TLS"
+        return RedisConnectionError(f"{str(lost).rstrip('.')}; {hint}")
+
+    def _judge(self, error: ResponseError) -> None:
+        if is_read_only(error):
+            # A replica hands out no timestamps anyway. One behind sentinels was the master a moment ago; a
+            # server that the URL names is refused where its role is known.
+            if self._address.kind == "sentinel":
+                raise RedisConnectionError("the server is no longer the master") from error
+            return
+        raise error
+
+    def _enter(self, connection: AbstractConnection) -> None:
+        """Runs on every new connection, before any other command."""
+        self.recognise()
+        connection.on_connect()
+        self.greet(connection)
+        if self.assure is not None:
+            self.assure(connection)
+
+    def _connection(self, endpoint: Endpoint, *, sentinel: bool = False, **more: Any) -> AbstractConnection:
+        kind, settings = self._settings(endpoint)
+        if sentinel and self._address.kind == "sentinel":
+            # Sentinels have users of their own.
+            settings |= {"username": None, "password": self._address.sentinel_password, "db": 0}
+        connection: AbstractConnection = kind(**{**settings, **more})
+        return connection
+
+    def _settings(self, endpoint: Endpoint) -> tuple[type[AbstractConnection], dict[str, Any]]:
+        address = self._address
+        common: dict[str, Any] = {
+            "protocol": 2,
+            "driver_info": None,  # else each connection tells its library's name, which few users may
+            "retry": Retry(NoBackoff(), 0),
+            "username": address.username,
+            "password": address.password,
+            # As text, for the reason that `pack` gives; 0 needs no command at all.
+            "db": str(address.database) if address.database else 0,
+            **self._options,
+        }
+        if not endpoint.port:
+            return UnixDomainSocketConnection, {**common, "path": endpoint.host}
+        common |= {"host": endpoint.host, "port": endpoint.port}
+        if not address.tls:
+            return Connection, common
+        return tls.TlsConnection, {**common, "tls_options": self._tls_options}

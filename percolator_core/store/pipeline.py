@@ -1,0 +1,372 @@
+"""One connection to a server, and what goes over it.
+
+Replies find their caller by order alone. So whatever interrupts a conversation, be it Ctrl-C between two
+bytes, ends the connection: no later reply can then go to the wrong caller.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from redis.connection import AbstractConnection
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from percolator_core.errors import PercolatorError
+from percolator_core.store.eviction import EvictionCheck, PendingCheck
+from percolator_core.store.packing import Command, pack
+from percolator_core.store.refusals import LOST
+from percolator_core.store.request import (
+    AFTER,
+    Acknowledgement,
+    Exchange,
+    Stamps,
+    Trailer,
+    interrupted,
+)
+from percolator_core.store.stream import Stream
+
+IDLE: Final = 1.0
+"""Seconds of silence after which a server may have lost its place: nothing fails over faster.
+
+A connection that was idle is greeted again, for its server may have been a replica meanwhile, and have missed
+timestamps that another one gave out. And a server that was cut off, or stopped, does not know at first that
+it has been replaced: what it says after a silence counts only when others say that it still has its place.
+"""
+
+
+_ANSWERS: Final = (AuthenticationError, BusyLoadingError)
+"""Refusals that redis-py counts among broken connections, though more replies may follow."""
+
+
+class Wire:
+    """A connection over which exchanges flow: batches out, replies in, in the same order."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Stream],
+        timestamps: Callable[[int], Command],
+        greet: Callable[[AbstractConnection], None] | None = None,
+        acknowledge: Callable[[bytes], Sequence[Command]] | None = None,
+        has_its_place: Callable[[float], bool] | None = None,
+        *,
+        eviction: EvictionCheck | None = None,
+    ) -> None:
+        """``connect`` opens a connection; ``timestamps`` makes the request for a number of timestamps.
+
+        ``greet`` greets an open connection again, where it makes a difference. ``acknowledge`` makes the
+        commands behind durable exchanges, for the key of one of them: WAIT or WAITAOF is the last.
+        ``has_its_place``, where the server can be replaced by another one, tells whether others said since a
+        time (`time.monotonic`) that it has not been. ``eviction`` is the regular check of the server.
+        """
+        self._connect = connect
+        self._timestamps = timestamps
+        self._greet = greet
+        self._acknowledge = acknowledge
+        self._has_its_place = has_its_place
+        self._eviction = eviction
+        self._in_flight: deque[Exchange | Trailer] = deque()
+        self._stream: Stream | None = None
+        self._used_at = 0.0
+        self._heard_at = 0.0
+        self._confirmed_at = 0.0
+        self._out_of_reach: tuple[float, Exception] | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Replies that are still to come, counted in exchanges."""
+        return len(self._in_flight)
+
+    def holds(self, exchange: Exchange) -> bool:
+        """Whether the exchange has been sent, and its replies are still to come."""
+        return exchange in self._in_flight
+
+    @property
+    def socket(self) -> Any:
+        """What to poll while replies are in flight."""
+        assert self._stream is not None
+        return self._stream.socket
+
+    @property
+    def buffered(self) -> bool:
+        """Whether `receive` would hardly wait: it has bytes of the reply, or needs none."""
+        entry = self._in_flight[0]
+        if type(entry) is Exchange and len(entry.replies) == len(entry.packed):
+            return True
+        assert self._stream is not None
+        return self._stream.ready()
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since anything was sent or came in."""
+        return time.monotonic() - self._used_at
+
+    def run(self, exchange: Exchange) -> None:
+        """Send one exchange and wait until this attempt is over. Failures are noted in it, not raised."""
+        self.send([exchange])
+        self.drain()
+
+    def send(self, batch: Sequence[Exchange]) -> None:
+        """Send a batch. Replies are taken in by `receive`."""
+        sent = False
+        try:
+            stream = self._open()
+            sent = True
+            self._write(stream, batch)
+        except LOST as lost:
+            if isinstance(lost, AuthenticationError):
+                self._lose(interrupted())
+                _refuse(batch, lost)
+            else:
+                self._lose(lost, batch, sent=sent)
+        except PercolatorError as refused:  # such as a certificate that one side does not trust
+            self._lose(interrupted())
+            for exchange in batch:
+                exchange.fail(refused)
+        except RedisError as refused:  # in answer to the greeting, of which more answers may be to come
+            self._lose(interrupted())
+            _refuse(batch, refused)
+        except BaseException:
+            self._lose(interrupted(), batch, sent=sent)
+            raise
+
+    def receive(self) -> None:
+        """Take in the replies to the oldest exchange in flight, and tell its caller."""
+        entry = self._in_flight[0]
+        try:
+            if type(entry) is Exchange:
+                self._collect(entry)
+            else:
+                self._collect_trailer(entry)  # type: ignore[arg-type]
+            self._in_flight.popleft()
+            if not self._in_flight or self._has_its_place is not None:
+                self._used_at = self._heard_at = time.monotonic()
+        except LOST as lost:
+            self._lose(lost)
+            return
+        except BaseException:
+            if not self._in_flight or self._in_flight[0] is not entry:
+                self._in_flight.appendleft(entry)
+            self._lose(interrupted())
+            raise
+        if type(entry) is not Exchange:
+            entry.answered()  # type: ignore[union-attr]
+        elif not entry.awaits or entry.trouble is not None or entry.failure is not None:
+            entry.conclude()
+        else:
+            entry.collected = True
+
+    def receive_buffered(self, has_time: Callable[[], bool]) -> None:
+        """Take in what more has come, as long as the caller has time."""
+        while self._in_flight and has_time() and self.buffered:
+            self.receive()
+
+    def send_unawaited(self, exchange: Exchange) -> None:
+        """Send now; its replies are taken in before those of the next exchange. It may get lost."""
+        if self._stream is not None:  # a new one is no place to start with work that nobody waits for
+            self.send([exchange])
+
+    def abandon(self) -> list[Exchange]:
+        """Hang up without telling anybody; returns the exchanges whose attempt was not over."""
+        entries, self._in_flight = self._in_flight, deque()
+        self.close()
+        found = [entry for entry in entries if isinstance(entry, Exchange)]
+        for entry in entries:
+            if isinstance(entry, Trailer):
+                found += entry.current()
+        return found
+
+    def drain(self) -> None:
+        """Take in everything in flight."""
+        while self._in_flight:
+            self.receive()
+
+    def close(self) -> None:
+        """Drop the connection; another one comes with the next batch."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+    def leave(self) -> None:
+        """Let go of the connection, which is the parent's, in a forked child."""
+        if self._stream is not None:
+            self._stream.socket.close()
+
+    def break_off(self, reason: str) -> None:
+        """Hang up on a server that is no longer the right one; what is in flight is sent again elsewhere."""
+        self._lose(RedisConnectionError(reason))
+
+    def _open(self) -> Stream:
+        now = time.monotonic()
+        # While replies are under way the check goes in front of the batch, without a wait.
+        check = self._eviction if self._eviction is not None and not self._in_flight else None
+        greet = self._greet is not None and now - self._used_at > IDLE
+        if self._stream is not None and not greet and (check is None or now < check.due):
+            self._used_at = now
+            return self._stream
+        if self._stream is not None:
+            self.drain()  # answers that nobody waited for may lie there since the last use
+        if self._stream is None:
+            self._stream, check = self._dial(now), self._eviction
+        elif greet:
+            assert self._greet is not None
+            self._greet(self._stream.connection)
+        if check is not None:
+            check.run(self._stream.connection)
+        self._used_at = self._heard_at = time.monotonic()
+        if self._has_its_place is not None:
+            self._confirm(self._heard_at)
+        return self._stream
+
+    def _dial(self, now: float) -> Stream:
+        """A new connection, unless the last try has only just run into its time limit.
+
+        A hub serves many servers, and all of its tasks wait while it dials.
+        """
+        if self._out_of_reach is not None and now < self._out_of_reach[0]:
+            raise RedisTimeoutError(str(self._out_of_reach[1]))
+        try:
+            stream = self._connect()
+        except RedisTimeoutError as silent:
+            over = time.monotonic()
+            self._out_of_reach = (over + (over - now), silent)
+            raise
+        self._out_of_reach = None
+        return stream
+
+    def _confirm(self, since: float) -> None:
+        """Raises unless others said after ``since`` that the server has its place."""
+        assert self._has_its_place is not None
+        if not self._has_its_place(since):
+            raise RedisConnectionError("another server has taken its place")
+        self._confirmed_at = since
+
+    def _write(self, stream: Stream, batch: Sequence[Exchange]) -> None:
+        before: list[Exchange] = []
+        after: list[Exchange] = []
+        durable: list[Exchange] = []
+        packed: list[bytes] = []
+        for exchange in batch:
+            packed += exchange.begin(self)
+            if exchange.stamp:
+                if exchange.stamp >= AFTER:
+                    after.append(exchange)
+                elif not exchange.timestamp:
+                    before.append(exchange)
+            if exchange.durable and exchange.acknowledged is None:
+                durable.append(exchange)
+        if before:
+            packed.insert(0, self._packed_request(before))
+        trailers: list[Trailer] = []
+        if durable:
+            assert self._acknowledge is not None
+            requests = self._acknowledge(durable[0].key)
+            packed += [pack(request) for request in requests]
+            trailers.append(Acknowledgement(durable, len(requests)))
+        if after:
+            packed.append(self._packed_request(after))
+        # In the order of the replies.
+        stamps: list[Trailer] = [Stamps(before)] if before else []
+        if self._eviction is not None and self._used_at >= self._eviction.due:
+            request, check = self._eviction.request()
+            packed.insert(0, request)
+            stamps.insert(0, check)
+        stream.send(b"".join(packed))
+        trailers += [Stamps(after)] if after else []
+        self._in_flight += [*stamps, *batch, *trailers]
+
+    def _packed_request(self, exchanges: Sequence[Exchange]) -> bytes:
+        return pack(self._timestamps(len(exchanges)))
+
+    def _collect(self, exchange: Exchange) -> None:
+        replies = exchange.replies
+        left = len(exchange.packed) - len(replies)
+        # Refused already: the timestamp that goes in front was.
+        refused = exchange.trouble is not None or exchange.failure is not None
+        assert self._stream is not None
+        read = self._stream.read if self._has_its_place is None else self._reply
+        while left and not refused:
+            reply = read()
+            left -= 1
+            if isinstance(reply, RedisError):
+                exchange.refuse(_answer(reply))
+                break
+            replies.append(reply)
+        for _ in range(left):
+            read()
+
+    def _collect_trailer(self, trailer: Trailer) -> None:
+        if isinstance(trailer, PendingCheck):
+            trailer.take_in([self._reply() for _ in range(trailer.replies)])
+            return
+        reply = self._reply()
+        if isinstance(trailer, Acknowledgement):
+            for _ in range(trailer.replies - 1):
+                last = self._reply()
+                reply = reply if isinstance(reply, RedisError) else last
+        if isinstance(reply, RedisError):
+            _answer(reply)
+            for exchange in trailer.current():
+                # What an acknowledgement speaks for was executed. A master that becomes a replica says so.
+                exchange.refuse(reply, executed=isinstance(trailer, Acknowledgement))
+        elif isinstance(trailer, Acknowledgement):
+            # WAIT counts replicas, WAITAOF the disk and replicas.
+            for exchange in trailer.current():
+                exchange.acknowledged = (0, reply) if isinstance(reply, int) else (reply[0], reply[1])
+        else:
+            last, epoch = reply
+            timestamp = last - len(trailer.exchanges)
+            for exchange in trailer.exchanges:
+                timestamp += 1
+                if trailer.is_awaited_by(exchange):
+                    exchange.timestamp, exchange.epoch = timestamp, epoch
+
+    def _reply(self) -> Any:
+        """The next reply, or error, from a server that still has its place."""
+        assert self._stream is not None
+        reply = self._stream.read()
+        if self._has_its_place is not None:
+            now = time.monotonic()
+            if now - self._heard_at > IDLE:
+                self._confirm(now)
+            elif now - self._confirmed_at > IDLE:
+                self._confirm(now - IDLE)  # one that is replaced in good health does not fall silent
+        return reply
+
+    def _lose(self, lost: Exception, unsent: Sequence[Exchange] = (), *, sent: bool = False) -> None:
+        """The connection broke: everything in flight has to be sent again.
+
+        So has ``unsent``, a batch that was about to follow and of which a part may have been ``sent``.
+        """
+        entries, self._in_flight = self._in_flight, deque()
+        self.close()
+        for entry in entries:
+            if isinstance(entry, Exchange):
+                entry.break_off(lost, sent=True)
+        # An exchange that is answered, but for its timestamp, stands in no entry of its own any more.
+        for entry in entries:
+            if isinstance(entry, Trailer):
+                for exchange in entry.current():
+                    exchange.break_off(lost, sent=True)
+        # What of the batch was in flight has been told.
+        told = {id(entry) for entry in entries}
+        for exchange in unsent:
+            if id(exchange) not in told:
+                exchange.break_off(lost, sent=sent)
+
+
+def _answer(error: RedisError) -> RedisError:
+    """The error, if it is an answer to a command; raises one that means the end of the connection."""
+    if isinstance(error, RedisConnectionError) and not isinstance(error, _ANSWERS):
+        raise error  # such as that there are too many connections
+    return error
+
+
+def _refuse(batch: Sequence[Exchange], error: RedisError) -> None:
+    for exchange in batch:
+        exchange.refuse(error)
+        exchange.conclude()

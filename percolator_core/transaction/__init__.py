@@ -1,0 +1,1 @@
+"""Transactions: timestamps, snapshots, scans, buffered writes, the two-phase commit, left locks."""

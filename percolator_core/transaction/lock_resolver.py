@@ -1,0 +1,137 @@
+"""Finding out what became of the owner of a lock, and finishing its work (paper, section 2.2).
+
+A transaction's fate is decided at its primary. A lock whose primary is committed is rolled forward, one whose
+primary is rolled back is removed; a primary that has outlived its time to live, or whose owner is gone, is
+rolled back here, which leaves a tombstone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from percolator_core.layout.keys import decode_primary
+from percolator_core.layout.records import Lock, start_of_lock, unpack_lock
+from percolator_core.store.packing import Command
+from percolator_core.transaction.client import Client
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of a transaction. ``commit_ts`` is 0 unless committed; ``wait`` (s) is 0 unless live."""
+
+    state: Literal["committed", "rolled back", "live"]
+    commit_ts: int = 0
+    wait: float = 0.0
+
+
+LockedCell: TypeAlias = tuple[bytes, bytes, bytes]
+"""Row and column of a cell, and the lock in it, which may be cut in front of its value."""
+
+
+class Resolver:
+    """Decides and settles."""
+
+    __slots__ = ("_client", "_decided")
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._decided: dict[int, Fate] = {}
+
+    def resolve(self, tag: bytes, row: bytes, column: bytes, packed_lock: bytes) -> Fate:
+        """Settle one lock if its transaction is over, or can be ended; returns the transaction's fate."""
+        (fate,) = self.resolve_all(tag, [(row, column, packed_lock)])
+        return fate
+
+    def resolve_all(self, tag: bytes, cells: Sequence[LockedCell]) -> list[Fate]:
+        """Settle locks of one tablet, as many as a call may commit; returns the fates of their transactions.
+
+        Those of one transaction are settled by one call. A lock that is gone by then, or has given way to
+        another transaction's, is passed over there.
+        """
+        starts = [start_of_lock(packed) for _, _, packed in cells]
+        one_each = {start: packed for start, (_, _, packed) in zip(starts, cells, strict=True)}
+        fates = self.fates(map(unpack_lock, one_each.values()))
+        over: dict[int, list[bytes | int]] = {start: [] for start in fates if fates[start].state != "live"}
+        for start, (row, column, packed) in zip(starts, cells, strict=True):
+            if start in over:
+                over[start] += (1, row, column, packed[0])
+        client = self._client
+        if over:
+            client.store.call(
+                *[settling(client, fates[start_ts], start_ts, [tag], flat) for start_ts, flat in over.items()]
+            )
+        return [fates[start] for start in starts]
+
+    def fates(self, locks: Iterable[Lock]) -> dict[int, Fate]:
+        """The fates of the transactions that hold the locks, by start timestamp; rolls back those it may.
+
+        Each is asked for once, and all of them together.
+        """
+        by_transaction = {lock.start_ts: lock for lock in locks}
+        found = {start: fate for start in by_transaction if (fate := self._decided.get(start)) is not None}
+        found |= self._ask([lock for start, lock in by_transaction.items() if start not in found], "alive")
+        live = [lock for start, lock in by_transaction.items() if found[start].state == "live"]
+        owners = sorted({lock.owner for lock in live})
+        if owners:
+            client = self._client
+            tokens = client.store.call(*[client.liveness(owner) for owner in owners])
+            gone = {owner for owner, there in zip(owners, tokens, strict=True) if not there}
+            found |= self._ask([lock for lock in live if lock.owner in gone], "dead")
+        self._decided.update((start, fate) for start, fate in found.items() if fate.state != "live")
+        return found
+
+    def _ask(self, locks: Sequence[Lock], owner_is: str) -> dict[int, Fate]:
+        if not locks:
+            return {}
+        # Durably: what was decided here must not come out otherwise after a failover.
+        asked = [self._question(lock, owner_is) for lock in locks]
+        replies = self._client.store.call_durably(*asked)
+        return {lock.start_ts: _fate(reply) for lock, reply in zip(locks, replies, strict=True)}
+
+    def _question(self, lock: Lock, owner_is: str) -> Command:
+        primary = decode_primary(lock.primary)
+        about = lock.start_ts, primary.row, primary.column, owner_is, lock.wall, lock.ttl_ms
+        return self._client.store.script("resolve_primary", [primary.tag], *about)
+
+
+def _fate(reply: list[Any]) -> Fate:
+    state = reply[0].decode()
+    if state == "committed":
+        return Fate("committed", commit_ts=reply[1])
+    if state == "live":
+        return Fate("live", wait=reply[1] / 1000)
+    return Fate("rolled back")
+
+
+class Patience:
+    """Waiting for a live lock: short at first, longer later, not for ever."""
+
+    __slots__ = ("_client", "_deadline", "_pause")
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._deadline = time.monotonic() + client.timeouts.lock_wait
+        self._pause = 0.001
+
+    def wait(self) -> bool:
+        """Wait a little; False when it has been long enough."""
+        if time.monotonic() >= self._deadline:
+            return False
+        self._client.store.sleep(self._pause)
+        self._pause = min(self._pause * 2, 0.05)
+        return True
+
+
+def settling(
+    client: Client, fate: Fate, start_ts: int, tags: Sequence[bytes], cells: Sequence[bytes | int]
+) -> Command:
+    """The command that rolls the locks of a transaction on some cells forward or back, as its fate is.
+
+    ``cells`` are tag's position, row, column and kind, flat. Cells that it has no lock on are left alone.
+    """
+    if fate.state == "committed":
+        return client.store.script("commit", tags, "secondaries", start_ts, fate.commit_ts, *cells)
+    return client.store.script("rollback", tags, start_ts, *cells)

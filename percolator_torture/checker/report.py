@@ -1,0 +1,119 @@
+"""What a check finds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from percolator_torture.histories.history import CellKey
+
+KEPT: Final = 100
+"""Violations of one name that are kept; the others are only counted."""
+
+
+class Anomaly(StrEnum):
+    """The names of what can be wrong."""
+
+    FUTURE_READ = "future read"
+    """A read saw a version committed at or above its start: read skew, circular flow, OTV."""
+    STALE_READ = "stale read"
+    """A read missed the newest version committed below its start: long fork, lost reads."""
+    ABORTED_READ = "aborted read"
+    """A read saw a value of a transaction that certainly did not commit (G1a)."""
+    INTERMEDIATE = "intermediate version"
+    """A value that its own transaction had overwritten was seen, or is in the store (G1b)."""
+    OWN_WRITE = "own write missed"
+    """A transaction did not see its own newest write."""
+    PHANTOM = "phantom"
+    """A scan missed a cell of its range, or saw one that was not there."""
+    NOWHERE = "version from nowhere"
+    """A value that no recorded transaction wrote to this cell was seen, or is in the store."""
+    OVERLAP = "overlapping writers"
+    """Two committed writers of a cell were under way together (G0, lost update)."""
+    COMMIT_BELOW_START = "commit below start"
+    """A commit timestamp does not lie above the start timestamp."""
+    REPEATED_TIMESTAMP = "repeated timestamp"
+    """A timestamp was given out twice."""
+    REPEATED_VERSION = "repeated version"
+    """The store holds a version of a cell twice."""
+    TIMESTAMPS_DIFFER = "timestamps differ"
+    """A version bears other timestamps than its transaction."""
+    MISSING = "committed write missing"
+    """A write of a transaction that returned ok, or that was read, is not in the store."""
+    PRESENT = "aborted write present"
+    """A write of a transaction that certainly did not commit is in the store."""
+    PARTIAL = "partial commit"
+    """Of a transaction of unknown outcome some writes are in the store, and others not."""
+    REAL_TIME = "real time"
+    """A transaction was ordered before one that had returned before it began."""
+    LOCK = "leftover lock"
+    """A lock stands although all clients are gone and locks were resolved."""
+    ORPHAN = "orphan"
+    """An index leads nowhere, or nothing leads to a row."""
+    NOTIFICATION = "leftover notification"
+    """A cell is marked to be observed although everything was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One thing that is wrong: the transactions (by id) and cells that are involved, and a sentence."""
+
+    name: Anomaly
+    transactions: tuple[str, ...]
+    cells: tuple[CellKey, ...]
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.sentence}"
+
+
+@dataclass(slots=True)
+class Report:
+    """What was checked, and what is wrong.
+
+    ``violations`` has at most `KEPT` of each name, in the order of the checks; ``counts`` counts all.
+    ``committed_unknown`` is how many transactions of unknown outcome turned out to have committed. ``lost``
+    are the transactions (by id) that returned ok and lack a write, ``torn`` those of unknown outcome that do.
+    """
+
+    transactions: int = 0
+    reads: int = 0
+    scans: int = 0
+    versions: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    committed_unknown: int = 0
+    lost: set[str] = field(default_factory=set)
+    torn: set[str] = field(default_factory=set)
+    violations: list[Violation] = field(default_factory=list)
+    counts: Counter[Anomaly] = field(default_factory=Counter)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.counts
+
+    @property
+    def names(self) -> set[Anomaly]:
+        """The names of what is wrong."""
+        return set(self.counts)
+
+    def add(
+        self, name: Anomaly, transactions: tuple[str, ...], cells: tuple[CellKey, ...], sentence: str
+    ) -> None:
+        """Take in a violation."""
+        self.counts[name] += 1
+        if self.counts[name] <= KEPT:
+            self.violations.append(Violation(name, transactions, cells, sentence))
+
+    def __str__(self) -> str:
+        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.items())
+        checked = (
+            f"{self.transactions} transactions ({outcomes}; {self.committed_unknown} unknown committed), "
+            f"{self.reads} reads, {self.scans} scans, {self.versions} versions"
+        )
+        if self.ok:
+            return f"{checked}: nothing is wrong"
+        counts = ", ".join(f"{count} x {name}" for name, count in self.counts.items())
+        return "\n".join([f"{checked}: {counts}", *map(str, self.violations)])

@@ -1,0 +1,192 @@
+"""The client processes of a run: started, killed, replaced, until a number of transactions is done."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from percolator_torture.clients.client_process import Orders
+from percolator_torture.clients.gauge import FIELDS, Gauge
+
+_PAUSE: Final = 0.003
+_FINISH_LIMIT: Final = 90.0
+
+
+class _Seat:
+    """Its share of the work, and the processes that have held it."""
+
+    def __init__(self, number: int, share: int) -> None:
+        self.number = number
+        self.share = share
+        self.gauges: list[Gauge] = []
+        self.process: subprocess.Popen[bytes] | None = None
+        self.name = ""
+
+    @property
+    def done(self) -> int:
+        return sum(gauge["done"] for gauge in self.gauges)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether its process is past its start and not at its end."""
+        return (
+            self.process is not None
+            and self.process.poll() is None
+            and self.gauges[-1]["done"] > 0
+            and self.done < self.share
+        )
+
+
+class Crew:
+    """``orders.clients`` processes that make ``transactions`` steps together.
+
+    Who was killed is replaced by a process that takes over what is left of its share. A context manager that
+    leaves no process behind. ``program`` is what a client runs.
+    """
+
+    def __init__(self, orders: Orders, transactions: int, *, program: Sequence[str]) -> None:
+        self._orders = orders
+        self._program = list(program)
+        self._folder = Path(orders.folder)
+        self._killed: set[subprocess.Popen[bytes]] = set()
+        self._finishing = False
+        self.wrong: list[str] = []
+        """Processes that ended as they should not."""
+        share, rest = divmod(transactions, orders.clients)
+        self._seats = [_Seat(number, share + (number < rest)) for number in range(orders.clients)]
+
+    @property
+    def active(self) -> bool:
+        """Whether any process runs."""
+        return any(seat.process is not None for seat in self._seats)
+
+    @property
+    def done(self) -> int:
+        """Finished transactions."""
+        return sum(seat.done for seat in self._seats)
+
+    @property
+    def started(self) -> bool:
+        """Whether every process has finished a transaction, or has ended."""
+        return all(seat.process is None or seat.done for seat in self._seats)
+
+    def totals(self) -> Counter[str]:
+        """The sums of all gauges."""
+        totals: Counter[str] = Counter()
+        for seat in self._seats:
+            for gauge in seat.gauges:
+                totals.update({field: gauge[field] for field in FIELDS})
+        return totals
+
+    def complaints(self) -> list[str]:
+        """What the workloads found wrong while they ran, and what was wrong with the processes."""
+        found = list(self.wrong)
+        for path in sorted(self._folder.glob("*.wrong")):
+            found += path.read_text(encoding="utf-8").splitlines()
+        return found
+
+    def tend(self) -> None:
+        """Take leave of processes that have ended and replace those that were killed; waits a moment."""
+        for seat in self._seats:
+            if seat.process is not None and seat.process.poll() is not None:
+                self._bury(seat)
+        time.sleep(_PAUSE)
+
+    def strike(self, seat: int, signum: signal.Signals) -> subprocess.Popen[bytes] | None:
+        """Send a signal to the process of the seat, or of the next one whose process is at work, if any."""
+        for one in self._seats[seat:] + self._seats[:seat]:
+            if one.at_work:
+                assert one.process is not None
+                if signum == signal.SIGKILL:
+                    self._killed.add(one.process)
+                one.process.send_signal(signum)
+                return one.process
+        return None
+
+    def finish(self) -> None:
+        """Have all processes end what they are at, and wait for them. Idempotent."""
+        self._finishing = True
+        for seat in self._seats:
+            if seat.process is not None:
+                self._tell_to_finish(seat.process)
+        until = time.monotonic() + _FINISH_LIMIT
+        while self.active:
+            self.tend()
+            if time.monotonic() > until:
+                self.wrong.append(f"clients that were told to finish still ran after {_FINISH_LIMIT:g} s")
+                return
+
+    def __enter__(self) -> Self:
+        for seat in self._seats:
+            if seat.share:
+                self._start(seat)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for seat in self._seats:
+            if seat.process is not None:
+                seat.process.kill()
+                seat.process.wait()
+                self._close(seat.process)
+                seat.process = None
+
+    # Inside.
+
+    def _start(self, seat: _Seat) -> None:
+        seat.name = f"{self._orders.name}{seat.number}.{len(seat.gauges) + 1}"
+        orders = dataclasses.replace(
+            self._orders, name=seat.name, seat=seat.number, first=seat.done, stop=seat.share
+        )
+        seat.gauges.append(Gauge(self._folder / f"{seat.name}.gauge"))
+        with (self._folder / f"{seat.name}.stderr").open("wb") as sink:
+            seat.process = subprocess.Popen(
+                self._program, stdin=subprocess.PIPE, stdout=sink, stderr=sink, start_new_session=True
+            )
+        assert seat.process.stdin is not None
+        try:
+            seat.process.stdin.write(orders.to_json().encode() + b"\n")
+            seat.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # its end is noticed like any other
+        if self._finishing:
+            self._tell_to_finish(seat.process)
+
+    def _bury(self, seat: _Seat) -> None:
+        process = seat.process
+        assert process is not None
+        self._close(process)
+        seat.process = None
+        if process in self._killed:
+            if seat.done < seat.share and not self._finishing:
+                self._start(seat)
+        elif process.returncode:
+            printed = (self._folder / f"{seat.name}.stderr").read_text(errors="replace").strip()
+            self.wrong.append(
+                f"client {seat.name} ended with {process.returncode}: {printed[-2000:] or 'without a word'}"
+            )
+
+    @staticmethod
+    def _close(process: subprocess.Popen[bytes]) -> None:
+        if process.stdin is not None:
+            try:
+                process.stdin.close()
+            except BrokenPipeError:
+                pass
+
+    @staticmethod
+    def _tell_to_finish(process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        try:
+            process.stdin.write(b"finish\n")
+            process.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            pass  # it has ended already

@@ -1,0 +1,139 @@
+"""Makes the events of a schedule happen."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+from percolator_core.errors import LockTimeout, StoreUnavailable
+from percolator_core.store.private_server import PrivateServer
+from percolator_torture.clients.crew import Crew
+from percolator_torture.clients.schedule import Event, Nemesis
+from percolator_torture.faults.clock import HOUR, FakeClock
+from percolator_torture.faults.store import FaultyDatabase
+
+STOPPED_FOR: Final = 1.6
+"""Times to live of a lock for which a client is stopped."""
+_FULL_FOR: Final = 0.15
+"""Seconds for which the server has no memory left."""
+_NO_MEMORY: Final = 1
+_UNBOUNDED: Final = 0
+
+
+class Strikes:
+    """Strikes when it is time; what it began it also ends.
+
+    ``server`` is None where the server is not ours.
+    """
+
+    def __init__(
+        self,
+        events: Sequence[Event],
+        crew: Crew,
+        db: FaultyDatabase,
+        server: PrivateServer | None,
+        lock_ttl: float,
+    ) -> None:
+        self._events = list(events)
+        self._crew = crew
+        self._db = db
+        self._server = server
+        self._stopped_for = STOPPED_FOR * lock_ttl
+        self._endings: list[tuple[float, Callable[[], None]]] = []
+        self._clock = FakeClock(db.store.keyspace)
+        self.counts: Counter[Nemesis] = Counter()
+        """What has struck."""
+
+    def act(self) -> None:
+        """Do what is due by now."""
+        now = time.monotonic()
+        due = [ending for ending in self._endings if ending[0] <= now]
+        for ending in due:
+            self._endings.remove(ending)
+            ending[1]()
+        done = self._crew.done
+        for event in [event for event in self._events if event.at <= done]:
+            if self._strike(event):  # else it waits, and holds up no other
+                self._events.remove(event)
+                self.counts[event.nemesis] += 1
+
+    @property
+    def missed(self) -> Counter[Nemesis]:
+        """What has not struck so far."""
+        return Counter(event.nemesis for event in self._events)
+
+    def end(self) -> None:
+        """End at once whatever still lasts; `act` is not called any more."""
+        for _, ending in self._endings:
+            ending()
+        self._endings.clear()
+
+    # Inside.
+
+    def _strike(self, event: Event) -> bool:
+        """Make it happen; returns False when that is not possible yet."""
+        match event.nemesis:
+            case Nemesis.KILL:
+                return self._crew.strike(event.seat, signal.SIGKILL) is not None
+            case Nemesis.STOP:
+                return self._stop(event.seat)
+            case Nemesis.SCRIPT_FLUSH:
+                self._flush_scripts()
+            case Nemesis.CLOCK_BACK:
+                try:
+                    self._clock.set_back(self._db.store, HOUR)
+                except StoreUnavailable:
+                    return False  # another nemesis has taken the memory
+            case Nemesis.COLLECT:
+                return self._collect()
+            case Nemesis.SERVER_KILL:
+                assert self._server is not None
+                self._server.kill()
+                self._server.start()
+            case Nemesis.OUT_OF_MEMORY:
+                self._fill_memory()
+        return True
+
+    def _stop(self, seat: int) -> bool:
+        process = self._crew.strike(seat, signal.SIGSTOP)
+        if process is None:
+            return False
+
+        def resume(process: subprocess.Popen[bytes] = process) -> None:
+            process.send_signal(signal.SIGCONT)  # nothing where it was killed meanwhile
+
+        self._endings.append((time.monotonic() + self._stopped_for, resume))
+        return True
+
+    def _collect(self) -> bool:
+        try:
+            self._db.collect_garbage(timedelta(0))
+        except LockTimeout:
+            pass  # somebody is committing, so nothing was dropped, which is no fault
+        except StoreUnavailable:
+            return False  # another nemesis has taken the memory
+        return True
+
+    def _flush_scripts(self) -> None:
+        for endpoint in self._db.store.endpoints():
+            try:
+                self._db.store.ask(endpoint, (b"SCRIPT", b"FLUSH"))
+            except StoreUnavailable:
+                pass  # a server that is gone has forgotten them, too
+
+    def _fill_memory(self) -> None:
+        server = self._server
+        assert server is not None
+
+        def limit(memory: int) -> None:
+            with server.client() as client:
+                client.config_set("maxmemory", memory)
+
+        limit(_NO_MEMORY)
+        self._endings.append((time.monotonic() + _FULL_FOR, partial(limit, _UNBOUNDED)))

@@ -1,0 +1,190 @@
+"""What happens to a run, and when: by finished transactions, so that a slow machine meets the same.
+
+The schedule follows from the seed alone. How the processes interleave does not, so a second run with a seed
+repeats the plan and each client's choices, and not the history.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from percolator_core.errors import ConfigurationError
+from percolator_torture.faults.plan import Fault, Kind, Operation, Plan, RandomPlan
+
+
+class Nemesis(StrEnum):
+    """What can be done to a run."""
+
+    KILL = "kill"
+    """SIGKILL of a client."""
+    STOP = "stop"
+    """SIGSTOP of a client for longer than its locks live, then SIGCONT."""
+    DROP_REQUEST = "drop-request"
+    DROP_REPLY = "drop-reply"
+    DUPLICATE = "duplicate"
+    """A request is executed twice."""
+    DELAY = "delay"
+    """A request or reply is slow, or a copy of a request comes late."""
+    SCRIPT_FLUSH = "script-flush"
+    """The servers forget their scripts."""
+    SERVER_KILL = "server-kill"
+    """SIGKILL of the server, whose log is on disk."""
+    CLOCK_BACK = "clock-back"
+    """The server's clock is set back by an hour."""
+    OUT_OF_MEMORY = "out-of-memory"
+    """The server has no memory left, for a moment."""
+    COLLECT = "collect"
+    """Garbage collection that keeps nothing but the newest."""
+
+
+DEFAULT: Final = tuple(nemesis for nemesis in Nemesis if nemesis is not Nemesis.COLLECT)
+"""Without garbage collection, which takes old versions from the checker's sight, and with them whether an
+undetermined transaction committed."""
+
+HARMLESS: Final = (
+    Nemesis.KILL,
+    Nemesis.STOP,
+    Nemesis.DROP_REQUEST,
+    Nemesis.DROP_REPLY,
+    Nemesis.DUPLICATE,
+    Nemesis.DELAY,
+)
+"""What others who use the same server do not notice."""
+
+OWN_SERVER_ONLY: Final = frozenset({Nemesis.SERVER_KILL, Nemesis.OUT_OF_MEMORY})
+
+FAULTS: Final[dict[Nemesis, dict[Kind, float]]] = {
+    Nemesis.DROP_REQUEST: {Kind.REQUEST_LOST: 0.7, Kind.REQUEST_LOST_FOR_GOOD: 0.3},
+    Nemesis.DROP_REPLY: {Kind.REPLY_LOST: 0.6, Kind.REPLY_LOST_FOR_GOOD: 0.4},
+    Nemesis.DUPLICATE: {Kind.TWICE: 0.5, Kind.TWICE_FIRST: 0.5},
+    Nemesis.DELAY: {Kind.SLOW_REQUEST: 0.3, Kind.SLOW_REPLY: 0.3, Kind.LATE_COPY: 0.3, Kind.LATE: 0.1},
+}
+"""What each nemesis of the network does, and how often in proportion."""
+
+_CHANCE: Final = 0.004
+"""Of each nemesis of the network, for one operation."""
+_SHORT: Final = (0.0, 0.03)
+"""Seconds that most faults take."""
+_LONG_SHARE: Final = 0.05
+_RARE: Final = 5
+"""Kills for each of the events that hold up everybody."""
+_FIRST, _LAST = 0.02, 0.85
+"""Between these parts of the run things happen: at its ends hardly anybody is at work, and what waits for a
+client needs time."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Event:
+    """``nemesis`` strikes when ``at`` transactions are finished; a client's, that at ``seat``."""
+
+    at: int
+    nemesis: Nemesis
+    seat: int
+
+
+def parse_nemeses(names: str) -> tuple[Nemesis, ...]:
+    """Read names joined by commas; ``all`` is all but garbage collection, ``none`` is none.
+
+    Raises:
+        ConfigurationError: there is none of that name, or no name at all, or one beside ``all`` or ``none``.
+    """
+    named = [name for name in map(str.strip, names.split(",")) if name]
+    if not named:
+        raise ConfigurationError("no nemesis is named: name some, or say none")
+    for alone, meant in (("all", DEFAULT), ("none", ())):
+        if named == [alone]:
+            return meant
+        if alone in named:
+            raise ConfigurationError(f"{alone} stands alone: leave out {alone}, or the other names")
+    found = []
+    for name in named:
+        try:
+            found.append(Nemesis(name))
+        except ValueError:
+            known = ", ".join(nemesis.value for nemesis in Nemesis)
+            raise ConfigurationError(
+                f"there is no nemesis {name!r}: choose from {known}, all, none"
+            ) from None
+    return tuple(dict.fromkeys(found))
+
+
+def refuse_impossible(nemeses: Sequence[Nemesis], url: str | None) -> None:
+    """Refuse nemeses that cannot strike at the server of ``url``; None is a server of our own.
+
+    Raises:
+        ConfigurationError: there are such.
+    """
+    if url is None:
+        return
+    impossible = [nemesis.value for nemesis in nemeses if nemesis in OWN_SERVER_ONLY]
+    if url.startswith("redis") and "+" in url.partition(":")[0]:
+        # The fake clock is a key that every script reads, so all of them must be on one server.
+        impossible += [nemesis.value for nemesis in nemeses if nemesis is Nemesis.CLOCK_BACK]
+    if impossible:
+        raise ConfigurationError(
+            f"{', '.join(impossible)} cannot be done to the server of --url: name other nemeses, or leave "
+            "--url out for a server of its own"
+        )
+
+
+def make_schedule(
+    seed: int, transactions: int, kills: int, seats: int, nemeses: Iterable[Nemesis]
+) -> list[Event]:
+    """The events of a run in their order.
+
+    So many kills, half as many stops and losses of scripts, and a fifth as many of what holds up everybody;
+    each at least once if there are kills at all, or if kills are not among the ``nemeses``.
+    """
+    often = max(1, kills // 2)
+    rare = max(1, kills // _RARE)
+    counts = {
+        Nemesis.KILL: kills,
+        Nemesis.STOP: often,
+        Nemesis.SCRIPT_FLUSH: often,
+        Nemesis.SERVER_KILL: rare,
+        Nemesis.CLOCK_BACK: rare,
+        Nemesis.OUT_OF_MEMORY: rare,
+        Nemesis.COLLECT: often,
+    }
+    events = []
+    for nemesis in dict.fromkeys(nemeses):
+        # Its own dice: leaving out one nemesis does not move the others.
+        dice = random.Random(f"{seed}/schedule/{nemesis}")
+        for _ in range(counts.get(nemesis, 0)):
+            at = int(transactions * dice.uniform(_FIRST, _LAST))
+            events.append(Event(at, nemesis, dice.randrange(seats)))
+    return sorted(events)
+
+
+class NetworkPlan:
+    """Faults of the network: mostly short ones, and a few that outlast a lock."""
+
+    def __init__(self, seed: str, nemeses: Iterable[Nemesis], lock_ttl: float) -> None:
+        chances = {
+            kind: _CHANCE * share for nemesis in nemeses for kind, share in FAULTS.get(nemesis, {}).items()
+        }
+        slow = {kind: chance for kind, chance in chances.items() if kind in _MAY_TAKE_LONG}
+        number = random.Random(seed).getrandbits(32)
+        self._plans: list[Plan] = [
+            RandomPlan(number, chances, seconds=_SHORT),
+            RandomPlan(
+                number + 1,
+                {kind: chance * _LONG_SHARE for kind, chance in slow.items()},
+                seconds=(lock_ttl, 2 * lock_ttl),
+            ),
+        ]
+
+    def choose(self, operation: Operation) -> Fault | None:
+        """As `Plan`."""
+        for plan in self._plans:
+            fault = plan.choose(operation)
+            if fault is not None:
+                return fault
+        return None
+
+
+_MAY_TAKE_LONG: Final = frozenset({Kind.SLOW_REQUEST, Kind.SLOW_REPLY, Kind.LATE_COPY, Kind.LATE})

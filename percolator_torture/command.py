@@ -1,0 +1,219 @@
+"""Putting the library to the proof: ``torture``."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from percolator_core.cli import output as outputs
+from percolator_core.cli.output import ExitCode, Failure
+from percolator_core.notation.amounts import count_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from percolator_torture.suites.result import Result
+    from percolator_torture.suites.settings import Settings
+
+_LARGEST_SEED = 1_000_000
+
+
+def torture(
+    suites: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SUITE",
+            help="bank, append, counter, long-fork, ring, aof, oracle, failover; all when none is named.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Repeats plan and choices. Default: a new one.", show_default=False),
+    ] = None,
+    transactions: Annotated[int, typer.Option(min=1, help="Transactions of each workload.")] = 20_000,
+    kills: Annotated[int, typer.Option(min=0, help="Clients killed in each workload.")] = 20,
+    clients: Annotated[int, typer.Option(min=1, help="Client processes at a time.")] = 4,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Rounds of aof, oracle and failover. Default: 10, 20, 4.", show_default=False
+        ),
+    ] = None,
+    nemesis: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="What happens in the workloads: kill, stop, drop-request, drop-reply, duplicate, delay, "
+            "script-flush, server-kill, clock-back, out-of-memory, collect; all (but collect); none. "
+            "Default: all, and on a server of yours what others there do not notice.",
+            show_default=False,
+        ),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url",
+            help="Run the workloads on this server, cluster or service of sentinels, in a namespace of their "
+            "own. "
+            "Default: private servers that the command starts and stops.",
+            show_default=False,
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the figures into this Markdown page too.")
+    ] = None,
+    section: Annotated[str, typer.Option(help="Which part of the page is written anew.")] = "figures",
+) -> None:
+    """Run workloads while clients, servers and the network fail, and check what comes out.
+
+    What a workload did and saw is recorded and checked for strong snapshot isolation; aof, oracle and
+    failover take servers away. Exits with 1 when anything is wrong. Ctrl-C ends the suite at hand early and
+    tells what was found.
+    """
+    from percolator_core.cli.signals import stopping
+    from percolator_torture.suites.runner import run
+
+    output = outputs.current()
+    settings = _settings(seed, transactions, kills, clients, rounds, nemesis, url)
+    command = _command(suites or (), settings, nemesis)
+    output.carry_on = f"--seed {settings.seed} repeats the plan"
+    results: list[Result] = []
+    with output.progress() as progress:
+        task = progress.add_task("starting", total=None)
+
+        def tell(what: str, done: int, of: int) -> None:
+            progress.update(task, description=what, completed=done, total=of or None)
+
+        try:
+            with stopping(settings.stop.set) as received:
+                for result in run(suites or (), _telling(settings, tell)):
+                    results.append(result)
+                    if report is not None:  # at once: whatever happens later, this is on file
+                        _write(report, section, command, results)
+                    progress.console.print(_lines(result)[0], highlight=False)
+        except BaseException as error:
+            for note in getattr(error, "__notes__", ()):
+                output.note(note)
+            if results:  # what the suites before this one found
+                _print(output, results, settings.seed, ok=False, interrupted=settings.stop.is_set())
+            raise
+    ok, interrupted = all(result.ok for result in results), bool(received.number)
+    _print(output, results, settings.seed, ok=ok, interrupted=interrupted)
+    _conclude(results, settings.seed, interrupted=interrupted)
+
+
+def _print(
+    output: outputs.Output, results: Sequence[Result], seed: int, *, ok: bool, interrupted: bool
+) -> None:
+    data = {
+        "ok": ok,
+        "interrupted": interrupted,
+        "seed": seed,
+        "suites": [result.as_dict() for result in results],
+    }
+    output.result(data, *[line for result in results for line in _lines(result)], *_tables(results))
+
+
+def _settings(  # noqa: PLR0917
+    seed: int | None,
+    transactions: int,
+    kills: int,
+    clients: int,
+    rounds: int | None,
+    nemesis: str | None,
+    url: str | None,
+) -> Settings:
+    from percolator_torture.clients.schedule import DEFAULT, HARMLESS, parse_nemeses
+    from percolator_torture.suites.settings import Settings
+
+    usual = DEFAULT if url is None else HARMLESS
+    return Settings(
+        seed=random.randrange(_LARGEST_SEED) if seed is None else seed,
+        transactions=transactions,
+        kills=kills,
+        clients=clients,
+        rounds=rounds,
+        nemeses=usual if nemesis is None else parse_nemeses(nemesis),
+        url=url,
+    )
+
+
+def _telling(settings: Settings, tell: Any) -> Settings:
+    import dataclasses
+
+    return dataclasses.replace(settings, tell=tell)
+
+
+def _command(suites: Sequence[str], settings: Settings, nemesis: str | None) -> str:
+    """The command that runs the same, but for the page it writes and the server of a user."""
+    usual = type(settings)()
+    numbers = {name: getattr(settings, name) for name in ("transactions", "kills", "clients", "rounds")}
+    changed = [f"--{name} {number}" for name, number in numbers.items() if number != getattr(usual, name)]
+    parts = ["percolator torture", *suites, *changed]
+    if nemesis is not None:
+        parts.append(f"--nemesis {shlex.quote(nemesis)}")
+    if settings.url is not None:
+        parts.append("--url URL")
+    return " ".join([*parts, f"--seed {settings.seed}"])
+
+
+def _write(report: Path, section: str, command: str, results: Sequence[Result]) -> None:
+    from percolator_torture.suites.machine import this_machine
+    from percolator_torture.suites.markdown import write_report
+
+    write_report(report, section, this_machine(), command, results)
+
+
+def _lines(result: Result) -> list[str]:
+    from percolator_torture.suites.result import TOLD
+
+    early = " (ended early)" if result.interrupted else ""
+    lines = [
+        f"{result.suite}{early}: {'ok' if result.ok else 'WRONG'}, {result.seconds:.0f} s",
+        *(f"  {told}" for told in (result.run, result.found) if told),
+        *(f"  wrong: {sentence}" for sentence in result.wrong[:TOLD]),
+    ]
+    if len(result.wrong) > TOLD:
+        lines.append(f"  and {len(result.wrong) - TOLD} more")
+    if result.folder is not None:
+        lines.append(f"  the histories are in {result.folder}")
+    if result.namespace is not None:
+        lines.append(f"  the data is in the namespace {result.namespace}")
+    return lines
+
+
+def _tables(results: Sequence[Result]) -> list[RenderableType]:
+    made: list[RenderableType] = []
+    for result in results:
+        for measured in result.tables:
+            if not measured.rows:
+                continue
+            table = outputs.table(*measured.headings, title=measured.title, numbers=measured.headings[3:])
+            for row in measured.rows:
+                table.add_row(*row)
+            made += ["", table]
+    return made
+
+
+def _conclude(results: Sequence[Result], seed: int, *, interrupted: bool) -> None:
+    wrong = [result.suite for result in results if not result.ok]
+    if wrong:
+        folders = [result.folder for result in results if result.folder is not None]
+        kept = f", the histories are in {', '.join(folders)}" if folders else ""
+        raise Failure(
+            f"{count_of(len(wrong), 'suite')} found something wrong ({', '.join(wrong)}): "
+            f"--seed {seed} repeats the plan{kept}"
+        )
+    if interrupted:
+        raise Failure(
+            f"interrupted; what was done until then is as it should be: --seed {seed} repeats the plan",
+            ExitCode.INTERRUPTED,
+        )

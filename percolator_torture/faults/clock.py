@@ -1,0 +1,50 @@
+"""A server's clock that a test sets: the real one plus an offset, which all clients see at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from percolator_core import scripts
+from percolator_core.layout.keys import Keyspace
+from percolator_core.scripts import Script
+from percolator_core.store import Store
+
+HOUR: Final = 3600.0
+"""By which clocks are set back, in seconds."""
+
+_SOURCE: Final = """
+local function now()
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2] + tonumber(redis.call('GET', '{key}') or '0')
+end
+"""
+
+
+class FakeClock:
+    """The clock of one namespace, on a single server: scripts read its offset from a key of their own accord.
+
+    Every client of the namespace has to be given `load_scripts`, as `Store`'s parameter of that name.
+    """
+
+    def __init__(self, keyspace: Keyspace) -> None:
+        # The prefix is percent-encoded, so nothing in it ends a Lua string.
+        self.key: Final = keyspace.prefix + b"clock"
+        self._source = _SOURCE.replace("{key}", self.key.decode())
+        self._assembled: dict[bool, Mapping[str, Script]] = {}
+
+    def load_scripts(self, shebang: bool) -> Mapping[str, Script]:
+        """As `scripts.load`, with this clock in place of the real one."""
+        found = self._assembled.get(shebang)
+        if found is None:
+            found = self._assembled[shebang] = scripts.assemble(shebang, {"clock": self._source})
+        return found
+
+    def set_back(self, store: Store, seconds: float) -> None:
+        """Set the clock back by so many seconds, from the next script on; if negative, forward."""
+        self.set_forward(store, -seconds)
+
+    def set_forward(self, store: Store, seconds: float) -> None:
+        """Set the clock forward by so many seconds, from the next script on."""
+        # Around whatever a subclass does to operations: this one is the test's.
+        Store.call_apart(store, (b"INCRBY", self.key, int(seconds * 1_000_000)))

@@ -1,0 +1,296 @@
+"""Runs transactions and writes down what they saw, for the checker.
+
+A workload is written against `RecordedTransaction`, which has the reads and writes of a transaction on plain
+payloads; that the stored values bear marks does not show. Every attempt is a transaction of its own in the
+history.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from percolator_core.database import Database
+from percolator_core.errors import LockTimeout, SnapshotTooOld, StoreUnavailable, TransactionConflict
+from percolator_core.layout.key_ranges import scan_bounds
+from percolator_core.layout.records import row_bytes
+from percolator_core.transaction.transaction import Transaction
+from percolator_torture.histories.history import (
+    CellKey,
+    Outcome,
+    OwnRead,
+    Read,
+    ScanRead,
+    TransactionRecord,
+    Write,
+)
+from percolator_torture.histories.journal import Journal
+from percolator_torture.histories.marks import Mark, tag_value, untag_value
+
+T = TypeVar("T")
+
+NOT_COMMITTED: Final = (TransactionConflict, SnapshotTooOld, LockTimeout, StoreUnavailable)
+"""What a commit raises that promises that nothing was committed. The checker holds the library to it.
+
+A request that may have been executed ends in `CommitUndetermined`; where the prewrite fails the primary was
+never committed, and nobody but its own client would.
+"""
+
+_FIRST_PAUSE: Final = 0.002
+_LONGEST_PAUSE: Final = 0.25
+
+
+class RecordedTransaction:
+    """A transaction on plain payloads. Not for use by several threads or tasks at once, nor after its end."""
+
+    __slots__ = ("_mark", "_own", "_own_reads", "_reads", "_scans", "_transaction", "_written")
+
+    def __init__(self, transaction: Transaction, process: str, number: int) -> None:
+        self._transaction = transaction
+        self._mark = Mark(process, number)
+        self._own: dict[CellKey, int] = {}
+        self._written: dict[CellKey, int] = {}
+        self._reads: list[Read] = []
+        self._own_reads: list[OwnRead] = []
+        self._scans: list[ScanRead] = []
+
+    @property
+    def start_timestamp(self) -> int:
+        """As `Transaction.start_timestamp`: fixes the snapshot."""
+        return self._transaction.start_timestamp
+
+    def get(self, table: str, row: str | bytes, column: str) -> bytes | None:
+        """The payload of a cell, or None. Raises as `Transaction.get`."""
+        return self._saw(CellKey(table, row_bytes(row), column), self._transaction.get(table, row, column))
+
+    def get_many(self, cells: Iterable[tuple[str, str | bytes, str]]) -> list[bytes | None]:
+        """The payloads of many cells, in order, in one round trip. Raises as `Transaction.get_many`."""
+        asked = [CellKey(table, row_bytes(row), column) for table, row, column in cells]
+        return [
+            self._saw(cell, value)
+            for cell, value in zip(asked, self._transaction.get_many(asked), strict=True)
+        ]
+
+    def get_row(self, table: str, row: str | bytes, columns: Iterable[str] | None = None) -> dict[str, bytes]:
+        """The payloads of a row's cells, by column; all, or those named. Raises as `Transaction.get_row`.
+
+        It is recorded as a scan of the one row.
+        """
+        key = row_bytes(row)
+        wanted = None if columns is None else tuple(columns)
+        if wanted == ():
+            return {}
+        own = self._own_between(table, key, key + b"\0", wanted)
+        cells = self._transaction.get_row(table, key, wanted)
+        return dict(self._saw_range(table, key, key + b"\0", wanted, [(key, cells)], own)[0][1])
+
+    def scan(  # noqa: PLR0917
+        self,
+        table: str,
+        start: str | bytes | None = None,
+        stop: str | bytes | None = None,
+        prefix: str | bytes | None = None,
+        columns: Iterable[str] | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> list[tuple[bytes, dict[str, bytes]]]:
+        """The rows in a range with their payloads, read to the end. Arguments as `Transaction.scan`.
+
+        Where the limit ended it, the range up to the last row is what counts as read.
+        """
+        low, high = scan_bounds(start, stop, prefix)
+        wanted = None if columns is None else tuple(columns)
+        rows = list(self._transaction.scan(table, start, stop, prefix, wanted, limit, reverse))
+        if limit is not None and len(rows) >= limit:
+            if not rows:
+                return []
+            if reverse:
+                low = rows[-1][0]
+            else:
+                high = rows[-1][0] + b"\0"
+        if wanted == () or (high is not None and low >= high):
+            return []
+        return self._saw_range(table, low, high, wanted, rows, self._own_between(table, low, high, wanted))
+
+    def set(self, table: str, row: str | bytes, column: str, payload: bytes) -> None:
+        """Write a cell. Raises as `Transaction.set`."""
+        cell = CellKey(table, row_bytes(row), column)
+        write = self._written.get(cell, 0) + 1
+        self._transaction.set(*cell, tag_value(self._mark._replace(write=write), payload))
+        self._written[cell] = self._own[cell] = write
+
+    def delete(self, table: str, row: str | bytes, column: str) -> None:
+        """Delete a cell."""
+        cell = CellKey(table, row_bytes(row), column)
+        self._transaction.delete(*cell)
+        self._own[cell] = 0
+
+    # Inside.
+
+    def _saw(self, cell: CellKey, value: bytes | None) -> bytes | None:
+        mark, payload = (None, None) if value is None else untag_value(value)
+        if cell in self._own:
+            self._own_reads.append(OwnRead(cell, self._own[cell], mark))
+        else:
+            self._reads.append(Read(cell, mark))
+        return payload
+
+    def _saw_range(  # noqa: PLR0917
+        self,
+        table: str,
+        low: bytes,
+        high: bytes | None,
+        columns: tuple[str, ...] | None,
+        rows: list[tuple[bytes, dict[str, bytes]]],
+        own: tuple[Write, ...],
+    ) -> list[tuple[bytes, dict[str, bytes]]]:
+        seen: list[Read] = []
+        payloads: list[tuple[bytes, dict[str, bytes]]] = []
+        for row, cells in rows:
+            plain: dict[str, bytes] = {}
+            for column, value in cells.items():
+                mark, plain[column] = untag_value(value)
+                seen.append(Read(CellKey(table, row, column), mark))
+            payloads.append((row, plain))
+        self._scans.append(ScanRead(table, low, high, columns, tuple(seen), own))
+        return payloads
+
+    def _own_between(
+        self, table: str, low: bytes, high: bytes | None, columns: tuple[str, ...] | None
+    ) -> tuple[Write, ...]:
+        return tuple(
+            Write(cell, write)
+            for cell, write in self._own.items()
+            if cell.table == table
+            and low <= cell.row
+            and (high is None or cell.row < high)
+            and (columns is None or cell.column in columns)
+        )
+
+    @property
+    def start_ts(self) -> int | None:
+        """The start timestamp if there is one by now."""
+        return self._transaction._start_ts  # noqa: SLF001 - the public property would fetch one
+
+    def record(self, began: int, outcome: Outcome, returned: int | None = None) -> TransactionRecord:
+        """What happened so far, for the history."""
+        return TransactionRecord(
+            process=self._mark.process,
+            number=self._mark.number,
+            began=began,
+            returned=returned,
+            start_ts=self.start_ts,
+            outcome=outcome,
+            reads=tuple(self._reads),
+            own_reads=tuple(self._own_reads),
+            scans=tuple(self._scans),
+            writes=tuple(Write(cell, write) for cell, write in self._own.items()),
+            blind=bool(self._own) and self.start_ts is None,
+        )
+
+
+class Recorder:
+    """Runs transactions of one process and records them in ``<folder>/<process>.history``.
+
+    Several threads, and tasks under `Database.concurrency`, may share it. A forked child makes its own.
+
+    >>> with Recorder(db, folder, "w1") as recorder:
+    ...     recorder.run(lambda t: t.set("t", "row", "column", b"payload"))
+
+    Raises:
+        FileExistsError: the folder has a history of that process; a name is used once.
+        ValueError: a process is named with letters, digits, ``_``, ``.`` and ``-``.
+    """
+
+    def __init__(self, db: Database, folder: str | Path, process: str) -> None:
+        self.db = db
+        self.process = process
+        self._journal = Journal(folder, process)
+        self._numbers = itertools.count(1)
+
+    @property
+    def path(self) -> Path:
+        """The file with the history."""
+        return self._journal.path
+
+    def run(self, fn: Callable[[RecordedTransaction], T], attempts: int = 10) -> T:
+        """Run ``fn`` in a transaction and commit; on a conflict run it again as a whole, as `Database.run`.
+
+        Raises:
+            TransactionConflict: still after ``attempts`` (1 or more) tries.
+            CommitUndetermined, StoreUnavailable, …: as `Transaction.commit`; and whatever ``fn`` raises.
+        """
+        if attempts < 1:
+            raise ValueError(f"attempts is 1 or more, not {attempts}")
+        pause = _FIRST_PAUSE
+        for remaining in reversed(range(attempts)):
+            try:
+                return self._attempt(fn)
+            except TransactionConflict:
+                if not remaining:
+                    raise
+            self.db.store.sleep(random.uniform(0, pause))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._journal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Inside.
+
+    def _attempt(self, fn: Callable[[RecordedTransaction], T]) -> T:
+        self._journal.check_process()
+        number = next(self._numbers)
+        began = time.monotonic_ns()
+        transaction = self.db.begin()
+        recorded = RecordedTransaction(transaction, self.process, number)
+        try:
+            value = fn(recorded)
+        except BaseException:
+            # Nothing has left this process yet, so nothing can have been committed, whatever was raised.
+            transaction.rollback()
+            self._journal.note(recorded.record(began, "fail", time.monotonic_ns()))
+            raise
+        self._commit(transaction, recorded, began)
+        return value
+
+    def _commit(self, transaction: Transaction, recorded: RecordedTransaction, began: int) -> None:
+        intent = recorded.record(began, "unknown")
+        if intent.writes:
+            # With the intent on file the transaction counts as unknown, should this process not come back.
+            self._journal.intend(intent)
+        outcome: Outcome = "unknown"
+        commit_ts = None
+        try:
+            commit_ts = transaction.commit()
+            outcome = "ok"
+        except NOT_COMMITTED:
+            outcome = "fail"
+            raise
+        finally:
+            result = dataclasses.replace(
+                intent,
+                returned=time.monotonic_ns(),
+                start_ts=recorded.start_ts,
+                commit_ts=commit_ts if intent.writes else None,
+                outcome=outcome if intent.writes or outcome == "ok" else "fail",
+            )
+            if intent.writes:
+                self._journal.conclude(result)
+            else:
+                self._journal.note(result)

@@ -1,0 +1,183 @@
+"""Reads the state that a history left behind from the server.
+
+The keys are read as they are, not through the library's own reading paths: what is to be judged must not be
+the judge, and a look at the keys changes nothing, while a read of the library resolves the locks it meets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from percolator_core.database import Database
+from percolator_core.layout.keys import (
+    decode_column,
+    decode_lock_mark,
+    decode_mark,
+    is_internal,
+    unpack_column,
+)
+from percolator_core.layout.records import unpack_version
+from percolator_torture.histories.final_state import FinalState, Leftover, LeftoverKind, Versions
+from percolator_torture.histories.history import CellKey
+from percolator_torture.histories.marks import untag_value
+
+_ROWS_PER_STEP: Final = 250
+_ENTRIES_PER_STEP: Final = 1000
+_KEYS_PER_STEP: Final = 5000
+_TABLETS_AT_A_TIME: Final = 8
+
+
+def read_final(db: Database, tables: Iterable[str], *, collected: bool = False) -> FinalState:
+    """Read the state of some tables once everything is settled: no client at work, all locks resolved.
+
+    Nothing is changed. In ``leftovers`` come locks, pending notifications (cells in quarantine are none) and
+    orphans: entries of an index that lead nowhere, and rows that no index leads to.
+
+    Args:
+        db: the database; the caller must not be a task of it.
+        tables: the names of the tables.
+        collected: whether `Database.collect_garbage` has run to its end since the last transaction. Then
+            tombstones at or below the safe point and empty rows count as orphans, too; before, both may be.
+
+    Raises:
+        UnknownTable: there is none of that name.
+        StoreUnavailable: the store does not answer.
+    """
+    final = FinalState()
+    for table in tables:
+        tablets = [_Tablet(db, final, table, tag, collected) for tag in db.catalog.table(table).tags]
+        with db.concurrency(_TABLETS_AT_A_TIME) as executor:
+            list(executor.map(_Tablet.read, tablets))
+        _look_at_keys(db, {tablet.tag: tablet for tablet in tablets})
+    return final
+
+
+class _Tablet:
+    """Reads one tablet into a `FinalState`."""
+
+    def __init__(self, db: Database, final: FinalState, table: str, tag: bytes, collected: bool) -> None:
+        self.tag = tag
+        self.rows: set[bytes] = set()
+        self._store = db.store
+        self._final = final
+        self._table = table
+        self._collected = collected
+        self._safe = 0
+        self._locks: set[tuple[int, bytes, bytes]] = set()
+
+    def read(self) -> None:
+        self._safe = int(self._store.one((b"HGET", self.tag + b"meta", b"safe")) or 0)
+        self._final.safe_point = max(self._final.safe_point, self._safe)
+        for rows in self._pages(self.tag + b"rows", _ROWS_PER_STEP):
+            self.rows.update(rows)
+            replies = self._store.call(
+                *[(b"HGETALL", self.tag + b"r:" + row) for row in rows],
+                *[self._page(self.tag + b"v:" + row, b"-", _ENTRIES_PER_STEP) for row in rows],
+            )
+            for row, flat, older in zip(rows, replies[: len(rows)], replies[len(rows) :], strict=True):
+                self._read_row(row, dict(zip(flat[0::2], flat[1::2], strict=True)), older)
+        for entries in self._pages(self.tag + b"locks", _ENTRIES_PER_STEP, by_score=True):
+            self._check_lock_index(entries)
+
+    def look_at_key(self, name: bytes) -> None:
+        """Report a key that no index leads to, and what a dirty index holds."""
+        kind, _, rest = name.partition(b":")
+        if kind in {b"r", b"v"} and rest not in self.rows:
+            what = "a row" if kind == b"r" else "the history of a row"
+            self.leave("orphan", rest, b"", f"{what} that is not in the row index")
+        if kind == b"dirty":
+            for marks in self._pages(self.tag + name, _ENTRIES_PER_STEP, by_score=True):
+                for mark in marks:
+                    column, row = decode_mark(mark)
+                    self.leave("notification", row, column, f"a mark for the observer {rest.decode()!r}")
+
+    def leave(self, kind: LeftoverKind, row: bytes, column: bytes, detail: str) -> None:
+        name = decode_column(column) if column else ""
+        self._final.leftovers.append(Leftover(kind, self._table, row, name, detail))
+
+    # Inside.
+
+    def _read_row(self, row: bytes, fields: dict[bytes, bytes], older: list[bytes]) -> None:
+        if not fields and not older and self._collected:
+            self.leave("orphan", row, b"", "an entry of the row index without a row")
+        packed: dict[bytes, list[bytes]] = {}
+        for field, value in fields.items():
+            self._read_field(row, field[:1], field[1:], value, packed)
+        while older:
+            for member in older:
+                column, version = unpack_column(member)
+                packed.setdefault(column, []).append(version)
+            if len(older) < _ENTRIES_PER_STEP:
+                break
+            older = self._store.one(self._page(self.tag + b"v:" + row, b"(" + older[-1], _ENTRIES_PER_STEP))
+        pack = self._final.processes.pack
+        for column, versions in packed.items():
+            if is_internal(column):
+                continue
+            cell = CellKey(self._table, row, column.decode())
+            self._final.cells[cell] = Versions(
+                (commit_ts, start_ts, pack(None if value is None else untag_value(value)[0]))
+                for commit_ts, start_ts, value in map(unpack_version, versions)
+            )
+
+    def _read_field(
+        self, row: bytes, kind: bytes, rest: bytes, value: bytes, packed: dict[bytes, list[bytes]]
+    ) -> None:
+        if kind == b"c":
+            packed[rest] = [value]
+        elif kind in {b"l", b"n"}:
+            start_ts = int.from_bytes(value[1:8], "big")
+            column = rest if kind == b"l" else rest[8:]
+            self._locks.add((start_ts, column, row))
+            self.leave("lock", row, column, f"the lock of the transaction begun at {start_ts}")
+        elif kind == b"x" and self._collected and int.from_bytes(rest[:8], "big") <= self._safe:
+            self.leave("orphan", row, rest[8:], "a tombstone below the safe point of garbage collection")
+
+    def _check_lock_index(self, entries: list[bytes]) -> None:
+        for entry in entries:
+            start_ts, column, row = decode_lock_mark(entry)
+            if (start_ts, column, row) not in self._locks:
+                self.leave(
+                    "orphan", row, column, f"an entry of the lock index for {start_ts}, without a lock"
+                )
+
+    def _pages(self, key: bytes, length: int, *, by_score: bool = False) -> Iterator[list[bytes]]:
+        """The members of a sorted set, in bounded steps: by rank, or in the order of the members."""
+        bound, offset = b"-", 0
+        while True:
+            if by_score:
+                command: Any = (b"ZRANGE", key, offset, offset + length - 1)
+            else:
+                command = self._page(key, bound, length)
+            members = self._store.one(command)
+            if members:
+                yield members
+            if len(members) < length:
+                return
+            bound, offset = b"(" + members[-1], offset + length
+
+    @staticmethod
+    def _page(key: bytes, bound: bytes, length: int) -> Any:
+        return (b"ZRANGEBYLEX", key, bound, b"+", b"LIMIT", 0, length)
+
+
+def _look_at_keys(db: Database, tablets: dict[bytes, _Tablet]) -> None:
+    """Go through all keys of the table: what no index leads to is found in no other way."""
+    tag = next(iter(tablets))
+    # The tag up to the tablet's number; the encoding of names leaves no glob character in it.
+    pattern = tag[: tag.rindex(b":") + 1] + b"*"
+    keys: set[bytes] = set()  # SCAN may bring one twice
+    # SCAN names no key that would tell the store which server to send it to.
+    for endpoint in db.store.endpoints():
+        cursor: Any = b"0"
+        while True:
+            command = (b"SCAN", cursor, b"MATCH", pattern, b"COUNT", _KEYS_PER_STEP)
+            cursor, found = db.store.ask(endpoint, command)
+            keys.update(found)
+            if cursor == b"0":
+                break
+    for key in sorted(keys):
+        end = key.index(b"}") + 1
+        if key[:end] in tablets:
+            tablets[key[:end]].look_at_key(key[end:])

@@ -1,0 +1,114 @@
+"""What a power cut takes from a server that logs to disk."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from percolator_core.store.private_server import PrivateServer
+from percolator_torture.losses.pairs import Found, Pairs, create_tables, open_pairs
+
+Fsync: TypeAlias = Literal["always", "everysec"]
+
+_SYNC_PERIOD: Final = 1.0
+"""Seconds of writing that "everysec" may lose."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLoss:
+    """What was found after all rounds, in transactions; ``most_lost`` is the most that one round lost.
+
+    Can be added up.
+    """
+
+    fsync: Fsync
+    rounds: int = 0
+    found: Found = field(default_factory=Found)
+    most_lost: int = 0
+
+    def __add__(self, other: LogLoss) -> LogLoss:
+        return LogLoss(
+            self.fsync,
+            self.rounds + other.rounds,
+            self.found + other.found,
+            max(self.most_lost, other.most_lost),
+        )
+
+
+def log_loss(rounds: int, seed: int, fsync: Fsync, tell: Callable[[str], None]) -> LogLoss:
+    """Kill a server in the middle of writing, cut off what its disk need not have, and look what is left.
+
+    A killed process leaves its writes to the kernel, so the cut is made by hand: at a random byte behind all
+    that is known to be synced. That is, with "always", the largest size of the log seen after any
+    acknowledgement; with "everysec" its size a second before the end, and never less than at the round's
+    start. (The server itself speaks of up to two seconds when the disk is slow.) Half of the rounds commit in
+    two phases.
+
+    Args:
+        rounds: 1 or more, of about a second each, on one server and log.
+        seed: of all random choices.
+        fsync: the server's ``appendfsync``.
+        tell: takes a line for each round.
+
+    Raises:
+        StoreUnavailable: the server does not start again.
+    """
+    choices = random.Random(seed)
+    total = LogLoss(fsync)
+    # One file for all rounds: what an earlier one wrote is never rewritten.
+    with PrivateServer(
+        appendonly="yes", appendfsync=fsync, aof_load_truncated="yes", auto_aof_rewrite_percentage="0"
+    ) as server:
+        with open_pairs(server.url) as db:
+            create_tables(db)
+        for number in range(rounds):
+            left = _round(server, number, choices, fsync)
+            total += LogLoss(fsync, 1, left, left.lost)
+            tell(f"round {number + 1} of {rounds}: {left.acknowledged} acknowledged, {left.lost} lost")
+    return total
+
+
+def _round(server: PrivateServer, number: int, choices: random.Random, fsync: Fsync) -> Found:
+    base = server.log_size()
+    sizes: list[tuple[float, int]] = []
+    enough, place = choices.randint(40, 400), choices.random()
+    # Longer than what may be lost, so that something of the round has to stay.
+    at_least = _SYNC_PERIOD * choices.uniform(1.05, 1.2) if fsync == "everysec" else 0.0
+    killed_at = 0.0
+
+    def strike() -> None:
+        nonlocal killed_at
+        pairs.await_finished(enough, at_least)
+        killed_at = time.monotonic()
+        server.kill()
+
+    # Closed when the server is back: so the client takes its liveness token away.
+    with open_pairs(server.url, two_phase=number % 2 == 1) as db:
+        pairs = Pairs(
+            db,
+            f"{number}",
+            under_hub=number % 4 < 2,
+            on_acknowledged=lambda: sizes.append((time.monotonic(), server.log_size())),
+        )
+        pairs.write(strike)
+        _cut(server, _synced(sizes, base, killed_at, fsync), place)
+        server.start()
+    with open_pairs(server.url) as db:
+        return pairs.find(db)
+
+
+def _synced(sizes: Sequence[tuple[float, int]], base: int, killed_at: float, fsync: Fsync) -> int:
+    """How much of the log is on disk for sure, in bytes."""
+    latest = killed_at - _SYNC_PERIOD if fsync == "everysec" else float("inf")
+    return max([base, *(size for at, size in sizes if at <= latest)])
+
+
+def _cut(server: PrivateServer, synced: int, place: float) -> None:
+    """Cut the log ``place`` of the way (0 to 1) from what is synced to its end."""
+    log = server.newest_log()
+    assert log is not None
+    os.truncate(log, synced + round(place * (log.stat().st_size - synced)))

@@ -1,0 +1,179 @@
+"""Clients that write numbers to two cells each, and what is found of the numbers afterwards.
+
+Shared by the suites that take a server away in the middle of a write and look at what is left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass
+from operator import add
+from typing import Final
+
+from percolator_core.database import Database, connect
+from percolator_core.errors import CommitUndetermined, StoreUnavailable, TransactionConflict
+from percolator_core.store import Durability
+from percolator_torture.histories.settling import end_locks
+
+TABLES: Final = ("left", "right")
+"""A table each, so that the two cells of a number are never in one tablet."""
+
+_COLUMN: Final = "numbers"
+_NAMESPACE: Final = "pairs"
+_PATIENCE: Final = 0.3
+_LOCK_TTL: Final = 0.3
+CLIENTS: Final = 8
+"""Clients under a hub; as threads there are fewer."""
+
+_THREADS: Final = 4
+_LIMIT: Final = 60.0
+"""Seconds after which a stuck run is ended."""
+
+
+def open_pairs(url: str, *, two_phase: bool = False, durability: Durability | None = None) -> Database:
+    """A database for pairs, which gives up soon. Raises as `percolator_core.connect`."""
+    db = connect(url, _NAMESPACE, lock_ttl=_LOCK_TTL, patience=_PATIENCE, durability=durability)
+    db.client.one_call_a_tablet = db.client.one_call_a_tablet or two_phase
+    return db
+
+
+def create_tables(db: Database) -> None:
+    """Make what the pairs are written to."""
+    for table in TABLES:
+        db.create_table(table, tablets=4)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What became of the numbers. Can be added up.
+
+    ``acknowledged`` is how many commits returned, ``undetermined`` how many raised CommitUndetermined.
+    ``lost`` were acknowledged and are in neither cell, ``torn`` are in one of the two, ``doubled`` were
+    committed more than once, ``unexpected`` were reported as not committed and are there.
+    """
+
+    acknowledged: int = 0
+    undetermined: int = 0
+    lost: int = 0
+    torn: int = 0
+    doubled: int = 0
+    unexpected: int = 0
+
+    def __add__(self, other: Found) -> Found:
+        return Found(*map(add, astuple(self), astuple(other)))
+
+
+class Pairs:
+    """Concurrent clients, each with a row of its own, which write one number after another to both tables."""
+
+    def __init__(
+        self, db: Database, label: str, *, under_hub: bool, on_acknowledged: Callable[[], None] = lambda: None
+    ) -> None:
+        """``label`` tells their rows from others. ``on_acknowledged`` is called after each such commit."""
+        self._db = db
+        self._under_hub = under_hub
+        self._on_acknowledged = on_acknowledged
+        self.rows: Final = [f"{label}-{client}" for client in range(CLIENTS if under_hub else _THREADS)]
+        self.acknowledged: dict[str, set[int]] = {row: set() for row in self.rows}
+        """Numbers whose commit returned, by row."""
+        self.undetermined: dict[str, set[int]] = {row: set() for row in self.rows}
+        """Numbers whose commit raised CommitUndetermined, by row."""
+        self._numbers = itertools.count(1)
+        self._finished = 0
+        self._changed = threading.Condition()
+        self._over = threading.Event()
+
+    def write(self, strike: Callable[[], None]) -> None:
+        """Write until ``strike``, which runs in a thread of its own, has ended. Raises what it raises."""
+        with ThreadPoolExecutor(1 + _THREADS) as pool:
+            striking = pool.submit(self._oversee, strike)
+            try:
+                if self._under_hub:
+                    with self._db.concurrency(CLIENTS) as executor:
+                        tasks = [executor.submit(self._client, row) for row in self.rows]
+                        for task in tasks:
+                            task.result()
+                else:
+                    for thread in [pool.submit(self._client, row) for row in self.rows]:
+                        thread.result()
+            finally:
+                self._end()
+            striking.result()
+
+    def await_finished(self, count: int, at_least: float = 0.0) -> None:
+        """Wait until so many commits have `finished`, and so many seconds have passed."""
+        began = time.monotonic()
+        with self._changed:
+            self._changed.wait_for(lambda: self._finished >= count or self._over.is_set(), _LIMIT)
+        self._over.wait(max(0.0, began + at_least - time.monotonic()))
+
+    @property
+    def finished(self) -> int:
+        """Commits that have ended, one way or another, but for conflicts."""
+        return self._finished
+
+    @property
+    def acknowledgements(self) -> int:
+        """How many commits returned."""
+        return sum(map(len, self.acknowledged.values()))
+
+    def find(self, db: Database) -> Found:
+        """Resolve the locks that were left, and look for every number.
+
+        Raises:
+            StoreUnavailable: some locks are still live after a minute.
+        """
+        if not end_locks(db):
+            raise StoreUnavailable("locks do not end: check that nobody else writes there")
+        lost = torn = doubled = unexpected = 0
+        for row in self.rows:
+            left, right = (_numbers_in(db, table, row) for table in TABLES)
+            whole, seen = left.keys() & right.keys(), left.keys() | right.keys()
+            lost += len(self.acknowledged[row] - seen)
+            torn += len(seen - whole)
+            doubled += sum(1 for number in seen if left[number] > 1 or right[number] > 1)
+            unexpected += len(seen - self.acknowledged[row] - self.undetermined[row])
+        undetermined = sum(map(len, self.undetermined.values()))
+        return Found(self.acknowledgements, undetermined, lost, torn, doubled, unexpected)
+
+    def _client(self, row: str) -> None:
+        while not self._over.is_set():
+            number = next(self._numbers)
+            try:
+                transaction = self._db.begin()
+                for table in TABLES:
+                    transaction.set(table, row, _COLUMN, number.to_bytes(8, "big"))
+                transaction.commit()
+            except TransactionConflict:
+                continue  # it began before its row's last commit, at a spare timestamp
+            except StoreUnavailable:
+                pass  # nothing was committed, and `find` makes sure of it
+            except CommitUndetermined:
+                self.undetermined[row].add(number)
+            else:
+                self.acknowledged[row].add(number)
+                self._on_acknowledged()
+            with self._changed:
+                self._finished += 1
+                self._changed.notify_all()
+
+    def _oversee(self, strike: Callable[[], None]) -> None:
+        try:
+            strike()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        with self._changed:
+            self._over.set()
+            self._changed.notify_all()
+
+
+def _numbers_in(db: Database, table: str, row: str) -> Counter[int]:
+    versions = db.history(table, row, _COLUMN, limit=1_000_000)
+    return Counter(int.from_bytes(version.value or b"", "big") for version in versions)

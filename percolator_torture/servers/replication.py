@@ -1,0 +1,64 @@
+"""Servers that follow each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from percolator_core.errors import StoreUnavailable
+from percolator_core.store.private_server import LOOPBACK, PrivateServer
+
+_LIMIT: Final = 60.0
+_STEP: Final = 0.005
+_NOWHERE: Final = "1"
+"""A port where nothing listens."""
+
+
+def follow(replica: PrivateServer, primary: PrivateServer) -> None:
+    """Make a server a replica of one that listens, and wait until it is in step.
+
+    Raises:
+        StoreUnavailable: it is not in step after a minute.
+    """
+    with replica.client() as client, primary.client() as primary_client:
+        client.replicaof(LOOPBACK, str(primary.port))
+        until = time.monotonic() + _LIMIT
+        while True:
+            # What the primary had before, as replication lags by what is written meanwhile.
+            before = primary_client.info("replication")
+            state = client.info()
+            linked = state.get("master_link_status") == "up"
+            in_step = linked and int(state["slave_repl_offset"]) >= int(before["master_repl_offset"])
+            if in_step and not state["aof_rewrite_in_progress"] and not state["aof_rewrite_scheduled"]:
+                # Only an acknowledgement counts towards the durability of a write.
+                primary_client.incr("followed")
+                everyone = int(before["connected_slaves"])
+                if primary_client.wait(everyone, 100) >= everyone:
+                    return
+            if time.monotonic() > until:
+                raise StoreUnavailable(f"no replica after {_LIMIT:g} s: check the log in {replica.folder}")
+            time.sleep(_STEP)
+
+
+def cut_off(replica: PrivateServer) -> None:
+    """Take a replica's primary away. It stays a replica, with what it has."""
+    with replica.client() as client:
+        client.replicaof(LOOPBACK, _NOWHERE)
+
+
+def offset_of(replica: PrivateServer) -> int:
+    """How far a replica has got, in bytes of what its primary sent."""
+    with replica.client() as client:
+        return int(client.info("replication")["slave_repl_offset"])
+
+
+def promote(replica: PrivateServer) -> None:
+    """Make a replica a primary."""
+    with replica.client() as client:
+        client.replicaof("NO", "ONE")
+
+
+def furthest(replicas: Sequence[PrivateServer]) -> PrivateServer:
+    """The replica that has most, which is what a failover promotes."""
+    return max(replicas, key=offset_of)

@@ -1,0 +1,224 @@
+"""The suites that take a server away, with what they found as results: ``aof``, ``oracle`` and ``failover``.
+
+Their rounds are made in portions, so that a run that is ended early keeps what it has found.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import reduce
+from operator import add
+from typing import Final, TypeVar
+
+from percolator_core.errors import StoreUnavailable
+from percolator_core.notation.amounts import count_of
+from percolator_torture.losses.failover import SETTINGS, FailoverRow, Setting, failover
+from percolator_torture.losses.log_loss import Fsync, LogLoss, log_loss
+from percolator_torture.losses.pairs import Found
+from percolator_torture.losses.timestamps import timestamps
+from percolator_torture.suites.result import Result, Table
+from percolator_torture.suites.settings import Settings
+
+T = TypeVar("T")
+
+LOG_ROUNDS: Final = 10
+RESTARTS: Final = 20
+FAILOVERS: Final = 4
+"""Rounds where the settings do not say how many."""
+
+_PORTION: Final = 20
+_FAILOVER_PORTION: Final = 4
+"""The rounds of each row take turns in four ways to write."""
+
+
+class _Stopped(Exception):
+    """The user has had enough, in the middle of a portion."""
+
+
+def run_log_loss(settings: Settings) -> Result:
+    """Kill a server while clients write, and cut the log in the part that no disk had to have.
+
+    With ``appendfsync always`` nothing acknowledged may be lost, nor anything torn or doubled. What
+    ``everysec`` loses is measured. Raises as `run`.
+    """
+    result, began = Result("aof", settings.seed), time.monotonic()
+    found: dict[Fsync, LogLoss] = {}
+    fsyncs: tuple[Fsync, ...] = ("always", "everysec")
+    for fsync in fsyncs:
+
+        def portion(rounds: int, seed: int, tell: Callable[[str], None], fsync: Fsync = fsync) -> LogLoss:
+            return log_loss(rounds, seed, fsync, tell)
+
+        name, rounds = f"aof, {fsync}", settings.rounds or LOG_ROUNDS
+        portions = list(_portions(settings, result, name, rounds, _PORTION, portion))
+        if portions:
+            total = found[fsync] = reduce(add, portions)
+            result.wrong += _judge(f"appendfsync {fsync}", total.found, safe=fsync == "always")
+    if "always" in found:
+        rounds, sums = found["always"].rounds, found["always"].found
+        result.run = f"SIGKILL mid-write x {rounds}, the log cut in its unsynced tail (appendfsync always)"
+        result.found = f"{_sums(sums)}; {sums.undetermined:,} undetermined"
+    result.figures = {fsync: asdict(one) for fsync, one in found.items()}
+    result.tables = [_log_table(list(found.values()))]
+    result.seconds = time.monotonic() - began
+    return result
+
+
+def run_timestamps(settings: Settings) -> Result:
+    """Restarts, lost logs, promoted replicas, clocks set back: no timestamp twice, none backwards.
+
+    Raises as `run`.
+    """
+    result, began = Result("oracle", settings.seed), time.monotonic()
+    portions = list(_portions(settings, result, "oracle", settings.rounds or RESTARTS, _PORTION, timestamps))
+    if portions:
+        total = reduce(add, portions)
+        result.figures = asdict(total)
+        result.run = (
+            f"{count_of(total.restarts, 'restart')} ("
+            + "; ".join(f"{count} {kind}" for kind, count in sorted(total.by_kind.items()))
+            + f"), the clock set back an hour at {total.clock_jumps}"
+        )
+        result.found = (
+            f"{total.handed_out:,} timestamps: {total.repeated} repeated, {total.backwards} backwards"
+        )
+        for count, what in (
+            (total.repeated, "handed out twice"),
+            (total.backwards, "not above earlier ones"),
+        ):
+            if count:
+                result.wrong.append(f"{count_of(count, 'timestamp')} {what}")
+    result.seconds = time.monotonic() - began
+    return result
+
+
+def run_failover(settings: Settings, tried: Sequence[Setting] = SETTINGS) -> Result:
+    """What each durability loses when a primary dies with its disk.
+
+    Nothing may be torn or doubled, nor anything lost where the replica that is promoted has what was
+    acknowledged. What is lost elsewhere is measured. Raises as `run`.
+    """
+    result, began = Result("failover", settings.seed), time.monotonic()
+
+    def portion(rounds: int, seed: int, tell: Callable[[str], None]) -> list[FailoverRow]:
+        return failover(rounds, seed, tell, tried)
+
+    rounds = settings.rounds or FAILOVERS
+    portions = list(_portions(settings, result, "failover", rounds, _FAILOVER_PORTION, portion))
+    rows = [reduce(add, same) for same in zip(*portions, strict=True)]
+    if rows:
+        result.run = f"{count_of(sum(row.rounds for row in rows), 'failover')}, {rows[0].rounds} of each kind"
+        result.found = f"{_sums(sum((row.found for row in rows), Found()))}: see the table"
+    for row in rows:
+        result.wrong += _judge(f"{row.durability}, {row.before}", row.found, safe=row.safe)
+    speeds = _relative_speeds(rows)
+    result.figures = {
+        "rows": [
+            {**asdict(row), "per_second": row.per_second, "relative": speed}
+            for row, speed in zip(rows, speeds, strict=True)
+        ]
+    }
+    result.tables = [_failover_table(rows, speeds)]
+    result.seconds = time.monotonic() - began
+    return result
+
+
+def _portions(  # noqa: PLR0917
+    settings: Settings,
+    result: Result,
+    name: str,
+    rounds: int,
+    most: int,
+    run: Callable[[int, int, Callable[[str], None]], T],
+) -> Iterator[T]:
+    """Run so many rounds, ``most`` at a time, until the user has had enough or a server stays away."""
+    done = 0
+
+    def tell(line: str) -> None:
+        settings.tell(f"{name}: {line}", done, rounds)
+        if settings.stop.is_set():
+            raise _Stopped
+
+    while done < rounds:
+        portion = min(most, rounds - done)
+        if settings.stop.is_set():
+            result.interrupted = True
+            return
+        try:
+            # Seeds of portions do not meet those of a neighbouring seed.
+            found = run(portion, settings.seed + done * 1_000_003, tell)
+        except _Stopped:
+            result.interrupted = True
+            return
+        except StoreUnavailable as error:
+            result.wrong.append(f"{name} broke off after {count_of(done, 'round')} or more: {error}")
+            return
+        done += portion
+        yield found
+
+
+def _sums(found: Found) -> str:
+    return (
+        f"of {found.acknowledged:,} acknowledged {found.lost:,} lost, {found.torn:,} torn, "
+        f"{found.doubled:,} doubled, {found.unexpected:,} unexpected"
+    )
+
+
+def _judge(where: str, found: Found, *, safe: bool) -> Iterator[str]:
+    """What must not be. Only where it is not ``safe`` may transactions be lost, and those as a whole."""
+    judged = [
+        (found.torn, "torn: one of its two cells has it"),
+        (found.doubled, "committed twice"),
+        (found.unexpected, "reported as not committed and there all the same"),
+    ]
+    if safe:
+        judged.append((found.lost, "acknowledged and lost"))
+    for count, what in judged:
+        if count:
+            yield f"{where}: {count_of(count, 'transaction')} {what}"
+
+
+def _log_table(found: Sequence[LogLoss]) -> Table:
+    headings = ("acknowledged", "undetermined", "lost", "most in a round", "torn", "doubled", "unexpected")
+    table = Table("A power cut, by appendfsync", ("appendfsync", "rounds", *headings))
+    for one in found:
+        sums = one.found
+        numbers = [sums.acknowledged, sums.undetermined, sums.lost, one.most_lost]
+        numbers += [sums.torn, sums.doubled, sums.unexpected]
+        table.rows.append((one.fsync, f"{one.rounds:,}", *(f"{number:,}" for number in numbers)))
+    return table
+
+
+def _relative_speeds(rows: Sequence[FailoverRow]) -> list[float]:
+    """Each row's speed as a part of that of the first one whose replicas the same befell."""
+    firsts = {row.before: row.per_second for row in reversed(rows)}
+    return [row.per_second / (firsts[row.before] or 1.0) for row in rows]
+
+
+def _failover_table(rows: Sequence[FailoverRow], speeds: Sequence[float]) -> Table:
+    table = Table(
+        "A primary dies with its disk, by durability",
+        (
+            "durability",
+            "replicas",
+            "before it dies",
+            "rounds",
+            "acknowledged",
+            "lost",
+            "rounds with loss",
+            "torn",
+            "doubled",
+            "unexpected",
+            "undetermined",
+            "speed",
+        ),
+    )
+    for row, speed in zip(rows, speeds, strict=True):
+        sums = row.found
+        numbers = [row.rounds, sums.acknowledged, sums.lost, row.rounds_with_loss]
+        numbers += [sums.torn, sums.doubled, sums.unexpected, sums.undetermined]
+        names = (row.durability, str(row.replicas), row.before)
+        table.rows.append((*names, *(f"{number:,}" for number in numbers), f"{speed:.2f}"))
+    return table

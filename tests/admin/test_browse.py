@@ -1,0 +1,190 @@
+"""Pages of rows: all of them once and in order, whatever the page's size, the filter and the time left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import percolator_core
+from percolator_core import Database, Hash, Indexed, PrimaryKey, Table
+from percolator_core.admin import browse as browsing
+from percolator_core.admin.browse import RowsPage, browse, page_before
+from percolator_core.admin.condition import Condition
+from percolator_core.schema.expression import parse
+from tests.servers.plain import some_namespace
+
+
+class Seat(Table, name="seats", partition=[Hash("hall", buckets=3)]):
+    """A typed table with a composite key and an index."""
+
+    hall: PrimaryKey[str]
+    number: PrimaryKey[int]
+    level: Indexed[int] = 0
+    note: str | None = None
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    with percolator_core.connect(f"embedded:{tmp_path_factory.mktemp('store')}", some_namespace()) as made:
+        made.create_table("raw", tablets=5)
+        made.create_table("empty", tablets=2)
+        made.create_table(Seat)
+        with made.transaction() as t:
+            for number in range(300):
+                t.set("raw", b"row%04d" % number, "size", b"%d" % (number % 7))
+                if number % 50 == 0:
+                    t.set("raw", b"row%04d" % number, "rare", b"yes")
+                t.insert(Seat(hall=f"h{number % 5}", number=number, level=number % 9))
+        yield made
+
+
+def every(db: Database, table: str, **asked: Any) -> list[RowsPage]:
+    """All pages, one after the other."""
+    snapshot = db.snapshot()
+    found = [browse(db, snapshot, table, **asked)]
+    while found[-1].following is not None:
+        assert len(found) < 2_000, "it does not come forward"
+        found.append(browse(db, snapshot, table, **asked | {"start": found[-1].following}))
+    return found
+
+
+def keys(pages: list[RowsPage]) -> list[bytes]:
+    return [row for page in pages for row, _ in page.rows]
+
+
+CONDITIONS: dict[str, Callable[[int], bool]] = {
+    "": lambda _: True,
+    "size=3": lambda number: number % 7 == 3,
+    "rare=yes": lambda number: number % 50 == 0,
+    "row>=row0100": lambda number: number >= 100,
+    "row^=row02": lambda number: 200 <= number < 300,
+    "row<row0010": lambda number: number < 10,
+    "row=row0010": lambda number: number == 10,
+    "row!=row0010": lambda number: number != 10,
+    "size=never": lambda _: False,
+}
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("limit", [1, 7, 300])
+def test_pages_of_a_raw_table_have_every_row_once(
+    db: Database, condition: str, limit: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browsing, "_LOOKED_AT", 8)
+    conditions = [Condition.parse(condition)] if condition else []
+    pages = every(db, "raw", conditions=conditions, limit=limit, seconds=seconds)
+    assert keys(pages) == [b"row%04d" % number for number in range(300) if CONDITIONS[condition](number)]
+    assert all(len(page.rows) <= limit for page in pages)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    where=st.sampled_from(
+        ["", "number > 100", "hall = 'h3'", "level = 4", "level = 4 and hall > 'h2'", "note is not null"]
+    ),
+    limit=st.integers(1, 120),
+    seconds=st.sampled_from([0.0, 1.0]),
+)
+def test_pages_of_a_typed_table_have_every_row_once(
+    db: Database, where: str, limit: int, seconds: float
+) -> None:
+    predicate = parse(where, db.catalog.table("seats").definition) if where else None
+    pages = every(db, "seats", where=predicate, limit=limit, seconds=seconds)
+    wanted = [(one["hall"], one["number"]) for one in db.snapshot().select("seats", predicate)]
+    assert len(keys(pages)) == len(wanted) == len(set(keys(pages)))
+    assert keys(pages) == sorted(keys(pages))
+    assert all(len(page.rows) <= limit for page in pages)
+
+
+def test_a_page_without_time_says_how_far_it_came(db: Database) -> None:
+    page = browse(db, db.snapshot(), "raw", conditions=[Condition.parse("size=never")], seconds=0.0)
+    assert page == RowsPage(())  # a step looks at 512 rows of each tablet: it has seen all
+    with db.transaction() as t:
+        for number in range(4_000):
+            t.set("raw", b"z%05d" % number, "other", b"x")
+    page = browse(db, db.snapshot(), "raw", conditions=[Condition.parse("other=never")], seconds=0.0)
+    assert not page.rows
+    assert page.following is not None
+    assert not page.in_time
+    whole = browse(db, db.snapshot(), "raw", conditions=[Condition.parse("other=never")], seconds=60.0)
+    assert whole == RowsPage(())
+    with db.transaction() as t:
+        for number in range(4_000):
+            t.delete("raw", b"z%05d" % number, "other")
+
+
+def test_the_page_before_ends_where_this_one_begins(db: Database) -> None:
+    rows = [b"row%04d" % number for number in range(300)]
+    assert page_before(db, "raw", rows[100], limit=20) == rows[80]
+    assert page_before(db, "raw", rows[20], limit=20) == rows[0]
+    assert page_before(db, "raw", rows[5], limit=20) == b""
+    assert page_before(db, "raw", rows[0], limit=20) == b""
+    assert page_before(db, "raw", rows[205], prefix=b"row02", limit=20) == b"row02"
+    assert page_before(db, "raw", rows[230], prefix=b"row02", limit=20) == rows[210]
+    assert page_before(db, "empty", b"x") == b""
+
+
+def test_an_empty_range_is_an_empty_page(db: Database) -> None:
+    assert browse(db, db.snapshot(), "empty") == RowsPage(())
+    assert browse(db, db.snapshot(), "raw", start=b"row1", prefix=b"row0") == RowsPage(())
+    contradiction = [Condition.parse("row>row2"), Condition.parse("row<row1")]
+    assert browse(db, db.snapshot(), "raw", conditions=contradiction) == RowsPage(())
+
+
+@pytest.mark.parametrize("condition", ["", "size=3"])
+def test_of_long_values_only_the_beginning_is_fetched(db: Database, condition: str) -> None:
+    row, conditions = b"zlong", [Condition.parse(one) for one in (condition, "row>=zlong") if one]
+    for size in (b"2", b"3"):
+        with db.transaction() as t:
+            for column in ("text", "other"):
+                t.set("raw", row, column, b"v" * 100_000)
+            t.set("raw", row, "size", size)
+            t.set("raw", row, "gone", b"x" * 1_000)
+    with db.transaction() as t:
+        t.delete("raw", row, "gone")
+    assert t.commit_timestamp is not None
+    before = db.snapshot(t.commit_timestamp - 1)
+    with db.transaction() as later:
+        later.set("raw", row, "text", b"w")
+    cut = {"text": b"v" * 50, "other": b"v" * 50, "size": b"3"}
+    now = browse(db, db.snapshot(), "raw", conditions=conditions, cut=50)
+    assert dict(now.rows)[row] == cut | {"text": b"w"}
+    # An older version, and one that was deleted since.
+    then = browse(db, before, "raw", conditions=conditions, cut=50)
+    assert dict(then.rows)[row] == cut | {"gone": b"x" * 50}
+    whole = browse(db, before, "raw", conditions=conditions)
+    assert dict(whole.rows)[row] == {
+        "text": b"v" * 100_000,
+        "other": b"v" * 100_000,
+        "size": b"3",
+        "gone": b"x" * 1_000,
+    }
+    with db.transaction() as t:
+        for column in ("text", "other", "size"):
+            t.delete("raw", row, column)
+
+
+def test_a_step_that_would_take_too_long_is_not_begun(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, steps = 0.0, 0
+
+    def take(some: Any) -> None:
+        nonlocal clock, steps
+        clock, steps = clock + 0.6, steps + 1
+        whole(some)
+
+    snapshot = db.snapshot()
+    whole = snapshot.take_scans
+    monkeypatch.setattr(browsing, "_LOOKED_AT", 8)
+    monkeypatch.setattr(browsing, "time", SimpleNamespace(monotonic=lambda: clock))
+    monkeypatch.setattr(type(snapshot), "take_scans", lambda _, some: take(some))
+    for seconds, wanted in ((1.0, 1), (1.3, 2)):
+        steps = 0
+        conditions = [Condition.parse("size=never")]
+        assert not browse(db, snapshot, "raw", conditions=conditions, seconds=seconds).in_time
+        assert steps == wanted
