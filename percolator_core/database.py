@@ -341,9 +341,9 @@ class Database:
 
         It is the lock that the transaction with that start timestamp has on the cell; ``column`` is as
         `percolator_core.admin.status.locks` names it. Returns ``"committed"`` when the lock was rolled
-        forward, ``"rolled back"``, ``"live"`` when it was left alone: its owner lives and has touched it within its
-        time to live; or ``"gone"``: there is none. So one whose owner lives, but has not stirred for that
-        long, is ended, as by anybody who meets it.
+        forward; ``"rolled back"``; ``"live"`` when it was left alone, because its owner lives and has touched
+        it within its time to live; or ``"gone"`` when there is none. A lock whose owner lives, but has not
+        touched it for that long, is ended, as by anybody who meets it.
 
         Raises:
             UnknownTable, UnknownColumn: there is none such.

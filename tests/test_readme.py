@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from percolator_core.cli.app import COMMANDS
+from percolator_core.cli.app import COMMANDS, installed
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -50,7 +50,7 @@ def test_the_first_observer_fits_on_fifteen_lines() -> None:
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"^`?percolator (\w+)", README, re.MULTILINE))))
 def test_its_commands_exist(command: str) -> None:
-    assert command in COMMANDS
+    assert command in {*COMMANDS, *installed()}
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#]+)\)", README))))

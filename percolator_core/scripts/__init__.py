@@ -1,6 +1,7 @@
 """The Lua scripts: the atomic operations on a tablet.
 
-One file a script. Its header is a contract: ``uses`` names the shared parts (in ``parts``) that are put in front, ``KEYS``, ``ARGV`` and ``reply`` say what goes in and comes out.
+One file a script. Its header is a contract: ``uses`` names the shared parts (in ``parts``) that are put in
+front, ``KEYS``, ``ARGV`` and ``reply`` say what goes in and comes out.
 """
 
 from __future__ import annotations

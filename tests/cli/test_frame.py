@@ -64,7 +64,9 @@ def test_every_command_is_documented() -> None:
 def test_a_command_whose_module_is_missing_is_not_hidden(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(COMMANDS, "check", COMMANDS["check"]._replace(function="nowhere:check"))
+    monkeypatch.setitem(
+        COMMANDS, "check", COMMANDS["check"]._replace(function="percolator_core.cli.nowhere:check")
+    )
     assert "percolator_core.cli.nowhere" in project("check", "chain").error
 
 

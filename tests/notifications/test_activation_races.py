@@ -22,8 +22,8 @@ from typing import Final
 import pytest
 
 from percolator_core import Database, TransactionConflict, UnknownTable
+from percolator_core.catalog import catalog as catalog_module
 from percolator_core.catalog.catalog import Tables
-from percolator_core.catalog.catalog import catalog as catalog_module
 from percolator_core.layout.keys import Keyspace, acknowledgement, dirty_key, encode_mark, failed_key
 from percolator_core.layout.records import unpack_version
 from percolator_core.maintenance.schema_change import Evolution

@@ -11,7 +11,7 @@ import percolator_core as percolator
 from percolator_core import Database, PercolatorError
 from percolator_core.store.connections import Lines
 from percolator_core.store.request import Exchange
-from percolator_core.transaction.transaction import commit as percolator_commit
+from percolator_core.transaction import commit as percolator_commit
 from tests.servers.cluster import Cluster
 from tests.servers.fixtures import BINARIES
 from tests.servers.plain import Server, commit_of, rows_apart, sha_of, some_namespace

@@ -72,7 +72,7 @@ def decisions(db: Database, request: pytest.FixtureRequest) -> Decisions:
     try:
         run()
     finally:
-        threading.setprofile(None)  # type: ignore[arg-type]  # None takes it away
+        threading.setprofile(None)
     assert db.snapshot().get("sums", "a", "sum") == b"1"
     return found
 
@@ -90,8 +90,8 @@ def test_the_store_is_interrupted_in_the_wait_for_a_reply_alone(decisions: Decis
 
 
 def test_a_lock_is_never_interrupted(decisions: Decisions) -> None:
-    locks = {name: found for name, found in decisions.of("process").items() if name[1] != "<lambda>"}
-    assert (f"{LIBRARY}.process", "__enter__") in locks
+    locks = {name: found for name, found in decisions.of("runtime.process").items() if name[1] != "<lambda>"}
+    assert (f"{LIBRARY}.runtime.process", "__enter__") in locks
     assert set().union(*locks.values()) == {False}
 
 
