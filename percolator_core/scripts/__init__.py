@@ -1,7 +1,9 @@
 """The Lua scripts: the atomic operations on a tablet.
 
 One file a script. Its header is a contract: ``uses`` names the shared parts (in ``parts``) that are put in
-front, ``KEYS``, ``ARGV`` and ``reply`` say what goes in and comes out.
+front, ``KEYS``, ``ARGV`` and ``reply`` say what goes in and comes out. A ``flags`` line is for the server:
+``allow-oom`` for a script that finishes or cleans up what was begun, which is the way out when the server's
+memory is full, and ``no-writes`` for one that only reads, which such a server would else refuse too.
 """
 
 from __future__ import annotations
@@ -14,70 +16,19 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-NAMES: Final = (
-    "change_table",
-    "changes",
-    "claim",
-    "clear",
-    "collect",
-    "commit",
-    "define_table",
-    "discard",
-    "drop_table",
-    "fence",
-    "held",
-    "history",
-    "mark",
-    "now",
-    "notify",
-    "observe",
-    "postpone",
-    "prewrite",
-    "quarantine",
-    "raise_safe_point",
-    "read",
-    "record_chain",
-    "recover_oracle",
-    "refresh",
-    "renew",
-    "requeue",
-    "resolve_primary",
-    "rollback",
-    "scan",
-    "select",
-    "sweep",
-    "sync",
-    "timestamp",
-)
-
-_WHILE_MEMORY_IS_FULL: Final = frozenset(
-    {
-        "change_table",
-        "clear",
-        "collect",
-        "commit",
-        "discard",
-        "drop_table",
-        "fence",
-        "raise_safe_point",
-        "recover_oracle",
-        "resolve_primary",
-        "rollback",
-        "sweep",
-        "sync",
-        "timestamp",
-    }
-)
-"""Scripts that finish or clean up what was begun: when Redis is out of memory, they are the way out."""
-
-_READ_ONLY: Final = frozenset({"changes", "held", "history", "now", "read", "scan", "select"})
-"""Scripts that write nothing. Unless it is told, a server whose memory is full refuses them too."""
-
 _FIRST_WRITE: Final = "redis.call('HDEL', KEYS[1], '')"
 """What Redis 6.2 is given instead of a flag. It refuses a script's first write when memory is full, but never
 a deletion, and lets what follows a write pass; so the script starts by deleting a field that never exists."""
 
+_ALLOW_OOM: Final = "allow-oom"
+
 _USES: Final = re.compile(r"^--   uses    (.+)$", re.MULTILINE)
+_FLAGS: Final = re.compile(r"^--   flags   (.+)$", re.MULTILINE)
+
+NAMES: Final = tuple(
+    sorted(one.name.removesuffix(".lua") for one in files(__name__).iterdir() if one.name.endswith(".lua"))
+)
+"""The scripts: each is the file of its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +89,10 @@ def _assemble(name: str, shebang: bool, replaced: Mapping[str, str]) -> Script:
     body = _read(name)
     parts = [replaced[part] if part in replaced else _read(f"parts/_{part}") for part in used_parts(body)]
     source = _joined(parts, body)
-    when_full = name in _WHILE_MEMORY_IS_FULL
+    flag = _FLAGS.search(body)
     if shebang:
-        flags = " flags=no-writes" if name in _READ_ONLY else " flags=allow-oom" if when_full else ""
-        source = f"#!lua{flags}\n{source}"
-    elif when_full:
+        source = f"#!lua{f' flags={flag[1]}' if flag else ''}\n{source}"
+    elif flag and flag[1] == _ALLOW_OOM:
         source = f"{_FIRST_WRITE}\n{source}"
     encoded = source.encode()
     return Script(name, encoded, hashlib.sha1(encoded, usedforsecurity=False).hexdigest().encode())

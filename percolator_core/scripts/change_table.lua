@@ -1,4 +1,5 @@
 -- Replace a table's entry in the catalog, or take it out, if it still is the one that the caller has read.
+--   flags   allow-oom
 --   KEYS    catalog
 --   ARGV    name, entry as it was read, entry to be or "" for none, "numbered" to give it a version or ""
 --   reply   the entry that the catalog now holds, "" if there is none

@@ -1,6 +1,7 @@
 -- A bounded step through the rows of one tablet of a typed table: those that were changed after one timestamp, up to
 -- another one.
 --   uses    layout, read
+--   flags   no-writes
 --   KEYS    tag
 --   ARGV    since (0: every row that ever was), at, from, to (bounds as ZRANGEBYLEX takes them), rows looked at at most,
 --           bytes at most, columns …

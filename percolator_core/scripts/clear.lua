@@ -1,5 +1,6 @@
 -- Remove the dirty mark of a cell after its observer ran, unless something happened that the run did not see.
 --   uses    clock, layout, dirty
+--   flags   allow-oom
 --   KEYS    tag
 --   ARGV    observer, "strong" or "weak", row, column, lease deadline, lease deadline before its last renewal,
 --           start_ts of the run

@@ -2,6 +2,7 @@
 -- Only after every lock that began at or below the safe point has been resolved, in all tablets: a stranded lock is
 -- judged by its primary's versions, which may be dropped here.
 --   uses    layout
+--   flags   allow-oom
 --   KEYS    tag
 --   ARGV    row to go on behind or "-", rows at most, safe point up to which the caller has resolved all locks, then the
 --           observers of the tablet's table

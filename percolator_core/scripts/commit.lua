@@ -1,5 +1,6 @@
 -- Second phase of the commit (paper, figure 6, lines 48 to 65).
 --   uses    clock, layout, dirty, commit
+--   flags   allow-oom
 --   KEYS    tags … ; for the primary then the oracle, where the same server has it
 --   ARGV    "primary" or "secondaries", start_ts, commit_ts, then per cell: position of its tag, row, column, kind
 --           With "primary" the first cell is the transaction's primary and its lock decides.

@@ -1,5 +1,6 @@
 -- Forget quarantined cells, each only while its record is the one that the caller looked at: a cell that was tried again
 -- meanwhile, and failed on what it holds now, has another. Dirty marks stay: a cell that changed since is observed.
+--   flags   allow-oom
 --   KEYS    tag
 --   ARGV    observer, then pairs: mark, SHA-1 of its record in hexadecimal
 --   reply   number of cells forgotten

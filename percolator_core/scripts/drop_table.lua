@@ -1,5 +1,6 @@
 -- Remove a bounded number of rows, and at last everything else, of one tablet of a table that is being dropped.
 --   uses    clock, layout, dirty
+--   flags   allow-oom
 --   KEYS    tag
 --   ARGV    version that the drop gave the tablet, rows at most, observers that may have left marks …
 --   reply   rows removed; 0 when the tablet is gone, or belongs to a table that was made since

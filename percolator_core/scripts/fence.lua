@@ -1,6 +1,7 @@
 -- Give a tablet the version of its table, unless it has this one or a later one: from then on it refuses writes by an
 -- earlier definition. A request that comes late, or twice, changes nothing: a tablet whose table was dropped remembers
 -- the version of the drop.
+--   flags   allow-oom
 --   KEYS    tag
 --   ARGV    version, safe point at least (0: as it is), "raise", "found" or "mend", then fields and values of a new
 --           tablet's meta hash. "raise" is for a tablet that is there; "found" for one that is new; "mend" for one that is

@@ -1,5 +1,6 @@
 -- Locks of one tablet as they stand now, without the values that they would write, which may be large.
 --   uses    clock, layout
+--   flags   no-writes
 --   KEYS    tag
 --   ARGV    "index", where to go on in the lock index ("0" at first), entries that are looked at, about, and the
 --           microseconds for which a lock is untouched ("" for all); or "entries", entries of the lock index …

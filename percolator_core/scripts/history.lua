@@ -1,5 +1,6 @@
 -- The committed versions of one cell, newest first.
 --   uses    layout
+--   flags   no-writes
 --   KEYS    tag
 --   ARGV    row, column, versions at most, bytes of each at most (or not given: all)
 --   reply   versions …

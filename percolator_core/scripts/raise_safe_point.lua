@@ -1,5 +1,6 @@
 -- Raise the safe point of one tablet; it never falls. A tablet that is gone, or not there yet, is left alone.
 --   uses    layout
+--   flags   allow-oom
 --   KEYS    tag
 --   ARGV    safe point
 --   reply   the safe point, as it is then

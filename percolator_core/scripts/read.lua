@@ -1,5 +1,6 @@
 -- Read cells of one row at a timestamp, where the newest version alone does not answer.
 --   uses    layout, read
+--   flags   no-writes
 --   KEYS    tag
 --   ARGV    at, row, columns …
 --   reply   {"too old"} | {"cells", per column {version} or {} or {nil, lock}}

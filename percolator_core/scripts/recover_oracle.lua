@@ -3,6 +3,7 @@
 -- promoted server that may have lost the newest ones. Transactions that began below the floor set here may have
 -- read writes that are lost: prewrite.lua refuses them.
 --   uses    clock, oracle
+--   flags   allow-oom
 --   KEYS    oracle, catalog
 --   ARGV    which server it is: its run id and the replication id of its reign, or the history of an embedded one,
 --           which goes on over each stop that lost nothing; the newest timestamp that the client has seen

@@ -2,6 +2,7 @@
 -- (paper, section 2.2). A rollback leaves a tombstone, so that a prewrite of the primary that arrives
 -- later is refused.
 --   uses    clock, layout, dirty, commit
+--   flags   allow-oom
 --   KEYS    tag
 --   ARGV    start_ts, row, column of the primary; "dead" when the owner's liveness token is gone, else "alive";
 --           wall and ttl of the lock that led here, which speak for a primary not yet written

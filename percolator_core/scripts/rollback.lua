@@ -2,6 +2,7 @@
 -- Only for a transaction whose primary is known to be rolled back, or by its own client before it tried to
 -- commit: there is no tombstone here, see resolve_primary.lua.
 --   uses    layout
+--   flags   allow-oom
 --   KEYS    tags …
 --   ARGV    start_ts, then per cell: position of its tag, row, column, kind
 --   reply   number of locks removed

@@ -1,5 +1,6 @@
 -- A bounded step of a scan over one tablet, in row order, at a timestamp.
 --   uses    layout, read
+--   flags   no-writes
 --   KEYS    tag
 --   ARGV    at, from, to (bounds as ZRANGEBYLEX takes them), rows at most, bytes at most, "forward" or "backward",
 --           bytes of each version at most (0: all; of whole rows only), columns … (none: all of the row)

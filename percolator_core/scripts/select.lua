@@ -1,6 +1,7 @@
 -- A bounded step of a scan over one tablet of a typed table, in row order, at a timestamp: some columns of the rows that
 -- a predicate wants.
 --   uses    layout, read
+--   flags   no-writes
 --   KEYS    tag
 --   ARGV    at, from, to (bounds as ZRANGEBYLEX takes them), "forward" or "backward", rows at most, rows looked at at most,
 --           bytes at most, how many of the columns are solid (never null, all of one width), how many columns there are,

@@ -1,6 +1,7 @@
 -- Remove what is left of dropped columns from a bounded number of rows of one tablet, unless its table has changed
 -- since.
 --   uses    layout
+--   flags   allow-oom
 --   KEYS    tag
 --   ARGV    version of the table, row to go on behind or "-", rows at most, columns …
 --   reply   bound to go on from, "" at the end, "changed" where the tablet has another version

@@ -1,4 +1,5 @@
 -- Write something that is gone at once: WAIT and WAITAOF speak for the last write of their connection.
+--   flags   allow-oom
 --   KEYS    tag
 --   reply   "OK"
 

@@ -1,5 +1,6 @@
 -- Hand out timestamps.
 --   uses    clock, oracle
+--   flags   allow-oom
 --   KEYS    oracle, catalog
 --   ARGV    count; 0 is for the mark alone, which has to lie ahead of the clock when a timestamp is asked for
 --   reply   {the last of count timestamps, how often the catalog was changed or nil}; the caller owns

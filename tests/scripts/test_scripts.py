@@ -27,6 +27,38 @@ def test_names_are_the_files() -> None:
     assert sorted(scripts.NAMES) == [name for name in FILES if "/" not in name]
 
 
+WAY_OUT = {
+    "change_table",
+    "clear",
+    "collect",
+    "commit",
+    "discard",
+    "drop_table",
+    "fence",
+    "raise_safe_point",
+    "recover_oracle",
+    "resolve_primary",
+    "rollback",
+    "sweep",
+    "sync",
+    "timestamp",
+}
+"""Scripts that finish or clean up what was begun, also when the server's memory is full."""
+
+WRITES = re.compile(r"'(?:HSET|HDEL|ZADD|ZREM\w*|SET|DEL|UNLINK|PUBLISH|PEXPIRE|HINCRBY)'")
+
+
+@pytest.mark.parametrize("name", scripts.NAMES)
+def test_the_flags_of_the_header_are_true(name: str) -> None:
+    flags = re.findall(r"^--   flags   (.+)$", text(name), re.MULTILINE)
+    source = scripts.load(shebang=True)[name].source.decode()
+    if name in WAY_OUT:
+        assert flags == ["allow-oom"]
+    else:
+        assert flags == ([] if WRITES.search(source) else ["no-writes"])
+    assert source.splitlines()[0] == "#!lua" + "".join(f" flags={flag}" for flag in flags)
+
+
 @pytest.mark.parametrize("name", scripts.NAMES)
 def test_the_header_is_a_contract(name: str) -> None:
     header = [line for line in text(name).split("\n\n")[0].splitlines() if line]
