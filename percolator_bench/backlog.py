@@ -116,7 +116,7 @@ def _fill(here: Place, marks: int) -> None:
 
 
 def _used(here: Place) -> int:
-    facts = here.db.store.facts()
+    facts = here.db.store.server_info()
     return facts.used_memory - int(facts.raw["mem_clients_normal"])
 
 

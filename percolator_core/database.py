@@ -15,7 +15,7 @@ from percolator_core.layout.key_ranges import check_limit
 from percolator_core.layout.keys import Keyspace
 from percolator_core.layout.records import MAX_TIMESTAMP, Version, row_bytes, unpack_version
 from percolator_core.maintenance.janitor import Collected, FoundLock, Janitor, Outcome, Part, ResolvedLocks
-from percolator_core.maintenance.schema_change import Evolution
+from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.schema.definition import DEFAULT_TABLETS, TableDefinition
 from percolator_core.store import Durability, Store, StoreUrl
 from percolator_core.store.embedded import own_error_first
@@ -93,7 +93,7 @@ class Database:
 
     def __init__(self, client: Client, arguments: Callable[[], dict[str, Any]] | None = None) -> None:
         self.client = client
-        client.carry_on = Evolution(client).carry_on
+        client.carry_on = SchemaChanges(client).carry_on
         # A function, so that no way of showing or pickling this object comes upon a password.
         self._arguments = arguments
 
@@ -159,7 +159,7 @@ class Database:
 
     def create_defined(self, definition: TableDefinition) -> None:
         """As `create_table`, of a definition."""
-        Evolution(self.client).create(definition)
+        SchemaChanges(self.client).create(definition)
 
     def add_column(self, table: type[Table], name: str) -> None:
         """Add a column that the model has to its table; the same once more does nothing.
@@ -172,7 +172,7 @@ class Database:
             has an index, or its default is not as said.
             LockTimeout: a transaction is still committing to the table; add it again later.
         """
-        Evolution(self.client).add_column(definition_of(table).name, added_column(table, name))
+        SchemaChanges(self.client).add_column(definition_of(table).name, added_column(table, name))
 
     def drop_column(self, table: type[Table] | str, name: str) -> None:
         """Drop a column of a typed table and all it holds. Takes time in proportion to the rows.
@@ -184,7 +184,7 @@ class Database:
             ConfigurationError: it is part of the key or has an index, or an active observer watches it.
             LockTimeout: a transaction is still committing to the table; drop it again later.
         """
-        Evolution(self.client).drop_column(table_name(table), name)
+        SchemaChanges(self.client).drop_column(table_name(table), name)
 
     def rename_column(self, table: type[Table] | str, old: str, new: str) -> None:
         """Rename a column of a typed table, in its key, partition rules and indexes, too; no data is touched.
@@ -194,7 +194,7 @@ class Database:
             ConfigurationError: there is a column of the new name.
             LockTimeout: a transaction is still committing to the table; rename it again later.
         """
-        Evolution(self.client).rename_column(table_name(table), old, new)
+        SchemaChanges(self.client).rename_column(table_name(table), old, new)
 
     def add_range(self, table: type[Table] | str, value: Any) -> None:
         """Cut a range of a typed table at a value of its column; the value belongs to the upper part.
@@ -210,7 +210,7 @@ class Database:
         name = table_name(table)
         definition = self.client.catalog.table(name).definition
         encoded = b"" if definition.ranges is None else range_value(definition, model_of(table), value)
-        Evolution(self.client).add_range(name, encoded)
+        SchemaChanges(self.client).add_range(name, encoded)
 
     def tables(self) -> list[TableDefinition]:
         """All tables, by name."""
@@ -226,7 +226,7 @@ class Database:
             ConfigurationError: it is an index, which goes with its table.
             LockTimeout: a transaction is still committing to it; drop it again later. It is out of use.
         """
-        Evolution(self.client).drop(table_name(name))
+        SchemaChanges(self.client).drop(table_name(name))
 
     # Transactions.
 
@@ -377,7 +377,7 @@ class Database:
             StoreUnavailable: the store does not answer; collecting again carries on.
         """
         _check_span("keep", keep)
-        Evolution(self.client).finish_all()
+        SchemaChanges(self.client).finish_all()
         return Janitor(self.client).collect(keep.total_seconds(), part=tablets)
 
     def active_observers(self) -> set[str]:

@@ -168,18 +168,18 @@ def status(db: Database, chain: Chain | None = None) -> Status:
         if chain is not None
         else []
     )
-    facts = db.store.all_facts()
-    for one in facts:  # of a cluster, also those that this client has no connection to
+    info = db.store.all_server_info()
+    for one in info:  # of a cluster, also those that this client has no connection to
         refuse_eviction(one, db.url)
-    limits = [one.maxmemory for one in facts]
+    limits = [one.maxmemory for one in info]
     now = db.store.now()
     return Status(
         namespace=db.namespace,
         time=now,
         store=StoreStatus(
             db.url,
-            facts[0].version,
-            sum(one.used_memory for one in facts),
+            info[0].version,
+            sum(one.used_memory for one in info),
             sum(limits) if all(limits) else 0,
         ),
         tables=_tables(db, definitions),

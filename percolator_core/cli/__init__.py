@@ -18,9 +18,9 @@ def main() -> None:
     except SystemExit as end:
         # Observers' threads that are still at work would keep the process, however it came to its end.
         if isinstance(end.code, int):
-            from percolator_core.runtime.exit import leave
+            from percolator_core.runtime.exit import end_process
 
-            leave(end.code)
+            end_process(end.code)
         raise
 
 

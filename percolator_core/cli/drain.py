@@ -228,7 +228,7 @@ def _progress(
         return
     from percolator_core.admin.status import backlog
     from percolator_core.errors import PercolatorError
-    from percolator_core.runtime.periodic import meanwhile
+    from percolator_core.runtime.periodic import periodically
 
     with output.progress() as progress:
         task = progress.add_task(f"draining {chain.name}", total=None)
@@ -243,5 +243,5 @@ def _progress(
             done = total.ran + total.collapsed + total.quarantined
             progress.update(task, completed=done, total=done + left)
 
-        with meanwhile(show, _LOOK, "percolator-progress"):
+        with periodically(show, _LOOK, "percolator-progress"):
             yield

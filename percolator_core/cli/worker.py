@@ -25,7 +25,7 @@ from percolator_core.cli.options import (
     load_chain,
 )
 from percolator_core.cli.signals import Received, stopping
-from percolator_core.runtime.periodic import meanwhile
+from percolator_core.runtime.periodic import periodically
 from percolator_core.runtime.process import usable_cores
 
 if TYPE_CHECKING:
@@ -312,5 +312,5 @@ def _line(output: Output, name: str, counts: Callable[[], Counts]) -> Iterator[N
                 f"{total.failed} failed, {total.quarantined} in quarantine; Ctrl-C stops"
             )
 
-        with meanwhile(show, _LOOK, "percolator-status-line"):
+        with periodically(show, _LOOK, "percolator-status-line"):
             yield

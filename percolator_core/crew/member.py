@@ -36,7 +36,7 @@ from percolator_core.crew.messages import (
 from percolator_core.crew.pulse import Pulse
 from percolator_core.database import connect
 from percolator_core.observers import Chain
-from percolator_core.runtime.exit import leave
+from percolator_core.runtime.exit import end_process
 from percolator_core.runtime.log import Log
 from percolator_core.worker import Worker
 from percolator_core.worker.runs import RunTimes
@@ -204,7 +204,7 @@ def main() -> None:
             return  # the parent is gone already
         given = lines.feed(received)
     code = _serve(Orders.from_line(given[0]), Reports(reports), words, given[1:], lines)
-    leave(code)
+    end_process(code)
     sys.exit(code)
 
 

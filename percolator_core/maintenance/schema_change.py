@@ -52,7 +52,7 @@ _AT_ONCE: Final = 1000
 """Rows of a tablet that one call drops, sweeps or looks at, at most: a script holds up everybody."""
 
 
-class Evolution:
+class SchemaChanges:
     """Makes, changes and drops the tables of one namespace."""
 
     def __init__(self, client: Client) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from percolator_core.catalog.catalog import TableHandle
 from percolator_core.errors import ConfigurationError
-from percolator_core.maintenance.schema_change import Evolution
+from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.notifications.counts import Counted, Tally
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _activate(
     while changed := _tell_tablets(db, observed, how, retired, turn):
         # A table was changed meanwhile, or a failover has lost a part of a change.
         for name, version in changed:
-            Evolution(db.client).carry_on(name, version)
+            SchemaChanges(db.client).carry_on(name, version)
     # This goes last: an activation that breaks off is repeated by the next worker.
     observers = ",".join(sorted(names | known if others else names))
     turn.record(db, digest=digest, observers=observers, beside=",".join(others))
@@ -191,7 +191,7 @@ def _tell_tablets(
 def _entries(db: Database) -> list[Entry]:
     """The tables as they are when no change of one is under way."""
     while any(entry.pending for entry in db.catalog.entries()):
-        Evolution(db.client).finish_all()
+        SchemaChanges(db.client).finish_all()
     return db.catalog.entries()
 
 

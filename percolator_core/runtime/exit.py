@@ -20,7 +20,7 @@ _MOMENT: Final = 0.3
 """Seconds that threads get which are only about to end, since nobody has work for them any more."""
 
 
-def leave(code: int) -> None:
+def end_process(code: int) -> None:
     """End the process at once, with exit code ``code``, if threads of observers are still at work.
 
     Otherwise return: the process may end as any other. Call it last, when everything has been said; what

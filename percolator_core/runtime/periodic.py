@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def meanwhile(act: Callable[[], object], seconds: float, name: str) -> Iterator[None]:
+def periodically(act: Callable[[], object], seconds: float, name: str) -> Iterator[None]:
     """Calls ``act`` every so many seconds until the block ends, at first after one such pause.
 
     What it raises ends the calls, and is told as of any thread. ``name`` is the thread's. The block's end

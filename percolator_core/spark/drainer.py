@@ -23,7 +23,7 @@ from percolator_core.admin.status import backlog
 from percolator_core.database import Database, connect
 from percolator_core.errors import ConfigurationError, PercolatorError
 from percolator_core.observers import Chain
-from percolator_core.runtime.periodic import meanwhile
+from percolator_core.runtime.periodic import periodically
 from percolator_core.spark.loader import plain_error
 from percolator_core.spark.project import Project
 from percolator_core.spark.session import cancel, running_context
@@ -244,7 +244,7 @@ class DrainTask:
                     worker.stop()
 
         look()
-        with meanwhile(look, _LIFE_LOOK, "percolator-driver-watch"):
+        with periodically(look, _LIFE_LOOK, "percolator-driver-watch"):
             yield unwanted
 
 

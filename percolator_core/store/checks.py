@@ -11,7 +11,7 @@ from redis.connection import AbstractConnection
 from percolator_core.errors import ConfigurationError, StoreUnavailable
 from percolator_core.store.embedded import EmbeddedServer
 from percolator_core.store.eviction import refuse_eviction
-from percolator_core.store.server_info import ServerFacts, refuse_unsuitable
+from percolator_core.store.server_info import ServerInfo, refuse_unsuitable
 from percolator_core.store.topology import Topology
 
 _LOOK: Final = 0.1
@@ -19,31 +19,29 @@ _LOOK: Final = 0.1
 
 
 def examine(
-    ask: Callable[[], list[ServerFacts]], topology: Topology, url: str, until: float
-) -> list[ServerFacts]:
+    ask: Callable[[], list[ServerInfo]], topology: Topology, url: str, until: float
+) -> list[ServerInfo]:
     """What each server says about itself, which ``ask`` finds out; ``until`` is when to be patient no more.
 
     Raises:
         ConfigurationError: one of them cannot be trusted with data, or not under this URL.
         StoreUnavailable: one of them does not answer, or evicts keys (`EvictingStore`).
     """
-    facts = _facts_in_time(ask, topology, until)
-    for one in facts:
+    info = _info_in_time(ask, topology, until)
+    for one in info:
         refuse_unsuitable(one, url, clustered=topology.clustered)
         refuse_eviction(one, url)
-    return facts
+    return info
 
 
-def _facts_in_time(
-    ask: Callable[[], list[ServerFacts]], topology: Topology, until: float
-) -> list[ServerFacts]:
+def _info_in_time(ask: Callable[[], list[ServerInfo]], topology: Topology, until: float) -> list[ServerInfo]:
     """With some patience where servers can be replaced: it may be happening now."""
     while True:
         is_over = time.monotonic() > until
         try:
-            facts = ask()
-            if is_over or not topology.watched or all(one.role == "master" for one in facts):
-                return facts
+            info = ask()
+            if is_over or not topology.watched or all(one.role == "master" for one in info):
+                return info
         except StoreUnavailable:
             if is_over or not topology.clustered:
                 raise
@@ -51,13 +49,13 @@ def _facts_in_time(
         topology.look_around()
 
 
-def demand_log(facts: Sequence[ServerFacts], url: str) -> None:
+def demand_log(info: Sequence[ServerInfo], url: str) -> None:
     """Make sure that every server keeps a log on disk.
 
     Raises:
         ConfigurationError: one does not.
     """
-    if any(one.raw.get("aof_enabled") != "1" for one in facts):
+    if any(one.raw.get("aof_enabled") != "1" for one in info):
         raise ConfigurationError(
             f"durability fsync: {url} keeps no log on disk: set appendonly yes, or leave fsync out"
         )

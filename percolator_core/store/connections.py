@@ -9,20 +9,20 @@ from collections.abc import Callable, Sequence
 from redis.exceptions import RedisError
 
 from percolator_core.runtime import process
-from percolator_core.store.pipeline import IDLE, Wire
+from percolator_core.store.pipeline import IDLE, Pipeline
 from percolator_core.store.request import Exchange
 from percolator_core.store.topology import Endpoint, Topology
 
 
-class Lines:
+class Connections:
     """Sends each exchange to the server that has its slot, and takes in whatever comes first."""
 
     def __init__(
         self,
         topology: Topology,
-        open_wire: Callable[[Endpoint], Wire],
+        open_pipeline: Callable[[Endpoint], Pipeline],
         reply_timeout: float,
-        home: list[Lines],
+        home: list[Connections],
     ) -> None:
         """``reply_timeout`` is how many seconds a server that owes a reply may be silent.
 
@@ -30,11 +30,11 @@ class Lines:
         """
         self.home = home
         self._topology = topology
-        self._open_wire = open_wire
+        self._open_pipeline = open_pipeline
         self._reply_timeout = reply_timeout
-        self._wires: dict[Endpoint, Wire] = {}
-        self._only: Wire | None = None
-        """The one wire, where there is one server that nobody replaces: the short way."""
+        self._pipelines: dict[Endpoint, Pipeline] = {}
+        self._only: Pipeline | None = None
+        """The one pipeline, where there is one server that nobody replaces: the short way."""
         self._generation = topology.generation
         process.tell_of_forks(self)
 
@@ -49,8 +49,8 @@ class Lines:
         if self._only is not None:
             return self._only.in_flight
         total = 0
-        for wire in self._wires.values():
-            total += wire.in_flight
+        for pipeline in self._pipelines.values():
+            total += pipeline.in_flight
         return total
 
     def run(self, exchanges: Sequence[Exchange]) -> None:
@@ -70,10 +70,10 @@ class Lines:
         if self._only is not None:
             self._only.send(batch)
         elif not self._topology.clustered:
-            wire = self._to(self._topology.endpoint(0))
+            pipeline = self._to(self._topology.endpoint(0))
             if not self._topology.watched:
-                self._only = wire
-            wire.send(batch)
+                self._only = pipeline
+            pipeline.send(batch)
         else:
             for endpoint, group in self._by_place(batch).items():
                 self._to(endpoint).send(group)
@@ -81,17 +81,17 @@ class Lines:
 
     def holds(self, exchange: Exchange) -> bool:
         """Whether the exchange has been sent, and its replies are still to come."""
-        return any(wire.holds(exchange) for wire in self._wires.values())
+        return any(pipeline.holds(exchange) for pipeline in self._pipelines.values())
 
     def send_to_the_idle(self, batch: Sequence[Exchange]) -> list[Exchange]:
         """Send those exchanges of a batch whose server has nothing else to do; returns the others."""
         left: list[Exchange] = []
         for endpoint, group in self._by_place(batch).items():
-            wire = self._to(endpoint)
-            if wire.in_flight:
+            pipeline = self._to(endpoint)
+            if pipeline.in_flight:
                 left += group
             else:
-                wire.send(group)
+                pipeline.send(group)
         return left
 
     def _by_place(self, batch: Sequence[Exchange]) -> dict[Endpoint, list[Exchange]]:
@@ -110,11 +110,11 @@ class Lines:
         if self._generation != self._topology.generation:
             self._follow()
         try:
-            wire = self._wires.get(self._topology.endpoint(exchange.slot))
+            pipeline = self._pipelines.get(self._topology.endpoint(exchange.slot))
         except RedisError:
             return
-        if wire is not None:
-            wire.send_unawaited(exchange)
+        if pipeline is not None:
+            pipeline.send_unawaited(exchange)
 
     def receive(self, longest: float = IDLE) -> bool:
         """Take in the replies to an exchange in flight, and tell its caller.
@@ -125,10 +125,12 @@ class Lines:
         if self._only is not None:
             self._only.receive()
             return True
-        wire = self._first_of([wire for wire in self._wires.values() if wire.in_flight], longest)
-        if wire is not None:
-            wire.receive()
-        return wire is not None
+        pipeline = self._first_of(
+            [pipeline for pipeline in self._pipelines.values() if pipeline.in_flight], longest
+        )
+        if pipeline is not None:
+            pipeline.receive()
+        return pipeline is not None
 
     def receive_buffered(self, has_time: Callable[[], bool]) -> None:
         """Take in what more has come, where there is one server, as long as the caller has time."""
@@ -137,7 +139,7 @@ class Lines:
 
     def abandon(self) -> list[Exchange]:
         """Hang up on all servers without telling anybody; returns the exchanges that were not over."""
-        return [exchange for wire in self._wires.values() for exchange in wire.abandon()]
+        return [exchange for pipeline in self._pipelines.values() for exchange in pipeline.abandon()]
 
     def drain(self) -> None:
         """Take in everything in flight."""
@@ -147,47 +149,47 @@ class Lines:
     def __del__(self) -> None:
         # They go with the thread that used them. What was sent unawaited would keep them open until Python
         # looks for cycles.
-        for wire in self._wires.values():
-            wire.close()
+        for pipeline in self._pipelines.values():
+            pipeline.close()
 
     def after_fork(self) -> None:
         """Leave the connections to the parent: who goes on here with one must not take replies from it."""
-        for wire in self._wires.values():
-            wire.leave()
+        for pipeline in self._pipelines.values():
+            pipeline.leave()
 
     def close(self) -> None:
         """Drop all connections; others come with the next batch."""
-        for wire in self._wires.values():
-            wire.close()
+        for pipeline in self._pipelines.values():
+            pipeline.close()
         self._only = None
 
-    def _to(self, endpoint: Endpoint) -> Wire:
-        wire = self._wires.get(endpoint)
-        if wire is None:
-            wire = self._wires[endpoint] = self._open_wire(endpoint)
-        return wire
+    def _to(self, endpoint: Endpoint) -> Pipeline:
+        pipeline = self._pipelines.get(endpoint)
+        if pipeline is None:
+            pipeline = self._pipelines[endpoint] = self._open_pipeline(endpoint)
+        return pipeline
 
     def _follow(self) -> None:
         """Hang up on servers that have no slots any more: what they still say may be out of date."""
         self._generation = self._topology.generation
         self._only = None
         current = set(self._topology.endpoints())
-        for endpoint in [one for one in self._wires if one not in current]:
-            wire = self._wires.pop(endpoint)
-            wire.break_off(f"{endpoint} has no data of ours any more")
+        for endpoint in [one for one in self._pipelines if one not in current]:
+            pipeline = self._pipelines.pop(endpoint)
+            pipeline.break_off(f"{endpoint} has no data of ours any more")
 
-    def _first_of(self, busy: Sequence[Wire], longest: float) -> Wire | None:
-        """A wire from which something can be read, or None; hangs up on one that is silent for too long."""
-        for wire in busy:
-            if wire.buffered:
-                return wire
+    def _first_of(self, busy: Sequence[Pipeline], longest: float) -> Pipeline | None:
+        """A pipeline that can be read from, or None; hangs up on one that is silent for too long."""
+        for pipeline in busy:
+            if pipeline.buffered:
+                return pipeline
         poll = select.poll()
-        by_descriptor: dict[int, Wire] = {}
-        for wire in busy:
-            descriptor = wire.socket.fileno()
-            by_descriptor[descriptor] = wire
+        by_descriptor: dict[int, Pipeline] = {}
+        for pipeline in busy:
+            descriptor = pipeline.socket.fileno()
+            by_descriptor[descriptor] = pipeline
             poll.register(descriptor, select.POLLIN)
-        patience = self._reply_timeout - max((wire.silent_for for wire in busy), default=0.0)
+        patience = self._reply_timeout - max((pipeline.silent_for for pipeline in busy), default=0.0)
         ready = poll.poll(max(0.0, min(longest, patience)) * 1000)
         if ready:
             return by_descriptor[ready[0][0]]
@@ -196,10 +198,10 @@ class Lines:
 
     def _hang_up_on_the_silent(self) -> None:
         now = time.monotonic()
-        for endpoint, wire in list(self._wires.items()):
-            if not wire.in_flight or wire.silent_for < min(IDLE, self._reply_timeout):
+        for endpoint, pipeline in list(self._pipelines.items()):
+            if not pipeline.in_flight or pipeline.silent_for < min(IDLE, self._reply_timeout):
                 continue
-            if wire.silent_for >= self._reply_timeout:
-                wire.break_off("the server is silent")
+            if pipeline.silent_for >= self._reply_timeout:
+                pipeline.break_off("the server is silent")
             elif not self._topology.confirms(endpoint, now - IDLE):
-                wire.break_off("another server has taken its place")
+                pipeline.break_off("another server has taken its place")

@@ -35,7 +35,7 @@ WITH_SHEBANG: Final = 7
 """The first major version that knows the ``#!lua`` line."""
 
 
-class Dialer:
+class Connector:
     """Opens connections as the URL says."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Dialer:
         self.assure: Callable[[AbstractConnection], None] | None = None
         """What has to hold of a server, asked over each new connection; raises if it does not."""
 
-    def dial(self, endpoint: Endpoint) -> Stream:
+    def connect(self, endpoint: Endpoint) -> Stream:
         """A connection that is open and has been greeted.
 
         Raises:

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from percolator_core.errors import PercolatorError, StoreUnavailable
 from percolator_core.store.packing import Command, pack
 from percolator_core.store.request import Trailer
-from percolator_core.store.server_info import ServerFacts, read_facts
+from percolator_core.store.server_info import ServerInfo, read_info
 
 INTERVAL: Final = 2.0
 """Seconds after which a server is asked again. Each time costs it two short replies."""
@@ -32,20 +32,20 @@ class EvictingStore(StoreUnavailable):
     """A server evicts keys, or has done so."""
 
 
-def refuse_eviction(facts: ServerFacts, name: str) -> None:
+def refuse_eviction(info: ServerInfo, name: str) -> None:
     """Raise EvictingStore for a server that evicts keys, or has done so.
 
     ``name`` is what the message calls the server.
     """
-    evicts = facts.eviction != "noeviction"
-    if not evicts and not facts.evicted_keys:
+    evicts = info.eviction != "noeviction"
+    if not evicts and not info.evicted_keys:
         return
-    lost = f"has evicted {facts.evicted_keys} keys since it started, so that rows may be lost"
+    lost = f"has evicted {info.evicted_keys} keys since it started, so that rows may be lost"
     mend = "restore them from a backup, or accept the loss, and then run CONFIG RESETSTAT"
     if not evicts:
         raise EvictingStore(f"{name} {lost}: {mend}")
-    policy = f"{name} evicts keys when memory is full (maxmemory-policy {facts.eviction})"
-    if facts.evicted_keys:
+    policy = f"{name} evicts keys when memory is full (maxmemory-policy {info.eviction})"
+    if info.evicted_keys:
         raise EvictingStore(f"{policy} and {lost}: set maxmemory-policy noeviction, {mend}")
     raise EvictingStore(f"{policy}, which would lose data silently: set maxmemory-policy noeviction")
 
@@ -104,7 +104,7 @@ class EvictionCheck:
             raise RedisConnectionError(str(refused)) from refused
 
     def _judge(self, replies: Sequence[bytes]) -> None:
-        refuse_eviction(read_facts(b"".join(replies)), self._name)
+        refuse_eviction(read_info(b"".join(replies)), self._name)
 
 
 class PendingCheck(Trailer):

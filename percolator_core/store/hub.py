@@ -28,10 +28,10 @@ import greenlet
 from percolator_core.errors import of_another_process
 from percolator_core.runtime import process
 from percolator_core.store import python_gc
-from percolator_core.store.connections import Lines
+from percolator_core.store.connections import Connections
 from percolator_core.store.pipeline import IDLE
 from percolator_core.store.request import Exchange
-from percolator_core.store.retries import Mending
+from percolator_core.store.retries import Retries
 from percolator_core.store.task import RESTING, Future, Job, Task, cancel
 
 T = TypeVar("T")
@@ -69,12 +69,17 @@ class Hub:
     """
 
     def __init__(
-        self, owner: object, lines: Lines, patience: float, repair: Callable[[Exchange], None], width: int
+        self,
+        owner: object,
+        connections: Connections,
+        patience: float,
+        repair: Callable[[Exchange], None],
+        width: int,
     ) -> None:
         if width < 1:
             raise ValueError(f"width is 1 or more, not {width}")
         self.owner = owner
-        self.lines = lines
+        self.connections = connections
         self.width = width
         self.loop = self._loop_again = greenlet.getcurrent()
         """The thread's own greenlet, which runs the loop. It is held twice.
@@ -88,7 +93,7 @@ class Hub:
         self.running: Task | None = None
         """The task that runs right now; None while the hub itself does."""
         self.interruption: BaseException | None = None
-        self._mending = Mending(self, patience, repair)
+        self._retries = Retries(self, patience, repair)
         self._ready: deque[tuple[Task, object]] = deque()
         self._waiting: deque[Job] = deque()
         self._starting: Job | None = None
@@ -112,7 +117,7 @@ class Hub:
         self._told: BaseException | None = None
         """The interruption of a task that was raised last: the hub itself was at rest then."""
         self._on_answer = self._answered
-        self._on_loss = self._mending.repeat_if_lost
+        self._on_loss = self._retries.repeat_if_lost
         python_gc.allow_for_tasks(width)
         process.tell_of_forks(self)
 
@@ -261,7 +266,7 @@ class Hub:
     @property
     def busy(self) -> bool:
         """Whether anything can run or be sent without waiting."""
-        return bool(self._ready or self._parked or self._calls or self.lines.in_flight)
+        return bool(self._ready or self._parked or self._calls or self.connections.in_flight)
 
     def finish_only(self, future: Future[Any]) -> None:
         """End all tasks but the one behind the future, and run that to its end."""
@@ -287,12 +292,12 @@ class Hub:
             here = self.process == process.pid and greenlet.getcurrent() is self.loop
             if here and not python_gc.collecting:
                 self._end_tasks()
-                while self._parked or self.lines.in_flight:
+                while self._parked or self.connections.in_flight:
                     self._converse()
                 while self._resting:
                     self._resting.pop().throw(greenlet.GreenletExit)
         finally:
-            self.lines.close()
+            self.connections.close()
             self._bell_out.close()
             self._bell_in.close()
 
@@ -410,7 +415,7 @@ class Hub:
             task.cancel()  # one that has not begun would not tell its future
             task.throw(greenlet.GreenletExit)
             self._cancel_waiting()
-        self._parked = [one for one in self._parked if one.wire is not None or _task_of(one) not in ended]
+        self._parked = [one for one in self._parked if one.pipeline is not None or _task_of(one) not in ended]
 
     def _cancel_waiting(self) -> None:
         while self._waiting:
@@ -441,11 +446,11 @@ class Hub:
         A batch goes out when it is worth it or nothing else is under way, so that the server works on one
         batch while the tasks of the one before run.
         """
-        if self._parked and (self._is_worth_sending() or not self.lines.in_flight):
-            self._send(self.lines.send)
-        elif not self.lines.in_flight or not self._take_in():
+        if self._parked and (self._is_worth_sending() or not self.connections.in_flight):
+            self._send(self.connections.send)
+        elif not self.connections.in_flight or not self._take_in():
             return False
-        self.lines.receive_buffered(self._has_time)
+        self.connections.receive_buffered(self._has_time)
         self._raise_interruption()
         return True
 
@@ -464,16 +469,16 @@ class Hub:
 
     def _take_in(self) -> bool:
         """Take in an answer. A server that is slow, or was stopped, must not hold up those who use others."""
-        if self._parked and self.lines.several:
-            if self.lines.receive(0):
+        if self._parked and self.connections.several:
+            if self.connections.receive(0):
                 return True
             count = len(self._parked)
-            self._send(self.lines.send_to_the_idle)
+            self._send(self.connections.send_to_the_idle)
             if len(self._parked) < count:
                 return True
         if not self._asleep:
-            return self.lines.receive()
-        return self.lines.receive(min(max(0.0, self._asleep[0][0] - time.monotonic()), IDLE))
+            return self.connections.receive()
+        return self.connections.receive(min(max(0.0, self._asleep[0][0] - time.monotonic()), IDLE))
 
     def _send(self, send: Callable[[Sequence[Exchange]], Sequence[Exchange]]) -> None:
         """Send what is parked; ``send`` returns what stays. Whenever Ctrl-C comes, nobody is forgotten."""
@@ -488,7 +493,7 @@ class Hub:
             self._parked += [
                 exchange
                 for exchange in batch
-                if exchange.under_way and id(exchange) not in parked and not self.lines.holds(exchange)
+                if exchange.under_way and id(exchange) not in parked and not self.connections.holds(exchange)
             ]
             raise
 
@@ -511,7 +516,7 @@ class Hub:
         starting, self._starting = self._starting, None
         if starting is not None and not any(task.is_behind(starting[2]) for task in self._active):
             self._waiting.appendleft(starting)
-        lost = [*self._mending.forget(), *self.lines.abandon()]
+        lost = [*self._retries.forget(), *self.connections.abandon()]
         asleep = {ticket for _, ticket, _ in self._asleep}
         for task in self._active:
             ticket = task.awaiting
@@ -550,7 +555,7 @@ class Hub:
         # A task that was interrupted on its way to the hub does not wait for this any more.
         if task.awaiting is not ticket:
             return
-        if exchange.trouble is not None and self._mending.repeats(exchange):
+        if exchange.trouble is not None and self._retries.repeats(exchange):
             return
         if type(caller) is _Gathering:
             caller.left -= 1

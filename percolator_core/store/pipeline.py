@@ -43,7 +43,7 @@ _ANSWERS: Final = (AuthenticationError, BusyLoadingError)
 """Refusals that redis-py counts among broken connections, though more replies may follow."""
 
 
-class Wire:
+class Pipeline:
     """A connection over which exchanges flow: batches out, replies in, in the same order."""
 
     def __init__(

@@ -51,8 +51,8 @@ class Watched(ABC):
 
     def heal(self, exchange: Exchange) -> None:
         """Look around; and leave a server that has become a replica, also those who only read."""
-        if is_read_only(exchange.trouble) and exchange.wire is not None:
-            exchange.wire.break_off("the server has become a replica")
+        if is_read_only(exchange.trouble) and exchange.pipeline is not None:
+            exchange.pipeline.break_off("the server has become a replica")
         self.look_around()
 
     def look_around(self) -> None:

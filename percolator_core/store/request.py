@@ -106,7 +106,7 @@ class Exchange:
         """Why the exchange broke off before its end; None while there is nothing to repeat."""
         self.under_way = False
         """Whether an attempt has been sent that is not over."""
-        self.wire: Carrier | None = None
+        self.pipeline: Carrier | None = None
         """The connection of the last attempt."""
 
     @property
@@ -120,19 +120,19 @@ class Exchange:
             and (self.acknowledged is not None or not self.durable)
         )
 
-    def begin(self, wire: Carrier) -> list[bytes]:
+    def begin(self, pipeline: Carrier) -> list[bytes]:
         """An attempt begins, over this connection. Returns the commands that still have to be sent."""
         self.under_way = True
-        if self.wire is None:
-            self.wire = wire
+        if self.pipeline is None:
+            self.pipeline = pipeline
             self.trouble = None  # no connection could be had before
             return self.packed
-        if self.wire is not wire:
+        if self.pipeline is not pipeline:
             # What another server answered, and had, may never come to this one.
             self.executed_maybe = self.executed_maybe or bool(self.replies)
             self.replies.clear()
             self.timestamp, self.acknowledged = 0, None
-            self.wire = wire
+            self.pipeline = pipeline
         self.trouble, self.collected = None, False
         return self.packed[len(self.replies) :]
 
@@ -182,7 +182,7 @@ class Exchange:
     def interrupt(self) -> None:
         """The conversation was broken off on this side, and the caller needs not be told: it goes on."""
         tell, self.on_done = self.on_done, None
-        self.break_off(interrupted(), sent=self.wire is not None)
+        self.break_off(interrupted(), sent=self.pipeline is not None)
         self.on_done = tell
 
     def fail(self, failure: PercolatorError) -> None:

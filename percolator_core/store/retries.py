@@ -37,7 +37,7 @@ class Sender(Protocol):
         """Park the current task for a time."""
 
 
-class Mending:
+class Retries:
     """Sees that exchanges which broke off are sent again, for at most ``patience`` seconds.
 
     ``repair`` mends the cause of an exchange's trouble, as far as a client can.
@@ -87,12 +87,12 @@ class Mending:
     def _load_scripts(self) -> None:
         exchanges, self._without_script = self._without_script, []
         exchanges = [one for one in exchanges if self._open.pop(id(one), None) is not None]
-        by_wire: dict[int, list[Exchange]] = {}
+        by_pipeline: dict[int, list[Exchange]] = {}
         for exchange in exchanges:
-            by_wire.setdefault(id(exchange.wire), []).append(exchange)
+            by_pipeline.setdefault(id(exchange.pipeline), []).append(exchange)
         # All before the first one: Ctrl-C may end the repair.
         self._hub.park(exchanges)
-        for those in by_wire.values():
+        for those in by_pipeline.values():
             self._mend_parked(those)
 
     def _repeat_later(self, exchange: Exchange) -> None:

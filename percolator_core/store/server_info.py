@@ -10,7 +10,7 @@ from percolator_core.store.binary import OLDEST_SERVER
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFacts:
+class ServerInfo:
     """What `INFO` says about the server."""
 
     version: str
@@ -29,11 +29,11 @@ class ServerFacts:
         return major, minor
 
 
-def read_facts(raw: bytes) -> ServerFacts:
+def read_info(raw: bytes) -> ServerInfo:
     """What a reply to `INFO` says."""
     lines = raw.decode(errors="replace").splitlines()
     info = dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
-    return ServerFacts(
+    return ServerInfo(
         version=info.get("valkey_version") or info.get("redis_version", "0"),
         role=info.get("role", ""),
         mode=info.get("redis_mode") or info.get("server_mode") or "standalone",
@@ -45,16 +45,16 @@ def read_facts(raw: bytes) -> ServerFacts:
     )
 
 
-def refuse_unsuitable(facts: ServerFacts, url: str, *, clustered: bool) -> None:
+def refuse_unsuitable(info: ServerInfo, url: str, *, clustered: bool) -> None:
     """Raises ConfigurationError for a server that cannot be trusted with data, or not under this URL."""
     oldest = ".".join(map(str, OLDEST_SERVER))
-    if facts.mode == "sentinel":
+    if info.mode == "sentinel":
         raise ConfigurationError(f"{url} is a sentinel: write redis+sentinel://HOST:PORT/SERVICE")
-    if facts.mode == "cluster" and not clustered:
+    if info.mode == "cluster" and not clustered:
         raise ConfigurationError(f"{url} belongs to a cluster: write redis+cluster://HOST:PORT")
-    if facts.version_pair < OLDEST_SERVER:
+    if info.version_pair < OLDEST_SERVER:
         raise ConfigurationError(
-            f"{url} is Redis {facts.version} and {oldest} is the oldest that works: upgrade the server"
+            f"{url} is Redis {info.version} and {oldest} is the oldest that works: upgrade the server"
         )
-    if facts.role != "master":
+    if info.role != "master":
         raise ConfigurationError(f"{url} is a replica, which takes no writes: connect to its master")

@@ -9,7 +9,7 @@ import redis
 
 from percolator_core import scripts
 from percolator_core.layout.keys import Keyspace
-from percolator_core.store.connector import Dialer
+from percolator_core.store.connector import Connector
 from percolator_core.store.discovery import discover
 from percolator_core.store.redaction import redacted
 from percolator_core.store.topology import Endpoint
@@ -26,7 +26,7 @@ def clients_of(url: str, timeout: float) -> Iterator[dict[Endpoint, redis.Redis]
         ConfigurationError: the URL cannot be used; the message says what to change.
         StoreUnavailable: nobody says which servers there are.
     """
-    dialer = Dialer(parse(url), Keyspace("look"), scripts.load, timeout)
+    dialer = Connector(parse(url), Keyspace("look"), scripts.load, timeout)
     with ExitStack() as stack:
         endpoints = discover(parse(url), dialer, redacted(url)).endpoints()
         yield {endpoint: stack.enter_context(dialer.client(endpoint)) for endpoint in endpoints}

@@ -17,8 +17,8 @@ from percolator_core.runtime import process
 from percolator_core.scripts import Script
 from percolator_core.store.checks import assure_disk, demand_log, examine
 from percolator_core.store.cluster_request import Send, assemble, place_of
-from percolator_core.store.connections import Lines
-from percolator_core.store.connector import CONNECT_PATIENCE, WITH_SHEBANG, Dialer
+from percolator_core.store.connections import Connections
+from percolator_core.store.connector import CONNECT_PATIENCE, WITH_SHEBANG, Connector
 from percolator_core.store.discovery import discover
 from percolator_core.store.durability import Durability
 from percolator_core.store.embedded import EmbeddedServer, own_error_first
@@ -26,11 +26,11 @@ from percolator_core.store.eviction import EvictingStore, EvictionCheck
 from percolator_core.store.hub import Hub, current_hub
 from percolator_core.store.known_faults import warn_once
 from percolator_core.store.packing import Command
-from percolator_core.store.pipeline import Wire
+from percolator_core.store.pipeline import Pipeline
 from percolator_core.store.redaction import redacted
 from percolator_core.store.refusals import LOST
 from percolator_core.store.request import AFTER, BEFORE, NONE, SPARE, Exchange
-from percolator_core.store.server_info import ServerFacts, read_facts
+from percolator_core.store.server_info import ServerInfo, read_info
 from percolator_core.store.subscription import Subscription
 from percolator_core.store.topology import Endpoint, slot_of
 from percolator_core.store.url import parse
@@ -83,8 +83,8 @@ class Store:
         address = parse(url)
         self.durability = Durability.of(durability, address.durability)
         self._local = threading.local()
-        """Of each thread, the lines that no conversation goes over: they go with their thread."""
-        self._open: process.Living[Lines] = process.Living()
+        """Of each thread, the connections that no conversation goes over: they go with their thread."""
+        self._open: process.Living[Connections] = process.Living()
         self._pid = process.pid
         self._checks: dict[Endpoint, EvictionCheck] = {}
         self._connecting_since = time.monotonic()
@@ -94,24 +94,24 @@ class Store:
             assert address.folder is not None
             self.embedded = EmbeddedServer.join(address.folder)
         try:
-            self._dialer = Dialer(address, keyspace, load_scripts, timeout)
+            self._connector = Connector(address, keyspace, load_scripts, timeout)
             if self.embedded is not None:
-                self._dialer.recognise = self.embedded.check_folder
-            self.durability.check_against(self._dialer.timeout)
-            self._topology = discover(address, self._dialer, self.url, self.embedded)
+                self._connector.recognise = self.embedded.check_folder
+            self.durability.check_against(self._connector.timeout)
+            self._topology = discover(address, self._connector, self.url, self.embedded)
             self._oracle_slot = slot_of(keyspace.oracle)
             self._counts_disk = False
             self._scripts = load_scripts(False)
             patience = min(self.patience, CONNECT_PATIENCE)
-            facts = examine(self.all_facts, self._topology, self.url, self._connecting_since + patience)
+            info = examine(self.all_server_info, self._topology, self.url, self._connecting_since + patience)
             self._connecting_since = 0.0
             if self.embedded is None:  # only the user who runs an embedded server can reach it
-                for one in facts:
+                for one in info:
                     warn_once(one.raw)
-            oldest = min(one.version_pair for one in facts)
+            oldest = min(one.version_pair for one in info)
             self._scripts = load_scripts(oldest[0] >= WITH_SHEBANG)
             self._counts_disk = oldest >= _COUNTS_DISK
-            self._demand_durability(facts)
+            self._demand_durability(info)
             self.check_format(self.one((b"GET", keyspace.format)))
         except BaseException as error:
             with own_error_first(error):
@@ -224,15 +224,15 @@ class Store:
         return exchange
 
     def _converse(self, exchanges: Sequence[Exchange]) -> None:
-        """Send and wait, over lines that are this conversation's alone until it is over.
+        """Send and wait, over connections that are this conversation's alone until it is over.
 
         Signal handlers and finalizers run between any two steps of it: their requests use other connections.
         """
         here = process.pid
-        lines = self._take()
+        connections = self._take()
         try:
             while True:
-                lines.run(exchanges)
+                connections.run(exchanges)
                 left = []
                 for one in exchanges:
                     if not one.done and not self._gives_up(one):
@@ -246,9 +246,9 @@ class Store:
                     break
                 exchanges = self._mend(left)
         except BaseException:
-            self._drop(lines)
+            self._drop(connections)
             raise
-        lines.home.append(lines)
+        connections.home.append(connections)
         if self._closed:
             self._end()
 
@@ -279,14 +279,14 @@ class Store:
         if hub is not None and hub.owner is self:
             hub.defer(exchanges)
             return
-        lines = self._take()
+        connections = self._take()
         try:
             for exchange in exchanges:
-                lines.send_unawaited(exchange)
+                connections.send_unawaited(exchange)
         except BaseException:
-            self._drop(lines)
+            self._drop(connections)
             raise
-        lines.home.append(lines)
+        connections.home.append(connections)
         if self._closed:
             self._end()
 
@@ -304,26 +304,26 @@ class Store:
 
     def tell_newest(self, newest: Callable[[], int]) -> None:
         """``newest`` gives the newest timestamp that was seen: a server that has lost it jumps beyond."""
-        self._dialer.newest = newest
+        self._connector.newest = newest
 
     def hub(self, width: int) -> Hub:
         """A new hub with connections of its own, for the calling thread."""
         self._notice_fork()
-        return Hub(self, self._open_lines([]), self.patience, self._repair, width)
+        return Hub(self, self._open_connections([]), self.patience, self._repair, width)
 
-    def facts(self) -> ServerFacts:
+    def server_info(self) -> ServerInfo:
         """What the server says about itself now; of a cluster, the one that has the oracle."""
-        return read_facts(self.one((b"INFO",)))
+        return read_info(self.one((b"INFO",)))
 
-    def all_facts(self) -> list[ServerFacts]:
+    def all_server_info(self) -> list[ServerInfo]:
         """What each server that holds data says about itself now.
 
         Raises:
             StoreUnavailable: one of them does not answer.
         """
         if not self._topology.clustered:
-            return [self.facts()]
-        return [read_facts(self.ask(endpoint, (b"INFO",))) for endpoint in self.endpoints()]
+            return [self.server_info()]
+        return [read_info(self.ask(endpoint, (b"INFO",))) for endpoint in self.endpoints()]
 
     def endpoints(self) -> Sequence[Endpoint]:
         """The servers that hold data, as far as is known."""
@@ -336,7 +336,7 @@ class Store:
             StoreUnavailable: it does not answer.
         """
         try:
-            return self._dialer.ask(endpoint, command)
+            return self._connector.ask(endpoint, command)
         except LOST as lost:
             raise StoreUnavailable(f"{endpoint} does not answer ({lost}): check that it runs") from lost
 
@@ -358,7 +358,9 @@ class Store:
         # Half of the tag: every tablet of every table in the namespace. The encoding leaves no glob
         # character in it.
         pattern = self.keyspace.prefix[:-1] + b":*wake"
-        return Subscription(lambda: self._dialer.client(self._topology.endpoint(self._oracle_slot)), pattern)
+        return Subscription(
+            lambda: self._connector.client(self._topology.endpoint(self._oracle_slot)), pattern
+        )
 
     def close(self) -> None:
         """Close all connections; an embedded server stops with its last user. Idempotent.
@@ -375,7 +377,7 @@ class Store:
 
     # Connections.
 
-    def _demand_durability(self, facts: Sequence[ServerFacts]) -> None:
+    def _demand_durability(self, info: Sequence[ServerInfo]) -> None:
         """Make sure that the durability asked for can be had at all.
 
         Raises:
@@ -388,12 +390,12 @@ class Store:
             )
         if not self.durability.fsync:
             return
-        demand_log(facts, self.url)
+        demand_log(info, self.url)
         if not self._counts_disk:
             # Of every server, also of one that takes the place of another, or starts again.
-            self._dialer.assure = partial(assure_disk, self.embedded, self.url)
+            self._connector.assure = partial(assure_disk, self.embedded, self.url)
             for endpoint in self.endpoints():
-                self._dialer.dial(endpoint).close()
+                self._connector.connect(endpoint).close()
 
     def _acknowledge(self, key: bytes) -> Sequence[Command]:
         return self.durability.requests(self.script("sync", (key,)), counts_disk=self._counts_disk)
@@ -411,17 +413,17 @@ class Store:
     def _timestamps(self, count: int) -> Command:
         return self.script("timestamp", (self.keyspace.oracle, self.keyspace.catalog), count)
 
-    def _open_lines(self, home: list[Lines]) -> Lines:
-        lines = Lines(self._topology, self._open_wire, self._dialer.timeout, home)
-        self._open.add(lines)
-        return lines
+    def _open_connections(self, home: list[Connections]) -> Connections:
+        connections = Connections(self._topology, self._open_pipeline, self._connector.timeout, home)
+        self._open.add(connections)
+        return connections
 
-    def _open_wire(self, endpoint: Endpoint) -> Wire:
-        return Wire(
-            partial(self._dialer.dial, endpoint),
+    def _open_pipeline(self, endpoint: Endpoint) -> Pipeline:
+        return Pipeline(
+            partial(self._connector.connect, endpoint),
             self._timestamps,
             # Nobody makes a replica of an embedded server.
-            self._dialer.greet if self.embedded is None else None,
+            self._connector.greet if self.embedded is None else None,
             self._acknowledge,
             partial(self._topology.confirms, endpoint) if self._topology.watched else None,
             eviction=self._checks.setdefault(endpoint, EvictionCheck(self._name_of(endpoint))),
@@ -431,10 +433,10 @@ class Store:
         """What messages call a server."""
         return f"{endpoint} of {self.url}" if self._topology.watched else self.url
 
-    def _take(self) -> Lines:
-        """Take the idle lines of this thread, or open others, for one conversation.
+    def _take(self) -> Connections:
+        """Take the idle connections of this thread, or open others, for one conversation.
 
-        Taken in one step of the interpreter, so that a signal handler finds only lines that are idle.
+        Taken in one step of the interpreter, so that a signal handler finds only connections that are idle.
         """
         if self._closed:
             raise PercolatorError("the database is closed: connect again")
@@ -446,30 +448,30 @@ class Store:
             home = self._local.home = []
         except IndexError:
             home = self._local.home
-        return self._open_lines(home)
+        return self._open_connections(home)
 
-    def _drop(self, lines: Lines) -> None:
+    def _drop(self, connections: Connections) -> None:
         """Hang up: the conversation was broken off, and replies may be owed."""
-        self._open.discard(lines)
-        lines.close()
+        self._open.discard(connections)
+        connections.close()
         if self._closed:
             self._end()
 
     def _end(self) -> None:
-        """Close idle lines. Leave the embedded server unless this thread has a conversation under way."""
+        """Close idle connections. Leave the embedded server unless this thread waits for a reply."""
         under_way = False
         if self._pid == process.pid:
             home = getattr(self._local, "home", None)
-            for lines in self._open:
+            for connections in self._open:
                 try:
-                    lines.home.remove(lines)
+                    connections.home.remove(connections)
                 except ValueError:
                     # Taken: whoever gives them back comes here. A hub never does, and closes its own.
-                    under_way = under_way or lines.home is home
+                    under_way = under_way or connections.home is home
                     continue
-                self._open.discard(lines)
-                lines.drain()
-                lines.close()
+                self._open.discard(connections)
+                connections.drain()
+                connections.close()
         if self.embedded is not None and not under_way:
             self.embedded.leave()
 
@@ -499,10 +501,10 @@ class Store:
         Raises:
             PercolatorError: another attempt would not do better.
         """
-        if exchange.missing_script and exchange.wire is not None:
+        if exchange.missing_script and exchange.pipeline is not None:
             exchange.missing_script = False
             loading = Exchange([(b"SCRIPT", b"LOAD", script.source) for script in self._scripts.values()])
-            exchange.wire.run(loading)
+            exchange.pipeline.run(loading)
             loading.result()
         else:
             self._topology.heal(exchange)

@@ -85,8 +85,8 @@ class OneServer:
 
     def heal(self, exchange: Exchange) -> None:
         """Hang up on a replica: behind this address another server may be the master by now. Else wait."""
-        if is_read_only(exchange.trouble) and exchange.wire is not None:
-            exchange.wire.break_off("the server has become a replica")
+        if is_read_only(exchange.trouble) and exchange.pipeline is not None:
+            exchange.pipeline.break_off("the server has become a replica")
 
     def look_around(self) -> None:
         """It does not change."""

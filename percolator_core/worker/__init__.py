@@ -1,7 +1,7 @@
 """The worker: finds dirty cells, runs their observers, and keeps at it (paper, section 2.4).
 
-`Worker` is its face. A `shift.Shift` is one stretch of work, from a start until a stop; it has the runs of
-`attempt`, in places that `rooms` shares out, some of them `outside` the hub.
+`Worker` is its public side. A `loop.WorkerLoop` works from one start until one stop. It makes the runs of
+`attempt`, as many at a time as `concurrency_limits` allows, some of them in `executors`.
 """
 
 from percolator_core.worker.attempt import ObserverCounts

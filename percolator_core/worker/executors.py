@@ -18,7 +18,7 @@ _AFTER_A_KILL: Final = 1.0
 """Seconds in which a thread learns that its child process is gone."""
 
 
-class Outside:
+class Executors:
     """The runs that are not tasks of the hub: a thread for each, which may wait for a child process."""
 
     def __init__(self, db: Database, chain: Chain, plan: Plan, *, prefetch: bool) -> None:

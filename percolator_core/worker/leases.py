@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from percolator_core.errors import LockTimeout, UnknownColumn
-from percolator_core.maintenance.schema_change import Evolution
+from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.notifications.dirty import DirtyIndex, Lease, known_table
 from percolator_core.observers import Observer
 from percolator_core.transaction.client import Client
@@ -68,7 +68,7 @@ class Admission:
     def _catch_up(self, table: str, version: bytes) -> None:
         self._client.catalog.expire()
         with suppress(LockTimeout):  # whoever comes next carries the change on
-            Evolution(self._client).carry_on(table, version)
+            SchemaChanges(self._client).carry_on(table, version)
 
     def _give_back(self, lease: Lease, seconds: float) -> None:
         self._client.store.one(self._dirty.postpone(lease, seconds, failed=False))

@@ -30,7 +30,7 @@ from percolator_core.store import Future, Hub
 from percolator_core.transaction.prefetch import Habits
 from percolator_core.worker.attempt import Attempts, ObserverCounts
 from percolator_core.worker.concurrency_limits import Room
-from percolator_core.worker.executors import Outside
+from percolator_core.worker.executors import Executors
 from percolator_core.worker.leases import Admission
 from percolator_core.worker.plan import Plan, Stop
 from percolator_core.worker.runs import RunListener
@@ -69,7 +69,7 @@ class _Found(NamedTuple):
     idle: bool
 
 
-class Shift:
+class WorkerLoop:
     """One stretch of work. ``turned_at`` is when its loop went round last, in monotonic seconds."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Shift:
         *,
         hub: Hub,
         watchdog: Watchdog,
-        outside: Outside,
+        executors: Executors,
         counts: Mapping[str, ObserverCounts],
         habits: Mapping[str, Habits] | None,
         listener: RunListener | None,
@@ -92,7 +92,7 @@ class Shift:
         self._plan = plan
         self._hub = hub
         self._watchdog = watchdog
-        self._outside = outside
+        self._executors = executors
         self._stop = stop
         self._registration = registration
         self._rooms = {
@@ -254,14 +254,14 @@ class Shift:
         if name == "hub":
             self._hub.submit(self._run_as_task, lease)
         else:
-            self._outside.submit(self._run_outside, lease)
+            self._executors.submit(self._run_in_executor, lease)
 
     def _run_as_task(self, lease: Lease) -> None:
         conflicts = self._brought_to_its_end(lease, self._attempt_here)
         # Not after Ctrl-C or SystemExit: then the lease is still held, and given back.
         self._ended(lease, conflicts)
 
-    def _run_outside(self, lease: Lease) -> None:
+    def _run_in_executor(self, lease: Lease) -> None:
         offloaded = self._chain.observers[lease.observer].executor == "processes"
         conflicts = 0
         try:
@@ -276,7 +276,7 @@ class Shift:
         return self._attempts.attempt(lease, self._watchdog)
 
     def _attempt_in_child(self, lease: Lease) -> int:
-        offload = self._outside.offload
+        offload = self._executors.offload
         assert offload is not None
         began, start_ts = time.monotonic(), self._db.timestamp()
         try:
@@ -286,7 +286,7 @@ class Shift:
         except PercolatorError as error:
             # Nobody else can say so: the process is gone. Where the run committed nevertheless, the mark is
             # found to be acknowledged.
-            if not self._outside.left:
+            if not self._executors.left:
                 self._attempts.failed(lease, start_ts, error, began)
             return 0
         self._attempts.add(lease.observer, done.counts, done.ended)

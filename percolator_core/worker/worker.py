@@ -1,6 +1,6 @@
 """The worker: finds dirty cells, runs their observers, and keeps at it (paper, section 2.4).
 
-What it does while it runs is a `percolator_core.worker.loop.Shift`; this is its face, its start and its end.
+`Worker` starts and ends it; `percolator_core.worker.loop.WorkerLoop` is what it does between.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from percolator_core.runtime.process import usable_cores
 from percolator_core.store import Hub
 from percolator_core.transaction.prefetch import Habits
 from percolator_core.worker.attempt import ObserverCounts
-from percolator_core.worker.executors import Outside
-from percolator_core.worker.loop import Shift
+from percolator_core.worker.executors import Executors
+from percolator_core.worker.loop import WorkerLoop
 from percolator_core.worker.plan import Plan, Stop, Strategy, chosen_observers
 from percolator_core.worker.runs import RunListener
 from percolator_core.worker.watchdog import Watchdog
@@ -115,7 +115,7 @@ class Worker:
         self._stop = Stop()
         self._hub: Hub | None = None
         self._counts = Counts()
-        self._shift: Shift | None = None
+        self._loop: WorkerLoop | None = None
         self.abandoned = 0
         """Runs in threads that were still under way when the last `run` returned, after its grace.
 
@@ -131,8 +131,8 @@ class Worker:
     @property
     def turned_at(self) -> float:
         """When its loop went round last, in monotonic seconds; 0 when it does not run."""
-        shift = self._shift
-        return 0.0 if shift is None else shift.turned_at
+        loop = self._loop
+        return 0.0 if loop is None else loop.turned_at
 
     def run(self) -> Counts:
         """Run until `stop` is called. While the store is away, wait for it.
@@ -182,14 +182,14 @@ class Worker:
         try:
             self._chain.create_tables(self._db, rolling=self._rolling)
             with self._a_hub() as hub, Watchdog(hub) as watchdog:
-                outside = Outside(self._db, self._chain, self._plan, prefetch=self._habits is not None)
-                self._shift = shift = Shift(
+                executors = Executors(self._db, self._chain, self._plan, prefetch=self._habits is not None)
+                self._loop = loop = WorkerLoop(
                     self._db,
                     self._chain,
                     self._plan,
                     hub=hub,
                     watchdog=watchdog,
-                    outside=outside,
+                    executors=executors,
                     counts=self._counts.observers,
                     habits=self._habits,
                     listener=self._listener,
@@ -198,16 +198,16 @@ class Worker:
                 )
                 grace = 0.0  # after Ctrl-C, say, nobody waits for the runs
                 try:
-                    with shift.giving_back():
-                        shift.run(None if timeout is None else started + timeout, until_idle=until_idle)
+                    with loop.giving_back():
+                        loop.run(None if timeout is None else started + timeout, until_idle=until_idle)
                     grace = self._stop.left(STOP_GRACE)
                 except Exception:
                     grace = STOP_GRACE
                     raise
                 finally:
-                    self.abandoned = outside.leave(grace)
+                    self.abandoned = executors.leave(grace)
         finally:
-            self._shift = None
+            self._loop = None
             self._stop.clear()
             try:
                 registration.withdraw()

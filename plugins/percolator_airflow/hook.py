@@ -99,7 +99,7 @@ class PercolatorHook(BaseHook):
             arguments = self.arguments()
             arguments["patience"] = min(arguments.get("patience", _LOOK_PATIENCE), _LOOK_PATIENCE)
             with connect(**arguments) as db:
-                version = db.store.facts().version
+                version = db.store.server_info().version
                 return True, f"Redis {version} at {db.url} answers; the namespace is {db.namespace!r}"
         except PercolatorError as error:
             return False, str(error)

@@ -10,7 +10,7 @@ from percolator_core.cli.check_store import check_store
 from percolator_core.errors import LockTimeout
 from percolator_core.layout.keys import CellAddress, encode_primary
 from percolator_core.layout.records import DELETE, PUT, Write
-from percolator_core.maintenance.schema_change import Evolution
+from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.notation.typedtext import Rows
 from percolator_core.schema.definition import Column, TableDefinition, to_json
 from percolator_core.schema.revision import without_column
@@ -180,7 +180,7 @@ def test_an_unfinished_change_of_a_table_is_told(
 ) -> None:
     """Broken off when its tablets were fenced, and before what it left was swept."""
     with project.connect() as db:
-        evolution, entry = Evolution(db.client), db.catalog.entry("orders")
+        evolution, entry = SchemaChanges(db.client), db.catalog.entry("orders")
         assert entry is not None
         new = without_column(entry.definition, "weight")
         held = evolution._begin(entry, {"kind": "define", "definition": to_json(new), "sweep": ["weight"]})

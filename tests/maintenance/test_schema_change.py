@@ -20,7 +20,7 @@ from percolator_core import (
 )
 from percolator_core.catalog.catalog import Entry
 from percolator_core.layout.records import PUT, Write
-from percolator_core.maintenance.schema_change import Evolution
+from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.notifications.activation import activate
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.schema.definition import Column, HashRule, RangeRule, TableDefinition
@@ -84,10 +84,10 @@ class Stopped(Exception):
     pass
 
 
-def stop_after(db: Database, count: int, change: Callable[[Evolution], None]) -> bool:
+def stop_after(db: Database, count: int, change: Callable[[SchemaChanges], None]) -> bool:
     """Begin a change, and die after so many of its steps; whether it had as many."""
 
-    class Dying(Evolution):
+    class Dying(SchemaChanges):
         taken = 0
 
         def steps(self, entry: Entry) -> Iterator[str]:
@@ -106,7 +106,7 @@ def stop_after(db: Database, count: int, change: Callable[[Evolution], None]) ->
     return False
 
 
-CHANGES: dict[str, Callable[[Evolution], None]] = {
+CHANGES: dict[str, Callable[[SchemaChanges], None]] = {
     "add column": lambda evolution: evolution.add_column("docs", LANGUAGE),
     "drop column": lambda evolution: evolution.drop_column("docs", "title"),
     "rename column": lambda evolution: evolution.rename_column("docs", "title", "headline"),
@@ -144,7 +144,7 @@ def test_who_comes_next_finishes(made: Database, connect: Connect, change: str, 
                 # Until it is published there is no such table, and who wants it creates it.
                 with suppress(UnknownTable):
                     writer.run(lambda t: t.set("more", "row", "c", b"1"))
-                CHANGES[change](Evolution(writer.client))
+                CHANGES[change](SchemaChanges(writer.client))
             else:
                 write(writer, "a", 8, rank=b"%d" % count)
                 assert (read(writer, "a", 8) or {})["rank"] == b"%d" % count
@@ -159,7 +159,7 @@ def test_who_comes_next_finishes(made: Database, connect: Connect, change: str, 
         else:
             # Once it is published the change is made: then there is no such column.
             with suppress(UnknownColumn):
-                CHANGES[change](Evolution(writer.client))
+                CHANGES[change](SchemaChanges(writer.client))
             assert nothing_is_under_way(writer)
         fresh = connect()
         assert not any(entry.pending for entry in fresh.catalog.entries())
@@ -174,7 +174,7 @@ def test_who_comes_next_finishes(made: Database, connect: Connect, change: str, 
 
 
 def undo(db: Database, change: str) -> None:
-    evolution = Evolution(db.client)
+    evolution = SchemaChanges(db.client)
     if change == "add column":
         evolution.drop_column("docs", "language")
     elif change == "drop column":
@@ -233,10 +233,10 @@ def test_one_who_is_late_harms_no_table_made_since(made: Database, connect: Conn
         plan = {"kind": "drop", "token": "mine", "observers": []}
         held = made.catalog.replace(begun, begun.definition, pending=plan)
         assert held is not None
-        steps = Evolution(made.client).steps(held)
+        steps = SchemaChanges(made.client).steps(held)
         for _ in range(count):
             next(steps, None)
-        Evolution(other.client).create(DOCS)
+        SchemaChanges(other.client).create(DOCS)
         write(other, "a", 1, title=b"new", rank=b"%d" % count)
         list(steps)
         assert (read(other, "a", 1) or {})["rank"] == b"%d" % count
@@ -320,8 +320,8 @@ def test_two_changes_at_once(made: Database, connect: Connect) -> None:
     clients = [connect() for _ in names]
 
     def add(db: Database, name: str) -> None:
-        Evolution(db.client).add_column("docs", Column(name, "str", nullable=True))
-        Evolution(db.client).rename_column("docs", name, name + "x")
+        SchemaChanges(db.client).add_column("docs", Column(name, "str", nullable=True))
+        SchemaChanges(db.client).rename_column("docs", name, name + "x")
 
     threads = [threading.Thread(target=add, args=pair) for pair in zip(clients, names, strict=True)]
     for thread in threads:
@@ -346,7 +346,9 @@ def test_a_dropped_column_leaves_nothing_and_its_name_is_free(made: Database) ->
     assert made.store.one((b"HEXISTS", tag + b"r:" + row, b"ctitle")) == 0
     assert made.store.one((b"EXISTS", tag + b"v:" + row)) == 0
     assert read(made, "a", 1) == {"rank": b"r"}
-    Evolution(made.client).add_column("docs", Column("title", "int", missing=column_type("int").encode(7)))
+    SchemaChanges(made.client).add_column(
+        "docs", Column("title", "int", missing=column_type("int").encode(7))
+    )
     handle = made.catalog.table("docs")
     assert handle.columns["title"].encoded == b"2.title"
     assert handle.decode(b"title") == "title (dropped)"
@@ -356,7 +358,7 @@ def test_a_dropped_column_leaves_nothing_and_its_name_is_free(made: Database) ->
 
 
 def test_columns_that_cannot_be_dropped_added_or_renamed(made: Database) -> None:
-    evolution = Evolution(made.client)
+    evolution = SchemaChanges(made.client)
     refused: list[tuple[Callable[[], None], str]] = [
         (lambda: evolution.drop_column("docs", "site"), "part of the key"),
         (lambda: evolution.rename_column("docs", "title", "rank"), "rank is there"),
@@ -442,7 +444,7 @@ def test_a_range_with_rows_on_both_sides_is_refused(connect: Connect, column: st
         db.add_range("docs", 10 if column == "page" else "g")
     assert db.catalog.table("docs").version == version
     # A row that comes after the first look is found by the second.
-    evolution = Evolution(db.client)
+    evolution = SchemaChanges(db.client)
     entry = db.catalog.entry("docs")
     assert entry is not None
     held = evolution._begin(
@@ -474,7 +476,7 @@ def test_every_kind_of_store(connect_to_every_kind: Connect) -> None:
     db, other = connect_to_every_kind(), connect_to_every_kind()
     db.create_defined(DOCS)
     write(other, "a", 1, title=b"one")
-    Evolution(db.client).add_column("docs", LANGUAGE)
+    SchemaChanges(db.client).add_column("docs", LANGUAGE)
     db.rename_column("docs", "title", "headline")
     db.add_range("docs", "g")
     write(other, "k", 1, headline=b"two")
@@ -494,7 +496,7 @@ def test_a_column_that_is_added_to_a_watched_table_is_watched(made: Database) ->
     activate(made, {("docs", "language"): ["watcher"]}, "digest")
     made.drop_table("docs")
     made.create_defined(DOCS)
-    Evolution(made.client).add_column("docs", LANGUAGE)
+    SchemaChanges(made.client).add_column("docs", LANGUAGE)
     handle = made.catalog.table("docs")
     field = b"o" + handle.columns["language"].encoded
     known = made.store.call(*[(b"HGET", tag + b"meta", field) for tag in handle.tags])

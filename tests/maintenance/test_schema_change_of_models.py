@@ -17,7 +17,7 @@ from percolator_core import (
     Table,
     UnknownColumn,
 )
-from percolator_core.maintenance.schema_change import Evolution
+from percolator_core.maintenance.schema_change import SchemaChanges
 
 Connect = Callable[..., Database]
 
@@ -84,7 +84,7 @@ def test_indexes_come_and_go_with_their_table(made: Database, connect: Connect) 
     rows = list(made.snapshot().select("notes", columns=["writer"]))
     assert rows == [{"writer": "a"}]
 
-    class Dying(Evolution):
+    class Dying(SchemaChanges):
         def _dropping(self, entry: Any) -> Any:
             steps = super()._dropping(entry)
             yield next(steps)

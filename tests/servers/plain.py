@@ -223,7 +223,7 @@ def hang_up(db: percolator.Database) -> None:
     """Close this client's connections; others are opened when next needed."""
     for lines in db.store._open:
         lines.close()
-        lines._wires.clear()
+        lines._pipelines.clear()
 
 
 class Faults:
@@ -238,7 +238,7 @@ class Faults:
         self.store = db.store
         self.plan: list[tuple[bytes, str | Callable[[], object]]] = []
         self.held: list[bytes] = []
-        dial = db.store._dialer.dial
+        dial = db.store._connector.connect
 
         def faulty_dial(endpoint: Endpoint) -> Any:
             if self.plan and self.plan[0][0] == b"connect":
@@ -246,7 +246,7 @@ class Faults:
                 raise RedisConnectionError("no connection")
             return FaultyStream(dial(endpoint), self)
 
-        db.store._dialer.dial = faulty_dial  # type: ignore[method-assign]
+        db.store._connector.connect = faulty_dial  # type: ignore[method-assign]
         hang_up(db)
 
     def script(self, name: str, what: str | Callable[[], object], times: int = 1) -> None:

@@ -17,7 +17,7 @@ from redis.crc import key_slot
 
 import percolator_core as percolator
 from percolator_core import CommitUndetermined, Database, StoreUnavailable
-from percolator_core.store.connector import Dialer
+from percolator_core.store.connector import Connector
 from percolator_core.store.packing import Command
 from percolator_core.store.store import Decision, Store
 from percolator_core.store.topology import Endpoint
@@ -93,17 +93,17 @@ def test_connecting_in_the_middle_of_a_planned_failover(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that was named a moment ago says that it is a replica: so another one has its slots by now."""
-    asking = Dialer.ask
+    asking = Connector.ask
     struck: list[Endpoint] = []
 
-    def ask(self: Dialer, endpoint: Endpoint, command: Command) -> Any:
+    def ask(self: Connector, endpoint: Endpoint, command: Command) -> Any:
         if command == (b"INFO",) and not struck:
             struck.append(endpoint)
             primary = next(node for node in cluster.nodes if node.port == endpoint.port)
             cluster.change_roles(cluster.replica_of(primary))
         return asking(self, endpoint, command)
 
-    monkeypatch.setattr(Dialer, "ask", ask)
+    monkeypatch.setattr(Connector, "ask", ask)
     with percolator.connect(cluster.url, "ns") as db:
         assert struck
         assert db.timestamp() > 0

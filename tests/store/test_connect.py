@@ -114,7 +114,7 @@ def test_a_wrong_password_is_told_at_once(own: Server) -> None:
             assert "check user and password" in refusal(url, patience=60)
         assert time.monotonic() - before < 30
         with percolator.connect(own.tcp.replace("//", f"//:{SECRET}@"), "ns") as db:
-            for shown in (repr(db), db.url, repr(db.store._dialer._address)):
+            for shown in (repr(db), db.url, repr(db.store._connector._address)):
                 assert SECRET not in shown
 
 

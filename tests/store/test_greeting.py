@@ -41,7 +41,7 @@ def values(db: Database, rows: list[bytes], under_hub: bool) -> list[bytes | Non
 @pytest.mark.parametrize("under_hub", [False, True], ids=["blocking", "hub"])
 def test_a_busy_server_that_is_greeted_again(own: Server, db: Database, under_hub: bool) -> None:
     """It answers BUSY to each part of the greeting: one answer must not be taken for all of them."""
-    greet, busy = db.store._dialer.greet, Busy(own)
+    greet, busy = db.store._connector.greet, Busy(own)
     hung_up: list[bool] = []
 
     def greet_busy(connection: object) -> None:
@@ -55,11 +55,11 @@ def test_a_busy_server_that_is_greeted_again(own: Server, db: Database, under_hu
         greet(connection)  # type: ignore[arg-type]
 
     assert values(db, ROWS[:1], False) == ROWS[:1]
-    db.store._dialer.greet = greet_busy  # type: ignore[method-assign]
+    db.store._connector.greet = greet_busy  # type: ignore[method-assign]
     for lines in db.store._open:
-        for wire in lines._wires.values():
-            wire._greet = greet_busy
-            wire._used_at -= 2 * IDLE
+        for pipeline in lines._pipelines.values():
+            pipeline._greet = greet_busy
+            pipeline._used_at -= 2 * IDLE
     assert values(db, ROWS, under_hub) == ROWS
     assert hung_up
     assert db.timestamp() < MAX_TIMESTAMP

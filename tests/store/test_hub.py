@@ -261,7 +261,8 @@ def test_an_interruption_between_two_functions_keeps_their_place(
 
 
 CONVERSATION = tuple(
-    f"percolator_core/store/{name}.py" for name in ("hub", "wire", "lines", "exchange", "mending", "stream")
+    f"percolator_core/store/{name}.py"
+    for name in ("hub", "pipeline", "lines", "exchange", "mending", "stream")
 )
 
 

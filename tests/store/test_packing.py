@@ -1,4 +1,4 @@
-"""What goes over the wire is what was meant."""
+"""What goes over the pipeline is what was meant."""
 
 from __future__ import annotations
 

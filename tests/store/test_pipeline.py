@@ -20,7 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from percolator_core.errors import PercolatorError, StoreUnavailable
-from percolator_core.store.pipeline import Wire
+from percolator_core.store.pipeline import Pipeline
 from percolator_core.store.refusals import judge
 from percolator_core.store.request import AFTER, BEFORE, SPARE, Exchange
 from percolator_core.store.stream import Stream
@@ -55,9 +55,9 @@ class Script:
         self.open = False
 
 
-def wire_with(*answers: Any) -> tuple[Wire, Script]:
+def wire_with(*answers: Any) -> tuple[Pipeline, Script]:
     script = Script(*answers)
-    return Wire(script, lambda count: (b"STAMPS", count)), script
+    return Pipeline(script, lambda count: (b"STAMPS", count)), script
 
 
 def read(name: str, stamp: int = BEFORE) -> Exchange:
@@ -80,11 +80,11 @@ def test_an_attempt_after_a_dial_that_failed_counts() -> None:
             raise dials.pop()
         return script()
 
-    wire = Wire(dial, lambda count: (b"STAMPS", count))
+    pipeline = Pipeline(dial, lambda count: (b"STAMPS", count))
     exchange = Exchange([(b"INCR", b"n")])
-    wire.run(exchange)
+    pipeline.run(exchange)
     assert exchange.trouble is not None
-    wire.run(exchange)
+    pipeline.run(exchange)
     assert exchange.done
     assert exchange.result() == [b"done"]
     assert len(script.sent) == 1
@@ -98,42 +98,42 @@ def test_a_dial_that_is_put_off_is_told_each_time() -> None:
         time.sleep(0.05)
         raise RedisTimeoutError("silent")
 
-    wire = Wire(silent, lambda count: (b"STAMPS", count))
+    pipeline = Pipeline(silent, lambda count: (b"STAMPS", count))
     exchange = telling(told, Exchange([(b"GET", "a")]))
     for attempt in range(1, 4):
-        wire.send([exchange])
+        pipeline.send([exchange])
         assert told == [exchange] * attempt
         assert exchange.trouble is not None
 
 
 def test_what_is_known_is_not_asked_again_for_a_timestamp_that_is_not_needed() -> None:
     """A commit whose outcome is known must not wait until the store is back."""
-    wire, _ = wire_with(b"committed", BREAK)
+    pipeline, _ = wire_with(b"committed", BREAK)
     exchange = Exchange([(b"SET", "a", "b")], SPARE)
-    wire.run(exchange)
+    pipeline.run(exchange)
     assert exchange.done
     assert (exchange.result(), exchange.timestamp) == ([b"committed"], 0)
-    wire, _ = wire_with(b"prewritten", BREAK)
+    pipeline, _ = wire_with(b"prewritten", BREAK)
     exchange = Exchange([(b"SET", "a", "b")], AFTER)
-    wire.run(exchange)
+    pipeline.run(exchange)
     assert not exchange.done
 
 
 def test_scripts_are_not_loaded_again_for_a_connection_that_broke() -> None:
-    wire, _ = wire_with(NoScriptError("NOSCRIPT"), 101, BREAK)
+    pipeline, _ = wire_with(NoScriptError("NOSCRIPT"), 101, BREAK)
     exchange = read("a")
     found = []
     for _ in range(2):
-        wire.run(exchange)
+        pipeline.run(exchange)
         found.append((exchange.missing_script, exchange.needs_pause))
     assert found == [(True, False), (False, True)]
 
 
 def test_exchanges_of_a_batch_share_a_request_for_timestamps() -> None:
-    wire, script = wire_with(102, b"a", b"b", b"c", 204)
+    pipeline, script = wire_with(102, b"a", b"b", b"c", 204)
     first, second, third = read("a"), read("b"), read("c", AFTER)
-    wire.send([first, second, third])
-    wire.drain()
+    pipeline.send([first, second, third])
+    pipeline.drain()
     assert [(e.timestamp, e.replies) for e in (first, second, third)] == [
         (101, [b"a"]),
         (102, [b"b"]),
@@ -143,18 +143,18 @@ def test_exchanges_of_a_batch_share_a_request_for_timestamps() -> None:
 
 
 def test_a_read_that_broke_off_keeps_its_timestamp_and_not_what_was_read_before_it() -> None:
-    wire, _ = wire_with(101, BREAK, b"a", NoScriptError("NOSCRIPT"), b"early", 300, b"late")
+    pipeline, _ = wire_with(101, BREAK, b"a", NoScriptError("NOSCRIPT"), b"early", 300, b"late")
     exchange = read("a")
-    wire.run(exchange)
+    pipeline.run(exchange)
     assert not exchange.done
     assert exchange.executed_maybe
-    wire.run(exchange)
+    pipeline.run(exchange)
     assert (exchange.timestamp, exchange.replies) == (101, [b"a"])
     other = read("b")
-    wire.run(other)
+    pipeline.run(other)
     assert not other.done
     assert other.missing_script
-    wire.run(other)
+    pipeline.run(other)
     assert (other.timestamp, other.replies) == (300, [b"late"])
 
 
@@ -162,11 +162,11 @@ def test_a_timestamp_in_front_of_a_repeated_command_is_not_kept() -> None:
     """Attempt 1: a prewrite misses its script, the timestamp arrives. Attempt 2: the prewrite is executed,
     the timestamp lost. Were the first kept, the commit would lie below snapshots that did not see its lock.
     """
-    wire, _ = wire_with(b"ok", NoScriptError("NOSCRIPT"), 100, b"ok", BREAK, 200)
+    pipeline, _ = wire_with(b"ok", NoScriptError("NOSCRIPT"), 100, b"ok", BREAK, 200)
     exchange = Exchange([(b"P", 1), (b"P", 2)], AFTER)
     finished = []
     for _ in range(3):
-        wire.run(exchange)
+        pipeline.run(exchange)
         finished.append((exchange.done, list(exchange.replies)[:1]))
     assert finished == [(False, [b"ok"]), (False, [b"ok"]), (True, [b"ok"])]
     assert exchange.timestamp == 200
@@ -174,17 +174,17 @@ def test_a_timestamp_in_front_of_a_repeated_command_is_not_kept() -> None:
 
 def test_a_repetition_under_way_does_not_take_the_first_attempts_timestamp() -> None:
     done: list[Exchange] = []
-    wire, _ = wire_with(NoScriptError("NOSCRIPT"), 100, b"ok", 200)
+    pipeline, _ = wire_with(NoScriptError("NOSCRIPT"), 100, b"ok", 200)
     exchange = telling(done, Exchange([(b"P", 1)], AFTER))
-    wire.send([exchange])
-    wire.receive()
+    pipeline.send([exchange])
+    pipeline.receive()
     assert done == [exchange]
     assert exchange.trouble is not None
     # It is sent again while the timestamp of its first attempt is still to come.
-    wire.send([exchange])
-    wire.receive()
+    pipeline.send([exchange])
+    pipeline.receive()
     assert done == [exchange]
-    wire.drain()
+    pipeline.drain()
     assert done == [exchange] * 2
     assert (exchange.timestamp, exchange.replies) == (200, [b"ok"])
 
@@ -192,10 +192,10 @@ def test_a_repetition_under_way_does_not_take_the_first_attempts_timestamp() -> 
 def test_an_acknowledgement_speaks_for_its_own_connection_alone() -> None:
     """What was written over the one that broke is written again, so that there is something to wait for."""
     script = Script(b"ok", BREAK, b"ok", 1)
-    wire = Wire(script, lambda count: (b"STAMPS", count), acknowledge=lambda _: [(b"WAIT", 1, 100)])
+    pipeline = Pipeline(script, lambda count: (b"STAMPS", count), acknowledge=lambda _: [(b"WAIT", 1, 100)])
     exchange = Exchange([(b"EVALSHA", b"sha", 1, b"key")], durable=True)
     for done in (False, True):
-        wire.run(exchange)
+        pipeline.run(exchange)
         assert exchange.done is done
         assert exchange.executed_maybe
     assert exchange.acknowledged == (0, 1)
@@ -215,23 +215,23 @@ def test_another_server_is_asked_for_everything() -> None:
 
 
 def test_another_server_acknowledges_for_itself() -> None:
-    wires = [
-        Wire(script, lambda count: (b"STAMPS", count), acknowledge=lambda _: [(b"WAIT", 1, 100)])
+    pipelines = [
+        Pipeline(script, lambda count: (b"STAMPS", count), acknowledge=lambda _: [(b"WAIT", 1, 100)])
         for script in (Script(b"ok", 1, BREAK), Script(b"ok", [1, 0], 300))
     ]
     exchange = Exchange([(b"EVALSHA", b"sha", 1, b"key")], AFTER, durable=True)
-    wires[0].run(exchange)
+    pipelines[0].run(exchange)
     assert exchange.acknowledged == (0, 1)
     assert not exchange.timestamp
-    wires[1].run(exchange)
+    pipelines[1].run(exchange)
     assert (exchange.acknowledged, exchange.timestamp) == ((1, 0), 300)
 
 
 def test_an_error_of_the_oracle_reaches_all_who_asked() -> None:
-    wire, _ = wire_with(ResponseError("LOADING"), b"x", b"ok", ResponseError("OOM command not allowed"))
+    pipeline, _ = wire_with(ResponseError("LOADING"), b"x", b"ok", ResponseError("OOM command not allowed"))
     before, after = read("a"), read("b", AFTER)
-    wire.send([before, after])
-    wire.drain()
+    pipeline.send([before, after])
+    pipeline.drain()
     assert not before.done
     assert before.replies == []
     with pytest.raises(StoreUnavailable, match="out of memory"):
@@ -244,36 +244,36 @@ def test_an_interruption_ends_the_connection(position: int, stop: type[BaseExcep
     """No reply that is still to come may go to the next caller."""
     answers: list[Any] = [102, b"a", b"b1", b"b2", b"c", 203]
     answers[position] = stop()
-    wire, script = wire_with(*answers[: position + 1])
+    pipeline, script = wire_with(*answers[: position + 1])
     told: list[Exchange] = []
     exchanges = [
         telling(told, Exchange([(b"GET", "a")], BEFORE)),
         telling(told, Exchange([(b"GET", "b1"), (b"GET", "b2")], BEFORE)),
         telling(told, Exchange([(b"GET", "c")], AFTER)),
     ]
-    wire.send(exchanges)
+    pipeline.send(exchanges)
     with pytest.raises(stop):
-        wire.drain()
+        pipeline.drain()
     assert not script.open
-    assert wire.in_flight == 0
+    assert pipeline.in_flight == 0
     # Everybody has been told once: that all is well, or that it has to be repeated.
     assert sorted(map(id, told)) == sorted(map(id, exchanges))
     assert any(not exchange.done for exchange in exchanges)
     script.answers = [b"mine"]
     mine = Exchange([(b"GET", "mine")])
-    wire.run(mine)
+    pipeline.run(mine)
     assert mine.result() == [b"mine"]
 
 
 def test_an_interruption_while_sending_ends_the_connection() -> None:
-    wire, script = wire_with(b"a")
-    wire.send([Exchange([(b"GET", "a")])])
+    pipeline, script = wire_with(b"a")
+    pipeline.send([Exchange([(b"GET", "a")])])
     script.send = lambda _: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[assignment, method-assign]
     other = Exchange([(b"GET", "b")])
     with pytest.raises(KeyboardInterrupt):
-        wire.send([other])
+        pipeline.send([other])
     assert not script.open
-    assert wire.in_flight == 0
+    assert pipeline.in_flight == 0
     assert other.trouble is not None
 
 
@@ -283,10 +283,10 @@ def test_what_cannot_be_packed_fails_its_caller_alone() -> None:
 
 
 def test_failed_replies_in_the_middle_do_not_shift_the_others() -> None:
-    wire, _ = wire_with(b"1", ResponseError("no"), b"3", b"mine")
+    pipeline, _ = wire_with(b"1", ResponseError("no"), b"3", b"mine")
     first, second = Exchange([(b"GET", i) for i in range(3)]), read("x", 0)
-    wire.send([first, second])
-    wire.drain()
+    pipeline.send([first, second])
+    pipeline.drain()
     assert second.result() == [b"mine"]
     with pytest.raises(Exception, match="no"):
         first.result()
@@ -327,19 +327,19 @@ def test_an_error_among_replies_leaves_those_behind_it_to_their_callers(echo: st
         connection.connect()
         return Stream(connection)
 
-    wire = Wire(dial, lambda count: (b"STAMPS", count))
+    pipeline = Pipeline(dial, lambda count: (b"STAMPS", count))
     batch = [Exchange([(b"GET", name)]) for name in ("a", "loading", "b")]
-    wire.send(batch)
-    wire.receive()
-    wire.receive()
-    wire.send([Exchange([(b"GET", "c")])])  # while a reply to the first batch is still to come
-    wire.drain()
+    pipeline.send(batch)
+    pipeline.receive()
+    pipeline.receive()
+    pipeline.send([Exchange([(b"GET", "c")])])  # while a reply to the first batch is still to come
+    pipeline.drain()
     assert [exchange.replies for exchange in batch] == [[b"a"], [], [b"b"]]
     assert isinstance(batch[1].trouble, BusyLoadingError)
     again = Exchange([(b"GET", "d")])
-    wire.run(again)
+    pipeline.run(again)
     assert again.replies == [b"d"]
-    wire.close()
+    pipeline.close()
 
 
 def test_a_signal_while_a_command_is_packed() -> None:
@@ -373,9 +373,9 @@ def test_redis_6_wraps_what_a_script_met(word: str) -> None:
 
 
 def test_an_error_in_the_middle_of_a_script_leaves_its_outcome_open() -> None:
-    wire, _ = wire_with(ResponseError("user_script:9: Script attempted to access a global variable"))
+    pipeline, _ = wire_with(ResponseError("user_script:9: Script attempted to access a global variable"))
     exchange = Exchange([(b"EVALSHA", b"x", 0)])
-    wire.run(exchange)
+    pipeline.run(exchange)
     assert exchange.executed_maybe
     with pytest.raises(PercolatorError, match="the store answered"):
         exchange.result()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from redis.exceptions import AskError, BusyLoadingError, ClusterDownError, NoScriptError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from percolator_core.store.pipeline import Wire
+from percolator_core.store.pipeline import Pipeline
 from percolator_core.store.request import AFTER, BEFORE, NONE, Exchange
 
 REFUSALS = [
@@ -133,14 +133,14 @@ def test_a_finished_exchange_holds_what_it_promises(
 ) -> None:
     server = Server(data.draw)
 
-    def wire() -> Wire:
-        return Wire(
+    def pipeline() -> Pipeline:
+        return Pipeline(
             lambda: dial(server),
             lambda count: (b"STAMPS", count),
             acknowledge=lambda key: [(b"SET", key), (b"WAIT", 1)],
         )
 
-    wires = [wire(), wire()]
+    pipelines = [pipeline(), pipeline()]
     exchanges = [
         Exchange(
             [(b"DO", number, place, b"key") for place in range(count)], stamp, durable=durable and count > 0
@@ -152,7 +152,7 @@ def test_a_finished_exchange_holds_what_it_promises(
         left = [exchange for exchange in exchanges if not exchange.done]
         if not left:
             break
-        chosen = wires[data.draw(st.integers(0, 1))] if not server.calm else wires[0]
+        chosen = pipelines[data.draw(st.integers(0, 1))] if not server.calm else pipelines[0]
         if unawaited:
             chosen.send_unawaited(Exchange([(b"DO", 99, attempt)]))
         chosen.send(left)
@@ -171,7 +171,7 @@ def test_what_another_server_answered_is_forgotten(data: st.DataObject) -> None:
     """The half of an exchange that one server has may never come to its successor."""
     server = Server(data.draw, calm=True)
     first, second = (
-        Wire(
+        Pipeline(
             lambda: dial(server),
             lambda count: (b"STAMPS", count),
             acknowledge=lambda key: [(b"SET", key), (b"WAIT", 1)],
@@ -207,7 +207,7 @@ def test_what_another_server_answered_is_forgotten(data: st.DataObject) -> None:
 def test_a_reply_that_is_forgotten_was_executed_all_the_same() -> None:
     """The commit was answered, the timestamp behind it was not, and another server is asked next."""
     server = Server(None, calm=True)
-    first, second = (Wire(lambda: dial(server), lambda count: (b"STAMPS", count)) for _ in range(2))
+    first, second = (Pipeline(lambda: dial(server), lambda count: (b"STAMPS", count)) for _ in range(2))
     exchange = Exchange([(b"DO", 0, 0)], AFTER)
     first.send([exchange])
     connection: Any = first._stream

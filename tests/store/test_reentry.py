@@ -423,7 +423,7 @@ def test_a_collected_generator_lets_go_of_its_pin_in_the_middle_of_a_call(db: Da
     def attempt(line: int) -> Interruption:
         held = [pinned()]
         next(held[0])
-        with Interruption(held.clear, line, "wire.py") as interruption, db.transaction() as t:
+        with Interruption(held.clear, line, "pipeline.py") as interruption, db.transaction() as t:
             assert t.get("t", b"row 1", "v") == b"1"
             t.set("t", b"outer", "v", b"x")
         held.clear()
@@ -448,7 +448,9 @@ def test_a_handler_closes_the_database_while_a_call_waits(connect: Connect, db: 
         assert db.store.one((b"BLPOP", key, 8)) == [key, b"x"]
     with pytest.raises(PercolatorError, match="closed"):
         db.timestamp()
-    assert not [wire for lines in db.store._open for wire in lines._wires.values() if wire._stream]
+    assert not [
+        pipeline for lines in db.store._open for pipeline in lines._pipelines.values() if pipeline._stream
+    ]
 
 
 def test_a_handler_closes_an_embedded_store_while_a_call_waits(tmp_path: Path) -> None:
@@ -487,7 +489,12 @@ def test_a_handler_closes_the_database_between_any_two_lines(connect: Connect, d
         assert error is None or "is closed" in error
         outcomes["answered" if error is None else "refused"] += 1
         mine.close()
-        assert not [wire for lines in mine.store._open for wire in lines._wires.values() if wire._stream]
+        assert not [
+            pipeline
+            for lines in mine.store._open
+            for pipeline in lines._pipelines.values()
+            if pipeline._stream
+        ]
         return interruption
 
     assert at_every_line(attempt) > 20

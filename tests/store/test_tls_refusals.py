@@ -20,7 +20,7 @@ import percolator_core as percolator
 from percolator_core import ConfigurationError, StoreUnavailable, scripts
 from percolator_core.layout.keys import Keyspace
 from percolator_core.store import tls
-from percolator_core.store.connector import CONNECT_PATIENCE, Dialer
+from percolator_core.store.connector import CONNECT_PATIENCE, Connector
 from percolator_core.store.refusals import LOST
 from percolator_core.store.stream import Stream
 from percolator_core.store.topology import Endpoint
@@ -87,8 +87,8 @@ def options(papers: Papers, client: Certificate | None, **others: object) -> str
 
 def dialer(url: str) -> Callable[[], Stream]:
     address = parse(url)
-    found = Dialer(address, Keyspace("tls"), scripts.load, 10.0)
-    return lambda: found.dial(Endpoint(*address.hosts[0]))
+    found = Connector(address, Keyspace("tls"), scripts.load, 10.0)
+    return lambda: found.connect(Endpoint(*address.hosts[0]))
 
 
 def refusal(url: str) -> str:
@@ -381,7 +381,7 @@ def test_time_limits_of_the_url_count() -> None:
             url = f"{place}?socket_timeout=7.5&client_name=somebody"
             with percolator.connect(url, "n", timeout=500) as db, server.client() as client:
                 assert db.store.one((b"PING",)) == b"PONG"
-                stream = db.store._dialer.dial(db.store._topology.endpoint(0))
+                stream = db.store._connector.connect(db.store._topology.endpoint(0))
                 assert stream.socket.gettimeout() == 7.5
                 stream.close()
                 assert "somebody" in [one["name"] for one in client.client_list()]

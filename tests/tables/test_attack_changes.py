@@ -20,7 +20,7 @@ from percolator_core import (
     Unique,
     UnknownTable,
 )
-from percolator_core.maintenance.schema_change import Evolution
+from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.schema.definition import Column
 from percolator_core.tables.verify import check_indexes
 
@@ -50,7 +50,7 @@ def test_a_refused_writer_does_not_change_the_tables_beside(connect: Connect) ->
     before = versions(db)
     late = writer.begin()
     late.upsert(Part(id=1, code="b", kind=1))
-    Evolution(db.client).add_column("parts", Column("more", "int", nullable=True))
+    SchemaChanges(db.client).add_column("parts", Column("more", "int", nullable=True))
     with pytest.raises(TransactionConflict, match="table changed"):
         late.commit()
     after = versions(db)
@@ -65,7 +65,7 @@ def test_a_dropped_table_leaves_no_index_behind_whoever_writes_meanwhile(connect
     writer.run(lambda t: t.insert(Part(id=1, code="a")))
     for stop in ("fence", "settle", "indexes", "rows"):
 
-        class Dropping(Evolution):
+        class Dropping(SchemaChanges):
             def steps(self, entry):  # type: ignore[no-untyped-def]
                 for step in super().steps(entry):
                     yield step

@@ -25,7 +25,7 @@ from percolator_core import (
     Unique,
     UnknownColumn,
 )
-from percolator_core.maintenance.schema_change import Evolution
+from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.schema.definition import Column, HashRule, IndexRule, RangeRule, TableDefinition
 from percolator_core.schema.types import column_type
 from percolator_core.tables.model import definition_of
@@ -415,7 +415,7 @@ NEW = OLD.with_(
 
 
 def table(db: Database, definition: TableDefinition) -> None:
-    Evolution(db.client).create(definition)
+    SchemaChanges(db.client).create(definition)
 
 
 def test_an_old_model_and_a_table_with_more_columns(db: Database) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import Database, PercolatorError
-from percolator_core.store.connections import Lines
+from percolator_core.store.connections import Connections
 from percolator_core.store.request import Exchange
 from percolator_core.transaction import commit as percolator_commit
 from tests.servers.cluster import Cluster
@@ -28,18 +28,18 @@ class Traffic:
         self.waits: list[list[str]] = []
         self.unawaited: list[str] = []
         self._names = {script.sha: name for name, script in db.store._scripts.items()}
-        run, send_unawaited = Lines.run, Lines.send_unawaited
+        run, send_unawaited = Connections.run, Connections.send_unawaited
 
-        def watched_run(lines: Lines, exchanges: Sequence[Exchange]) -> None:
+        def watched_run(connections: Connections, exchanges: Sequence[Exchange]) -> None:
             self.waits.append([name for one in exchanges for name in self._scripts(one)])
-            run(lines, exchanges)
+            run(connections, exchanges)
 
-        def watched_send(lines: Lines, exchange: Exchange) -> None:
+        def watched_send(connections: Connections, exchange: Exchange) -> None:
             self.unawaited += self._scripts(exchange)
-            send_unawaited(lines, exchange)
+            send_unawaited(connections, exchange)
 
-        monkeypatch.setattr(Lines, "run", watched_run)
-        monkeypatch.setattr(Lines, "send_unawaited", watched_send)
+        monkeypatch.setattr(Connections, "run", watched_run)
+        monkeypatch.setattr(Connections, "send_unawaited", watched_send)
 
     def _scripts(self, exchange: Exchange) -> list[str]:
         packed = exchange.packed

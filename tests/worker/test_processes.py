@@ -241,7 +241,7 @@ def test_a_write_wakes_an_idle_worker(counting: Project) -> None:
     """One that looks by itself once an hour."""
     with counting.connect() as db:
         counting.chain().create_tables(db)
-        up(counting.worker("from percolator_core.worker import shift\nshift.IDLE_LOOK = 3600.0\n"))
+        up(counting.worker("from percolator_core.worker import loop\nloop.IDLE_LOOK = 3600.0\n"))
         for number in range(30):
             put(db, f"d{number}", b"1")
             until(lambda row=f"d{number}": db.snapshot().get("docs", row, "n"), 60)  # type: ignore[misc]
@@ -277,7 +277,7 @@ def test_an_idle_worker_rests(counting: Project) -> None:
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
         def calls() -> int:
-            return int(db.store.facts().raw["total_commands_processed"])
+            return int(db.store.server_info().raw["total_commands_processed"])
 
         def rests() -> bool:
             cpu_before, calls_before = cpu(), calls()

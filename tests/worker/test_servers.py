@@ -16,7 +16,7 @@ import percolator_core
 from percolator_core import Chain, Database, StoreUnavailable, Worker
 from percolator_core.cli.app import app
 from percolator_core.cli.output import ExitCode
-from percolator_core.worker import loop as shift
+from percolator_core.worker import loop
 from tests.chains import chain_of, dirty_of, put, watch
 from tests.servers.cluster import Cluster
 from tests.servers.plain import Server, binaries, some_namespace, until
@@ -128,7 +128,7 @@ def test_run_until_idle_and_wake_up_calls(db: Database, monkeypatch: pytest.Monk
     assert Worker(db, chain).run_until_idle(60).ran == DOCS
     assert total(db) == (DOCS, DOCS)
     # One that is not woken does not look in the time of this test.
-    monkeypatch.setattr(shift, "IDLE_LOOK", 3600.0)
+    monkeypatch.setattr(loop, "IDLE_LOOK", 3600.0)
     with running(db, chain) as worker:
         for number in range(16):
             put(db, f"e{number}", b"x")

@@ -171,8 +171,8 @@ def test_partitioned_workers_share_the_tablets_out(connect: Connect) -> None:
     threads = [run_in_thread(worker) for worker in workers]
 
     def own(worker: Worker) -> frozenset[int]:
-        shift = worker._shift
-        return frozenset() if shift is None else shift._own
+        loop = worker._loop
+        return frozenset() if loop is None else loop._own
 
     until(lambda: {own(worker) for worker in workers} == {frozenset({0, 2}), frozenset({1, 3})}, 30)
     workers[0].stop()

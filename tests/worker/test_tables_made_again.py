@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from percolator_core import Cell, ConfigurationError, TableDefinition, UnknownTable, Worker
-from percolator_core.maintenance.schema_change import Evolution
+from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.notifications.activation import activate, active, live_workers
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.notifications.stranded import Stranded
@@ -199,7 +199,7 @@ def test_no_mark_of_the_table_before_is_left(db: Database, connect: Connect) -> 
     db.create_table("docs", 4)
     observed = {("docs", "text"): ["look"]}
 
-    class Activating(Evolution):
+    class Activating(SchemaChanges):
         def steps(self, entry: Any) -> Iterator[str]:
             for step in super().steps(entry):
                 if step == "settle":

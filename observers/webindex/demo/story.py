@@ -23,7 +23,7 @@ from observers.webindex.index import ENVIRONMENT, ServingIndex, close_indexes, o
 from observers.webindex.search import search
 from percolator_core import Chain, ConfigurationError, Worker, connect
 from percolator_core.notifications.dirty import DirtyIndex
-from percolator_core.runtime.periodic import meanwhile
+from percolator_core.runtime.periodic import periodically
 from percolator_core.spark import check_java, load
 from percolator_core.store.folder import prepare
 from percolator_core.store.shutdown import Lock
@@ -117,7 +117,7 @@ class _Story:
         self._db = self._stack.enter_context(connect(self._url, self._chain.name))
         self._chain.create_tables(self._db)
         self._index = open_index()
-        facts = self._db.store.facts()
+        facts = self._db.store.server_info()
         self._show.store(facts.version, self._chain, _from_here(self._crawl.folder), self._crawl.state.runs)
 
     def _load(self) -> None:
@@ -158,7 +158,7 @@ class _Story:
                 ran = {name: counts.ran for name, counts in list(worker.counts.observers.items())}
                 progress(ran, sum(dirty.backlog().values()))
 
-            with meanwhile(show, _LOOK, "demo-progress"):
+            with periodically(show, _LOOK, "demo-progress"):
                 counts = worker.run_until_idle()
         total = counts.total()
         self._report.processed = Processed(

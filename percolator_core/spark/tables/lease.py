@@ -24,7 +24,7 @@ from typing import Final
 
 from percolator_core.database import Database
 from percolator_core.errors import PercolatorError
-from percolator_core.runtime.periodic import meanwhile
+from percolator_core.runtime.periodic import periodically
 
 _MINUTE: Final = 60_000_000
 """Microseconds."""
@@ -62,7 +62,7 @@ class Lease:
             with suppress(PercolatorError):  # the reader meets the same and says so
                 self.renew(db)
 
-        with meanwhile(keep, self.seconds / 4, "percolator-lease"):
+        with periodically(keep, self.seconds / 4, "percolator-lease"):
             yield
 
 

@@ -13,7 +13,7 @@ from percolator_airflow.operators.base import SAY, Seldom, StoreOperator
 from percolator_airflow.operators.values import is_nothing, seconds
 from percolator_core.admin.status import backlog
 from percolator_core.errors import ConfigurationError, PercolatorError
-from percolator_core.runtime.periodic import meanwhile
+from percolator_core.runtime.periodic import periodically
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -191,7 +191,7 @@ class DrainOperator(StoreOperator):
             with suppress(PercolatorError):  # the worker meets the same and says so
                 self.log.info("%d cells are left", _left(db, chain, chosen))
 
-        with meanwhile(tell, SAY, "percolator-progress"):
+        with periodically(tell, SAY, "percolator-progress"):
             yield
 
 
