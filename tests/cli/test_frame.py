@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from percolator_core import __version__
-from percolator_core.cli.app import COMMANDS, app
+from percolator_core.cli.app import COMMANDS, app, installed
 from percolator_core.cli.output import EXIT_CODES, ExitCode, Failure, Output, exit_code
 from percolator_core.errors import ConfigurationError, StoreUnavailable, UnknownTable
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUP: Any = typer.main.get_command(app)
-ALL = list(COMMANDS)
+ALL = [*COMMANDS, *installed()]
 
 
 def test_help_names_every_command_and_every_exit_code(project: Project) -> None:
