@@ -1,3 +1,4 @@
+# ruff: noqa: INP001
 """Makes our docstrings readable for griffe, which has a page of the API from them.
 
 In our sections ``Raises:`` and ``Args:`` an item's further lines may begin where the item does, if they are

@@ -1,3 +1,4 @@
+# ruff: noqa: INP001
 """The tables of docs/reference/yaml.md, made from the models that check the YAML; a hook of mkdocs.
 
 A line ``<!-- keys: ObserverDeclaration -->`` on a page becomes the table of that model's keys.
@@ -31,15 +32,18 @@ def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
 
     Guides also come before the reference among what a search finds.
     """
-    if page is not None and page.file.src_uri.startswith(("tutorial", "how-to/")):
-        page.meta.setdefault("search", {"boost": 4})
+    if page is not None:
+        page.meta.setdefault("search", {"boost": _boost(page.file.src_uri)})
     return _MARK.sub(lambda mark: table_of(model_named(mark[1]), mark[2]), markdown)
+
+
+def _boost(path: str) -> float:
+    return 4 if path.startswith(("tutorial", "how-to/")) else 0.5 if path.startswith("reference/api/") else 1
 
 
 def model_named(name: str) -> type[Declaration]:
     """The model of that name. Raises KeyError where there is none."""
-    found = {**vars(scheduling), **vars(declaration)}[name]
-    assert issubclass(found, Declaration)
+    found: type[Declaration] = {**vars(scheduling), **vars(declaration)}[name]
     return found
 
 

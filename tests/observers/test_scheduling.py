@@ -12,7 +12,6 @@ import pytest
 
 from percolator_core.observers import scheduling
 from percolator_core.observers.chain import digest_of
-from percolator_core.observers.rules import Declaration
 from percolator_core.observers.schedules import parse_schedule
 from percolator_core.observers.schema import schemas
 

@@ -1,7 +1,8 @@
 """The fenced blocks of the documentation's pages, and a run of the programs of a page.
 
-A block whose first line is ``# folder/name.yaml`` or ``.py`` is a file of the reader's project. Any other block of Python is
-a program, and one of ``console`` has commands behind ``$``. The ``text`` behind a program is what it prints.
+A block whose first line is ``# folder/name.yaml`` or ``.py`` is a file of the reader's project. Any other
+block of Python is a program, and one of ``console`` has commands behind ``$``. The ``text`` behind a program
+is what it prints.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def steps(found: list[Block]) -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def run(folder: Path, *names: str) -> tuple[list[tuple[str, str]], list[str], list[str]]:
-    """Run the programs of pages in ``folder``; returns the steps, what the pages say, and what was printed."""
+    """Run the programs of pages in ``folder``; returns the steps, the outputs as said, and as they are."""
     found = [block for name in names for block in blocks(name)]
     for block in found:
         if block.file is not None:
@@ -104,8 +105,8 @@ def run(folder: Path, *names: str) -> tuple[list[tuple[str, str]], list[str], li
     (shims / "percolator").write_text(f'#!/bin/sh\nexec {sys.executable} -m percolator_core "$@"\n')
     (shims / "percolator").chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PERCOLATOR_")}
-    path = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
-    environment |= {"PATH": f"{shims}:{environment['PATH']}", "PYTHONPATH": path, "COLUMNS": "100"}
+    imported = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
+    environment |= {"PATH": f"{shims}:{environment['PATH']}", "PYTHONPATH": imported, "COLUMNS": "100"}
     wanted, expected = steps(found)
     done = subprocess.run(
         [sys.executable, "-c", _RUNNER],

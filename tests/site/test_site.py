@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import percolator_airflow
+import percolator_core
+from percolator_core import recipes
 from tests.site.pages import ROOT, pages
 
 CHROMIUM = shutil.which("chromium")
@@ -40,6 +43,29 @@ def test_every_page_is_in_the_navigation_and_loads_nothing_from_the_network(site
         loaded = re.findall(r"<(?:script|img|iframe)[^>]*\ssrc=\"?([^\s\">]+)", text)
         loaded += re.findall(r"<link[^>]*rel=\"?(?:stylesheet|preconnect|icon)\"?[^>]*>", text)
         assert not [one for one in loaded if "//" in one]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("package", "names"),
+    [
+        ("percolator_core", percolator_core.__all__),
+        ("percolator_core.recipes", recipes.__all__),
+        ("percolator_airflow", percolator_airflow.__all__),
+    ],
+)
+def test_each_public_name_is_in_the_reference(site: Path, package: str, names: list[str]) -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in (site / "reference" / "api").iterdir())
+    described = set(re.findall(r'id="([\w.]+)"', text))
+    assert {f"{package}.{name}" for name in names} - described == set()
+    if package == "percolator_core":
+        calls = [f"{package}.Database.{name}" for name in ("run", "begin", "collect_garbage", "resolve_lock")]
+        calls += [
+            f"{package}.Transaction.{name}" for name in ("get_many", "notify", "upsert", "commit", "cost")
+        ]
+        calls += [f"{package}.Worker.{name}" for name in ("run", "run_until_idle", "stop")]
+        assert set(calls) - described == set()
 
 
 @pytest.mark.slow

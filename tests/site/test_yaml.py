@@ -43,7 +43,9 @@ def test_defaults_and_values_are_those_of_the_models() -> None:
     assert cells["timeout"][1:3] == ["a duration", "`60s`"]
     assert cells["retry"][1:3] == ["a mapping", "see below"]
     assert cells["feedback"][1:3] == ["true or false", "`false`"]
-    assert table_of(declaration.TableDeclaration).splitlines()[2].startswith("| `tablets` | 1 to 4,096 | `16` |")
+    assert (
+        table_of(declaration.TableDeclaration).splitlines()[2].startswith("| `tablets` | 1 to 4,096 | `16` |")
+    )
 
 
 def test_inherited_keys_can_be_left_out() -> None:
