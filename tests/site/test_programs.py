@@ -14,9 +14,10 @@ import pytest
 import typer
 import yaml
 
-from percolator_core import Database, Transaction, recipes
+from percolator_core import Chain, Database, Transaction, recipes
 from percolator_core.cli.app import COMMANDS, app
-from tests.site.pages import DOCS, Block, blocks, commands, comparable, pages, run
+from percolator_core.observers.render import render
+from tests.site.pages import DOCS, ROOT, Block, blocks, commands, comparable, pages, run
 
 RUN = {
     "how-to/analyse.md": ["how-to/typed-tables.md"],
@@ -155,3 +156,8 @@ def test_the_page_of_a_recipe_names_each_public_call(name: str, page: str) -> No
     for call in vars(getattr(recipes, name)):
         if not call.startswith("_"):
             assert f"`{call}(" in text
+
+
+def test_the_drawing_of_the_dependency_tracker_is_its_graph() -> None:
+    chain = Chain.load(ROOT / "observers" / "pagedeps", import_functions=False)
+    assert (DOCS / "assets" / "pagedeps.svg").read_text(encoding="utf-8") == render(chain.graph, "svg")
