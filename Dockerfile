@@ -1,5 +1,5 @@
 # One image for all that is ours: Airflow's parts, Spark's master and workers, percolator's workers.
-# docs/deploy.md says how it is used.
+# docs/how-to/deploy.md says how it is used.
 FROM python:3.11-slim-bookworm
 
 # Java for Spark. Nothing else of the image comes from outside requirements.lock.

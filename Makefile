@@ -3,7 +3,7 @@
 #           ARGS=    more arguments for pytest (test), percolator torture (torture), percolator bench (bench)
 #                    or tools/mutants.py (mutants)
 
-.PHONY: help demo airflow test lint mutants torture bench lock venv java clean
+.PHONY: help demo airflow test lint docs mutants torture bench lock venv java clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -22,18 +22,21 @@ test: venv java  ## lint and every test (ARGS="-k name" goes to pytest)
 lint: venv  ## ruff, mypy and the import layers
 	@tools/lint.sh
 
+docs: venv  ## the documentation as a site, in site/index.html
+	@tools/docs.sh
+
 mutants: venv  ## plant known bugs in a copy and see that a test catches each (ARGS="c f2" for some)
 	@.venv/bin/python tools/mutants.py $(ARGS)
 
-torture: venv  ## the long runs, about an hour, into docs/reliability.md (ARGS="--seed 7" and the like)
+torture: venv  ## the long runs, about an hour, into docs/explanation/reliability.md (ARGS="--seed 7" and the like)
 	@.venv/bin/percolator torture bank append --transactions 500000 --kills 250 --seed 2026 \
-		--report docs/reliability.md --section workloads $(ARGS)
+		--report docs/explanation/reliability.md --section workloads $(ARGS)
 	@.venv/bin/percolator torture counter long-fork ring --transactions 100000 --kills 50 --seed 2026 \
-		--report docs/reliability.md --section others $(ARGS)
+		--report docs/explanation/reliability.md --section others $(ARGS)
 	@.venv/bin/percolator torture aof oracle --rounds 100 --seed 2026 \
-		--report docs/reliability.md --section servers $(ARGS)
+		--report docs/explanation/reliability.md --section servers $(ARGS)
 	@.venv/bin/percolator torture failover --rounds 20 --seed 2026 \
-		--report docs/reliability.md --section failover $(ARGS)
+		--report docs/explanation/reliability.md --section failover $(ARGS)
 
 bench: venv java  ## the benchmarks (ARGS= names one and its settings)
 	@.venv/bin/percolator bench $(ARGS)
@@ -48,6 +51,6 @@ java:
 	@tools/java.sh
 
 clean:  ## remove .venv, caches and build results; the state in .percolator stays
-	@rm -rf .venv build dist artifacts spark-warehouse metastore_db derby.log \
+	@rm -rf .venv build dist site artifacts spark-warehouse metastore_db derby.log \
 		.hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/airflow_drains.py [--writes 10] [--cells 10000] [--rounds 5]
 
 Everything runs on this machine: a private redis-server, Airflow with SQLite, no Spark. Prints JSON; the
-figures in docs/airflow.md come from it. The pages are measured by airflow_pages.py beside it.
+figures in docs/explanation/performance.md come from it. The pages are measured by airflow_pages.py beside it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A *suite* is a module that measures one thing and yields `Figure` values; `run` runs suites and returns a
 `Report`, which is printed as a table, written as JSON and drawn as a plot. What each figure means is in
-docs/performance.md.
+docs/explanation/performance.md.
 """
 
 from typing import TYPE_CHECKING

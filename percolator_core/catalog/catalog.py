@@ -434,7 +434,7 @@ class Catalog:
         before, tables = self.handles, Tables(found.pop(_EPOCH, None), self._find)
         for raw in found.values():
             if not raw.startswith(_ENTRY):
-                continue  # not a table: a user who may only count can add such a field (docs/security.md)
+                continue  # not a table: one who may only count can add such a field (docs/how-to/secure.md)
             entry = _decode(raw)
             name = entry.definition.name
             tables.entries[name] = entry

@@ -1,6 +1,6 @@
 """What Prometheus reads: the counts of a worker, and what the store says of its chain.
 
-The names are documented in docs/operations.md; a test compares.
+The names are documented in docs/reference/metrics.md; a test compares.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Durability:
 
     A commit that cannot be shown to be as safe as this raises `CommitUndetermined`, or `StoreUnavailable`
     while nothing was committed yet. Redis acknowledges what a replica has in memory, and a failover may still
-    promote another replica: the figures of what is lost are in docs/reliability.md.
+    promote another replica: the figures of what is lost are in docs/explanation/reliability.md.
 
     Raises:
         ConfigurationError: a number is out of its range.

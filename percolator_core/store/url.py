@@ -13,9 +13,9 @@ and a relative folder is resolved against the current directory. In the other fo
 options are percent decoded.
 ``?durability=replicas=1,fsync`` asks for what `Durability` describes, and ``sentinel_password`` is the one of
 the sentinels themselves. ``socket_timeout`` and ``socket_connect_timeout``, in seconds, count more than what
-`connect` is called with. The options in ``ssl_`` need a scheme with TLS: see docs/security.md. Reading a URL
-touches neither network nor disk. No message and no ``repr`` made here holds a password, nor what may be part
-of one where a URL is broken because its password was not encoded.
+`connect` is called with. The options in ``ssl_`` need a scheme with TLS: see docs/how-to/secure.md. Reading a
+URL touches neither network nor disk. No message and no ``repr`` made here holds a password, nor what may be
+part of one where a URL is broken because its password was not encoded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The DAG files and the settings of docs/airflow.md are as they say."""
+"""The DAG files and the settings of docs/how-to/airflow.md are as they say."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from percolator_core.observers.declaration import ChainDeclaration
 from tests.airflow.running import Dags
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "airflow.md").read_text()
+TEXT = (ROOT / "docs" / "how-to" / "airflow.md").read_text()
 
 
 def blocks(language: str) -> list[str]:

@@ -84,7 +84,7 @@ globals().update(chain_dags({arguments}))
 """
 
 
-DOCS = (ROOT / "docs" / "airflow.md").read_text()
+DOCS = (ROOT / "docs" / "how-to" / "airflow.md").read_text()
 FIRST = ("words_load", "words_observe", "words_maintain", "words_monitor")
 """The DAGs of the README's first project, paused until its test, the last: one of them runs every minute."""
 

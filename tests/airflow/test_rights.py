@@ -1,4 +1,4 @@
-"""The user of an Airflow connection does with the rights that docs/security.md gives it."""
+"""The user of an Airflow connection does with the rights that docs/how-to/secure.md gives it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGES = (
 
 
 def allow(server: Server, namespace: str) -> None:
-    """As docs/security.md says of the user of an Airflow connection."""
+    """As docs/how-to/secure.md says of the user of an Airflow connection."""
     with server.client() as client:
         selectors = int(client.info("server")["redis_version"].partition(".")[0]) >= 7
         worker, maintenance = (

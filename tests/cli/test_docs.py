@@ -1,4 +1,4 @@
-"""The examples of docs/cli.md are run, and print what stands there, times and sizes aside.
+"""The examples of docs/reference/cli.md are run, and print what stands there, times and sizes aside.
 
 With ``PERCOLATOR_WRITE_DOCS=1`` the outputs are written into the page instead.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Project
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "cli.md"
+PAGE = ROOT / "docs" / "reference" / "cli.md"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TEXTS = {"dream": "to sleep perchance to dream", "mercy": "the quality of mercy", "storm": "boom"}

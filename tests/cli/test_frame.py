@@ -43,7 +43,7 @@ def test_every_command_has_help_and_the_common_options(project: Project, name: s
 
 def test_every_exit_code_has_a_meaning_and_is_documented() -> None:
     assert set(EXIT_CODES) == set(ExitCode)
-    page = (ROOT / "docs" / "cli.md").read_text()
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text()
     for code, meaning in EXIT_CODES.items():
         assert f"| {int(code)} | {meaning} |" in page
 
@@ -55,7 +55,7 @@ OURS = {
 
 
 def test_every_command_is_documented() -> None:
-    page = (ROOT / "docs" / "cli.md").read_text()
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text()
     assert set(ALL) >= OURS
     examples = "\n".join(re.findall(r"^\$ .*", page, re.MULTILINE))
     assert [name for name in sorted(OURS) if f"percolator {name}" not in examples] == []

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from percolator_core import Cell, Chain, Database, ObserverTransaction
 
-OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 Found = dict[tuple[str, str], float]
 
 
@@ -179,8 +179,9 @@ def test_the_page_names_every_metric_and_no_other(db: Database, looks_at: Callab
         for name in re.findall(r"^# TYPE (\w+) ", body.decode(), re.MULTILINE)
         if not name.startswith("process_")
     }
-    page = OPERATIONS.read_text()
+    page = (DOCS / "reference" / "metrics.md").read_text()
     assert set(re.findall(r"^\| `(percolator_\w+)` \|", page, re.MULTILINE)) == exposed
+    page = (DOCS / "how-to" / "monitor.md").read_text()
     # The examples of rules ask for nothing that is not there.
     used = set(re.findall(r"\b(percolator_\w+?)(?:_bucket|_count|_sum)?(?=[\s{\[(),])", page))
     assert {name for name in used if name != "percolator_core"} <= exposed

@@ -12,14 +12,13 @@ import pytest
 
 from percolator_core.observers import scheduling
 from percolator_core.observers.chain import digest_of
-from percolator_core.observers.rules import Declaration
 from percolator_core.observers.schedules import parse_schedule
 from percolator_core.observers.schema import schemas
 
 if TYPE_CHECKING:
     from tests.observers.conftest import Project
 
-PAGE = (Path(__file__).parents[2] / "docs" / "observers.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "airflow.md").read_text(encoding="utf-8")
 HEAD = "version: 1\nchain: web\ntables: {documents: {}}\n"
 WHOLE = """\
 airflow:
@@ -204,30 +203,11 @@ def test_what_is_not(text: str) -> None:
 
 
 def test_the_example_of_the_documentation_is_right(project: Project) -> None:
-    example = re.search(r"^# chain.yaml\n(airflow:\n.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    assert example is not None
-    project.write("chain.yaml", HEAD + example[1])
-    project.observer("rank", "observe: documents.contents")
-    assert project.load(import_functions=False).scheduling.maintain.keep == 86_400
-
-
-def test_each_key_is_described_as_in_the_documentation() -> None:
-    section = PAGE.partition("\n## airflow\n")[2].partition("\n## ")[0]
-    described = set(re.findall(r"^\| `(\w+)` \|[^|]*\| (.*) \|$", section, re.MULTILINE))
-    models: list[type[Declaration]] = [
-        scheduling.Scheduling,
-        scheduling.DagDeclaration,
-        scheduling.LoadDeclaration,
-        scheduling.SourceDeclaration,
-        scheduling.ObserveDeclaration,
-        scheduling.MonitorDeclaration,
-        scheduling.ThresholdsDeclaration,
-        scheduling.MaintainDeclaration,
-    ]
-    declared = {
-        (name, str(field.description)) for model in models for name, field in model.model_fields.items()
-    }
-    assert {(name, text.replace("`", "'")) for name, text in described} == declared
+    (example,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    project.write("chain.yaml", example)
+    project.observer("parse", "observe: documents.contents")
+    found = project.load(import_functions=False).scheduling
+    assert (found.maintain.keep, found.load.sources[0].format) == (3_600, "html")
 
 
 def test_the_block_is_in_the_schema_with_its_keys_described() -> None:

@@ -1,4 +1,4 @@
-"""What each role of docs/security.md has to be able to do, from beginning to end.
+"""What each role of docs/how-to/secure.md has to be able to do, from beginning to end.
 
 A job gets a way to connect as its role, and a helper with all rights, who sets the scene and looks at what
 came of it. It fails with an error when anything that the role needs is refused, also what nobody waits for.

@@ -1,4 +1,4 @@
-"""The access rules as docs/security.md gives them: the document is what is tested."""
+"""The access rules as docs/how-to/secure.md gives them: the document is what is tested."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "secure.md"
 PASSWORD = "a-password-for-tests"
 
 _LINE = re.compile(r"^ACL SETUSER (reader|worker|maintenance) (.+)$", re.MULTILINE)

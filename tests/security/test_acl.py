@@ -1,4 +1,4 @@
-"""The users of docs/security.md: each can do its work, needs every right it has, and can do nothing else."""
+"""The users of docs/how-to/secure.md: each can do its work, needs all its rights, and can do nothing else."""
 
 from __future__ import annotations
 

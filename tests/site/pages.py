@@ -1,0 +1,129 @@
+"""The fenced blocks of the documentation's pages, and a run of the programs of a page.
+
+A block whose first line is ``# folder/name.yaml`` or ``.py`` is a file of the reader's project. Any other
+block of Python is a program, and one of ``console`` has commands behind ``$``. The ``text`` behind a program
+is what it prints.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+_FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_NAME = re.compile(r"# (\S+\.(?:yaml|py))\n")
+
+_RUNNER = """
+import contextlib, io, json, subprocess, sys
+done, names = [], {"__name__": "__main__"}
+for kind, text in json.load(sys.stdin):
+    if kind == "console":
+        ran = subprocess.run(["bash", "-c", text], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True)
+        done.append(ran.stdout)
+    else:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            exec(compile(text, "<program>", "exec"), names)
+        done.append(out.getvalue())
+with contextlib.suppress(KeyError, AttributeError):
+    names["db"].close()
+print(json.dumps(done))
+"""
+"""All programs of a page in one process: they go on with each other's names, and the imports take long."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its text, and the name of the file that it is, if it is one."""
+
+    page: str
+    language: str
+    text: str
+    line: int
+
+    @property
+    def file(self) -> str | None:
+        found = _NAME.match(self.text)
+        return found[1] if found and self.language in {"python", "yaml"} else None
+
+
+def pages() -> list[str]:
+    """All pages of the site but the decisions, by their paths in docs/."""
+    found = [str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")]
+    return sorted(path for path in found if not path.startswith("decisions/"))
+
+
+def blocks(page: str) -> list[Block]:
+    """The fenced blocks of a page, in their order."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return [
+        Block(page, found[1], found[2], text.count("\n", 0, found.start()) + 1)
+        for found in _FENCE.finditer(text)
+    ]
+
+
+def commands(block: Block) -> list[str]:
+    """The commands of a block of ``console``."""
+    return [line.removeprefix("$ ") for line in block.text.splitlines() if line.startswith("$ ")]
+
+
+def steps(found: list[Block]) -> tuple[list[tuple[str, str]], list[str]]:
+    """What there is to run, each a kind and a text, and what each is said to print."""
+    wanted: list[tuple[str, str]] = []
+    printed: list[str] = []
+    for block in found:
+        if block.language == "python" and block.file is None:
+            wanted.append(("python", block.text))
+            printed.append("")
+        elif block.language == "text" and wanted and wanted[-1][0] == "python":
+            printed[-1] = block.text
+        elif block.language == "console":
+            outputs = re.split(r"^\$ .*\n", block.text, flags=re.MULTILINE)[1:]
+            wanted += [("console", command) for command in commands(block)]
+            printed += outputs
+    return wanted, printed
+
+
+def run(folder: Path, *names: str) -> tuple[list[tuple[str, str]], list[str], list[str]]:
+    """Run the programs of pages in ``folder``; returns the steps, the outputs as said, and as they are."""
+    found = [block for name in names for block in blocks(name)]
+    for block in found:
+        if block.file is not None:
+            path = folder / block.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text, encoding="utf-8")
+    shims = folder / ".shims"
+    shims.mkdir()
+    (shims / "percolator").write_text(f'#!/bin/sh\nexec {sys.executable} -m percolator_core "$@"\n')
+    (shims / "percolator").chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PERCOLATOR_")}
+    imported = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
+    environment |= {"PATH": f"{shims}:{environment['PATH']}", "PYTHONPATH": imported, "COLUMNS": "100"}
+    wanted, expected = steps(found)
+    done = subprocess.run(
+        [sys.executable, "-c", _RUNNER],
+        cwd=folder,
+        env=environment,
+        input=json.dumps(wanted),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return wanted, expected, json.loads(done.stdout)
+
+
+def comparable(kind: str, text: str) -> list[str]:
+    """A program's lines as they are; those of commands without numbers and the width of columns."""
+    if kind == "python":
+        return text.splitlines()
+    return [" ".join(re.sub(r"\d+(\.\d+)?", "0", line).split()) for line in text.splitlines()]
