@@ -92,6 +92,7 @@ def at_every_line(attempt: Callable[[int], Interruption], every: int = 1) -> int
     """Run an attempt for each line at which it can be interrupted; returns how many there are."""
     attempt(0)  # what is done only once is done
     total = attempt(0).lines
+    assert total, "no line was counted: no file has such a name"
     for line in range(1, total + 1, every):
         try:
             with at_most(20):
