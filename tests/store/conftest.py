@@ -1,4 +1,4 @@
-"""The servers of the core's tests, and folders for embedded ones."""
+"""Folders and servers for the tests of embedded stores."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from pathlib import Path
 import pytest
 
 from percolator_core.store.binary import OVERRIDE, Binary
-from tests.servers.fixtures import connect, db, server, two_phase
 from tests.servers.plain import Server, binaries
 from tests.store.embedding import BINARIES, Disk, lives, needed
-
-__all__ = ["binary", "connect", "db", "disk", "here", "server", "state", "two_phase"]
 
 
 @pytest.fixture(params=list(binaries()))
