@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import yaml
 
 from percolator_core.observers.declaration import ChainDeclaration
 from tests.airflow.running import Dags
+from tests.site.pages import blocks
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "how-to" / "airflow.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+def examples(language: str) -> list[str]:
+    return [block.text for block in blocks("how-to/airflow.md") if block.language == language]
 
 
 def test_the_dag_files(dags: Dags) -> None:
     found = {}
-    for number, text in enumerate(blocks("python")):
+    for number, text in enumerate(examples("python")):
         for file in dags.folder.iterdir():
             file.unlink()
         dags.write(f"file{number}.py", text.replace('"../observers', f'"{ROOT}/observers'))
@@ -33,7 +32,7 @@ def test_the_dag_files(dags: Dags) -> None:
 
 
 def test_the_settings() -> None:
-    (text,) = blocks("yaml")
+    (text,) = examples("yaml")
     declared = ChainDeclaration.model_validate(yaml.safe_load(text))
     assert declared.airflow is not None
     assert declared.airflow.observe.budget == 1800

@@ -12,13 +12,17 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+PERCOLATOR = f'#!/bin/sh\nexec {sys.executable} -m percolator_core "$@"\n'
+"""The command ``percolator`` of this checkout, as a script."""
 
 _FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r"# (\S+\.(?:yaml|py))\n")
 
 _RUNNER = """
@@ -92,6 +96,24 @@ def steps(found: list[Block]) -> tuple[list[tuple[str, str]], list[str]]:
     return wanted, printed
 
 
+def shell(shims: Path, **scripts: str) -> dict[str, str]:
+    """The environment of a reader's shell, where ``scripts`` come first; ``shims`` is their folder."""
+    shims.mkdir()
+    for name, text in scripts.items():
+        (shims / name).write_text(text)
+        (shims / name).chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PERCOLATOR_")}
+    imported = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
+    return environment | {"PATH": f"{shims}:{environment['PATH']}", "PYTHONPATH": imported, "COLUMNS": "100"}
+
+
+def rewrite(page: str, texts: Iterable[str]) -> None:
+    """Write the texts into a page, one for each of its blocks of ``console``."""
+    path, made = DOCS / page, iter(texts)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(_CONSOLE.sub(lambda _: f"```console\n{next(made)}```", text), encoding="utf-8")
+
+
 def run(folder: Path, *names: str) -> tuple[list[tuple[str, str]], list[str], list[str]]:
     """Run the programs of pages in ``folder``; returns the steps, the outputs as said, and as they are."""
     found = [block for name in names for block in blocks(name)]
@@ -100,13 +122,7 @@ def run(folder: Path, *names: str) -> tuple[list[tuple[str, str]], list[str], li
             path = folder / block.file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text, encoding="utf-8")
-    shims = folder / ".shims"
-    shims.mkdir()
-    (shims / "percolator").write_text(f'#!/bin/sh\nexec {sys.executable} -m percolator_core "$@"\n')
-    (shims / "percolator").chmod(0o755)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PERCOLATOR_")}
-    imported = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
-    environment |= {"PATH": f"{shims}:{environment['PATH']}", "PYTHONPATH": imported, "COLUMNS": "100"}
+    environment = shell(folder / ".shims", percolator=PERCOLATOR)
     wanted, expected = steps(found)
     done = subprocess.run(
         [sys.executable, "-c", _RUNNER],

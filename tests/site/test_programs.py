@@ -17,7 +17,7 @@ import yaml
 from percolator_core import Chain, Database, Transaction, recipes
 from percolator_core.cli.app import COMMANDS, app, installed
 from percolator_core.observers.drawing.render import render
-from tests.site.pages import DOCS, ROOT, Block, blocks, commands, comparable, pages, run
+from tests.site.pages import DOCS, ROOT, Block, blocks, commands, comparable, pages, rewrite, run
 
 RUN = {
     "how-to/analyse.md": ["how-to/typed-tables.md"],
@@ -70,14 +70,12 @@ def test_its_spark_programs_print_what_the_page_says(page: str, tmp_path: Path) 
 def prints_as_said(page: str, names: list[str], folder: Path) -> None:
     steps, expected, printed = run(folder, *names)
     if os.environ.get("PERCOLATOR_WRITE_DOCS"):
-        text = (DOCS / page).read_text(encoding="utf-8")
-        outputs = iter(out for (kind, _), out in zip(steps, printed, strict=True) if kind == "console")
-        for block in blocks(page):
-            if block.language == "console":
-                made = "".join(f"$ {command}\n{next(outputs)}" for command in commands(block))
-                made = re.sub(r" +$", "", made, flags=re.MULTILINE)
-                text = text.replace(block.text, made)
-        (DOCS / page).write_text(text, encoding="utf-8")
+        asked = [commands(block) for block in blocks(page) if block.language == "console"]
+        found = [out for (kind, _), out in zip(steps, printed, strict=True) if kind == "console"]
+        # In front of them are those of the pages that it goes on from.
+        outputs = iter(found[len(found) - sum(map(len, asked)) :])
+        texts = ["".join(f"$ {command}\n{next(outputs)}" for command in block) for block in asked]
+        rewrite(page, [re.sub(r" +$", "", text, flags=re.MULTILINE) for text in texts])
         return
     for (kind, text), wanted, got in zip(steps, expected, printed, strict=True):
         assert comparable(kind, got) == comparable(kind, wanted), text
