@@ -116,8 +116,8 @@ def _fill(here: Place, marks: int) -> None:
 
 
 def _used(here: Place) -> int:
-    facts = here.db.store.server_info()
-    return facts.used_memory - int(facts.raw["mem_clients_normal"])
+    info = here.db.store.server_info()
+    return info.used_memory - int(info.raw["mem_clients_normal"])
 
 
 def _claims(here: Place, chain: Chain) -> list[float]:

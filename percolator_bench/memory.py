@@ -94,5 +94,5 @@ def _cost(here: Place, shape: Shape, rows: int) -> float:
 
 def _used(here: Place) -> int:
     """The bytes in use, without the buffers: those come and go, and are large where values are."""
-    facts = here.db.store.server_info()
-    return facts.used_memory - int(facts.raw["mem_clients_normal"]) - int(facts.raw["mem_aof_buffer"])
+    info = here.db.store.server_info()
+    return info.used_memory - int(info.raw["mem_clients_normal"]) - int(info.raw["mem_aof_buffer"])

@@ -37,8 +37,8 @@ class Place:
 
     def server_cpu(self) -> float:
         """Seconds of CPU that the server has taken since it was started."""
-        facts = self.db.store.server_info().raw
-        return float(facts["used_cpu_user"]) + float(facts["used_cpu_sys"])
+        info = self.db.store.server_info().raw
+        return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
 
 
 @contextmanager

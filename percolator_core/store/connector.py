@@ -135,18 +135,18 @@ class Connector:
         """
         connection.send_command("INFO", "server")
         connection.send_command("INFO", "replication")
-        facts = connection.read_response(disable_decoding=True)
+        info = connection.read_response(disable_decoding=True)
         history = re.search(rb"master_replid:(\w+)", connection.read_response(disable_decoding=True))
-        if re.search(rb"(?:redis|server)_mode:sentinel", facts):
+        if re.search(rb"(?:redis|server)_mode:sentinel", info):
             raise ConfigurationError("the server is a sentinel: write redis+sentinel://HOST:PORT/SERVICE")
-        run_id = re.search(rb"run_id:(\w+)", facts)
-        version = re.search(rb"(?:redis|valkey)_version:(\d+)", facts)
+        run_id = re.search(rb"run_id:(\w+)", info)
+        version = re.search(rb"(?:redis|valkey)_version:(\d+)", info)
         if run_id is None or version is None:  # of a sentinel, or of a server that only looks like ours
             raise RedisConnectionError("the server does not say which it is")
         # With the line that newer servers know, this is allowed when memory is full.
         recover = self._load_scripts(int(version.group(1)) >= WITH_SHEBANG)["recover_oracle"]
         reign = b"%b %b" % (run_id.group(1), history.group(1) if history is not None else b"")
-        who = history_of(facts).encode() or reign
+        who = history_of(info).encode() or reign
         newest = b"%d" % self.newest()
         connection.send_command("EVAL", recover.source, "2", self._oracle, self._catalog, who, newest)
         try:

@@ -313,7 +313,7 @@ class Hub:
         self._bell_out.close()
         self._bell_in.close()
 
-    # What mending calls.
+    # What retries call.
 
     def park(self, exchanges: Sequence[Exchange]) -> None:
         """Send them with the next batch."""

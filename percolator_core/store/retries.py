@@ -19,7 +19,7 @@ _PAUSE: Final = 0.05
 
 
 class Sender(Protocol):
-    """What mending needs of the hub whose exchanges it mends."""
+    """The hub, as far as retries of its exchanges need it."""
 
     def park(self, exchanges: Sequence[Exchange]) -> None:
         """Send them with the next batch."""
@@ -99,7 +99,7 @@ class Retries:
         try:
             self._hub.sleep(_PAUSE)
         finally:
-            # Not from here: only the hub itself may resume tasks, and mending may end the wait of many.
+            # Not from here: only the hub itself may resume tasks, and a repair may end the wait of many.
             self._hub.do_next(partial(self._mend, exchange))
 
     def _mend(self, exchange: Exchange) -> None:

@@ -180,12 +180,12 @@ def test_an_unfinished_change_of_a_table_is_told(
 ) -> None:
     """Broken off when its tablets were fenced, and before what it left was swept."""
     with project.connect() as db:
-        evolution, entry = SchemaChanges(db.client), db.catalog.entry("orders")
+        changes, entry = SchemaChanges(db.client), db.catalog.entry("orders")
         assert entry is not None
         new = without_column(entry.definition, "weight")
-        held = evolution._begin(entry, {"kind": "define", "definition": to_json(new), "sweep": ["weight"]})
+        held = changes._begin(entry, {"kind": "define", "definition": to_json(new), "sweep": ["weight"]})
         assert held is not None
-        next(step for step in evolution.steps(held) if step == last)
+        next(step for step in changes.steps(held) if step == last)
     name = project.namespace
     (told,) = (one for one in check_store(project.url, name) if one.check == f"{name}: orders")
     assert told.verdict == "warn"

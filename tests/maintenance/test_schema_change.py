@@ -107,12 +107,12 @@ def stop_after(db: Database, count: int, change: Callable[[SchemaChanges], None]
 
 
 CHANGES: dict[str, Callable[[SchemaChanges], None]] = {
-    "add column": lambda evolution: evolution.add_column("docs", LANGUAGE),
-    "drop column": lambda evolution: evolution.drop_column("docs", "title"),
-    "rename column": lambda evolution: evolution.rename_column("docs", "title", "headline"),
-    "rename key": lambda evolution: evolution.rename_column("docs", "site", "host"),
-    "add range": lambda evolution: evolution.add_range("docs", b"g"),
-    "create": lambda evolution: evolution.create(TableDefinition("more", 3)),
+    "add column": lambda changes: changes.add_column("docs", LANGUAGE),
+    "drop column": lambda changes: changes.drop_column("docs", "title"),
+    "rename column": lambda changes: changes.rename_column("docs", "title", "headline"),
+    "rename key": lambda changes: changes.rename_column("docs", "site", "host"),
+    "add range": lambda changes: changes.add_range("docs", b"g"),
+    "create": lambda changes: changes.create(TableDefinition("more", 3)),
 }
 
 
@@ -174,18 +174,18 @@ def test_who_comes_next_finishes(made: Database, connect: Connect, change: str, 
 
 
 def undo(db: Database, change: str) -> None:
-    evolution = SchemaChanges(db.client)
+    changes = SchemaChanges(db.client)
     if change == "add column":
-        evolution.drop_column("docs", "language")
+        changes.drop_column("docs", "language")
     elif change == "drop column":
-        evolution.finish_all()
-        evolution.add_column("docs", Column("title", "str", missing=b"none"))
+        changes.finish_all()
+        changes.add_column("docs", Column("title", "str", missing=b"none"))
     elif change == "rename column":
-        evolution.rename_column("docs", "headline", "title")
+        changes.rename_column("docs", "headline", "title")
     elif change == "rename key":
-        evolution.rename_column("docs", "host", "site")
+        changes.rename_column("docs", "host", "site")
     elif change == "create":
-        evolution.drop("more")
+        changes.drop("more")
     else:
         db.drop_table("docs")
         db.create_defined(DOCS)
@@ -197,7 +197,7 @@ def test_a_drop_that_broke_off_is_a_drop(made: Database, connect: Connect) -> No
     other = connect()
     read(other, "a", 1)
     for count in range(1, 7):
-        if not stop_after(made, count, lambda evolution: evolution.drop("docs")):
+        if not stop_after(made, count, lambda changes: changes.drop("docs")):
             break
         with pytest.raises((TransactionConflict, UnknownTable)), other.transaction() as t:
             t.put(other.catalog.table("docs"), key("a", 1), b"title", Write(PUT, b"astray"))
@@ -358,30 +358,30 @@ def test_a_dropped_column_leaves_nothing_and_its_name_is_free(made: Database) ->
 
 
 def test_columns_that_cannot_be_dropped_added_or_renamed(made: Database) -> None:
-    evolution = SchemaChanges(made.client)
+    changes = SchemaChanges(made.client)
     refused: list[tuple[Callable[[], None], str]] = [
-        (lambda: evolution.drop_column("docs", "site"), "part of the key"),
-        (lambda: evolution.rename_column("docs", "title", "rank"), "rank is there"),
-        (lambda: evolution.add_column("docs", Column("title", "int", nullable=True)), "is there, as str"),
-        (lambda: evolution.add_column("docs", Column("x", "int")), "give it a default"),
-        (lambda: evolution.add_column("docs", Column("x", "int", True, missing=b"1")), "may be null"),
-        (lambda: evolution.add_column("docs", Column("x", "fancy", True)), "there is no type"),
+        (lambda: changes.drop_column("docs", "site"), "part of the key"),
+        (lambda: changes.rename_column("docs", "title", "rank"), "rank is there"),
+        (lambda: changes.add_column("docs", Column("title", "int", nullable=True)), "is there, as str"),
+        (lambda: changes.add_column("docs", Column("x", "int")), "give it a default"),
+        (lambda: changes.add_column("docs", Column("x", "int", True, missing=b"1")), "may be null"),
+        (lambda: changes.add_column("docs", Column("x", "fancy", True)), "there is no type"),
     ]
     for change, match in refused:
         with pytest.raises(ConfigurationError, match=match):
             change()
     with pytest.raises(UnknownColumn):
-        evolution.drop_column("docs", "nothing")
+        changes.drop_column("docs", "nothing")
     with pytest.raises(UnknownColumn):
-        evolution.rename_column("docs", "nothing", "x")
+        changes.rename_column("docs", "nothing", "x")
     with pytest.raises(UnknownTable):
-        evolution.drop_column("nothing", "x")
+        changes.drop_column("nothing", "x")
     made.create_table("raw")
     with pytest.raises(ConfigurationError, match="raw"):
-        evolution.drop_column("raw", "x")
-    evolution.add_column("docs", LANGUAGE)
+        changes.drop_column("raw", "x")
+    changes.add_column("docs", LANGUAGE)
     version = made.catalog.table("docs").version
-    evolution.add_column("docs", LANGUAGE)
+    changes.add_column("docs", LANGUAGE)
     assert made.catalog.table("docs").version == version
 
 
@@ -444,15 +444,15 @@ def test_a_range_with_rows_on_both_sides_is_refused(connect: Connect, column: st
         db.add_range("docs", 10 if column == "page" else "g")
     assert db.catalog.table("docs").version == version
     # A row that comes after the first look is found by the second.
-    evolution = SchemaChanges(db.client)
+    changes = SchemaChanges(db.client)
     entry = db.catalog.entry("docs")
     assert entry is not None
-    held = evolution._begin(
+    held = changes._begin(
         entry, {"kind": "add range", "value": encode(10 if column == "page" else "g").hex()}
     )
     assert held is not None
     with pytest.raises(ConfigurationError, match="would move rows"):
-        evolution.finish(held, is_ours=True)
+        changes.finish(held, is_ours=True)
     write(db, "h", 21, title=b"one")
     assert db.catalog.table("docs").tablets == 2
     assert nothing_is_under_way(db)

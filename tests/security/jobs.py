@@ -281,12 +281,12 @@ def _read_all(db: Database) -> None:
 
 def _carries_on(scene: Scene, db: Database) -> None:
     """A change of a table that another client left when its tablets were fenced."""
-    evolution = SchemaChanges(scene.helper.client)
+    changes = SchemaChanges(scene.helper.client)
     entry = scene.helper.catalog.entry("docs")
     assert entry is not None
-    held = evolution._begin(entry, {"kind": "define", "definition": to_json(entry.definition)})
+    held = changes._begin(entry, {"kind": "define", "definition": to_json(entry.definition)})
     assert held is not None
-    next(evolution.steps(held))
+    next(changes.steps(held))
     db.run(lambda t: t.set("docs", FIRST, "text", b"new"))
     found = scene.helper.catalog.entry("docs")
     assert found is not None

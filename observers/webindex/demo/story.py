@@ -117,8 +117,8 @@ class _Story:
         self._db = self._stack.enter_context(connect(self._url, self._chain.name))
         self._chain.create_tables(self._db)
         self._index = open_index()
-        facts = self._db.store.server_info()
-        self._show.store(facts.version, self._chain, _from_here(self._crawl.folder), self._crawl.state.runs)
+        info = self._db.store.server_info()
+        self._show.store(info.version, self._chain, _from_here(self._crawl.folder), self._crawl.state.runs)
 
     def _load(self) -> None:
         with self._show.waiting("collecting documents"):
