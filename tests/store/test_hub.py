@@ -8,6 +8,7 @@ import itertools
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -644,36 +645,46 @@ def test_a_forked_child_uses_the_same_database(
         mine.close()
 
 
-def test_a_hub_among_garbage_outlives_its_thread(db: Database) -> None:
-    """A thread ends while a finalizer runs: the collector still visits the hub, and what it refers to."""
-    ready, end = threading.Event(), threading.Event()
-    loop: list[weakref.ref[Any]] = []
-    lived: list[bool] = []
+AMONG_GARBAGE = """
+import gc, sys, threading, time, weakref
+import percolator_core
 
-    class Finalized:
-        def __del__(self) -> None:
-            end.set()
-            thread.join()
-            time.sleep(0.1)
-            for _ in range(100_000):
-                pass  # the interpreter ends threads' greenlets between two turns of a loop
-            lived.append(loop[0]() is not None)
+ready, end = threading.Event(), threading.Event()
+loop, lived = [], []
 
-    def own_a_hub() -> None:
-        hub: Any = db.store.hub(1)
-        hub.close()
-        loop.append(weakref.ref(hub.loop))
-        hub.itself, hub.finalized = hub, Finalized()
-        del hub
-        ready.set()
-        end.wait()
+class Finalized:
+    def __del__(self):
+        end.set()
+        thread.join()
+        time.sleep(0.1)
+        for _ in range(100_000):
+            pass  # the interpreter ends threads' greenlets between two turns of a loop
+        lived.append(loop[0]() is not None)
 
-    thread = threading.Thread(target=own_a_hub)
+def own_a_hub():
+    hub = db.store.hub(1)
+    hub.close()
+    loop.append(weakref.ref(hub.loop))
+    hub.itself, hub.finalized = hub, Finalized()
+    del hub
+    ready.set()
+    end.wait()
+
+with percolator_core.connect(*sys.argv[1:]) as db:
     gc.disable()
-    try:
-        thread.start()
-        ready.wait()
-        gc.collect()
-    finally:
-        gc.enable()
-    assert lived == [True]
+    thread = threading.Thread(target=own_a_hub)
+    thread.start()
+    ready.wait()
+    gc.collect()
+print(lived)
+"""
+
+
+def test_a_hub_among_garbage_outlives_its_thread(db: Database) -> None:
+    """A thread ends while a finalizer runs: the collector still visits the hub, and what it refers to.
+
+    In a process of its own, which would crash.
+    """
+    command = [sys.executable, "-c", AMONG_GARBAGE, db.url, db.namespace]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("[True]\n", 0)
