@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+import percolator_bench
+import percolator_core
 from observers.webindex.index import ENVIRONMENT
 from percolator_bench import Figure, Note, Scale, Target, progress, throughput, webindex
 from percolator_bench.servers import place
@@ -146,10 +148,12 @@ def test_the_made_crawl_is_like_one() -> None:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
-    """A folder without the application, beside a library that has none either."""
+    """A folder with the library and its benchmarks, but without the application."""
     library = tmp_path / "library"
     library.mkdir()
-    (library / "percolator_core").symlink_to(Path(webindex.__file__).parents[1])
+    for package in (percolator_core, percolator_bench):
+        folder = Path(next(iter(package.__path__)))
+        (library / folder.name).symlink_to(folder)
     return library
 
 
@@ -166,6 +170,6 @@ def test_without_the_application_there_is_a_note(elsewhere: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert (
-        "webindex: nothing was measured: `bench webindex` belongs to the web index application: "
-        "run it in a checkout of the percolator repository" in done.stdout
+        "webindex: nothing was measured: `percolator bench webindex` measures the web index: run it in a checkout of "
+        f"the percolator repository ({elsewhere} has no observers/webindex/demo/crawl)." in done.stdout
     )
