@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     )
     from percolator_core.layout.records import Cell, Version
     from percolator_core.observers import Chain, ObserverTransaction
-    from percolator_core.schema.definition import TableDefinition
-    from percolator_core.schema.predicate import col
+    from percolator_core.schema.definitions import TableDefinition
+    from percolator_core.schema.predicates import col
     from percolator_core.store.durability import Durability
     from percolator_core.tables.model import Hash, Indexed, PrimaryKey, Range, Table, Unique
     from percolator_core.transaction.snapshot import Snapshot
@@ -105,8 +105,8 @@ __getattr__, __dir__ = lazily(
             "Chain",
             "ObserverTransaction",
         ),
-        "schema.definition": ("TableDefinition",),
-        "schema.predicate": ("col",),
+        "schema.definitions": ("TableDefinition",),
+        "schema.predicates": ("col",),
         "transaction.snapshot": ("Snapshot",),
         "store.durability": ("Durability",),
         "tables.model": (

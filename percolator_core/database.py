@@ -16,7 +16,7 @@ from percolator_core.layout.keys import Keyspace
 from percolator_core.layout.records import MAX_TIMESTAMP, Version, row_bytes, unpack_version
 from percolator_core.maintenance.janitor import Collected, FoundLock, Janitor, Outcome, Part, ResolvedLocks
 from percolator_core.maintenance.schema_change import SchemaChanges
-from percolator_core.schema.definition import DEFAULT_TABLETS, TableDefinition
+from percolator_core.schema.definitions import DEFAULT_TABLETS, TableDefinition
 from percolator_core.store import Durability, Store, StoreUrl
 from percolator_core.store.embedded import own_error_first
 from percolator_core.tables.binding import model_of, table_name

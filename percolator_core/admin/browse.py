@@ -21,8 +21,8 @@ from percolator_core.admin.condition import ROW, Condition
 from percolator_core.catalog.catalog import TableHandle
 from percolator_core.database import Database
 from percolator_core.layout.key_ranges import scan_bounds
-from percolator_core.schema.plan import pieces
-from percolator_core.schema.predicate import Bound, Predicate, bind
+from percolator_core.schema.partitions import pieces
+from percolator_core.schema.predicates import Bound, Predicate, bind
 from percolator_core.tables.lookup import ByIndex, by_index, choose
 from percolator_core.tables.query import Query, settled
 from percolator_core.tables.select import TabletSelect

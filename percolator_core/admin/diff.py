@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from percolator_core.catalog.catalog import TableHandle
 from percolator_core.database import Database
-from percolator_core.schema.plan import pieces
-from percolator_core.schema.predicate import Predicate, bind, columns_of
+from percolator_core.schema.partitions import pieces
+from percolator_core.schema.predicates import Predicate, bind, columns_of
 from percolator_core.tables import rows
 from percolator_core.tables.binding import binding_of, model_of, table_name
 from percolator_core.tables.model import Table

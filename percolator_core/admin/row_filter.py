@@ -15,9 +15,9 @@ from percolator_core.admin.condition import REVISION, ROW, Condition
 from percolator_core.catalog.catalog import TableHandle
 from percolator_core.layout.key_ranges import KeyRange, scan_bounds
 from percolator_core.schema.expression import parse
-from percolator_core.schema.keys import KeyCodec
-from percolator_core.schema.plan import pieces
-from percolator_core.schema.predicate import Predicate, bind, columns_of
+from percolator_core.schema.partitions import pieces
+from percolator_core.schema.predicates import Predicate, bind, columns_of
+from percolator_core.schema.row_keys import KeyCodec
 
 Asked: TypeAlias = str | Condition | Predicate
 """A condition as it is given."""

@@ -19,7 +19,7 @@ from percolator_core.maintenance.janitor import FoundLock, Janitor
 from percolator_core.notifications.activation import LiveWorker, live_workers
 from percolator_core.notifications.counts import RunCounts, run_counts
 from percolator_core.observers import Chain
-from percolator_core.schema.definition import TableDefinition
+from percolator_core.schema.definitions import TableDefinition
 from percolator_core.store.eviction import refuse_eviction
 from percolator_core.store.packing import Command
 

@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 from percolator_core.errors import PercolatorError, UnknownColumn, UnknownTable, abbreviated
 from percolator_core.layout.keys import MARKER, acknowledged, decode_column, encode_column, tablet_of
 from percolator_core.layout.records import LOCK_MARK, VERSION_MARK
-from percolator_core.schema.definition import TableDefinition, from_json, to_json
-from percolator_core.schema.partition import placement
+from percolator_core.schema.definitions import TableDefinition, from_json, to_json
+from percolator_core.schema.partitions import placement
 from percolator_core.store import Store
 from percolator_core.store.packing import Command, pack, pack_fields
 

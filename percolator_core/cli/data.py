@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from percolator_core.database import Database
-    from percolator_core.schema.definition import TableDefinition
-    from percolator_core.schema.predicate import Predicate
+    from percolator_core.schema.definitions import TableDefinition
+    from percolator_core.schema.predicates import Predicate
     from percolator_core.transaction.scan import Row
     from percolator_core.transaction.snapshot import Snapshot
 
@@ -255,7 +255,7 @@ def _raw_lines(row: bytes, cells: Mapping[str, bytes], width: int) -> list[Rende
 def _typed_rows(
     snapshot: Snapshot, definition: TableDefinition, asked: _Asked, width: int
 ) -> Iterator[tuple[bytes, Shown]]:
-    from percolator_core.schema.keys import encode_key
+    from percolator_core.schema.row_keys import encode_key
 
     wanted = None if asked.columns is None else list(dict.fromkeys([*definition.key, *asked.columns]))
     found = snapshot.select(definition.name, _predicate(definition, asked), wanted, asked.most, asked.reverse)
@@ -273,7 +273,7 @@ def _typed_rows(
 
 def _predicate(definition: TableDefinition, asked: _Asked) -> Predicate | None:
     """The filter, and the bounds of the keys."""
-    from percolator_core.schema.predicate import Comparison, Joined
+    from percolator_core.schema.predicates import Comparison, Joined
 
     parts = [found] if (found := parse_filter(definition, asked.where)) is not None else []
     for option, op, bound in (

@@ -14,8 +14,8 @@ from percolator_core.notation.bytestext import parse_bytes
 
 if TYPE_CHECKING:
     from percolator_core.admin.condition import Condition
-    from percolator_core.schema.definition import TableDefinition
-    from percolator_core.schema.predicate import Predicate
+    from percolator_core.schema.definitions import TableDefinition
+    from percolator_core.schema.predicates import Predicate
 
 Where = Annotated[
     list[str] | None,

@@ -29,7 +29,7 @@ from percolator_core.notation.typedtext import json_typed, show_typed
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from percolator_core.schema.definition import Column, TableDefinition
+    from percolator_core.schema.definitions import Column, TableDefinition
     from percolator_core.tables.model import Table
 
 

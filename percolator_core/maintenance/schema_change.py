@@ -31,9 +31,7 @@ from percolator_core.errors import ConfigurationError, UnknownColumn, UnknownTab
 from percolator_core.layout.keys import decode_primary
 from percolator_core.layout.records import unpack_lock
 from percolator_core.maintenance.janitor import FoundLock, Janitor
-from percolator_core.schema.checks import check_definition
-from percolator_core.schema.definition import Column, TableDefinition, from_json, to_json
-from percolator_core.schema.revision import (
+from percolator_core.schema.definition_changes import (
     agrees,
     describe,
     with_column,
@@ -41,7 +39,16 @@ from percolator_core.schema.revision import (
     with_renamed,
     without_column,
 )
-from percolator_core.schema.spread import Spread
+from percolator_core.schema.definitions import (
+    Column,
+    TableDefinition,
+    check_definition,
+    from_json,
+    index_definition,
+    to_json,
+)
+from percolator_core.schema.partitions import Partition
+from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.store import FORMAT
 from percolator_core.transaction.client import Client
 
@@ -425,26 +432,26 @@ class SchemaChanges:
 
     def _cut(self, definition: TableDefinition, value: bytes) -> TableDefinition:
         """The definition with a split at the value. Raises ConfigurationError if rows would have to move."""
-        spread = Spread(definition)
+        partition, codec = Partition(definition), KeyCodec(definition)
         below = above = None
-        for number in spread.tablets_with(value):
+        for number in partition.tablets_of_range(value):
             tag = self._store.keyspace.tag(definition.name, number)
-            low, high = self._beside(spread, tag, value)
+            low, high = self._beside(partition, tag, value)
             # A row may have a key without a byte, so these are not asked whether they are true.
             below, above = low if below is None else below, high if above is None else above
         if below is not None and above is not None:
             raise ConfigurationError(
-                f"table {definition.name!r}: a split there would move rows, such as {spread.describe(below)} "
-                f"below it or {spread.describe(above)} above: add ranges where there are no rows yet; of "
+                f"table {definition.name!r}: a split there would move rows, such as {codec.describe(below)} "
+                f"below it or {codec.describe(above)} above: add ranges where there are no rows yet; of "
                 "deleted rows something is left until garbage is collected"
             )
         return with_range(definition, value, upper_is_new=above is None)
 
-    def _beside(self, spread: Spread, tag: bytes, value: bytes) -> tuple[bytes | None, bytes | None]:
+    def _beside(self, partition: Partition, tag: bytes, value: bytes) -> tuple[bytes | None, bytes | None]:
         """A row of the tablet that is below the value, and one that is not."""
         key, most = tag + b"rows", _AT_ONCE
-        if spread.in_order:
-            bound = spread.least_row(value)
+        bound = partition.first_row(value)
+        if bound is not None:
             low, high = self._store.call(
                 (b"ZRANGEBYLEX", key, b"-", b"(" + bound, b"LIMIT", 0, 1),
                 (b"ZRANGEBYLEX", key, b"[" + bound, b"+", b"LIMIT", 0, 1),
@@ -455,7 +462,7 @@ class SchemaChanges:
         while at and (below is None or above is None):
             rows = self._store.one((b"ZRANGEBYLEX", key, at, b"+", b"LIMIT", 0, most))
             for row in rows:
-                if spread.is_below(row, value):
+                if partition.is_below(row, value):
                     below = row
                 else:
                     above = row
@@ -488,11 +495,8 @@ class SchemaChanges:
             )
 
     def _indexes(self, definition: TableDefinition) -> Iterator[TableDefinition]:
-        if definition.indexes:
-            from percolator_core.tables.indexes import index_definition
-
-            for rule in definition.indexes:
-                yield index_definition(definition, rule)
+        for rule in definition.indexes:
+            yield index_definition(definition, rule)
 
     def _unknown(self, name: str) -> UnknownTable:
         namespace = self._store.keyspace.namespace

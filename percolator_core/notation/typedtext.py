@@ -21,7 +21,7 @@ from percolator_core.notation.error import NotationError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from percolator_core.schema.definition import TableDefinition
+    from percolator_core.schema.definitions import TableDefinition
 
 NULL: Final = "null"
 
@@ -39,7 +39,7 @@ def parse_row(definition: TableDefinition, text: str) -> bytes:
     """
     if not definition.is_typed:
         return parse_bytes(text)
-    from percolator_core.schema.keys import KeyCodec
+    from percolator_core.schema.row_keys import KeyCodec
 
     values = parse_key(definition, text)
     return KeyCodec(definition).encode([values[name] for name in definition.key])
@@ -121,7 +121,7 @@ def _show_part(definition: TableDefinition, name: str, value: Any) -> str:
 
 def key_of(definition: TableDefinition, row: bytes) -> dict[str, Any]:
     """The values in a typed table's row key, by column."""
-    from percolator_core.schema.keys import KeyCodec
+    from percolator_core.schema.row_keys import KeyCodec
 
     return dict(zip(definition.key, KeyCodec(definition).decode(row), strict=True))
 

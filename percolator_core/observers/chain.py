@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from percolator_core.database import Database
     from percolator_core.observers.graph import Graph
     from percolator_core.observers.observer import Column, Observer
-    from percolator_core.schema.definition import TableDefinition
+    from percolator_core.schema.definitions import TableDefinition
     from percolator_core.tables.model import Table
 
 

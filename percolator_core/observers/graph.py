@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from percolator_core.observers.observer import Column, Observer
-    from percolator_core.schema.definition import TableDefinition
+    from percolator_core.schema.definitions import TableDefinition
 
     Graph: TypeAlias = "nx.DiGraph[str]"
 

@@ -21,7 +21,7 @@ from percolator_core.observers.models import Models, import_models
 from percolator_core.observers.observer import Observer
 from percolator_core.observers.scheduling import unknown_names
 from percolator_core.observers.yaml_file import Problems, YamlFile, did_you_mean, one_line, quoted, read_yaml
-from percolator_core.schema.definition import TableDefinition
+from percolator_core.schema.definitions import TableDefinition
 from percolator_core.tables.model import definition_of
 
 if TYPE_CHECKING:

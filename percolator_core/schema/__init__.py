@@ -1,5 +1,4 @@
-"""What a table is: columns and their types, its key, how it is cut into tablets, what can be asked of it.
+"""Table definitions, column types, row keys, predicates and partitions, without a store and without pydantic.
 
-Nothing here talks to a store, and nothing is of pydantic: models of tables (`percolator_core.tables`) are
-turned into these definitions once.
+`percolator_core.tables` turns each model of a table into one of these definitions.
 """

@@ -25,9 +25,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, NoReturn
 
 from percolator_core.errors import UnknownColumn
-from percolator_core.schema.definition import TableDefinition
+from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.literals import RESERVED, Token, literal, name, pointed, read, tokens
-from percolator_core.schema.predicate import (
+from percolator_core.schema.predicates import (
     MOST_DEPTH,
     MOST_NODES,
     Comparison,

@@ -1,26 +1,26 @@
-"""The types of columns, and each one's bytes in the store.
+"""The types of columns, and the bytes of their values in the store.
 
-Encoded values sort as bytes just as the values do, so that keys, partition rules and the comparisons that the
-store makes need not know types. ``json`` aside, which has no order and is compared with nothing.
+Encoded values sort like the values, so keys, partition rules and comparisons in the store need no types. The
+exception is ``json``, which has no order.
 
 =================  =====================  ==============================================================
 type               in Python              bytes
 =================  =====================  ==============================================================
 ``bool``           bool                   1: 0 or 1
-``int``            int, 64 bits           8, big-endian, the sign bit turned round
-``float``          float                  8, IEEE 754; negative ones with all bits turned round, others with
-                                          the sign bit set. One zero, one NaN, which is above all others
+``int``            int, 64 bits           8, big-endian, with the sign bit inverted
+``float``          float                  8, IEEE 754: all bits of negative numbers inverted, the sign bit of
+                                          others. One zero; one NaN, above all other values
 ``str``            str                    UTF-8
-``bytes``          bytes                  as they are
-``datetime``       aware datetime         microseconds since 1970 as an int; comes back in UTC
-``date``           date                   days since 1970, 4, as an int
-``decimal(p,s)``   Decimal                the value times 10**s as an int: 8 bytes, or 16 for p above 18
+``bytes``          bytes                  the same bytes
+``datetime``       aware datetime         microseconds since 1970 like an int; read back in UTC
+``date``           date                   days since 1970 like an int, in 4 bytes
+``decimal(p,s)``   Decimal                the value times 10**s like an int: 8 bytes, or 16 if p > 18
 ``uuid``           UUID                   16
-``json``           what JSON can hold     JSON in UTF-8; what is no text as a key of a dict becomes one
+``json``           any value of JSON      JSON in UTF-8; keys of dicts become text
 =================  =====================  ==============================================================
 
-An int that a float column is given is rounded to the nearest float. A datetime is refused that in UTC is not
-within the years 1 to 9999, because none could be made of it again.
+A float column rounds an int to the nearest float. A datetime outside the years 1 to 9999 in UTC is refused,
+because Python could not represent it when it is read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_DIGITS: Final = 38
 """Most digits of a decimal, as in Arrow and Spark."""
 
 MOST_SHOWN: Final = 80
-"""Most characters of a value that an error shows."""
+"""Most characters of a value in an error's message."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DAY: Final = date(1970, 1, 1)
@@ -53,7 +53,7 @@ _FIRST_TIME: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _LAST_TIME: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _INT64: Final = 1 << 63
 _NAN: Final = 0x7FF8 << 48
-# One spelling for each type: definitions are compared as they stand.
+# Each type has one spelling, because definitions are compared as text.
 _DECIMAL: Final = re.compile(r"decimal\((0|[1-9][0-9]{0,3}),(0|[1-9][0-9]{0,3})\)")
 _DOUBLE: Final = struct.Struct(">d")
 _WORD: Final = struct.Struct(">Q")
@@ -62,12 +62,13 @@ _CONTEXT: Final = decimal.Context(prec=MAX_DIGITS + 2, traps=[decimal.InvalidOpe
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """How the values of a column become bytes.
+    """The conversion between the values of a column and bytes.
 
-    ``encode`` raises TypeError for a value of another type, ValueError for one that does not fit; both say
-    why. ``decode`` is for what ``encode`` made; for other bytes it raises ValueError or OverflowError, or
-    makes some value of them. ``width`` is the length of every encoded value, None where lengths differ.
-    ``has_order`` is False for what cannot be compared, nor be in a key.
+    ``encode`` raises TypeError for a value of another type and ValueError for a value that does not fit.
+    ``decode`` takes the bytes that ``encode`` returned; for other bytes it raises ValueError or
+    OverflowError, or returns any value. ``width`` is the length of every encoded value, None if lengths
+    differ. ``has_order`` is False if values cannot be compared and cannot be part of a key. ``digits`` and
+    ``places`` are those of a decimal: all digits, and the digits behind the point.
     """
 
     name: str
@@ -77,14 +78,13 @@ class ColumnType:
     has_order: bool = True
     digits: int = 0
     places: int = 0
-    """Of a decimal: all digits, and those behind the point."""
 
 
 def encode_value(column: str, kind: ColumnType, value: Any) -> bytes:
-    """The bytes of a column's value.
+    """Return the bytes of a column's value.
 
     Raises:
-        TypeError, ValueError: as `ColumnType.encode`; the message begins with the column.
+        TypeError, ValueError: like `ColumnType.encode`; the message begins with the column.
     """
     try:
         return kind.encode(value)
@@ -95,10 +95,10 @@ def encode_value(column: str, kind: ColumnType, value: Any) -> bytes:
 
 
 def shown(value: object) -> str:
-    """A value for an error's message, cut off where it is long."""
+    """Return the value as text for an error's message; long text is cut off."""
     try:
         text = repr(value)
-    except ValueError:  # The interpreter makes no decimal digits of very large ints.
+    except ValueError:  # Python refuses to convert very large ints to text.
         return f"this {type(value).__name__}"
     return abbreviated(text, MOST_SHOWN)
 
@@ -111,10 +111,6 @@ def _expect(value: object, kind: type, name: str) -> None:
 def _encode_bool(value: Any) -> bytes:
     _expect(value, bool, "bool")
     return b"\x01" if value else b"\x00"
-
-
-def _decode_bool(found: bytes) -> bool:
-    return found != b"\x00"
 
 
 def _encode_int(value: Any) -> bytes:
@@ -136,7 +132,7 @@ def _encode_float(value: Any) -> bytes:
         number = float(value)
     except OverflowError:
         raise ValueError(f"{shown(value)} does not fit into a float") from None
-    # -0.0 is false as 0.0 is, and equals it.
+    # ``or 0.0`` turns -0.0 into 0.0.
     word: int = _NAN if math.isnan(number) else _WORD.unpack(_DOUBLE.pack(number or 0.0))[0]
     return _WORD.pack(word ^ (_INT64 if not word & _INT64 else _INT64 * 2 - 1))
 
@@ -160,10 +156,6 @@ def _encode_bytes(value: Any) -> bytes:
     _expect(value, bytes, "bytes")
     same: bytes = value
     return same
-
-
-def _same(found: bytes) -> bytes:
-    return found
 
 
 def _encode_datetime(value: Any) -> bytes:
@@ -194,10 +186,6 @@ def _encode_uuid(value: Any) -> bytes:
     _expect(value, UUID, "UUID")
     found: bytes = value.bytes
     return found
-
-
-def _decode_uuid(found: bytes) -> UUID:
-    return UUID(bytes=found)
 
 
 def _encode_json(value: Any) -> bytes:
@@ -241,14 +229,14 @@ def _decimal(digits: int, places: int) -> ColumnType:
 _PLAIN: Final = {
     one.name: one
     for one in (
-        ColumnType("bool", _encode_bool, _decode_bool, 1),
+        ColumnType("bool", _encode_bool, lambda found: found != b"\x00", 1),
         ColumnType("int", _encode_int, _decode_int, 8),
         ColumnType("float", _encode_float, _decode_float, 8),
         ColumnType("str", _encode_str, bytes.decode),
-        ColumnType("bytes", _encode_bytes, _same),
+        ColumnType("bytes", _encode_bytes, lambda found: found),
         ColumnType("datetime", _encode_datetime, _decode_datetime, 8),
         ColumnType("date", _encode_date, _decode_date, 4),
-        ColumnType("uuid", _encode_uuid, _decode_uuid, 16),
+        ColumnType("uuid", _encode_uuid, lambda found: UUID(bytes=found), 16),
         ColumnType("json", _encode_json, json.loads, has_order=False),
     )
 }
@@ -256,10 +244,10 @@ _PLAIN: Final = {
 
 @lru_cache(maxsize=256)
 def column_type(name: str) -> ColumnType:
-    """The type of that name.
+    """Return the type of that name.
 
     Raises:
-        ValueError: there is none, or a decimal's digits are not 1 to 38, or fewer than its places.
+        ValueError: there is no such type; or a decimal has not 1 to 38 digits, or more places than digits.
     """
     plain = _PLAIN.get(name)
     if plain is not None:

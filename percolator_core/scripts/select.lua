@@ -5,7 +5,7 @@
 --   KEYS    tag
 --   ARGV    at, from, to (bounds as ZRANGEBYLEX takes them), "forward" or "backward", rows at most, rows looked at at most,
 --           bytes at most, how many of the columns are solid (never null, all of one width), how many columns there are,
---           columns … (solid ones first); then what schema/program.py makes of the predicate: how many parts a row key has
+--           columns … (solid ones first); then the arguments of a predicate (schema/predicates.py): how many parts a row key has
 --           (0: it asks for none), of each the width or 0 …, how many columns it asks for, of each column and "=" with the
 --           value where there is no cell, or "" …, the predicate with each connective in front of its parts, or nothing
 --   reply   {"too old"} | {"rows", bound to resume from or "", row keys, cells, lengths, unsettled, …}

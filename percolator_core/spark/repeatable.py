@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from percolator_core.database import Database
 from percolator_core.errors import CommitUndetermined
-from percolator_core.schema.definition import TableDefinition
+from percolator_core.schema.definitions import TableDefinition
 from percolator_core.transaction.commit import CELLS_PER_CALL, in_calls
 from percolator_core.transaction.transaction import Transaction
 

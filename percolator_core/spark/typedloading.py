@@ -17,8 +17,8 @@ from percolator_core.errors import (
     TransactionConflict,
     UnknownColumn,
 )
-from percolator_core.schema.definition import TableDefinition
-from percolator_core.schema.predicate import Comparison
+from percolator_core.schema.definitions import TableDefinition
+from percolator_core.schema.predicates import Comparison
 from percolator_core.spark.records import BadRecord, Record
 from percolator_core.spark.repeatable import in_groups, run
 from percolator_core.spark.typedrecords import TypedRecords

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.records import MAX_ROW
-from percolator_core.schema.definition import TableDefinition
-from percolator_core.schema.keys import KeyCodec
+from percolator_core.schema.definitions import TableDefinition
+from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type, shown
 from percolator_core.spark.records import MAX_LOADED_VALUE, BadRecord, Origin, Record, too_large
 from percolator_core.spark.values import Dialect, converter

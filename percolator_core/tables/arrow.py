@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.records import VERSION_HEADER
-from percolator_core.schema.definition import Column, TableDefinition
-from percolator_core.schema.keys import KeyCodec
-from percolator_core.schema.plan import Piece
+from percolator_core.schema.definitions import Column, TableDefinition
+from percolator_core.schema.partitions import Piece
+from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import ColumnType, column_type
 from percolator_core.store.packing import Command
 from percolator_core.tables.arrow_values import (

@@ -11,8 +11,8 @@ from typing import Any, Final, TypeAlias
 from percolator_core.catalog.catalog import TableHandle
 from percolator_core.errors import ConfigurationError, UnknownColumn
 from percolator_core.layout.records import MAX_ROW, MAX_VALUE
-from percolator_core.schema.definition import Column, TableDefinition
-from percolator_core.schema.keys import KeyCodec, describe_key
+from percolator_core.schema.definitions import Column, TableDefinition
+from percolator_core.schema.row_keys import KeyCodec, describe_key
 from percolator_core.schema.types import column_type
 from percolator_core.tables.instances import made
 from percolator_core.tables.model import Field, Table, definition_of, fields_of

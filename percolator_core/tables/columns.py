@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from percolator_core.errors import ConfigurationError, UnknownColumn
-from percolator_core.schema.definition import Column, TableDefinition
+from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.types import column_type
 from percolator_core.tables.model import Table, definition_of, fields_of
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from percolator_core.catalog.catalog import ColumnFields, TableHandle
-from percolator_core.errors import ConfigurationError, RowExists
+from percolator_core.errors import RowExists
 from percolator_core.layout.records import DELETE, MAX_ROW, PUT, Write
-from percolator_core.schema.definition import Column, HashRule, IndexRule, TableDefinition
-from percolator_core.schema.keys import KeyCodec
+from percolator_core.schema.definitions import IndexRule, TableDefinition, index_definition
+from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type, shown
 
 _COMPILED: Final = "indexes"
@@ -45,38 +45,6 @@ class Writer(Protocol):
 
     def put(self, handle: TableHandle, row: bytes, column: bytes, write: Write) -> None:
         """Buffer a write to an encoded column."""
-
-
-def index_definition(definition: TableDefinition, rule: IndexRule) -> TableDefinition:
-    """The table that keeps an index of another one.
-
-    Raises:
-        ConfigurationError: the column is in the key, or has no order, or there is no such column.
-    """
-    where = f"table {definition.name!r}, index of {rule.column!r}"
-    column = definition.by_name.get(rule.column)
-    if column is None:
-        raise ConfigurationError(f"{where}: there is no such column: it has {', '.join(definition.by_name)}")
-    if rule.column in definition.key:
-        raise ConfigurationError(f"{where}: it is in the key, which rows are found by anyway: leave it out")
-    if not column_type(column.type).has_order:
-        raise ConfigurationError(f"{where}: it is {column.type}, which has no order: index another column")
-    value = Column(column.stored, column.type)
-    others: tuple[Column, ...]
-    if rule.unique:
-        key: tuple[str, ...] = (value.name,)
-        others = (Column("row" if value.name != "row" else "row_", "bytes"),)
-    else:
-        others = tuple(Column(one.stored, one.type) for one in definition.key_columns)
-        key = (value.name, *(one.name for one in others))
-    return TableDefinition(
-        rule.table,
-        definition.tablets,
-        columns=(value, *others),
-        key=key,
-        hashes=(HashRule((value.name,), definition.tablets),),
-        index_of=definition.name,
-    )
 
 
 class Index:

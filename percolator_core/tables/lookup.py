@@ -18,8 +18,8 @@ from typing import Final, Protocol
 
 from percolator_core.catalog.catalog import TableHandle
 from percolator_core.layout.key_ranges import KeyRange
-from percolator_core.schema.plan import Piece, pieces
-from percolator_core.schema.predicate import Bound, Group, Test, bounds_of
+from percolator_core.schema.partitions import Piece, pieces
+from percolator_core.schema.predicates import Bound, Group, Test, bounds_of
 from percolator_core.store.packing import Command
 from percolator_core.tables.indexes import Index, holder_of, indexes_of
 from percolator_core.tables.query import Found, Query, Selector, in_order

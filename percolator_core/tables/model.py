@@ -18,18 +18,18 @@ from pydantic import BaseModel, ConfigDict, NaiveDatetime
 from pydantic.fields import FieldInfo
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.schema.checks import check_definition
-from percolator_core.schema.definition import (
+from percolator_core.schema.definitions import (
     DEFAULT_TABLETS,
     Column,
     HashRule,
     IndexRule,
     RangeRule,
     TableDefinition,
+    check_definition,
+    count_tablets,
 )
-from percolator_core.schema.keys import KeyCodec
-from percolator_core.schema.partition import tablets
-from percolator_core.schema.predicate import ColumnExpression
+from percolator_core.schema.predicates import ColumnExpression
+from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 from percolator_core.tables.annotations import json_codec, type_of, unwrapped
 
@@ -247,7 +247,7 @@ def _define(model: type[Table]) -> TableDefinition:
     rule = _range_rule(name, ranges[0], fields) if ranges else None
     definition = TableDefinition(
         name,
-        tablets(hashes, rule),
+        count_tablets(hashes, rule),
         tuple(sorted(set(notify_only))),
         columns=tuple(one.column for one in fields.values()),
         key=key,

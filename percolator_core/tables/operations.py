@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 from percolator_core.catalog.catalog import ColumnFields, TableHandle, Tables
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.key_ranges import KeyRange, check_limit
-from percolator_core.schema.predicate import Predicate, bind
+from percolator_core.schema.predicates import Predicate, bind
 from percolator_core.store import Store
 from percolator_core.tables import rows
 from percolator_core.tables.binding import Binding, Cells, binding_of, model_of, table_name

@@ -15,10 +15,10 @@ from operator import itemgetter
 from typing import Protocol, TypeAlias
 
 from percolator_core.catalog.catalog import TableHandle
-from percolator_core.schema.definition import Column
-from percolator_core.schema.keys import KeyCodec
-from percolator_core.schema.plan import Piece
-from percolator_core.schema.predicate import Bound, columns_of
+from percolator_core.schema.definitions import Column
+from percolator_core.schema.partitions import Piece
+from percolator_core.schema.predicates import Bound, columns_of
+from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.store.packing import Command
 from percolator_core.tables import rows
 from percolator_core.tables.select import Batch, TabletSelect

@@ -17,10 +17,9 @@ from typing import Any, Final
 from percolator_core.catalog.catalog import TableHandle
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.records import VERSION_HEADER
-from percolator_core.schema.definition import Column, TableDefinition
-from percolator_core.schema.keys import KeyCodec
-from percolator_core.schema.predicate import Bound
-from percolator_core.schema.program import EVERYTHING, Program, program
+from percolator_core.schema.definitions import Column, TableDefinition
+from percolator_core.schema.predicates import EVERYTHING, Bound, Program, program
+from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 from percolator_core.store.packing import Command
 

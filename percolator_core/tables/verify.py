@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from percolator_core.catalog.catalog import TableHandle
 from percolator_core.errors import RowExists
-from percolator_core.schema.keys import KeyCodec
+from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.tables.binding import table_name
 from percolator_core.tables.indexes import Index, Move, Wanted, described, holder_of, indexes_of
 from percolator_core.tables.model import Table

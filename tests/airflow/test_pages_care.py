@@ -14,7 +14,7 @@ import pytest
 
 from percolator_airflow.ui.links import Links, quoted, unquoted
 from percolator_core.layout.keys import encode_mark, failed_key
-from percolator_core.schema.definition import TableDefinition
+from percolator_core.schema.definitions import TableDefinition
 from tests.airflow.pages import PAGE
 from tests.airflow.words import Words, read
 

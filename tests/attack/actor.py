@@ -21,7 +21,7 @@ from percolator_core import (
     RowNotFound,
     StoreUnavailable,
 )
-from percolator_core.schema.predicate import ColumnExpression
+from percolator_core.schema.predicates import ColumnExpression
 from tests.attack.changes import Changer, Kept
 from tests.attack.ledger import Shape
 from tests.attack.session import Session

@@ -20,8 +20,8 @@ from percolator_core import connect
 from percolator_core.cli import namespaces
 from percolator_core.notation.bytestext import json_bytes, parse_bytes, show_bytes
 from percolator_core.notation.typedtext import json_typed, parse_row, show_row, show_typed
-from percolator_core.schema.definition import Column, TableDefinition
-from percolator_core.schema.keys import KeyCodec
+from percolator_core.schema.definitions import Column, TableDefinition
+from percolator_core.schema.row_keys import KeyCodec
 from tests.cli import typed
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 
 from percolator_core.cli.output import Failure
 from percolator_core.cli.schema import json_schema_of, partition_text
-from percolator_core.schema.definition import TableDefinition
+from percolator_core.schema.definitions import TableDefinition
 from percolator_core.tables.model import Hash, PrimaryKey, Range, Table, definition_of
 from tests.cli import typed
 

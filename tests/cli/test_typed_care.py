@@ -12,8 +12,8 @@ from percolator_core.layout.keys import CellAddress, encode_primary
 from percolator_core.layout.records import DELETE, PUT, Write
 from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.notation.typedtext import Rows
-from percolator_core.schema.definition import Column, TableDefinition, to_json
-from percolator_core.schema.revision import without_column
+from percolator_core.schema.definition_changes import without_column
+from percolator_core.schema.definitions import Column, TableDefinition, to_json
 from percolator_core.tables.indexes import indexes_of
 from tests.cli import typed
 

@@ -22,7 +22,7 @@ from percolator_core.layout.records import MAX_ROW, PUT
 from percolator_core.notifications.ack import TRACED_BYTES, Ack, TracedWrite
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Retry
-from percolator_core.schema.definition import TableDefinition
+from percolator_core.schema.definitions import TableDefinition
 from percolator_core.transaction.commit import BYTES_PER_CALL, Mutation, calls
 from percolator_core.transaction.transaction import CACHE_BYTES, CACHE_COLUMN
 from tests.chains import chain_of, watch

@@ -23,8 +23,8 @@ from percolator_core.layout.records import PUT, Write
 from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.notifications.activation import activate
 from percolator_core.notifications.dirty import DirtyIndex
-from percolator_core.schema.definition import Column, HashRule, RangeRule, TableDefinition
-from percolator_core.schema.keys import encode_key
+from percolator_core.schema.definitions import Column, HashRule, RangeRule, TableDefinition
+from percolator_core.schema.row_keys import encode_key
 from percolator_core.schema.types import column_type
 from percolator_core.tables import rows
 from tests.servers.plain import commit_of, die

@@ -30,7 +30,7 @@ from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.notifications.ack import acknowledge
 from percolator_core.notifications.activation import Registration, activate
 from percolator_core.notifications.dirty import DirtyIndex, Lease
-from percolator_core.schema.definition import Column, HashRule, TableDefinition
+from percolator_core.schema.definitions import Column, HashRule, TableDefinition
 from percolator_core.transaction.transaction import Transaction
 from percolator_torture.faults.plan import Operation
 from percolator_torture.faults.stepper import Stepper

@@ -19,7 +19,7 @@ from percolator_core.observers.chain import digest_of
 from percolator_core.observers.declaration import split_column
 from percolator_core.observers.graph import build_graph, generations, undeclared_cycles
 from percolator_core.observers.rules import parse_duration
-from percolator_core.schema.definition import TableDefinition
+from percolator_core.schema.definitions import TableDefinition
 
 if TYPE_CHECKING:
     from tests.observers.conftest import Project

@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from percolator_core.schema.definition import TableDefinition
-from percolator_core.schema.predicate import (
+from percolator_core.schema.definitions import TableDefinition
+from percolator_core.schema.predicates import (
     Cells,
     Comparison,
     In,

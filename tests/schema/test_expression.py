@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from percolator_core.errors import UnknownColumn
-from percolator_core.schema.definition import Column, TableDefinition
+from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.expression import parse, show
-from percolator_core.schema.predicate import (
+from percolator_core.schema.predicates import (
     MOST_DEPTH,
     MOST_NODES,
     Comparison,

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from percolator_core.schema.definition import Column, TableDefinition
+from percolator_core.schema.definitions import Column, TableDefinition
 
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 QUICK = settings(derandomize=not LONG, deadline=None, max_examples=2000 if LONG else 60)

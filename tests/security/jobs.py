@@ -28,7 +28,7 @@ from percolator_core.notifications.counts import run_counts
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.notifications.stranded import Stranded
 from percolator_core.observers import Chain, Observer, Retry
-from percolator_core.schema.definition import TableDefinition, to_json
+from percolator_core.schema.definitions import TableDefinition, to_json
 from percolator_core.worker import Counts
 from tests.chains import chain_of, watch
 from tests.security import typed

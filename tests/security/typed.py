@@ -9,7 +9,7 @@ import pytest
 from percolator_core import Database, Hash, Indexed, PrimaryKey, Range, RowExists, Table, Unique
 from percolator_core.admin.diff import changes
 from percolator_core.layout.records import DELETE, Write
-from percolator_core.schema.predicate import ColumnExpression
+from percolator_core.schema.predicates import ColumnExpression
 from percolator_core.tables.verify import check_indexes, rebuild_indexes
 
 

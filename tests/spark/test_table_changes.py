@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from percolator_core import Database, SnapshotTooOld, connect
-from percolator_core.schema.plan import pieces, whole
+from percolator_core.schema.partitions import pieces, whole
 from percolator_core.spark import plain_table_error
 from percolator_core.spark.tables.changes import changed_rows
 from percolator_core.tables.query import Query
@@ -133,7 +133,7 @@ def test_what_was_collected_cannot_be_told(tables: Tables) -> None:
 
 
 def test_pieces_narrow_it(tables: Tables) -> None:
-    from percolator_core.schema.predicate import bind
+    from percolator_core.schema.predicates import bind
 
     db = tables.db
     tables.insert(Document(url="a", size=1), Document(url="b", size=1))

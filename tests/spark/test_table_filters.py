@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 )
 
 from percolator_core import Hash, PrimaryKey, Table
-from percolator_core.schema.predicate import bind
+from percolator_core.schema.predicates import bind
 from percolator_core.schema.types import column_type
 from percolator_core.spark.tables.fields import spark_schema
 from percolator_core.spark.tables.filters import predicate_of
@@ -37,7 +37,7 @@ from percolator_core.tables.model import definition_of
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from percolator_core.schema.definition import TableDefinition
+    from percolator_core.schema.definitions import TableDefinition
 
 
 class Item(Table, name="items", partition=[Hash("id", buckets=4)]):

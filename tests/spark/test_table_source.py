@@ -27,7 +27,7 @@ from percolator_core import (
     UnknownTable,
     connect,
 )
-from percolator_core.schema.predicate import ColumnExpression
+from percolator_core.schema.predicates import ColumnExpression
 from percolator_core.spark import plain_table_error, read_table, snapshot_views
 from percolator_core.spark.tables.lease import Lease
 from percolator_core.spark.tables.reading import SCANS_ARE_APART

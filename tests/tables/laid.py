@@ -10,9 +10,9 @@ from percolator_core import Database
 from percolator_core.catalog.catalog import TableHandle
 from percolator_core.layout.keys import MARKER, encode_mark, pack_column
 from percolator_core.layout.records import DELETE, PUT
-from percolator_core.schema.definition import Column, TableDefinition
-from percolator_core.schema.keys import KeyCodec
-from percolator_core.schema.predicate import Bound
+from percolator_core.schema.definitions import Column, TableDefinition
+from percolator_core.schema.predicates import Bound
+from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.tables.select import Batch, TabletSelect
 
 State = Mapping[str, bytes | None]
@@ -129,7 +129,7 @@ class Laid:
         return found, unsettled
 
     def _is_in_the_way(self, row: bytes, columns: Sequence[Column], bound: Bound | None, at: int) -> bool:
-        from percolator_core.schema.predicate import columns_of
+        from percolator_core.schema.predicates import columns_of
 
         column, start = self.locks[row]
         asked = [] if bound is None else list(columns_of(bound))

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from percolator_core import ConfigurationError, Database, UnknownColumn
-from percolator_core.schema.definition import Column, TableDefinition
-from percolator_core.schema.keys import KeyCodec
+from percolator_core.schema.definitions import Column, TableDefinition
+from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 from percolator_core.tables.arrow import arrow_schema, encoded_rows, from_rows, record_batch
 from percolator_core.tables.arrow_values import arrow_type

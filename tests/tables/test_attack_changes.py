@@ -21,7 +21,7 @@ from percolator_core import (
     UnknownTable,
 )
 from percolator_core.maintenance.schema_change import SchemaChanges
-from percolator_core.schema.definition import Column
+from percolator_core.schema.definitions import Column
 from percolator_core.tables.verify import check_indexes
 
 Connect = Callable[[], Database]

@@ -29,12 +29,12 @@ from percolator_core import (
 from percolator_core.admin.diff import changes
 from percolator_core.layout.records import DELETE, MAX_ROW, PUT, Write
 from percolator_core.maintenance.schema_change import SchemaChanges
-from percolator_core.schema.definition import Column, HashRule, IndexRule, TableDefinition
-from percolator_core.schema.keys import KeyCodec
-from percolator_core.schema.predicate import ColumnExpression, Predicate
+from percolator_core.schema.definitions import Column, HashRule, IndexRule, TableDefinition, index_definition
+from percolator_core.schema.predicates import ColumnExpression, Predicate
+from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 from percolator_core.tables import arrow, lookup, rows, verify
-from percolator_core.tables.indexes import Index, index_definition
+from percolator_core.tables.indexes import Index
 from percolator_core.tables.model import definition_of
 from percolator_core.tables.verify import Difference, check_indexes, rebuild_indexes
 from tests.servers.plain import some_namespace

@@ -26,7 +26,7 @@ from percolator_core import (
     UnknownColumn,
 )
 from percolator_core.maintenance.schema_change import SchemaChanges
-from percolator_core.schema.definition import Column, HashRule, IndexRule, RangeRule, TableDefinition
+from percolator_core.schema.definitions import Column, HashRule, IndexRule, RangeRule, TableDefinition
 from percolator_core.schema.types import column_type
 from percolator_core.tables.model import definition_of
 from tests.tables.models import Colour, Rank, create

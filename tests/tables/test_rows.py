@@ -23,7 +23,7 @@ from percolator_core import (
     col,
 )
 from percolator_core.layout.records import MAX_ROW, PUT, Write
-from percolator_core.schema.predicate import Predicate
+from percolator_core.schema.predicates import Predicate
 from percolator_core.tables import binding
 from tests.tables.models import Seat, User, create
 

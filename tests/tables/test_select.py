@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import percolator_core
 from percolator_core import ConfigurationError, Database
-from percolator_core.schema.definition import Column
-from percolator_core.schema.keys import KeyCodec
-from percolator_core.schema.predicate import Comparison, In, IsNull, Not, bind
+from percolator_core.schema.definitions import Column
+from percolator_core.schema.predicates import Comparison, In, IsNull, Not, bind
+from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 from percolator_core.tables import select as select_module
 from tests.schema.predicates import predicates

@@ -14,7 +14,7 @@ from percolator_core.layout.keys import MAX_COLUMN, encode_mark, pack_column
 from percolator_core.layout.records import MAX_ROW, MAX_VALUE
 from percolator_core.notifications.ack import acknowledge
 from percolator_core.notifications.dirty import DirtyIndex
-from percolator_core.schema.definition import TableDefinition
+from percolator_core.schema.definitions import TableDefinition
 from percolator_core.transaction.commit import CELLS_PER_CALL
 from tests.chains import chain_of, watch
 from tests.servers.cluster import Cluster

@@ -17,7 +17,7 @@ from percolator_core.admin.rerun import CellCounts, RerunCounts, rerun
 from percolator_core.admin.status import status
 from percolator_core.layout.keys import acknowledgement
 from percolator_core.notifications.ack import Ack, acknowledge
-from percolator_core.schema.predicate import ColumnExpression, Predicate
+from percolator_core.schema.predicates import ColumnExpression, Predicate
 from percolator_core.store import Store
 from percolator_core.tables.model import definition_of
 from percolator_core.transaction.commit import Commit

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from percolator_core.database import Database
 from percolator_core.errors import SnapshotTooOld
-from percolator_core.schema.definition import Column
-from percolator_core.schema.keys import KeyCodec
-from percolator_core.schema.plan import Piece
+from percolator_core.schema.definitions import Column
+from percolator_core.schema.partitions import Piece
+from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.tables import rows
 from percolator_core.tables.arrow import from_rows
 from percolator_core.tables.query import Query

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from percolator_core.catalog.catalog import TableHandle
 from percolator_core.database import Database
 from percolator_core.errors import ConfigurationError
-from percolator_core.schema.definition import Column
+from percolator_core.schema.definitions import Column
 from percolator_core.schema.types import column_type
 
 if TYPE_CHECKING:

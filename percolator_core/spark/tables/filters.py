@@ -16,8 +16,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from percolator_core.schema.definition import TableDefinition
-from percolator_core.schema.predicate import (
+from percolator_core.schema.definitions import TableDefinition
+from percolator_core.schema.predicates import (
     MOST_VALUES,
     Comparison,
     In,

@@ -21,10 +21,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from percolator_core.catalog.catalog import TableHandle
 from percolator_core.database import Database, connect
 from percolator_core.errors import ConfigurationError, SnapshotTooOld
-from percolator_core.schema.definition import Column, TableDefinition
+from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.expression import parse
-from percolator_core.schema.plan import Piece, pieces
-from percolator_core.schema.predicate import Bound, Joined, Predicate, bind, columns_of
+from percolator_core.schema.partitions import Piece, pieces
+from percolator_core.schema.predicates import Bound, Joined, Predicate, bind, columns_of
 from percolator_core.spark.tables.changes import CHANGE_COLUMNS, changed_rows, too_old
 from percolator_core.spark.tables.errors import as_sentence
 from percolator_core.spark.tables.fields import spark_type, typed_table

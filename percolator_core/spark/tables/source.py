@@ -46,7 +46,7 @@ from pyspark.sql.datasource import DataSource
 
 from percolator_core.database import connect
 from percolator_core.errors import ConfigurationError
-from percolator_core.schema.definition import Column
+from percolator_core.schema.definitions import Column
 from percolator_core.spark.tables.changes import CHANGE_COLUMNS, as_changed
 from percolator_core.spark.tables.errors import as_sentence
 from percolator_core.spark.tables.fields import spark_schema, typed_table

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from percolator_core.database import Database, connect
-from percolator_core.schema.plan import pieces
+from percolator_core.schema.partitions import pieces
 from percolator_core.spark.tables.changes import changed_keys
 from percolator_core.spark.tables.errors import as_sentence
 from percolator_core.spark.tables.fields import typed_table

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from percolator_core.database import connect
 from percolator_core.errors import ConfigurationError
 from percolator_core.schema.expression import parse, show
-from percolator_core.schema.predicate import Predicate, bind
+from percolator_core.schema.predicates import Predicate, bind
 from percolator_core.spark.tables.fields import typed_table
 
 if TYPE_CHECKING:

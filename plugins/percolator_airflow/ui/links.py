@@ -18,7 +18,7 @@ from fastapi import Request
 from percolator_airflow.ui.chains import KnownChain
 from percolator_core.notation.bytestext import show_bytes
 from percolator_core.notation.typedtext import Rows, show_row
-from percolator_core.schema.definition import TableDefinition
+from percolator_core.schema.definitions import TableDefinition
 
 LONGEST: Final = 6_000
 """Characters of a row key that a link may carry: servers and proxies take URLs of 8 KiB."""

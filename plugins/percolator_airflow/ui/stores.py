@@ -13,7 +13,7 @@ from percolator_core.database import Database, connect
 from percolator_core.errors import StoreUnavailable
 
 if TYPE_CHECKING:
-    from percolator_core.schema.definition import TableDefinition
+    from percolator_core.schema.definitions import TableDefinition
 
 PATIENCE: Final = 1.5
 """Seconds for which a page waits for a store that does not answer."""

@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any, Final, Literal
 
 from percolator_core.notation.typedtext import show_typed
-from percolator_core.schema.definition import TableDefinition
+from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.types import column_type
 
 LONGEST: Final = 20_000

@@ -26,7 +26,7 @@ from percolator_core.notation.typedtext import key_of, parse_row, raw_typed, sho
 if TYPE_CHECKING:
     from percolator_core.layout.records import Version
     from percolator_core.observers import Chain
-    from percolator_core.schema.definition import TableDefinition
+    from percolator_core.schema.definitions import TableDefinition
 
 router = APIRouter()
 

@@ -28,7 +28,7 @@ from percolator_core.schema.expression import parse
 
 if TYPE_CHECKING:
     from percolator_core.database import Database
-    from percolator_core.schema.definition import TableDefinition
+    from percolator_core.schema.definitions import TableDefinition
 
 router = APIRouter()
 

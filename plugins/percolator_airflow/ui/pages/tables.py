@@ -18,7 +18,7 @@ from percolator_core.schema.types import column_type
 
 if TYPE_CHECKING:
     from percolator_core.observers import Chain
-    from percolator_core.schema.definition import Column, TableDefinition
+    from percolator_core.schema.definitions import Column, TableDefinition
 
 router = APIRouter()
 

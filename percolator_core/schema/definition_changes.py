@@ -1,4 +1,4 @@
-"""What a definition becomes when a table is changed, and whether that can be."""
+"""The definitions that a table gets by a schema change, and the changes that are refused."""
 
 from __future__ import annotations
 
@@ -7,24 +7,20 @@ from dataclasses import replace
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.keys import MAX_NAME
-from percolator_core.schema.definition import Column, HashRule, RangeRule, TableDefinition
-from percolator_core.schema.partition import tablets
+from percolator_core.schema.definitions import Column, HashRule, RangeRule, TableDefinition, count_tablets
 
 
 def with_column(definition: TableDefinition, column: Column) -> TableDefinition:
-    """With one more column; the same one if it is there.
+    """Add a column; return the same definition if the table has the column already.
 
     Raises:
-        ConfigurationError: the table is raw or has another column of that name; or rows that are there could
-        have no value for it.
+        ConfigurationError: the table is raw, has another column of that name, or existing rows would have no
+        value for the column.
     """
-    where = f"{_typed(definition)}.{column.name}"
+    where = f"{_name_of_typed(definition)}.{column.name}"
     found = definition.by_name.get(column.name)
     if found is not None:
-        if (found.type, found.nullable) == (
-            column.type,
-            column.nullable,
-        ) and found.name not in definition.key:
+        if _kind(found) == _kind(column) and found.name not in definition.key:
             return definition
         raise ConfigurationError(
             f"{where} is there, as {_kind(found)} and not {_kind(column)}: give the new column another name"
@@ -40,19 +36,18 @@ def with_column(definition: TableDefinition, column: Column) -> TableDefinition:
         raise ConfigurationError(
             f"{where} cannot be null, and rows that are there have no value for it: give it a default"
         )
-    return definition.with_(
-        columns=(*definition.columns, replace(column, stored=_unused(definition, column.name)))
-    )
+    stored = _unused_name(definition, column.name)
+    return definition.with_(columns=(*definition.columns, replace(column, stored=stored)))
 
 
 def without_column(definition: TableDefinition, name: str) -> TableDefinition:
-    """Without a column, whose name in the store is retired.
+    """Remove a column and retire its stored name.
 
     Raises:
-        UnknownColumn: there is none.
-        ConfigurationError: the table is raw, or needs it for its key or an index.
+        UnknownColumn: the table has no such column.
+        ConfigurationError: the table is raw, or its key or an index uses the column.
     """
-    where = f"{_typed(definition)}.{name}"
+    where = f"{_name_of_typed(definition)}.{name}"
     column = definition.column(name)
     if name in definition.key:
         raise ConfigurationError(f"{where} is part of the key, which stays as it is: make another table")
@@ -65,36 +60,39 @@ def without_column(definition: TableDefinition, name: str) -> TableDefinition:
 
 
 def with_renamed(definition: TableDefinition, old: str, new: str) -> TableDefinition:
-    """With another name for a column, wherever it stands; its name in the store stays.
+    """Rename a column in the columns, the key and all rules; its stored name stays.
 
     Raises:
-        UnknownColumn: there is none.
-        ConfigurationError: the table is raw, or there is one of the new name.
+        UnknownColumn: the table has no column ``old``.
+        ConfigurationError: the table is raw, or has a column ``new``.
     """
-    where = _typed(definition)
+    where = _name_of_typed(definition)
     definition.column(old)
     if old == new:
         return definition
     if new in definition.by_name or new in definition.notify_only:
         raise ConfigurationError(f"{where}.{new} is there: rename {old!r} to something else")
 
-    def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(new if name == old else name for name in names)
+    def renamed(name: str) -> str:
+        return new if name == old else name
+
+    def all_renamed(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(renamed, names))
 
     ranges = definition.ranges
     return definition.with_(
-        columns=tuple(replace(one, name=new) if one.name == old else one for one in definition.columns),
-        key=renamed(definition.key),
-        hashes=tuple(HashRule(renamed(rule.columns), rule.buckets) for rule in definition.hashes),
-        ranges=ranges and replace(ranges, column=renamed((ranges.column,))[0]),
-        indexes=tuple(replace(rule, column=renamed((rule.column,))[0]) for rule in definition.indexes),
+        columns=tuple(replace(one, name=renamed(one.name)) for one in definition.columns),
+        key=all_renamed(definition.key),
+        hashes=tuple(HashRule(all_renamed(rule.columns), rule.buckets) for rule in definition.hashes),
+        ranges=ranges and replace(ranges, column=renamed(ranges.column)),
+        indexes=tuple(replace(rule, column=renamed(rule.column)) for rule in definition.indexes),
     )
 
 
 def with_range(definition: TableDefinition, value: bytes, *, upper_is_new: bool) -> TableDefinition:
-    """With the range in which the value lies cut there; the same if there is such a split.
+    """Split the range that contains ``value``; return the same definition if it is a split already.
 
-    The upper or the lower part gets the new tablets.
+    The new tablets go to the upper part or to the lower part.
 
     Raises:
         ConfigurationError: the table has no ranges.
@@ -114,14 +112,11 @@ def with_range(definition: TableDefinition, value: bytes, *, upper_is_new: bool)
         (*rule.splits[:at], value, *rule.splits[at:]),
         (*rule.numbers[:at], *parts, *rule.numbers[at + 1 :]),
     )
-    return definition.with_(ranges=ranges, tablets=tablets(definition.hashes, ranges))
+    return definition.with_(ranges=ranges, tablets=count_tablets(definition.hashes, ranges))
 
 
 def agrees(wanted: TableDefinition, found: TableDefinition) -> bool:
-    """Whether a table that is there is the one that somebody would make, later additions aside.
-
-    These are columns and ranges.
-    """
+    """Return True if the table ``found`` is ``wanted``, apart from columns and ranges that were added."""
     if not (wanted.is_typed and found.is_typed):
         return wanted == found
     if any(_kind(one) != _kind(found.by_name.get(one.name)) for one in wanted.columns):
@@ -134,7 +129,7 @@ def agrees(wanted: TableDefinition, found: TableDefinition) -> bool:
         if not set(ours.splits) <= set(theirs.splits):
             return False
         wanted = wanted.with_(ranges=replace(theirs, column=ours.column), tablets=found.tablets)
-    # An index is called after its column as that was called when it was made.
+    # The table of an index keeps its name when the indexed column is renamed.
     if {(one.column, one.unique) for one in wanted.indexes} != {
         (one.column, one.unique) for one in found.indexes
     }:
@@ -143,7 +138,7 @@ def agrees(wanted: TableDefinition, found: TableDefinition) -> bool:
 
 
 def describe(definition: TableDefinition) -> str:
-    """A definition in a few words."""
+    """Describe a definition in a few words."""
     words = f"{definition.tablets} tablets"
     if definition.is_typed:
         columns = ", ".join(f"{one.name} {_kind(one)}" for one in definition.columns)
@@ -155,8 +150,7 @@ def describe(definition: TableDefinition) -> str:
     return words + notify_only
 
 
-def _typed(definition: TableDefinition) -> str:
-    """The table's name."""
+def _name_of_typed(definition: TableDefinition) -> str:
     if not definition.is_typed:
         raise ConfigurationError(
             f"table {definition.name!r} is raw and has whatever columns are written: there are none to change"
@@ -168,8 +162,8 @@ def _kind(column: Column | None) -> str:
     return "" if column is None else f"{column.type} or null" if column.nullable else column.type
 
 
-def _unused(definition: TableDefinition, name: str) -> str:
-    """A name in the store that no column has or had: the column's own, or one made of it."""
+def _unused_name(definition: TableDefinition, name: str) -> str:
+    """Return a stored name that no column has or had: ``name`` itself, or one with a number in front."""
     used = {*(one.stored for one in definition.columns), *definition.retired, *definition.notify_only}
     number, found = 1, name
     while found in used:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from percolator_core.schema.keys import KeyCodec, encode_key, least_above
+from percolator_core.schema.row_keys import KeyCodec, encode_key, least_above
 from tests.schema.values import QUICK, VALUES, rank, table
 
 SHAPES = [

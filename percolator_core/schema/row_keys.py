@@ -1,8 +1,7 @@
-"""Row keys of typed tables: the values of the key's columns, put together so that keys sort as the tuples do.
+"""Row keys of typed tables: the encoded values of the key columns, joined so that keys sort like the tuples.
 
-A column whose bytes may have any length ends with a mark, unless it is the last one: a zero within it
-becomes ``00 FF``, the end is ``00 01``, which is less than whatever may follow in a longer value. So a key of
-one text column is that text.
+A value of variable length ends with the mark ``00 01``, and a zero byte within it becomes ``00 FF``, so the
+mark sorts before any longer value. The last column needs no mark: a key of one text column is that text.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from percolator_core.schema.definition import TableDefinition
+from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.types import ColumnType, column_type, encode_value, shown
 
 _ZERO: Final = b"\x00"
@@ -19,7 +18,7 @@ END: Final = b"\x00\x01"
 
 
 class KeyCodec:
-    """Makes row keys of a table's key values, and the other way round."""
+    """Converts between the key values of a table and its row keys."""
 
     __slots__ = ("_types", "columns")
 
@@ -30,22 +29,22 @@ class KeyCodec:
         )
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        """The row key of all values of the key, in its order.
+        """Return the row key of the values of all key columns, in the order of the key.
 
         Raises:
-            TypeError, ValueError: a value is none of its column's type; the message begins with the column.
-            ValueError: there are not as many values as the key has columns.
+            TypeError, ValueError: a value is not of its column's type; the message begins with the column.
+            ValueError: the number of values is not the number of key columns.
         """
         if len(values) != len(self._types):
             raise ValueError(f"the key is ({', '.join(self.columns)}), of which {len(values)} are given")
         return self.join([self.encode_part(position, value) for position, value in enumerate(values)])
 
     def encode_part(self, position: int, value: Any) -> bytes:
-        """The bytes of one value, without what ends it. Raises as `encode`."""
+        """Return the bytes of one value, without the end mark. Raises like `encode`."""
         return encode_value(self.columns[position], self._types[position], value)
 
     def join(self, parts: Sequence[bytes]) -> bytes:
-        """The row key of encoded values; of fewer than all, what keys begin with that have them."""
+        """Return the row key of encoded values, or the common prefix of all keys that begin with them."""
         last = len(self._types) - 1
         if len(parts) == 1 and not last:
             return parts[0]
@@ -55,10 +54,10 @@ class KeyCodec:
         )
 
     def split(self, row: bytes) -> list[bytes]:
-        """The encoded values in a row key.
+        """Return the encoded values of a row key, from which `join` makes the same row key.
 
         Raises:
-            ValueError: it is no key of this table; joining what was split gives the same row key.
+            ValueError: ``row`` is no key of this table.
         """
         last = len(self._types) - 1
         parts: list[bytes] = []
@@ -73,7 +72,7 @@ class KeyCodec:
                 part, at = row[at:], len(row)
             else:
                 end = row.find(END, at)
-                # A zero that belongs to the value is followed by 255, so the first end mark is the end.
+                # A zero byte of the value is followed by 255, so the first mark is the end.
                 if end < 0:
                     raise _no_key(row)
                 marked, at = row[at:end], end + len(END)
@@ -86,7 +85,7 @@ class KeyCodec:
         return parts
 
     def decode(self, row: bytes) -> tuple[Any, ...]:
-        """The values in a row key. Raises as `split`."""
+        """Return the values of a row key. Raises like `split`."""
         parts = self.split(row)
         try:
             return tuple(kind.decode(part) for kind, part in zip(self._types, parts, strict=True))
@@ -94,7 +93,7 @@ class KeyCodec:
             raise _no_key(row) from None
 
     def describe(self, row: bytes) -> str:
-        """A row by its key, for a person; what is no key of this table as bytes."""
+        """Return the key's values as text for a message, or the bytes if ``row`` is no key of this table."""
         try:
             values = self.decode(row)
         except ValueError:
@@ -107,11 +106,11 @@ class KeyCodec:
         low: bytes | None = None,
         high: bytes | None = None,
     ) -> tuple[bytes, bytes | None]:
-        """``(low, high)``, inclusive and exclusive, of the keys whose first columns are ``equal``, encoded.
+        """Return the inclusive and the exclusive bound of the keys that begin with the encoded ``equal``.
 
-        ``low`` and ``high``, both inclusive, bound the column behind these; None leaves a side open. They are
-        of the column's width, if it has one, and else any bytes. Where no key can be within, the upper bound
-        may be below the lower one. An upper bound of None is the end of the table.
+        ``low`` and ``high``, both inclusive, bound the column after these; None leaves that side open. They
+        have the column's width if the column has one. If no key is possible, the upper bound may be below the
+        lower bound. An upper bound of None is the end of the table.
         """
         front = self.join(equal) if equal else b""
         behind = len(equal)
@@ -128,7 +127,7 @@ class KeyCodec:
         return start, least_above(last)
 
     def _open(self, position: int, part: bytes) -> bytes:
-        """A value as it stands in a key, without the mark of its end."""
+        """Return a value as part of a key, without the end mark."""
         if self._types[position].width is not None or position == len(self._types) - 1:
             return part
         return part.replace(_ZERO, _ESCAPED)
@@ -139,16 +138,16 @@ def _no_key(row: bytes) -> ValueError:
 
 
 def describe_key(values: Mapping[str, Any]) -> str:
-    """Values of a key by column, for a person: ``shop='east', number=7``."""
+    """Return a text of key values for a message: ``shop='east', number=7``."""
     return ", ".join(f"{name}={shown(value)}" for name, value in values.items())
 
 
 def least_above(prefix: bytes) -> bytes | None:
-    """The least key greater than every key with the prefix; None when there is none."""
+    """Return the least key above all keys with the prefix; None if there is none."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
 
 def encode_key(definition: TableDefinition, values: Iterable[Any]) -> bytes:
-    """The row key of these values; for one key. Raises as `KeyCodec.encode`."""
+    """Return the row key of these values. Raises like `KeyCodec.encode`."""
     return KeyCodec(definition).encode(tuple(values))

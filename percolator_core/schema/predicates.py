@@ -1,41 +1,42 @@
-"""Predicates over the columns of a row: what a select asks for.
+"""Predicates: the conditions of a select on the columns of a row.
 
-A predicate is written with columns of a model, ``(Document.page_rank > 0.5) & (Document.url >= "a")``, parsed
-from a text, or handed over by Spark. `bind` turns it into one over encoded values, which the store evaluates
-(`scripts/select.lua`) and, where it cannot, the client (`Bound.holds`), by the same rules.
+A predicate is written with the columns of a model, ``(Document.page_rank > 0.5) & (Document.url >= "a")``,
+parsed from a text, or given by Spark. `bind` encodes its values. The store evaluates the bound predicate
+(`scripts/select.lua` on the arguments of `program`); for rows with a lock the client does (`Bound.holds`), by
+the same rules.
 
-The logic is SQL's: a comparison with a null is neither true nor false, and so is what hangs on it alone. A
-row is wanted where the predicate is true.
+The logic is SQL's: a comparison with null is neither true nor false. A select returns the rows for which the
+predicate is true.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Literal, NoReturn, TypeAlias
 
-from percolator_core.schema.definition import TableDefinition
-from percolator_core.schema.keys import least_above
-from percolator_core.schema.partition import Bounds
+from percolator_core.schema.definitions import TableDefinition
+from percolator_core.schema.row_keys import least_above
 from percolator_core.schema.types import ColumnType, column_type, encode_value, shown
 
 Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">=", "^="]
 OPERATORS: Final[tuple[Operator, ...]] = ("=", "!=", "<=", ">=", "^=", "<", ">")
-"""``^=`` is: starts with."""
+"""``^=`` means: starts with."""
 
 MOST_NODES: Final = 2000
-"""Comparisons and connectives of one predicate, at most."""
+"""Most comparisons and connectives of one predicate."""
 
 MOST_VALUES: Final = 5000
-"""Values of one ``in_``, at most: the store is sent them with each step of a select."""
+"""Most values of one ``in_``: every step of a select sends them to the store."""
 
 MOST_DEPTH: Final = 50
-"""How deeply they may be nested."""
+"""Deepest nesting of a predicate."""
 
 
 class Predicate:
-    """Whether a row is wanted. ``&``, ``|`` and ``~`` combine predicates; put comparisons in parentheses."""
+    """A condition on a row. Combine predicates with ``&``, ``|``, ``~``; put comparisons in parentheses."""
 
     __slots__ = ()
 
@@ -57,7 +58,7 @@ class Predicate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison(Predicate):
-    """``column op value``; the value is of the column's Python type."""
+    """``column op value``; the value has the column's Python type."""
 
     column: str
     op: Operator
@@ -81,21 +82,21 @@ class IsNull(Predicate):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Not(Predicate):
-    """The part is false."""
+    """The part is false for the row."""
 
     part: Predicate
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joined(Predicate):
-    """All parts are true, or one of them is."""
+    """All parts are true, or at least one is."""
 
     how: Literal["and", "or"]
     parts: tuple[Predicate, ...]
 
 
 class ColumnExpression:
-    """A column of a table, to be compared: ``Document.page_rank > 0.5``."""
+    """A column in a predicate: ``Document.page_rank > 0.5``."""
 
     __slots__ = ("name",)
 
@@ -123,7 +124,7 @@ class ColumnExpression:
     __hash__ = None  # type: ignore[assignment]
 
     def in_(self, values: Iterable[Any]) -> Predicate:
-        """The column has one of the values; None among them is the null."""
+        """Return the predicate that the column has one of the values; None stands for null."""
         if isinstance(values, str | bytes):
             raise TypeError(f"{self.name}: in_ takes a list of values, not one {type(values).__name__}")
         wanted = tuple(values)
@@ -131,11 +132,11 @@ class ColumnExpression:
         return some if len(some.values) == len(wanted) else some | IsNull(self.name)
 
     def is_null(self) -> Predicate:
-        """The column has no value."""
+        """Return the predicate that the column has no value."""
         return IsNull(self.name)
 
     def startswith(self, prefix: str | bytes) -> Predicate:
-        """The text or bytes of the column begin so."""
+        """Return the predicate that the column's text or bytes start with ``prefix``."""
         return Comparison(self.name, "^=", prefix)
 
     def __bool__(self) -> NoReturn:
@@ -146,12 +147,12 @@ class ColumnExpression:
 
 
 def col(column: object) -> ColumnExpression:
-    """The column itself, ``col(Document.page_rank) > 0.5``, for type checkers.
+    """Return the column itself: ``col(Document.page_rank) > 0.5`` satisfies type checkers.
 
-    They take ``Document.page_rank`` for a value of the field's type, so they find no ``>`` in ``| None``, and
-    no ``in_`` in anything. While a program runs there is no difference.
+    A type checker gives ``Document.page_rank`` the type of the field, which may have no ``>`` and never has
+    ``in_``. At run time there is no difference.
 
-    Raises TypeError for what is no column of a model, such as a row's value.
+    Raises TypeError unless ``column`` is a column of a model.
     """
     if not isinstance(column, ColumnExpression):
         raise TypeError(f"{shown(column)} is no column: give one of a model, such as Document.page_rank")
@@ -167,22 +168,20 @@ def _joined(how: Literal["and", "or"], left: Predicate, right: object) -> Predic
     return Joined(how, tuple(parts))
 
 
-# Bound to a table: values are encoded, columns known.
-
 Cells: TypeAlias = Callable[[str], bytes | None]
-"""Gives the encoded value of a column of one row, by the column's name; None is null."""
+"""Returns the encoded value of one row's column by the column's name; None is null."""
 
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """One comparison of a bound predicate; ``op`` is one more than `Operator`: ``in``, ``null``."""
+    """One comparison of a bound predicate; ``op`` is an `Operator`, ``in`` or ``null``."""
 
     column: str
     op: Literal["=", "!=", "<", "<=", ">", ">=", "^=", "in", "null"]
     values: tuple[bytes, ...] = ()
 
     def holds(self, cells: Cells) -> bool | None:
-        """True, false, or None: it cannot be told of a null."""
+        """Return whether the test is true; None if the cell is null."""
         found = cells(self.column)
         if self.op == "null":
             return found is None
@@ -195,13 +194,13 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Connected tests of a bound predicate; ``not`` has one part."""
+    """A connective of a bound predicate; ``not`` has one part."""
 
     how: Literal["and", "or", "not"]
     parts: tuple[Bound, ...]
 
     def holds(self, cells: Cells) -> bool | None:
-        """True, false, or None: it cannot be told."""
+        """Return whether the group is true; None if nulls leave that open."""
         if self.how == "not":
             found = self.parts[0].holds(cells)
             return None if found is None else not found
@@ -219,22 +218,23 @@ class Group:
 Bound: TypeAlias = Test | Group
 
 _COMPARE: Final[Mapping[str, Callable[[bytes, bytes], bool]]] = {
-    "=": lambda found, wanted: found == wanted,
-    "!=": lambda found, wanted: found != wanted,
-    "<": lambda found, wanted: found < wanted,
-    "<=": lambda found, wanted: found <= wanted,
-    ">": lambda found, wanted: found > wanted,
-    ">=": lambda found, wanted: found >= wanted,
-    "^=": lambda found, wanted: found.startswith(wanted),
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "^=": bytes.startswith,
 }
 
 
 def bind(predicate: Predicate, definition: TableDefinition) -> Bound:
-    """The predicate over encoded values of a table's columns.
+    """Return the predicate over encoded values of a table's columns.
 
     Raises:
         UnknownColumn: the table has no such column.
-        TypeError: it is no predicate, or a value is not of the column's type, or the type has no order.
+        TypeError: ``predicate`` is no predicate, a value does not have the column's type, or the type has no
+        order.
         ValueError: a value does not fit the column, or the predicate has too many parts.
     """
     count = 0
@@ -251,25 +251,24 @@ def bind(predicate: Predicate, definition: TableDefinition) -> Bound:
         if isinstance(part, Joined):
             return Group(part.how, tuple(bound(one, depth + 1) for one in part.parts))
         if isinstance(part, IsNull):
-            _type_of(part.column, definition)
+            definition.column(part.column)
             return Test(part.column, "null")
-        if isinstance(part, In):
-            kind = _ordered(part.column, definition)
-            if len(part.values) > MOST_VALUES:
-                raise ValueError(f"{part.column}: one of {len(part.values)} values is asked for: split it up")
-            values = {_encoded(part.column, kind, value) for value in part.values}
-            return Test(part.column, "in", tuple(sorted(values)))
-        if isinstance(part, Comparison):
-            return _bound_comparison(part, definition)
+        if isinstance(part, In | Comparison):
+            return _bound_test(part, definition)
         raise TypeError(f"{shown(part)} is no predicate: write for instance (Document.page_rank > 0.5)")
 
     return bound(predicate, 0)
 
 
-def _bound_comparison(part: Comparison, definition: TableDefinition) -> Test:
+def _bound_test(part: In | Comparison, definition: TableDefinition) -> Test:
+    kind = _ordered(part.column, definition)
+    if isinstance(part, In):
+        if len(part.values) > MOST_VALUES:
+            raise ValueError(f"{part.column}: one of {len(part.values)} values is asked for: split it up")
+        values = {_encoded(part.column, kind, value) for value in part.values}
+        return Test(part.column, "in", tuple(sorted(values)))
     if part.op not in OPERATORS:
         raise TypeError(f"{part.column} {part.op}: an operator is one of {' '.join(OPERATORS)}")
-    kind = _ordered(part.column, definition)
     if part.op == "^=" and kind.name not in {"str", "bytes"}:
         raise TypeError(f"{part.column} is {kind.name}: only str and bytes can start with something")
     if part.value is None:
@@ -277,12 +276,8 @@ def _bound_comparison(part: Comparison, definition: TableDefinition) -> Test:
     return Test(part.column, part.op, (_encoded(part.column, kind, part.value),))
 
 
-def _type_of(name: str, definition: TableDefinition) -> ColumnType:
-    return column_type(definition.column(name).type)
-
-
 def _ordered(name: str, definition: TableDefinition) -> ColumnType:
-    kind = _type_of(name, definition)
+    kind = column_type(definition.column(name).type)
     if not kind.has_order:
         raise TypeError(f"{name} is {kind.name}, which is compared with nothing but None")
     return kind
@@ -293,7 +288,7 @@ def _encoded(name: str, kind: ColumnType, value: Any) -> bytes:
 
 
 def columns_of(bound: Bound) -> Iterator[str]:
-    """The columns that the predicate asks for, as often as it does."""
+    """Yield the column of each test."""
     if isinstance(bound, Test):
         yield bound.column
     else:
@@ -301,8 +296,21 @@ def columns_of(bound: Bound) -> Iterator[str]:
             yield from columns_of(part)
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The encoded values that a predicate allows in a column: ``values``, between two inclusive bounds.
+
+    None means no limit. ``high`` need not be a value of the column. ``low`` is above ``high`` if the
+    predicate contradicts itself.
+    """
+
+    values: frozenset[bytes] | None = None
+    low: bytes | None = None
+    high: bytes | None = None
+
+
 def bounds_of(bound: Bound | None) -> dict[str, Bounds]:
-    """What each row that is wanted keeps, by column: from the parts that all have to be true."""
+    """Return the bounds of each column that the tests imply which must all be true."""
     found: dict[str, Bounds] = {}
     for test in _required(bound):
         narrowed = _narrowed(found.get(test.column, Bounds()), test)
@@ -320,24 +328,71 @@ def _required(bound: Bound | None) -> Iterator[Test]:
 
 
 def _narrowed(bounds: Bounds, test: Test) -> Bounds | None:
-    values: Sequence[bytes] | None = None
-    low = high = None
-    if test.op in {"=", "in"}:
-        values = test.values
-    elif test.op in {">", ">="}:
-        low = test.values[0]
-    elif test.op in {"<", "<="}:
-        high = test.values[0]
-    elif test.op == "^=":
-        # What begins so ends below the least key above the prefix, which as a bound may be met: no harm.
-        low, high = test.values[0], least_above(test.values[0])
-    else:
-        return None
-    kept = bounds.values
-    if values is not None:
-        kept = frozenset(values) if kept is None else kept.intersection(values)
-    low = max((one for one in (bounds.low, low) if one is not None), default=None)
-    high = min((one for one in (bounds.high, high) if one is not None), default=None)
+    match test.op:
+        case "=" | "in":
+            values = frozenset(test.values)
+            more = Bounds(values if bounds.values is None else bounds.values & values)
+        case ">" | ">=":
+            more = Bounds(bounds.values, low=test.values[0])
+        case "<" | "<=":
+            more = Bounds(bounds.values, high=test.values[0])
+        case "^=":
+            # Bounds are inclusive, so the upper one admits a value without the prefix, which does no harm.
+            more = Bounds(bounds.values, test.values[0], least_above(test.values[0]))
+        case _:
+            return None
+    low = max((one for one in (bounds.low, more.low) if one is not None), default=None)
+    high = min((one for one in (bounds.high, more.high) if one is not None), default=None)
+    kept = more.values
     if kept is not None:
         kept = frozenset(one for one in kept if (low is None or one >= low) and (high is None or one <= high))
     return Bounds(kept, low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A bound predicate as arguments of `scripts/select.lua`, behind the columns of the select.
+
+    ``columns`` is the number of cells that the predicate reads of a row and ``tests`` the number of its tests
+    and connectives: they determine how long a row takes.
+    """
+
+    arguments: tuple[bytes | int, ...]
+    columns: int = 0
+    tests: int = 0
+
+
+EVERYTHING: Final = Program((0, 0))
+"""The program that is true for every row."""
+
+
+def program(bound: Bound | None, definition: TableDefinition) -> Program:
+    """Return the program of a predicate over a table; None selects every row."""
+    if bound is None:
+        return EVERYTHING
+    names = set(columns_of(bound))
+    cells = [column for column in definition.value_columns if column.name in names]
+    widths = [column_type(column.type).width or 0 for column in definition.key_columns]
+    if len(cells) == len(names):
+        widths = []  # no test reads the key, so the script need not split it
+    # The script numbers the cells first, then the columns of the key.
+    numbers = {column.name: number for number, column in enumerate(cells, 1)}
+    numbers |= {name: number for number, name in enumerate(definition.key, len(cells) + 1)}
+    arguments: list[bytes | int] = [len(widths), *widths, len(cells)]
+    for column in cells:
+        default = column.missing
+        arguments += (column.stored.encode(), b"" if default is None else b"=" + default)
+    tests = list(_in_prefix_order(bound, numbers))
+    arguments += [one for test in tests for one in test]
+    return Program(tuple(arguments), len(cells), len(tests))
+
+
+def _in_prefix_order(bound: Bound, numbers: dict[str, int]) -> Iterator[tuple[bytes | int, ...]]:
+    if isinstance(bound, Group):
+        yield (b"not",) if bound.how == "not" else (bound.how.encode(), len(bound.parts))
+        for part in bound.parts:
+            yield from _in_prefix_order(part, numbers)
+    elif bound.op == "in":
+        yield (b"in", numbers[bound.column], len(bound.values), *bound.values)
+    else:
+        yield (bound.op.encode(), numbers[bound.column], *bound.values)

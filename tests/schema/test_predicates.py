@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from percolator_core.errors import UnknownColumn
-from percolator_core.schema import predicate as schema
-from percolator_core.schema.definition import HashRule, RangeRule, TableDefinition
-from percolator_core.schema.keys import KeyCodec
-from percolator_core.schema.partition import Bounds, Partition, tablets
-from percolator_core.schema.predicate import (
+from percolator_core.schema import predicates as schema
+from percolator_core.schema.definitions import HashRule, RangeRule, TableDefinition, count_tablets
+from percolator_core.schema.partitions import Partition
+from percolator_core.schema.predicates import (
     MOST_DEPTH,
     MOST_NODES,
+    Bounds,
     ColumnExpression,
     Comparison,
     In,
@@ -30,6 +30,7 @@ from percolator_core.schema.predicate import (
     bounds_of,
     columns_of,
 )
+from percolator_core.schema.row_keys import KeyCodec
 from tests.schema.predicates import EVERY, cells_of, comparisons, predicates, rows, truth
 from tests.schema.values import QUICK, table
 
@@ -53,7 +54,7 @@ KEYED = KEYED.with_(
     hashes=(HashRule(("a",), 3), HashRule(("c",), 4)),
     ranges=RangeRule("b", (b"\1", b"\1\xff", b"\xff"), (0, 2, 1, 3)),
 )
-KEYED = KEYED.with_(tablets=tablets(KEYED.hashes, KEYED.ranges))
+KEYED = KEYED.with_(tablets=count_tablets(KEYED.hashes, KEYED.ranges))
 
 
 @pytest.mark.parametrize("definition", [EVERY, KEYED], ids=["every", "keyed"])

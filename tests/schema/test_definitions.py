@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from percolator_core.schema.definition import (
+from percolator_core.schema.definitions import (
     Column,
     HashRule,
     IndexRule,

@@ -11,23 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.schema.definition import HashRule, RangeRule, TableDefinition
-from percolator_core.schema.keys import KeyCodec
-from percolator_core.schema.partition import (
+from percolator_core.schema.definition_changes import with_range
+from percolator_core.schema.definitions import HashRule, RangeRule, TableDefinition, count_tablets
+from percolator_core.schema.partitions import (
     MOST_COMBINATIONS,
-    Bounds,
     Partition,
     placement,
-    tablets,
 )
-from percolator_core.schema.revision import with_range
+from percolator_core.schema.predicates import Bounds
+from percolator_core.schema.row_keys import KeyCodec
 from tests.schema.values import QUICK, table
 
 SPLITS = (b"\x01", b"b", b"b\0", b"\xff")
 
 
 def made(*types: str, hashes: tuple[HashRule, ...] = (), ranges: RangeRule | None = None) -> TableDefinition:
-    return table(*types, hashes=hashes, ranges=ranges, tablets=tablets(hashes, ranges))
+    return table(*types, hashes=hashes, ranges=ranges, tablets=count_tablets(hashes, ranges))
 
 
 RANGES = RangeRule("b", SPLITS, (0, 4, 1, 3, 2))
@@ -205,9 +204,9 @@ def test_pruning_by_ranges() -> None:
 
 
 def test_how_many_tablets_the_rules_make() -> None:
-    assert tablets((HashRule(("a",), 4), HashRule(("b",), 3)), RANGES) == 60
-    assert tablets((), RANGES) == 5
-    assert tablets((HashRule(("a",), 4),), None) == 4
+    assert count_tablets((HashRule(("a",), 4), HashRule(("b",), 3)), RANGES) == 60
+    assert count_tablets((), RANGES) == 5
+    assert count_tablets((HashRule(("a",), 4),), None) == 4
 
 
 def with_first_split() -> TableDefinition:

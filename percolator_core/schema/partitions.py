@@ -1,0 +1,207 @@
+"""The tablets of typed tables: which one holds a row, and where the rows of a predicate can be."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+from percolator_core.schema.definitions import HashRule, RangeRule, TableDefinition
+from percolator_core.schema.predicates import Bound, Bounds, bounds_of
+from percolator_core.schema.row_keys import KeyCodec
+
+MOST_COMBINATIONS: Final = 1000
+"""Most combinations of values that pruning tries for one hash rule; if there are more, it prunes nothing."""
+
+MOST_RANGES: Final = 1000
+"""Most key ranges of a predicate; if there are more, one range covers them all."""
+
+_WORD: Final = 0xFFFFFFFF
+
+
+class Partition:
+    """The partition rules of a typed table.
+
+    The number of a tablet is ``range number * buckets + bucket``, where ``bucket`` combines all hash rules.
+    A table without rules is hashed by the whole key.
+    """
+
+    __slots__ = ("_codec", "_hashes", "_ranges", "_whole", "buckets")
+
+    def __init__(self, definition: TableDefinition) -> None:
+        self._codec = KeyCodec(definition)
+        self._whole = tuple(range(len(definition.key)))
+        position = {name: place for place, name in enumerate(definition.key)}
+        hashes = _hash_rules(definition)
+        self._hashes = tuple(
+            (tuple(position[name] for name in rule.columns), rule.buckets) for rule in hashes
+        )
+        self._ranges = (
+            None if definition.ranges is None else (position[definition.ranges.column], definition.ranges)
+        )
+        self.buckets = math.prod(rule.buckets for rule in hashes)
+
+    def tablet_of(self, row: bytes) -> int:
+        """Return the number of the row's tablet. Raises ValueError for a row that is no key of the table."""
+        parts = self._codec.split(row)
+        bucket = 0
+        for seed, (places, buckets) in enumerate(self._hashes):
+            bucket = (
+                bucket * buckets + self._bucket(places, [parts[place] for place in places], seed) % buckets
+            )
+        if self._ranges is None:
+            return bucket
+        place, rule = self._ranges
+        return rule.numbers[bisect_right(rule.splits, parts[place])] * self.buckets + bucket
+
+    def prune(self, bounds: Mapping[str, Bounds]) -> list[int]:
+        """Return the tablets that can have rows within the bounds of some columns, in ascending order."""
+        names = self._codec.columns
+        buckets_left = [
+            self._buckets_left(places, [bounds.get(names[place]) for place in places], seed, buckets)
+            for seed, (places, buckets) in enumerate(self._hashes)
+        ]
+        buckets = [0]
+        for (_, count), some in zip(self._hashes, buckets_left, strict=True):
+            buckets = [bucket * count + one for bucket in buckets for one in some]
+        if self._ranges is None:
+            return buckets
+        place, rule = self._ranges
+        numbers = _ranges_left(rule, bounds.get(names[place]))
+        return sorted(number * self.buckets + bucket for number in numbers for bucket in buckets)
+
+    def tablets_of_range(self, value: bytes) -> range:
+        """Return the tablets of the range that contains an encoded value."""
+        _, rule = self._range_rule
+        number = _range_number(rule, value)
+        return range(number * self.buckets, (number + 1) * self.buckets)
+
+    def first_row(self, value: bytes) -> bytes | None:
+        """Return the least row key with at least this value; None if rows do not sort by the range column."""
+        place, _ = self._range_rule
+        return None if place else self._codec.bounds((), low=value)[0]
+
+    def is_below(self, row: bytes, value: bytes) -> bool:
+        """Return True if the row's value in the range column is less than ``value``."""
+        place, _ = self._range_rule
+        return self._codec.split(row)[place] < value
+
+    @property
+    def _range_rule(self) -> tuple[int, RangeRule]:
+        assert self._ranges is not None
+        return self._ranges
+
+    def _bucket(self, places: tuple[int, ...], parts: Sequence[bytes], seed: int) -> int:
+        """Hash some parts of the key. The whole key is hashed like the row of a raw table."""
+        if places == self._whole:
+            return crc32(self._codec.join(parts), seed)
+        found = seed
+        for part in parts:
+            found = crc32(part, crc32(len(part).to_bytes(4, "big"), found))
+        return _mixed(found)
+
+    def _buckets_left(
+        self, places: tuple[int, ...], bounds: Sequence[Bounds | None], seed: int, buckets: int
+    ) -> Sequence[int]:
+        values = [one.values for one in bounds if one is not None and one.values is not None]
+        if len(values) < len(bounds) or math.prod(map(len, values)) > MOST_COMBINATIONS:
+            return range(buckets)
+        return sorted({self._bucket(places, parts, seed) % buckets for parts in itertools.product(*values)})
+
+
+def _mixed(found: int) -> int:
+    """Apply the last steps of MurmurHash3 for 32 bits.
+
+    The CRCs of values that differ in some bits differ in the same bits, whatever the seed. Without this step
+    buckets stay empty where a column has few values, or where two columns have the same values.
+    """
+    found = (found ^ found >> 16) * 0x85EBCA6B & _WORD
+    found = (found ^ found >> 13) * 0xC2B2AE35 & _WORD
+    return found ^ found >> 16
+
+
+def placement(definition: TableDefinition) -> Callable[[bytes], int] | None:
+    """Return the function from row to tablet; None if it is the hash of the row key, as in raw tables."""
+    if not definition.is_typed:
+        return None
+    if definition.ranges is None and [rule.columns for rule in _hash_rules(definition)] == [definition.key]:
+        return None
+    return Partition(definition).tablet_of
+
+
+def _hash_rules(definition: TableDefinition) -> tuple[HashRule, ...]:
+    if definition.hashes or definition.ranges is not None:
+        return definition.hashes
+    return (HashRule(definition.key, definition.tablets),)
+
+
+def _range_number(rule: RangeRule, value: bytes) -> int:
+    return rule.numbers[bisect_right(rule.splits, value)]
+
+
+def _ranges_left(rule: RangeRule, bounds: Bounds | None) -> set[int]:
+    if bounds is None:
+        return set(rule.numbers)
+    if bounds.values is not None:  # `bounds_of` keeps only values within ``low`` and ``high``
+        return {_range_number(rule, value) for value in bounds.values}
+    first = 0 if bounds.low is None else bisect_right(rule.splits, bounds.low)
+    last = len(rule.splits) if bounds.high is None else bisect_right(rule.splits, bounds.high)
+    return set(rule.numbers[first : last + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Keys of one tablet from ``low``, inclusive, to ``high``, exclusive; None is the end of the tablet."""
+
+    tablet: int
+    low: bytes
+    high: bytes | None
+
+
+def pieces(definition: TableDefinition, bound: Bound | None) -> list[Piece]:
+    """Return the pieces of a table that can have rows for the predicate, ordered by tablet, then by key.
+
+    If the predicate fixes the first columns of the key, there is a range for each combination of their
+    values; bounds of the next column narrow these ranges.
+    """
+    bounds = bounds_of(bound)
+    partition, codec = Partition(definition), KeyCodec(definition)
+    found = [
+        Piece(tablet, low, high)
+        for narrowed, low, high in _key_ranges(definition, codec, bounds)
+        for tablet in partition.prune(narrowed)
+    ]
+    return sorted(found, key=lambda piece: (piece.tablet, piece.low))
+
+
+def _key_ranges(
+    definition: TableDefinition, codec: KeyCodec, bounds: Mapping[str, Bounds]
+) -> Iterator[tuple[Mapping[str, Bounds], bytes, bytes | None]]:
+    """Yield each range of keys, with the bounds that hold within it."""
+    fixed: list[Sequence[bytes]] = []
+    for name in definition.key:
+        values = bounds[name].values if name in bounds else None
+        if values is None or math.prod(map(len, fixed)) * len(values) > MOST_RANGES:
+            break
+        fixed.append(sorted(values))
+    following = definition.key[len(fixed)] if len(fixed) < len(definition.key) else None
+    next_bounds = bounds.get(following, Bounds()) if following is not None else Bounds()
+    low, high = next_bounds.low, next_bounds.high
+    if next_bounds.values is not None:  # too many values for a range each
+        low, high = min(next_bounds.values), max(next_bounds.values)
+    if low is not None and high is not None and low > high:
+        return
+    for equal in itertools.product(*fixed):
+        narrowed = dict(bounds) | {
+            name: Bounds(frozenset([value])) for name, value in zip(definition.key, equal, strict=False)
+        }
+        yield narrowed, *codec.bounds(equal, low, high)
+
+
+def whole(definition: TableDefinition) -> list[Piece]:
+    """Return all of a table, one piece for each tablet."""
+    return [Piece(tablet, b"", None) for tablet in range(definition.tablets)]
