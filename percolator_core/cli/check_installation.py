@@ -60,7 +60,7 @@ def _hiredis() -> Finding:
 
 
 def _java() -> Finding:
-    from percolator_core.spark.session import check_java
+    from percolator_core.spark.java import check_java
 
     return ok("java", f"version {check_java()}")
 

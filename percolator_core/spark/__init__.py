@@ -1,6 +1,11 @@
-"""Bulk loads with Spark, observers run by it, and typed tables as its data source.
+"""Spark: bulk loads, observers that run in its executors, and typed tables as its data source.
 
-This package is the only one that imports pyspark, and only when it is used.
+This is the only package that imports pyspark, and it does so only when a function needs it.
+
+- `loader` is the driver of a load; `loading` has all of a load that is not Spark's.
+- `drainer` runs observers; `project` sends their code to the executors.
+- `tables` is the data source.
+- `session` and `java` start Spark; `job` runs one job of it.
 
 >>> from percolator_core.spark import load, open_source
 >>> source = open_source("site/", base_url="https://example.org/")
@@ -16,9 +21,11 @@ from percolator_core.runtime.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from percolator_core.spark.drainer import DrainProgress, NotIdle, drain
-    from percolator_core.spark.loader import LoadProgress, LoadReport, TooManyBadRecords, load
-    from percolator_core.spark.session import check_java, default_master, spark_context, spark_session
-    from percolator_core.spark.sources import FORMATS, Source, open_source
+    from percolator_core.spark.java import check_java
+    from percolator_core.spark.loader import load
+    from percolator_core.spark.loading.report import LoadProgress, LoadReport, TooManyBadRecords
+    from percolator_core.spark.loading.source import FORMATS, Source, open_source
+    from percolator_core.spark.session import default_master, spark_context, spark_session
     from percolator_core.spark.tables.errors import plain_table_error
     from percolator_core.spark.tables.views import read_table, snapshot_views
 
@@ -47,9 +54,11 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "drainer": ("DrainProgress", "NotIdle", "drain"),
-        "loader": ("LoadProgress", "LoadReport", "TooManyBadRecords", "load"),
-        "session": ("check_java", "default_master", "spark_context", "spark_session"),
-        "sources": ("FORMATS", "Source", "open_source"),
+        "java": ("check_java",),
+        "loader": ("load",),
+        "loading.report": ("LoadProgress", "LoadReport", "TooManyBadRecords"),
+        "loading.source": ("FORMATS", "Source", "open_source"),
+        "session": ("default_master", "spark_context", "spark_session"),
         "tables.errors": ("plain_table_error",),
         "tables.views": ("read_table", "snapshot_views"),
     },

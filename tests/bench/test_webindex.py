@@ -173,5 +173,4 @@ def test_without_the_application_there_is_a_note(elsewhere: Path) -> None:
         "webindex: nothing was measured: `percolator bench webindex` measures the web index: run it in a "
         f"checkout of the percolator repository ({elsewhere} has no observers/webindex/demo/crawl)."
         in done.stdout
-        in done.stdout
     )

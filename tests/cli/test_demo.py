@@ -30,7 +30,7 @@ from observers.webindex.page import parse
 from observers.webindex.search import search
 from percolator_core import Chain, ConfigurationError, Database, PercolatorError, Worker, connect
 from percolator_core.notifications.dirty import DirtyIndex
-from percolator_core.spark.loading import merge
+from percolator_core.spark.loading.transactions import merge
 from tests.spark.gate import Gate, eventually, held, runs
 
 if TYPE_CHECKING:

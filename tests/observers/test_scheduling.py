@@ -219,6 +219,6 @@ def test_the_block_is_in_the_schema_with_its_keys_described() -> None:
 
 
 def test_the_formats_are_those_of_loads() -> None:
-    from percolator_core.spark.sources import FORMATS
+    from percolator_core.spark.loading.source import FORMATS
 
     assert set(scheduling.FORMATS) == set(FORMATS)

@@ -26,9 +26,9 @@ from percolator_core.admin.status import backlog, status
 from percolator_core.cli.app import app
 from percolator_core.spark import DrainProgress, NotIdle, drain
 from percolator_core.spark.drainer import DrainTask
+from percolator_core.spark.java import is_on_this_machine
 from percolator_core.spark.project import Project as Sent
 from percolator_core.spark.project import imported_names, shares_files
-from percolator_core.spark.session import is_on_this_machine
 from percolator_core.worker import Counts
 from tests.spark.gate import eventually, runs
 
@@ -474,7 +474,7 @@ def test_arguments_that_cannot_be(tmp_path: Path) -> None:
 
 
 def task_of(db: Database, **settings: Any) -> DrainTask:
-    nothing: dict[str, Any] = dict.fromkeys(("project", "counts", "tasks", "width", "threads", "budget"))
+    nothing: dict[str, Any] = dict.fromkeys(("project", "counts", "tasks", "width", "threads", "driver"))
     known = {"connect": db.connect_arguments(), "tablets": 8, "host": socket.gethostname()}
     return DrainTask(**nothing | known | settings)
 

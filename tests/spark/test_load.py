@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,10 +22,10 @@ import pytest
 from percolator_core import Database, UnknownTable, connect
 from percolator_core.errors import PercolatorError, StoreUnavailable
 from percolator_core.spark import LoadProgress, TooManyBadRecords, open_source
-from percolator_core.spark.aside import Aside
-from percolator_core.spark.loader import plain_error
-from percolator_core.spark.loading import LoadTask
-from percolator_core.spark.wanted import FRESH, Attempts, Wanted
+from percolator_core.spark.job import plain_error
+from percolator_core.spark.loading.attempts import FRESH, Attempt, Attempts
+from percolator_core.spark.loading.put_aside import PutAside
+from percolator_core.spark.loading.task import LoadTask
 from tests.spark.gate import eventually, held
 
 if TYPE_CHECKING:
@@ -273,7 +272,7 @@ def test_a_task_whose_driver_is_gone_writes_nothing(
     loading: Loading, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark may leave Python at work in a task that it has cancelled; the driver's token ends it."""
-    monkeypatch.setattr("percolator_core.spark.wanted.TOKEN_LIFE", 0.01)
+    monkeypatch.setattr("percolator_core.spark.loading.attempts.TOKEN_LIFE", 0.01)
     task = one_task(loading, json_lines(tmp_path / "in.jsonl", [{"id": "a", "v": "x"}]), b"the driver")
     with pytest.raises(PercolatorError, match="its driver is gone"):
         task()
@@ -281,13 +280,16 @@ def test_a_task_whose_driver_is_gone_writes_nothing(
 
 
 def one_task(loading: Loading, path: Path, driver: bytes) -> Callable[[], object]:
-    """What Spark calls for a load of one task, without Spark; one transaction at a time."""
+    """A load of one task, without Spark; one transaction at a time."""
     source = open_source(path, key="id").into(loading.db.catalog.table("documents"))
-    counts: Any = Counter[str]()
-    place = loading.url, loading.db.namespace, driver, "documents"
-    aside = Aside.for_load(loading.aside, "documents")
-    task = LoadTask(*place, source.reader(), aside, counts, None, 1, False)
-    return lambda: list(task(0, source.tasks(1)))
+    put_aside = PutAside.for_load(loading.aside, "documents")
+    task = LoadTask(driver, "documents", source.reader(), put_aside, None, 1, False)
+
+    def run() -> object:
+        with connect(loading.url, loading.db.namespace) as db:
+            return task.run(db, 0, [split for splits in source.tasks(1) for split in splits])
+
+    return run
 
 
 @contextmanager
@@ -316,10 +318,10 @@ def test_a_load_ends_behind_its_tasks(loading: Loading) -> None:
     """Also one that Spark knows nothing of any more; but a task of another load is not waited for."""
     place = loading.url, loading.db.namespace
     with driven(loading) as other, driven(loading) as attempts, connect(*place) as elsewhere:
-        goes_on = Wanted(elsewhere, "documents", other.driver)
+        goes_on = Attempt(elsewhere, "documents", other.driver)
         with ThreadPoolExecutor(1) as pool:
             with connect(*place) as at_work:
-                wanted = Wanted(at_work, "documents", attempts.driver)
+                wanted = Attempt(at_work, "documents", attempts.driver)
                 wanted.check()
                 ending = pool.submit(attempts.end)
                 time.sleep(2 * FRESH)
@@ -334,9 +336,9 @@ def test_a_load_does_not_wait_for_ever(
     loading: Loading, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A task that lives on has no commit under way after a while: it waits for its input, or a lock."""
-    monkeypatch.setattr("percolator_core.spark.wanted.TOKEN_LIFE", 1.5)
+    monkeypatch.setattr("percolator_core.spark.loading.attempts.TOKEN_LIFE", 1.5)
     with driven(loading) as attempts, connect(loading.url, loading.db.namespace) as at_work:
-        Wanted(at_work, "documents", attempts.driver)
+        Attempt(at_work, "documents", attempts.driver)
         attempts.end()
     assert "waiting until tasks of the load have ended" in capsys.readouterr().err
 

@@ -21,10 +21,10 @@ from percolator_core import ConfigurationError, Database, Hash, Indexed, Primary
 from percolator_core.errors import PercolatorError
 from percolator_core.schema.types import column_type
 from percolator_core.spark import open_source
-from percolator_core.spark.records import BadRecord, Origin, Record
-from percolator_core.spark.typedloading import groups, merge_group
-from percolator_core.spark.typedrecords import TypedRecords
-from percolator_core.spark.values import JsonNumber, converter
+from percolator_core.spark.loading.records import BadRecord, Origin, Record
+from percolator_core.spark.loading.transactions import groups, merge_group
+from percolator_core.spark.loading.typed_records import TypedRecords
+from percolator_core.spark.loading.values import JsonNumber, converter
 from tests.spark.conftest import Loading
 
 if TYPE_CHECKING:

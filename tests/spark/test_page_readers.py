@@ -13,11 +13,12 @@ import brotli  # type: ignore[import-untyped]
 import pytest
 from fastwarc.warc import WarcRecord, WarcRecordType
 
-from percolator_core.spark import documents, records, splits
-from percolator_core.spark.http import HttpError, parse_response
-from percolator_core.spark.records import BadRecord, Record
-from percolator_core.spark.sources import Source, open_source
-from percolator_core.spark.warc import digest_matches
+from percolator_core.spark.loading import records, splits
+from percolator_core.spark.loading.formats import pages
+from percolator_core.spark.loading.formats.http_response import HttpError, parse_response
+from percolator_core.spark.loading.formats.warc import digest_matches
+from percolator_core.spark.loading.records import BadRecord, Record
+from percolator_core.spark.loading.source import Source, open_source
 
 zipped = partial(gzip.compress, mtime=0)  # the same in each process: names of tests hold it
 PAGE = b"<html><body>hello</body></html>" * 20
@@ -63,7 +64,7 @@ def test_a_file_name_that_is_no_text(tmp_path: Path) -> None:
 
 
 def test_pages_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "MAX_LOADED_VALUE", 100)
+    monkeypatch.setattr(pages, "MAX_LOADED_VALUE", 100)
     (tmp_path / "gone.html").symlink_to(tmp_path / "nowhere")
     (tmp_path / "big.html").write_bytes(PAGE)
     (tmp_path / "good.html").write_bytes(b"x")

@@ -13,7 +13,8 @@ import pytest
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.spark import check_java, default_master, spark_context
-from percolator_core.spark.session import check_versions, java_version, python_path
+from percolator_core.spark.java import java_version
+from percolator_core.spark.session import check_versions, python_path
 from tests.spark.gate import Gate, runs
 
 if TYPE_CHECKING:

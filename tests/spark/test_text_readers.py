@@ -16,9 +16,11 @@ import pytest
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.records import MAX_ROW
-from percolator_core.spark import jsonlines, records, sources
-from percolator_core.spark.records import BadRecord, Record, encode_value
-from percolator_core.spark.sources import Source, open_source
+from percolator_core.spark.loading import records
+from percolator_core.spark.loading import source as source_module
+from percolator_core.spark.loading.formats import json_lines
+from percolator_core.spark.loading.records import BadRecord, Record, encode_value
+from percolator_core.spark.loading.source import Source, open_source
 
 
 def read(source: Source) -> tuple[list[Record], list[BadRecord]]:
@@ -119,15 +121,15 @@ def test_jsonl_every_cut_reads_every_line_once(tmp_path: Path, monkeypatch: pyte
     lines = [json.dumps({"id": number, "s": "x" * (number % 9)}) for number in range(40)]
     path = write(tmp_path / "in.jsonl", "\n".join(lines))
     for size in (1, 2, 7, 25, 26, 100, 10_000):
-        monkeypatch.setattr(sources, "task_size", lambda *_, size=size: size)
+        monkeypatch.setattr(source_module, "task_size", lambda *_, size=size: size)
         good, bad = read(open_source(path, key="id"))
         assert [record.key for record in good] == [str(number).encode() for number in range(40)]
         assert not bad
 
 
 def test_jsonl_a_line_over_the_limit_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonlines, "_MAX_LINE", 64)
-    monkeypatch.setattr(jsonlines, "_CHUNK", 16)
+    monkeypatch.setattr(json_lines, "_MAX_LINE", 64)
+    monkeypatch.setattr(json_lines, "_CHUNK", 16)
     path = write(tmp_path / "in.jsonl", '{"id": 1}\n{"id": 2, "s": "' + "x" * 500 + '"}\n{"id": 3}\n')
     good, bad = read(open_source(path, key="id"))
     assert [record.key for record in good] == [b"1", b"3"]
@@ -247,7 +249,7 @@ def test_csv_damaged_files_do_not_stop_the_others(tmp_path: Path) -> None:
 def test_parquet_types_keys_of_any_bytes_and_row_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "task_size", lambda *_: 1)
+    monkeypatch.setattr(source_module, "task_size", lambda *_: 1)
     keys = [bytes([number]) + b"\x00\xff:{}" for number in range(256)]
     table = pa.table(
         {

@@ -9,8 +9,8 @@ import pytest
 from observers.webindex import document_processor
 from percolator_core import Cell, TransactionConflict
 from percolator_core.observers.guard import Guard, ObserverTransaction
-from percolator_core.spark.loading import merge
-from percolator_core.spark.records import Origin, Record
+from percolator_core.spark.loading.records import Origin, Record
+from percolator_core.spark.loading.transactions import merge
 from schemas.webindex import Content, Pointer
 from tests.webindex.conftest import WebIndex, page, random_document
 

@@ -38,7 +38,7 @@ from percolator_core.database import connect
 from percolator_core.errors import ConfigurationError
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.partitions import whole
-from percolator_core.spark.repeatable import in_groups, run
+from percolator_core.spark.loading.repeatable import in_groups, run
 from percolator_core.spark.tables.errors import as_sentence
 from percolator_core.spark.tables.fields import typed_table
 from percolator_core.spark.tables.lease import Lease, take_lease

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, TextIO, cast
 
-from percolator_core.spark.records import HEAD, MAX_LOADED_VALUE, BadRecord, Origin, Record
-from percolator_core.spark.splits import Split, SplitReader
+from percolator_core.spark.loading.records import HEAD, MAX_LOADED_VALUE, BadRecord, Origin, Record
+from percolator_core.spark.loading.splits import Split, SplitReader
 
 _DELIMITERS: Final = ",;\t|"
 _BOMS: Final = (

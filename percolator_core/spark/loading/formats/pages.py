@@ -12,8 +12,8 @@ from pathlib import Path, PurePath
 from typing import Final
 from urllib.parse import quote_from_bytes
 
-from percolator_core.spark.records import MAX_LOADED_VALUE, BadRecord, Origin, Record, too_large
-from percolator_core.spark.splits import Split, SplitReader
+from percolator_core.spark.loading.records import MAX_LOADED_VALUE, BadRecord, Origin, Record, too_large
+from percolator_core.spark.loading.splits import Split, SplitReader
 
 CONTENT_TYPES: Final = {
     ".html": "text/html",

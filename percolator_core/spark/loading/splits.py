@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from percolator_core.spark.records import BadRecord, Origin, Record, build_record
-from percolator_core.spark.typedrecords import TypedRecords
+from percolator_core.spark.loading.records import BadRecord, Origin, Record, build_record
+from percolator_core.spark.loading.typed_records import TypedRecords
 
 MAX_SPLIT: Final = 32 * 1024 * 1024
 """Most bytes of input that a task gets, where the format can be cut."""
@@ -40,7 +40,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How the input is to be read; `percolator_core.spark.sources.open_source` explains each.
+    """How the input is to be read; `percolator_core.spark.loading.source.open_source` explains each.
 
     ``typed`` is what makes records of the fields if the table is typed.
     """

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from percolator_core.spark.records import HEAD, MAX_LOADED_VALUE, BadRecord, Origin, Record
-from percolator_core.spark.splits import Split, SplitReader
-from percolator_core.spark.values import JsonNumber
+from percolator_core.spark.loading.records import HEAD, MAX_LOADED_VALUE, BadRecord, Origin, Record
+from percolator_core.spark.loading.splits import Split, SplitReader
+from percolator_core.spark.loading.values import JsonNumber
 
 _MAX_LINE: Final = 4 * MAX_LOADED_VALUE
 _CHUNK: Final = 1 << 20

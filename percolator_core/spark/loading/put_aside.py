@@ -1,7 +1,7 @@
 """Malformed records, put aside in JSON-lines files.
 
-Each task writes a part of its own, under a name that a repeated or speculative attempt replaces as a
-whole. The driver joins the parts. Like the input, the folder has to be one that all executors see.
+Each task writes a part of its own. Another attempt at the task, repeated or speculative, replaces the part as
+a whole. The driver joins the parts. All executors have to see the folder, as they have to see the input.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from types import TracebackType
 from typing import Self, TextIO
 from uuid import uuid4
 
-from percolator_core.spark.records import BadRecord
+from percolator_core.spark.loading.records import BadRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
-    """Where one load puts its malformed records; ``folder`` is made when there is one."""
+class PutAside:
+    """The file for the malformed records of one load. ``folder`` is created with the first record."""
 
     folder: Path
     name: str
 
     @classmethod
-    def for_load(cls, folder: str | os.PathLike[str], table: str) -> Aside:
-        """The place for a load into ``table`` that starts now."""
+    def for_load(cls, folder: str | os.PathLike[str], table: str) -> PutAside:
+        """Name the file by the table and the current time."""
         started = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         safe = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in table)
         return cls(Path(folder).absolute(), f"{safe}-{started}")
 
     @property
     def parts(self) -> Path:
-        """Where the tasks write."""
+        """The folder in which tasks write."""
         return self.folder / f".{self.name}"
 
-    def part(self, number: int) -> AsidePart:
-        """What task ``number`` writes to."""
-        return AsidePart(self.parts, f"{number:06}.jsonl")
+    def part(self, number: int) -> Part:
+        """The part that task ``number`` writes."""
+        return Part(self.parts, f"{number:06}.jsonl")
 
     def write(self, number: int, records: Iterable[BadRecord]) -> None:
-        """A whole part."""
+        """Write a whole part."""
         with self.part(number) as part:
             for record in records:
                 part.add(record)
 
     def join(self) -> Path | None:
-        """Makes one file of the parts; None when no record was put aside."""
+        """Join the parts to one file; return None if no record was put aside."""
         if not self.parts.exists():
             return None
         parts = sorted(self.parts.glob("*.jsonl"))
@@ -63,8 +63,8 @@ class Aside:
         return target if parts else None
 
 
-class AsidePart:
-    """The records put aside by one attempt of a task; kept only if the attempt ends well."""
+class Part:
+    """The malformed records of one attempt at a task; kept only if the attempt succeeds."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._target = folder / name
@@ -72,7 +72,7 @@ class AsidePart:
         self._file: TextIO | None = None
 
     def add(self, record: BadRecord) -> None:
-        """Puts a record aside."""
+        """Write a record."""
         if self._file is None:
             self._draft.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._draft.open("w", encoding="ascii")

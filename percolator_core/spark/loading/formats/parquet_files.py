@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from percolator_core.spark.records import BadRecord, Origin, Record
-from percolator_core.spark.splits import Split, SplitReader
+from percolator_core.spark.loading.records import BadRecord, Origin, Record
+from percolator_core.spark.loading.splits import Split, SplitReader
 
 _BATCH: Final = 512
 """Rows decoded at a time."""

@@ -12,8 +12,8 @@ from percolator_core.layout.records import MAX_ROW
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type, shown
-from percolator_core.spark.records import MAX_LOADED_VALUE, BadRecord, Origin, Record, too_large
-from percolator_core.spark.values import Dialect, converter
+from percolator_core.spark.loading.records import MAX_LOADED_VALUE, BadRecord, Origin, Record, too_large
+from percolator_core.spark.loading.values import Dialect, converter
 
 _PAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "html": ("contents", "content_type"),
@@ -160,7 +160,7 @@ def typed_records(  # noqa: PLR0917
     """How the fields of a source go into a typed table.
 
     ``key`` is the field that was named as the row key, ``columns`` maps fields to columns; both as
-    `percolator_core.spark.sources.open_source` has them.
+    `percolator_core.spark.loading.source.open_source` has them.
 
     Raises:
         ConfigurationError: they cannot; says what does not agree.

@@ -18,9 +18,9 @@ from os import SEEK_END
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from percolator_core.spark.http import HttpError, HttpResponse, parse_response
-from percolator_core.spark.records import HEAD, MAX_LOADED_VALUE, BadRecord, Origin, Record
-from percolator_core.spark.splits import Split, SplitReader
+from percolator_core.spark.loading.formats.http_response import HttpError, HttpResponse, parse_response
+from percolator_core.spark.loading.records import HEAD, MAX_LOADED_VALUE, BadRecord, Origin, Record
+from percolator_core.spark.loading.splits import Split, SplitReader
 
 if TYPE_CHECKING:
     from fastwarc.warc import WarcRecord

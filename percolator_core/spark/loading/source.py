@@ -15,15 +15,15 @@ from urllib.parse import quote
 
 from percolator_core.catalog.catalog import TableHandle
 from percolator_core.errors import ConfigurationError
-from percolator_core.spark import csvfiles, jsonlines, parquetfiles
-from percolator_core.spark.csvfiles import CsvReader
-from percolator_core.spark.documents import CONTENT_TYPES, DocumentReader
-from percolator_core.spark.jsonlines import JsonLinesReader
-from percolator_core.spark.parquetfiles import ParquetReader
-from percolator_core.spark.records import BadRecord, Origin, Record
-from percolator_core.spark.splits import ReadOptions, Split, SplitReader, group_splits, task_size
-from percolator_core.spark.typedrecords import TypedRecords, json_line_problem, typed_records
-from percolator_core.spark.warc import WarcReader
+from percolator_core.spark.loading.formats import csv_files, json_lines, parquet_files
+from percolator_core.spark.loading.formats.csv_files import CsvReader
+from percolator_core.spark.loading.formats.json_lines import JsonLinesReader
+from percolator_core.spark.loading.formats.pages import CONTENT_TYPES, DocumentReader
+from percolator_core.spark.loading.formats.parquet_files import ParquetReader
+from percolator_core.spark.loading.formats.warc import WarcReader
+from percolator_core.spark.loading.records import BadRecord, Origin, Record
+from percolator_core.spark.loading.splits import ReadOptions, Split, SplitReader, group_splits, task_size
+from percolator_core.spark.loading.typed_records import TypedRecords, json_line_problem, typed_records
 
 FORMATS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -232,7 +232,7 @@ def _check_fields(format_: str, first: str, options: ReadOptions, typed: TypedRe
     """As `_check_key`, for a typed table."""
     if format_ == "jsonl":
         try:
-            problem = json_line_problem(typed, jsonlines.first_line(first))
+            problem = json_line_problem(typed, json_lines.first_line(first))
         except (OSError, EOFError, zlib.error):
             return
     else:
@@ -248,8 +248,8 @@ def _names_of(format_: str, path: str, options: ReadOptions) -> list[str] | None
     """The fields of a file, where it has the same ones for all records and can be read."""
     try:
         if format_ == "csv":
-            return csvfiles.read_header(path, options.delimiter, options.encoding)
-        return parquetfiles.read_schema(path) if format_ == "parquet" else None
+            return csv_files.read_header(path, options.delimiter, options.encoding)
+        return parquet_files.read_schema(path) if format_ == "parquet" else None
     except LookupError as error:
         raise ConfigurationError(f"The encoding {options.encoding!r} cannot be: {error}.") from None
     except (OSError, EOFError, zlib.error, csv.Error, ValueError):

@@ -1,0 +1,1 @@
+"""One reader a format: each turns a split of a file into records."""
