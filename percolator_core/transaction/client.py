@@ -159,7 +159,7 @@ class Client:
             ((newest, _),) = apart(self.oracle.keep_ahead())
         else:
             stands, (newest, _) = apart(token, self.oracle.keep_ahead())
-        self.oracle.seen = max(self.oracle.seen, newest)
+        self.oracle.note(newest)
         return stands is not None
 
     def _keep_alive(self, owner: bytes, stop: threading.Event) -> None:

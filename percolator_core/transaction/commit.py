@@ -85,7 +85,6 @@ class Commit:
         self._local_oracle = () if client.one_call_a_tablet else (client.store.keyspace.oracle,)
         """The oracle's key for scripts that can reach it: it knows where the last failover was."""
         self._calls = list(calls(mutations, client.one_call_a_tablet))
-        self._prewritten: list[list[Mutation]] = []
         self._fresh_at = 0.0
 
     @property
@@ -125,8 +124,8 @@ class Commit:
             if repeated and reply[0] != b"committed":
                 # The first copy may still lie in a connection that the server has not read to its end. Once
                 # the primary says that we are rolled back, a copy that arrives late is refused.
-                return self._seen(self._fence(reply))
-            return self._seen(self._check(call, reply))
+                return self._noted(self._fence(reply))
+            return self._noted(self._check(call, reply))
 
         return self._clearing_locks(attempt)
 
@@ -151,7 +150,7 @@ class Commit:
         if reply[0] != b"committed":
             self.roll_back()
             raise self._aborted("failed over" if reply[0] == b"failed over" else "rolled back")
-        return self._seen(reply[1])
+        return self._noted(reply[1])
 
     def commit_secondaries(self, commit_ts: int) -> None:
         """Make the other writes visible. Nobody waits: whoever meets a lock left behind rolls it forward."""
@@ -173,9 +172,8 @@ class Commit:
 
     # Inside.
 
-    def _seen(self, commit_ts: int) -> int:
-        oracle = self._client.oracle
-        oracle.seen = max(oracle.seen, commit_ts)
+    def _noted(self, commit_ts: int) -> int:
+        self._client.oracle.note(commit_ts)
         return commit_ts
 
     def _aborted(self, reason: str = "rolled back") -> TransactionAborted:

@@ -20,11 +20,10 @@ from percolator_core.transaction.client import Client
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a transaction. ``commit_ts`` is 0 unless committed; ``wait`` (s) is 0 unless live."""
+    """What became of a transaction. ``commit_ts`` is 0 unless it is committed."""
 
     state: Literal["committed", "rolled back", "live"]
     commit_ts: int = 0
-    wait: float = 0.0
 
 
 LockedCell: TypeAlias = tuple[bytes, bytes, bytes]
@@ -101,9 +100,7 @@ def _fate(reply: list[Any]) -> Fate:
     state = reply[0].decode()
     if state == "committed":
         return Fate("committed", commit_ts=reply[1])
-    if state == "live":
-        return Fate("live", wait=reply[1] / 1000)
-    return Fate("rolled back")
+    return Fate("live" if state == "live" else "rolled back")
 
 
 class Patience:

@@ -1,11 +1,10 @@
 """The timestamp oracle: strictly increasing timestamps (paper, section 2.3).
 
-The oracle is a hash in the store and a script; this is its client. A timestamp is microseconds since the
-epoch, pushed forward where the clock lags behind what was handed out before. Tasks whose exchanges go out in
-one batch share one request; several batches, each with its own, may be under way at a time. The timestamp of
-a commit, or of a snapshot that is read, is never fetched ahead: the one must be asked for after the last
-prewrite, the other must see all that was committed before. Only a transaction that reads nothing may start at
-a spare one.
+The oracle is a hash in the store and a script; this module is its client. A timestamp is microseconds since
+the epoch. It is raised above the last one if the clock is behind. Tasks whose requests go out in one batch
+share one request to the oracle; several batches may be under way at a time. The timestamp of a commit or of a
+read snapshot is never fetched in advance: a commit's timestamp is requested after the last prewrite, and a
+snapshot must see all earlier commits. Only a transaction that reads nothing may start at a spare timestamp.
 """
 
 from __future__ import annotations
@@ -20,11 +19,14 @@ from percolator_core.store import Store
 from percolator_core.store.packing import Command
 
 SPARE_LIFE: Final = 1.0
-"""Seconds for which a spare timestamp may still start a transaction."""
+"""Seconds for which a spare timestamp may start a transaction."""
 
 
 class Oracle:
-    """Asks for timestamps; refuses one that does not lie above all that this client saw before."""
+    """Requests timestamps, and refuses one that is not above all timestamps this client saw before.
+
+    ``seen`` is the newest timestamp that this client has seen. Only `note` writes it.
+    """
 
     __slots__ = ("_process", "_spares", "_store", "seen")
 
@@ -32,51 +34,54 @@ class Oracle:
         self._store = store
         store.tell_newest(lambda: self.seen)
         self.seen = 0
-        """The newest timestamp this client has seen."""
         self._spares: deque[tuple[int, float]] = deque(maxlen=1024)
         self._process = process.pid
 
+    def note(self, timestamp: int) -> None:
+        """Take note of a timestamp that some client was given."""
+        self.seen = max(self.seen, timestamp)
+
     def accept(self, timestamp: int, seen_before: int) -> int:
-        """Take in a timestamp; ``seen_before`` is what `seen` was when it was asked for.
+        """Return a timestamp that was just given out; ``seen_before`` is `seen` when it was requested.
 
         Raises:
-            StoreUnavailable: time went backwards, so the store has lost data or is another one than before.
+            StoreUnavailable: time went backwards: the store has lost data, or another store answers.
         """
         if timestamp <= seen_before:
             raise StoreUnavailable(
                 f"the oracle handed out {timestamp} after {seen_before}: the store went back in time, "
                 "check whether an old backup was restored or another server answers"
             )
-        self.seen = max(self.seen, timestamp)
+        self.note(timestamp)
         return timestamp
 
     def put_aside(self, timestamp: int) -> None:
-        """Keep a timestamp that came with a commit's reply, to start a transaction which reads nothing.
+        """Keep a timestamp that came with a commit's reply, to start a transaction that reads nothing.
 
-        Such a transaction is ordered at its commit. A start from a while ago only makes it meet a newer
-        commit more often, and then it takes a fresh one. No commit and no reading snapshot may use it.
+        Such a transaction is ordered by its commit. An older start only makes a conflict with a newer commit
+        more likely, and then the transaction takes a fresh one. No commit and no read may use a spare.
         """
-        self._of_this_process().append((timestamp, time.monotonic()))
+        self._spares_of_this_process().append((timestamp, time.monotonic()))
 
     def spare(self, after: int | None) -> int | None:
-        """A start timestamp put aside lately, above ``after``, or None. Each is given out once."""
+        """A recent spare timestamp above ``after``, or None. Each is returned once."""
         try:
-            timestamp, since = self._of_this_process().pop()
+            timestamp, since = self._spares_of_this_process().pop()
         except IndexError:
             return None
         if time.monotonic() - since > SPARE_LIFE or (after is not None and timestamp <= after):
             return None
         return timestamp
 
-    def _of_this_process(self) -> deque[tuple[int, float]]:
-        # A forked child has a copy of its parent's spares: both would start transactions with the same one.
+    def _spares_of_this_process(self) -> deque[tuple[int, float]]:
+        # A forked child has a copy of its parent's spares: two transactions would have the same start.
         if self._process != process.pid:
             self._spares.clear()
             self._process = process.pid
         return self._spares
 
     def keep_ahead(self) -> Command:
-        """The command that moves the durable mark along with the clock. It gives out no timestamp."""
+        """The command that raises the oracle's durable high-water mark. It gives out no timestamp."""
         keys = self._store.keyspace
         return self._store.script("timestamp", [keys.oracle, keys.catalog], 0)
 
@@ -85,16 +90,16 @@ class Oracle:
         return self.timestamp_then()[0]
 
     def timestamp_then(self, *commands: Command) -> tuple[int, bytes | None, list[Any]]:
-        """A fresh timestamp, the catalog's epoch at it, and the replies to commands that run after it.
+        """A fresh timestamp, the catalog's epoch at that time, and the replies to commands run after it.
 
-        One round trip. The epoch counts the changes of the catalog, None if there was none.
+        One round trip. The epoch counts the changes of the catalog; it is None before the first change.
         """
         seen = self.seen
         timestamp, epoch, replies = self._store.timestamp_then(*commands)
         return self.accept(timestamp, seen), epoch, replies
 
     def then_timestamp(self, *commands: Command) -> tuple[list[Any], int]:
-        """The replies to commands and a timestamp given out after them, in one round trip."""
+        """The replies to commands, and a timestamp given out after them, in one round trip."""
         seen = self.seen
         replies, timestamp = self._store.then_timestamp(*commands)
         return replies, self.accept(timestamp, seen)
