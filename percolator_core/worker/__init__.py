@@ -1,7 +1,7 @@
-"""The worker: finds dirty cells, runs their observers, and keeps at it (paper, section 2.4).
+"""The worker: finds dirty cells and runs their observers (paper, section 2.4).
 
-`Worker` is its public side. A `loop.WorkerLoop` works from one start until one stop. It makes the runs of
-`attempt`, as many at a time as `concurrency_limits` allows, some of them in `executors`.
+`Worker` is its public side. `loop` claims cells, `executors` limits how many runs are under way, and
+`attempt` is one run. `housekeeping` renews leases, and `offload` runs observers in child processes.
 """
 
 from percolator_core.worker.attempt import ObserverCounts

@@ -1,6 +1,6 @@
-"""One attempt at one dirty cell: the observer's transaction, and what follows when it fails.
+"""One run of an observer on a leased cell: admission, transaction, commit, and retry or quarantine.
 
-Straight-line code, run as a task of the worker's hub or in one of its threads.
+Straight-line code, which runs as a task of the worker's hub or in one of its threads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -24,12 +24,14 @@ from percolator_core.errors import (
     SnapshotTooOld,
     StoreUnavailable,
     TransactionConflict,
+    UnknownColumn,
     UnknownTable,
     abbreviated,
 )
 from percolator_core.layout.records import Cell
+from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.notifications.ack import Ack, acknowledge, trace
-from percolator_core.notifications.dirty import DirtyIndex, Lease
+from percolator_core.notifications.dirty import DirtyIndex, Lease, known_table
 from percolator_core.observers import Guard, Observer, ObserverTransaction
 from percolator_core.runtime import process
 from percolator_core.runtime.log import Log
@@ -43,10 +45,13 @@ from percolator_core.worker.runs import EndedRun, Ending, RunListener
 from percolator_core.worker.watchdog import Deadline, ObserverTimeout, Watchdog, uninterrupted
 
 CONFLICT_ROUNDS: Final = 5
-"""Times that a run which lost against another one is repeated at once; then its cell is given back."""
+"""Times that a run is tried while it loses against other transactions; then its cell is given back."""
 
 _FIRST_PAUSE: Final = 0.001
 _GIVEN_BACK: Final = 0.05
+_WRONG_CHAIN: Final = 0.5
+"""Seconds until a cell that is given back is due: after conflicts, and when another chain observes it."""
+
 _LONGEST_TRACEBACK: Final = 16_000
 _LONGEST_ERROR: Final = 2_000
 
@@ -57,10 +62,10 @@ log = Log("percolator.worker")
 class ObserverCounts(Cost):
     """What happened to one observer's cells.
 
-    ``ran``: runs that committed. ``collapsed``: marks that an earlier run had dealt with. ``conflicts``: runs
-    that lost against another transaction and were repeated. ``failed``: runs that raised. ``quarantined``:
-    cells put aside. The others are the sums of all runs, those that lost or raised included, each as in
-    `percolator_core.transaction.metrics.Cost`.
+    ``ran``: runs that committed. ``collapsed``: marks of changes that an earlier run had observed.
+    ``conflicts``: runs that lost against another transaction and were repeated. ``failed``: runs that raised.
+    ``quarantined``: cells put into quarantine. The other fields are sums over all runs, also over those that
+    lost or raised, as in `percolator_core.transaction.metrics.Cost`.
     """
 
     ran: int = 0
@@ -71,20 +76,75 @@ class ObserverCounts(Cost):
 
     @classmethod
     def sum(cls, counts: Iterable[ObserverCounts]) -> ObserverCounts:
-        """Added up, field by field."""
+        """Return the sum of each field."""
         every = list(counts)
         return cls(*(sum(getattr(one, field.name) for one in every) for field in fields(cls)))
 
 
 class _Failed(Exception):
-    """The observer's own code raised: whatever it was, it counts as a failed attempt."""
+    """The observer's own code raised ``cause``, which counts as a failed attempt."""
 
     def __init__(self, cause: BaseException) -> None:
         self.cause = cause
 
 
+class Admission:
+    """Checks before a run that its mark belongs to the table as it is now and to this chain."""
+
+    def __init__(self, client: Client, dirty: DirtyIndex, observers: Iterable[Observer]) -> None:
+        self._client = client
+        self._dirty = dirty
+        self._columns = {observer.name: observer.observe for observer in observers}
+        self._observed: dict[str, set[tuple[str, bytes]]] = {name: set() for name in self._columns}
+        # Now, by the names that the chain has: a column that is renamed later keeps its name in the store.
+        for name, columns in self._columns.items():
+            for table in {table for table, _ in columns}:
+                self._encode_columns(name, table)
+
+    def admits(self, lease: Lease) -> bool:
+        """Return True if the observer may run on the leased cell; give the cell back if not.
+
+        Raises:
+            StoreUnavailable: the store is away; the lease then expires.
+        """
+        handle = known_table(self._client.catalog, lease.table)
+        if handle is None:
+            return False  # the table was dropped, and the mark with it
+        if handle.version != lease.version:
+            # The table was changed, and this client may not know the change yet. Or the mark was one of a
+            # dropped table of that name: then the mark is gone, and giving the cell back does nothing.
+            self._client.catalog.expire()
+            with suppress(LockTimeout):  # the next attempt finishes the schema change
+                SchemaChanges(self._client).carry_on(lease.table, handle.version)
+            self._give_back(lease, _GIVEN_BACK)
+            return False
+        if not self._observes(lease):
+            # In another chain an observer of this name watches the column. While that chain is active, its
+            # workers take the mark; later it is removed.
+            self._give_back(lease, _WRONG_CHAIN)
+            return False
+        return True
+
+    def _observes(self, lease: Lease) -> bool:
+        cell = (lease.table, lease.column)
+        if cell not in self._observed[lease.observer]:
+            # A table that was created again may store its columns under other names.
+            self._encode_columns(lease.observer, lease.table)
+        return cell in self._observed[lease.observer]
+
+    def _encode_columns(self, observer: str, table: str) -> None:
+        handle = known_table(self._client.catalog, table)
+        for of, column in self._columns[observer]:
+            if handle is not None and of == table:
+                with suppress(UnknownColumn):  # renamed, or the table was created again without the column
+                    self._observed[observer].add((table, handle.encode(column)))
+
+    def _give_back(self, lease: Lease, seconds: float) -> None:
+        self._client.store.one(self._dirty.postpone(lease, seconds, failed=False))
+
+
 class Attempts:
-    """Attempts the dirty cells of one chain's observers, and counts."""
+    """Runs the observers of one chain on leased cells, and counts the outcomes."""
 
     def __init__(
         self,
@@ -97,10 +157,10 @@ class Attempts:
         traced: bool = False,
         listener: RunListener | None = None,
     ) -> None:
-        """``habits`` is what is known of how each observer reads, by name; None is to prefetch nothing.
+        """``habits`` has the reads of earlier runs by observer; with None nothing is prefetched.
 
-        ``traced`` runs record in their acknowledgements what they have written. ``listener`` is told of each
-        run that has ended.
+        ``traced`` runs record in their acknowledgements what they wrote. ``listener`` is called with each run
+        that has ended.
         """
         self._client = client
         self._dirty = dirty
@@ -113,10 +173,10 @@ class Attempts:
         self._counting = process.Lock()
 
     def attempt(self, lease: Lease, watchdog: Watchdog) -> int:
-        """Run the cell's observer and commit; clear its mark, give the cell back, or put it aside.
+        """Run the cell's observer and commit; then clear the mark, postpone it, or quarantine the cell.
 
-        Returns how often it lost against another transaction. Raises StoreUnavailable when the store is away:
-        the lease then ends by itself.
+        Return how often the run lost against another transaction. Raise StoreUnavailable when the store is
+        away; the lease then expires.
         """
         guard = self._guards[lease.observer]
         observer = guard.observer
@@ -134,13 +194,13 @@ class Attempts:
             except (TransactionConflict, SnapshotTooOld) as conflict:
                 self._count(observer, "conflicts")
                 if isinstance(conflict, TransactionConflict) and conflict.reason == CHANGED:
-                    break  # the cell's table may have been made again: then the mark is gone
+                    break  # the cell's table may have been created again, and then the mark is gone
                 self._client.store.sleep(random.uniform(0, pause))
                 pause *= 2
                 continue
             except (CommitUndetermined, LockTimeout, UnknownTable):
-                # Another run will find out: the acknowledgement tells whether this one committed. Where the
-                # cell's table was dropped, the mark is gone, too.
+                # The next run finds the acknowledgement if this one has committed. If the cell's table was
+                # dropped, the mark is gone, too.
                 break
             except StoreUnavailable:
                 raise
@@ -155,10 +215,10 @@ class Attempts:
             outcome: Ending = "collapsed" if cell is None else "ran"
             self._count(observer, outcome)
             self._clear(self._dirty.clear(lease, observer.mode, transaction.start_timestamp))
-            self._tell(lease, transaction.start_timestamp, outcome, began)
+            self._report(lease, transaction.start_timestamp, outcome, began)
             return lost
         self._client.store.one(self._dirty.postpone(lease, _GIVEN_BACK, failed=False))
-        self._tell(lease, start_ts, "postponed", began)
+        self._report(lease, start_ts, "postponed", began)
         return CONFLICT_ROUNDS
 
     def _begin(self, observer: Observer) -> Transaction:
@@ -167,7 +227,7 @@ class Attempts:
         return PrefetchingTransaction(self._client, self._habits[observer.name])
 
     def _end(self, observer: Observer, transaction: Transaction) -> None:
-        """Count what an attempt has cost; one that did not commit ends here."""
+        """Add up the cost of a transaction, and roll it back if it did not commit."""
         if transaction.commit_timestamp is None:
             transaction.rollback()
         counts, cost = self._counts[observer.name], transaction.cost
@@ -178,7 +238,7 @@ class Attempts:
                     setattr(counts, name, getattr(counts, name) + number)
 
     def _observe(self, guard: Guard, transaction: Transaction, cell: Cell, watchdog: Watchdog) -> None:
-        # Only the observer's own code is under the deadline: a commit is never cut short.
+        # The deadline covers the observer's own code only: a commit is never interrupted.
         try:
             with _limited(guard.observer.timeout, watchdog):
                 guard.observer.function(ObserverTransaction(transaction, guard), cell)
@@ -188,23 +248,23 @@ class Attempts:
             raise
         except TransactionConflict as conflict:
             if conflict.reason == CHANGED:
-                raise  # a table was changed while the run was under way, which is none of its doing
+                raise  # a table was changed during the run: not a failure of the observer
             raise _Failed(conflict) from conflict
         except BaseException as error:
-            if _means_the_worker(error):
+            if _ends_the_worker(error):
                 raise
             raise _Failed(error) from error
 
     def _clear(self, command: Command) -> None:
-        # Under the hub the mark goes with the next batch. A thread waits: nobody else would hurry its command
-        # along, and the worker would find the mark still there.
+        # A task of the hub sends the command with the next batch. A thread waits for it: otherwise the
+        # worker could claim the mark again before it is cleared.
         if current_task() is not None:
             self._client.store.defer(command)
         else:
             self._client.store.one(command)
 
     def add(self, observer: str, counts: ObserverCounts, ended: Iterable[EndedRun]) -> None:
-        """Add what a run of that observer in another process has counted, and pass on what it told."""
+        """Add the counts of a run in another process, and pass its ended runs to the listener."""
         with self._counting:
             so_far = self._counts[observer]
             for field in fields(counts):
@@ -213,7 +273,7 @@ class Attempts:
             for run in ended:
                 self._listener(run)
 
-    def _tell(self, lease: Lease, run: int, outcome: Ending, began: float) -> None:
+    def _report(self, lease: Lease, run: int, outcome: Ending, began: float) -> None:
         if self._listener is not None:
             seconds = time.monotonic() - began
             column = self._client.catalog.column_name(lease.table, lease.column)
@@ -229,9 +289,10 @@ class Attempts:
             setattr(counts, what, getattr(counts, what) + 1)
 
     def failed(self, lease: Lease, start_ts: int, error: BaseException, began: float) -> None:
-        """A run that began at ``start_ts`` failed: put its cell off or, after the last attempt, aside.
+        """Postpone the cell of a failed run or, after the last attempt, put it into quarantine.
 
-        ``began`` is when it did, in monotonic seconds. Raises StoreUnavailable.
+        ``start_ts`` is the start timestamp of the run, ``began`` its begin in monotonic seconds. Raise
+        StoreUnavailable when the store is away.
         """
         observer = self._guards[lease.observer].observer
         self._count(observer, "failed")
@@ -248,7 +309,7 @@ class Attempts:
         if tries < observer.retry.attempts:
             longest = min(observer.retry.max_backoff, observer.retry.backoff * 2 ** (tries - 1))
             self._client.store.one(self._dirty.postpone(lease, longest * random.uniform(0.5, 1), failed=True))
-            self._tell(lease, start_ts, "failed", began)
+            self._report(lease, start_ts, "failed", began)
             log.info("observer failed, will be retried", **where)
             return
         record = {
@@ -258,7 +319,7 @@ class Attempts:
             "time": start_ts,
         }
         reply = self._client.store.one(self._dirty.quarantine(lease, observer.mode, start_ts, record))
-        self._tell(lease, start_ts, "quarantined" if reply == b"quarantined" else "failed", began)
+        self._report(lease, start_ts, "quarantined" if reply == b"quarantined" else "failed", began)
         if reply == b"quarantined":
             self._count(observer, "quarantined")
             log.error("observer failed for the last time, the cell is in quarantine", **where)
@@ -266,18 +327,17 @@ class Attempts:
 
 def _described(error: BaseException) -> str:
     try:
-        words = str(error)
+        message = str(error)
     except Exception:  # noqa: BLE001 - an exception of the user's, with a __str__ of its own
-        words = "<it cannot be printed>"
-    return f"{type(error).__name__}: {words}"[:_LONGEST_ERROR]
+        message = "<it cannot be printed>"
+    return f"{type(error).__name__}: {message}"[:_LONGEST_ERROR]
 
 
-def _means_the_worker(error: BaseException) -> bool:
-    """Whether an exception that came out of an observer was meant for the whole worker.
+def _ends_the_worker(error: BaseException) -> bool:
+    """Return True if an exception out of an observer has to end the whole worker.
 
-    Ctrl-C, or a signal handler that exits, strikes in the main thread wherever that happens to be. An
-    observer that calls ``sys.exit`` itself has merely failed: it must not take the worker down, again and
-    again.
+    Ctrl-C, or a signal handler that exits, raises wherever the main thread is. An observer that calls
+    ``sys.exit`` itself has only failed, and must not end one worker after the other.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -293,7 +353,7 @@ def _means_the_worker(error: BaseException) -> bool:
 @contextmanager
 @uninterrupted
 def _limited(seconds: float, watchdog: Watchdog) -> Iterator[None]:
-    """Bound the time of a block: a task's by the hub and the watchdog, a thread's by the watchdog alone."""
+    """Limit the time of a block: in a task by hub and watchdog, in a thread by the watchdog alone."""
     task = current_task()
     deadline = Deadline(seconds) if task is not None else Deadline.of_this_thread(seconds)
     if task is not None:
@@ -303,9 +363,9 @@ def _limited(seconds: float, watchdog: Watchdog) -> Iterator[None]:
     try:
         yield
         if deadline.passed:
-            raise deadline.error()  # nothing could interrupt it: it is too late all the same
+            raise deadline.error()  # nothing could interrupt the code, but its time is over
     except ObserverTimeout as late:
-        # In a thread it was raised by its class alone.
+        # In a thread the interpreter raises the class, without arguments.
         late.args = deadline.error().args
         raise
     finally:

@@ -1,47 +1,159 @@
-"""Runs beside the hub: in threads, for observers that block or compute."""
+"""The executors of a worker (hub, threads, child processes), and how many runs may be under way in each.
+
+An observer with many dirty cells must not take all slots from one with few. So each observer has *reserved*
+slots, which no other observer gets. Runs that conflict waste each other's work. So the *concurrency limit* of
+an observer falls while its runs conflict, and rises slowly while they do not, as a congestion window does.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from percolator_core.database import Database
-from percolator_core.notifications.dirty import Lease
+from percolator_core.notifications.dirty import DirtyIndex, Lease, LeasedCell
 from percolator_core.observers import Chain
 from percolator_core.runtime.exit import OBSERVER_THREADS
 from percolator_core.worker.offload import Offload
 from percolator_core.worker.plan import Plan
 
+_FEW: Final = 16
+"""With at most this many slots, a single free one is worth a claim."""
+
+_RESERVED: Final = 4
+"""One in this many slots is reserved."""
+
+_MANY_CONFLICTS: Final = 0.25
+_FEW_CONFLICTS: Final = 0.05
+"""Conflicts per run above which a concurrency limit falls, and below which it rises."""
+
+_FEWEST_RUNS: Final = 8
+"""A concurrency limit is adjusted after this many runs, or after as many as it allows if that is more."""
+
+_RESERVED_PAUSE: Final = 0.01
+"""Seconds between two claims while only reserved slots are free."""
+
+_FREE_PAUSE: Final = 0.1
+"""Seconds between two claims while fewer than half of the slots are free: the other runs may take long."""
+
 _AFTER_A_KILL: Final = 1.0
 """Seconds in which a thread learns that its child process is gone."""
 
 
+class ConcurrencyLimit:
+    """How many runs of one observer may be under way; lower while they conflict."""
+
+    __slots__ = ("_conflicts", "_most", "_runs", "limit")
+
+    def __init__(self, most: int) -> None:
+        self.limit = most
+        self._most = most
+        self._runs = self._conflicts = 0
+
+    def ended(self, conflicts: int) -> None:
+        """Count a run that has ended, and how often it lost against another transaction."""
+        self._runs += 1
+        self._conflicts += conflicts
+        if self._runs < max(_FEWEST_RUNS, self.limit):
+            return
+        share = self._conflicts / self._runs
+        if share > _MANY_CONFLICTS:
+            self.limit = max(1, self.limit // 2)
+        elif share < _FEW_CONFLICTS:
+            self.limit = min(self._most, self.limit + max(1, self.limit // 8))
+        self._runs = self._conflicts = 0
+
+
+class Slots:
+    """The slots of one executor, and the runs that hold them.
+
+    ``dirty`` is the index of this executor's observers alone. ``count`` is the number of slots, 1 or more.
+    """
+
+    def __init__(self, dirty: DirtyIndex, observers: frozenset[str], count: int) -> None:
+        self.dirty = dirty
+        self.observers = observers
+        self.running: dict[LeasedCell, Lease] = {}
+        self._count = count
+        self._by_observer: Counter[str] = Counter()
+        # With fewer slots than observers nothing can be reserved: the fair shares of a claim must do.
+        share = count // (_RESERVED * len(observers)) if observers else 0
+        self._reserved = (
+            min(max(1, share), (count - 1) // max(1, len(observers) - 1)) if len(observers) > 1 else 0
+        )
+        most = count - self._reserved * (len(observers) - 1) if observers else count
+        self._limits = {name: ConcurrencyLimit(most) for name in observers}
+        self._claimed_at = 0.0
+
+    def begin(self, lease: Lease) -> None:
+        """Take a slot for a run."""
+        self.running[lease.cell] = lease
+        self._by_observer[lease.observer] += 1
+
+    def end(self, lease: Lease, conflicts: int) -> None:
+        """Free the slot of a run."""
+        if self.running.pop(lease.cell, None) is not None:
+            self._by_observer[lease.observer] -= 1
+            self._limits[lease.observer].ended(conflicts)
+
+    @property
+    def free(self) -> int:
+        """The number of free slots."""
+        return self._count - len(self.running)
+
+    def limits(self) -> Mapping[str, int]:
+        """Return, by observer, how many more of its runs may begin."""
+        taken = self._by_observer
+        return {name: max(0, one.limit - taken[name]) for name, one in self._limits.items()}
+
+    @property
+    def claim_at(self) -> float:
+        """When to claim more cells, in monotonic seconds; infinity while no slot is free.
+
+        That is at once when half of the slots are free: a claim of one cell costs as much as a claim of many.
+        With fewer free slots it is after a pause. Threads get no more cells than there are threads, since
+        another worker may take the others.
+        """
+        free = self.free
+        if free <= 0 or not self.observers:
+            return float("inf")
+        if free >= (self._count // 2 if self._count > _FEW else 1):
+            return 0.0
+        if any(self._by_observer[name] < self._reserved for name in self.observers):
+            return self._claimed_at + _RESERVED_PAUSE
+        return self._claimed_at + _FREE_PAUSE
+
+    def claimed(self, now: float) -> None:
+        """Note that a claim begins, so that the pause before the next one counts from ``now``."""
+        self._claimed_at = now
+
+
 class Executors:
-    """The runs that are not tasks of the hub: a thread for each, which may wait for a child process."""
+    """Runs that are no tasks of the hub: each has a thread, which may wait for a child process."""
 
     def __init__(self, db: Database, chain: Chain, plan: Plan, *, prefetch: bool) -> None:
-        executors = {chain.observers[name].executor for name in plan.observers}
-        places = sum(plan.places[name] for name in ("threads", "processes") if name in executors)
-        self._pool = ThreadPoolExecutor(max(1, places), OBSERVER_THREADS)
+        used = {chain.observers[name].executor for name in plan.observers}
+        threads = sum(plan.slots[name] for name in ("threads", "processes") if name in used)
+        self._pool = ThreadPoolExecutor(max(1, threads), OBSERVER_THREADS)
         self._under_way: set[concurrent.futures.Future[None]] = set()
-        self.offload = Offload(db, chain, prefetch=prefetch) if "processes" in executors else None
-        self.left = False
-        """Whether nobody waits for the runs any more."""
+        self.offload = Offload(db, chain, prefetch=prefetch) if "processes" in used else None
+        self.closed = False
 
     def submit(self, run: Callable[[Lease], None], lease: Lease) -> None:
-        """Have ``run(lease)`` called in a thread."""
+        """Call ``run(lease)`` in a thread."""
         future = self._pool.submit(run, lease)
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
 
-    def leave(self, grace: float) -> int:
-        """Wait for the runs under way, so many seconds at most; returns how many are still under way then."""
+    def close(self, grace: float) -> int:
+        """Wait ``grace`` seconds at most for the runs under way. Return how many are still under way then."""
         late = concurrent.futures.wait(list(self._under_way), grace).not_done
-        self.left = True
+        self.closed = True
         if self.offload is not None:
-            # Those that run until then are ended; a killed run is as one whose worker died.
+            # Late child processes are killed. A killed run is like a run whose worker died.
             self.offload.close(kill=bool(late))
             late = concurrent.futures.wait(late, _AFTER_A_KILL).not_done
         self._pool.shutdown(wait=not late, cancel_futures=True)

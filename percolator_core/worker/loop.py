@@ -1,9 +1,9 @@
-"""One stretch of a worker's work: from its start until it stops or is idle (paper, section 2.4).
+"""The loop of a worker: claim dirty cells, start their runs, clear their marks (paper, section 2.4).
 
-Many runs are under way at a time, as tasks of one hub, in threads, or in child processes. Each is a
-transaction: the acknowledgement, the observer's reads and writes, the commit; then the dirty mark is cleared.
-Whatever goes wrong in between, the mark is still there and its lease ends by itself, so another run follows;
-the acknowledgement keeps two runs for one change from both committing.
+Many runs are under way at a time, as tasks of one hub, in threads, or in child processes. Each run is a
+transaction: the acknowledgement, the observer's reads and writes, the commit. Then the dirty mark is cleared.
+After a crash in between the mark is still there and its lease expires, so another run follows. The
+acknowledgement lets only one of two runs for the same change commit.
 """
 
 from __future__ import annotations
@@ -14,55 +14,48 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeVar
 
 from percolator_core.database import Database
-from percolator_core.errors import (
-    ConfigurationError,
-    LockTimeout,
-    PercolatorError,
-    StoreUnavailable,
-    UnknownColumn,
-)
-from percolator_core.notifications.activation import Active, Registration, activate, active, live_workers
-from percolator_core.notifications.dirty import LEASE, DirtyIndex, Lease, LeasedCell
-from percolator_core.notifications.stranded import Stranded
+from percolator_core.errors import PercolatorError, StoreUnavailable
+from percolator_core.notifications.activation import Registration
+from percolator_core.notifications.dirty import DirtyIndex, Lease, LeasedCell
 from percolator_core.observers import Chain, guards
 from percolator_core.runtime.log import Log
 from percolator_core.store import Future, Hub
 from percolator_core.transaction.prefetch import Habits
-from percolator_core.worker.attempt import Attempts, ObserverCounts
-from percolator_core.worker.concurrency_limits import Room
-from percolator_core.worker.executors import Executors
-from percolator_core.worker.leases import Admission
+from percolator_core.worker.attempt import Admission, Attempts, ObserverCounts
+from percolator_core.worker.executors import Executors, Slots
+from percolator_core.worker.housekeeping import Housekeeping
 from percolator_core.worker.plan import Plan, Stop
 from percolator_core.worker.runs import RunListener
 from percolator_core.worker.watchdog import Watchdog
 
-IDLE_LOOK: Final = 1.0
-"""Seconds between two looks at the dirty index when no call wakes the worker: the backstop of the push."""
+IDLE_PAUSE: Final = 1.0
+"""Seconds between two claims while no pushed message wakes the worker: the backstop of the push."""
 
-_FIRST_LOOK: Final = 0.002
-_LONGEST_LOOK: Final = 0.1
-"""Seconds until the next look while runs are under way: more with every look that finds nothing."""
+_FIRST_PAUSE: Final = 0.002
+_LONGEST_PAUSE: Final = 0.1
+"""Seconds until the next claim while runs are under way; doubled after each claim that finds nothing."""
 
-_LOOKS_BEFORE_LISTENING: Final = 4
+_CLAIMS_BEFORE_LISTENING: Final = 4
 
 _STOP_GRACE: Final = 0.5
-"""Seconds that a stopping worker waits for the answer to its last look, to give back what that leased."""
+"""Seconds that a stopping worker waits for its last claim, to give back the cells of that."""
 
 _STORE_PAUSE: Final = 0.5
+"""Seconds until the next claim after the store was away."""
 
 _TURNS: Final = 16
-"""Turns of the hub between two looks at the clock and at everything else: each is one reply taken in."""
+"""Turns of the hub, each of which takes in one reply, before the loop looks at the clock again."""
 
 _BUSY: Final = 64
-"""Cells found at once that make it pointless to listen for more."""
+"""A claim of more cells than this makes it pointless to listen for pushed messages."""
 
 log = Log("percolator.worker")
 
 T = TypeVar("T")
 
 
-class _Found(NamedTuple):
-    """What a look at the dirty index found: leases, when the next cell is due, whether nothing is left."""
+class _Claimed(NamedTuple):
+    """The result of a claim: leases, seconds until the next cell is due, and True if no mark is left."""
 
     leases: list[Lease]
     next_due: float | None
@@ -70,7 +63,10 @@ class _Found(NamedTuple):
 
 
 class WorkerLoop:
-    """One stretch of work. ``turned_at`` is when its loop went round last, in monotonic seconds."""
+    """Works from one start until one stop.
+
+    ``turned_at`` is when the loop last began a turn, in monotonic seconds.
+    """
 
     def __init__(
         self,
@@ -89,65 +85,72 @@ class WorkerLoop:
     ) -> None:
         self._db = db
         self._chain = chain
-        self._plan = plan
         self._hub = hub
         self._watchdog = watchdog
         self._executors = executors
         self._stop = stop
-        self._registration = registration
-        self._rooms = {
-            name: _room(db, chain, name, places, plan.observers) for name, places in plan.places.items()
+        self.turned_at = now = time.monotonic()
+        self._slots = {
+            name: _slots(db, chain, name, count, plan.observers) for name, count in plan.slots.items()
         }
-        # Of its own observers alone: what is left for others does not keep it from being idle.
+        # Of its own observers alone: cells of others do not keep this worker from being idle.
         self._dirty = DirtyIndex(db.client, _observed_by(chain, plan.observers))
-        self._own = plan.own or frozenset()
         self._admission = Admission(db.client, self._dirty, chain.observers.values())
         self._attempts = Attempts(
             db.client, self._dirty, guards(chain), counts, habits, traced=chain.trace, listener=listener
         )
         self._subscription = db.store.subscription()
-        # Of the whole chain: whoever passes them on, others find them.
-        self._stranded = Stranded(db, chain.observed)
+        self._housekeeping = Housekeeping(
+            db,
+            chain,
+            plan,
+            dirty=self._dirty,
+            held=self._held,
+            stop=stop,
+            registration=registration,
+            now=now,
+        )
         self._next: dict[LeasedCell, Lease] = {}
-        self._look_at = 0.0
-        self._look_again = False
-        self._empty_looks = 0
-        self._looking: Future[_Found] | None = None
-        self._tending: Future[None] | None = None
-        # A partitioned worker learns at once which tablets are its own.
-        self._tend_at = time.monotonic() + (0.0 if plan.partitioned and plan.own is None else LEASE / 3)
-        self.turned_at = time.monotonic()
+        self._claim_at = 0.0
+        self._claim_again = False
+        self._empty_claims = 0
+        self._claiming: Future[_Claimed] | None = None
+
+    @property
+    def own(self) -> frozenset[int]:
+        """The numbers of the tablets that it claims from first."""
+        return self._housekeeping.own
 
     def run(self, deadline: float | None, *, until_idle: bool) -> None:
-        """The loop: look for work while there is room, let the hub run, wait when there is nothing to do."""
+        """Claim cells while slots are free, give the hub its turns, and wait when there is nothing to do."""
         stop_at: float | None = None
         while True:
             now = self.turned_at = time.monotonic()
             if self._stop.is_set() and (not self._running() or now > self._stop.until):
                 stop_at = stop_at or now + _STOP_GRACE
-                if self._looking is None or now > stop_at:
+                if self._claiming is None or now > stop_at:
                     return
             if deadline is not None and now > deadline:
                 raise TimeoutError(
                     "the chain was not idle in the given time: what is left runs with the next worker"
                 )
-            self._tend(now)
-            if self._looking is None and now >= self._look_at and self._wants_more(now):
-                self._look_again = False
-                for room in self._rooms.values():
-                    room.looked(now)
-                self._looking = self._hub.submit(self._find, until_idle)
+            self._housekeeping.tick(self._hub, now)
+            if self._claiming is None and now >= self._claim_at and self._wants_more(now):
+                self._claim_again = False
+                for slots in self._slots.values():
+                    slots.claimed(now)
+                self._claiming = self._hub.submit(self._claim, until_idle)
             progressed = self._some_turns()
-            if self._looking is not None and self._looking.done():
-                found = self._take_in(raising=until_idle)
-                if until_idle and found is not None and found.idle and not self._running():
+            if self._claiming is not None and self._claiming.done():
+                claimed = self._start_claimed(raising=until_idle)
+                if until_idle and claimed is not None and claimed.idle and not self._running():
                     return
             elif not progressed:
-                limits = (deadline, stop_at, self._stop.until, now + LEASE / 3)
+                limits = (deadline, stop_at, self._stop.until, now + self._housekeeping.period)
                 self._wait(min(limit for limit in limits if limit is not None))
 
     def _some_turns(self) -> bool:
-        """Let the hub run for a while; False when there was nothing to do."""
+        """Give the hub some turns. Return False if it had nothing to do."""
         for turn in range(_TURNS):
             if not self._hub.turn():
                 return turn > 0
@@ -155,121 +158,122 @@ class WorkerLoop:
 
     @contextmanager
     def giving_back(self) -> Iterator[None]:
-        """On the way out, give back what is leased, so that nobody has to wait for the leases to end."""
+        """Give back all leased cells at the end of the block: nobody has to wait for the leases to expire."""
         try:
             yield
         finally:
             self._subscription.close()
-            # A look under way may have leased cells that nobody knows of yet.
-            found = _quietly(self._last_look) or []
-            left = [self._dirty.postpone(lease, 0, failed=False) for lease in self._held() + found]
-            if left:
-                _quietly(lambda: self._db.store.call(*left))
+            # A claim under way may have leased cells of which this worker has no reply yet.
+            last = _quietly(self._last_claim) or []
+            commands = [self._dirty.postpone(lease, 0, failed=False) for lease in self._held() + last]
+            if commands:
+                _quietly(lambda: self._db.store.call(*commands))
 
-    def _last_look(self) -> list[Lease]:
-        """The leases of the look that is under way, if any. The runs end here, without a commit."""
-        if self._looking is None:
+    def _last_claim(self) -> list[Lease]:
+        """Finish the claim that is under way, if any; the runs end here, without a commit."""
+        if self._claiming is None:
             return []
-        self._hub.finish_only(self._looking)
-        return [] if self._looking.exception() is not None else self._looking.result().leases
+        self._hub.finish_only(self._claiming)
+        return [] if self._claiming.exception() is not None else self._claiming.result().leases
 
-    # Looking for work.
+    # Claiming.
 
     def _wants_more(self, now: float) -> bool:
-        return not self._stop.is_set() and any(room.wants_more(now) for room in self._rooms.values())
+        return not self._stop.is_set() and any(now >= slots.claim_at for slots in self._slots.values())
 
-    def _find(self, until_idle: bool) -> _Found:
-        found = self._claim()
-        if found.leases:
-            return found
+    def _claim(self, until_idle: bool) -> _Claimed:
+        claimed = self._claim_for_free_slots()
+        if claimed.leases:
+            return claimed
         if not self._subscription.sockets() and (
-            not self._running() or self._empty_looks >= _LOOKS_BEFORE_LISTENING
+            not self._running() or self._empty_claims >= _CLAIMS_BEFORE_LISTENING
         ):
-            # Under load nobody needs to be woken. What came before we listened is found by looking once more.
+            # Under load no message has to wake the loop. A mark that was set before the subscription stood
+            # sends none, so claim once more.
             self._subscription.listen()
-            found = self._claim()
-        if not until_idle or found.leases or self._running():
-            return found
-        left = sum(self._dirty.backlog().values()) or self._stranded.roll_forward(0)
-        return _Found(found.leases, 0.0 if left and found.next_due is None else found.next_due, not left)
+            claimed = self._claim_for_free_slots()
+        if not until_idle or claimed.leases or self._running():
+            return claimed
+        left = sum(self._dirty.backlog().values()) or self._housekeeping.stranded.roll_forward(0)
+        next_due = 0.0 if left and claimed.next_due is None else claimed.next_due
+        return _Claimed(claimed.leases, next_due, not left)
 
-    def _claim(self) -> _Found:
+    def _claim_for_free_slots(self) -> _Claimed:
         leases: list[Lease] = []
         next_due: float | None = None
-        for room in self._rooms.values():
-            if room.observers and room.free > 0:
-                found, due = room.dirty.claim(room.free, limits=room.limits(), own=self._own)
-                leases += found
+        for slots in self._slots.values():
+            if slots.observers and slots.free > 0:
+                more, due = slots.dirty.claim(slots.free, limits=slots.limits(), own=self.own)
+                leases += more
                 if due is not None:
                     next_due = due if next_due is None else min(next_due, due)
-        return _Found(leases, next_due, False)
+        return _Claimed(leases, next_due, False)
 
-    def _take_in(self, *, raising: bool) -> _Found | None:
-        """Start what the look found, and decide when to look again."""
-        looking, self._looking = self._looking, None
-        assert looking is not None
+    def _start_claimed(self, *, raising: bool) -> _Claimed | None:
+        """Start the runs of a claim that has ended, and set the time of the next claim."""
+        claiming, self._claiming = self._claiming, None
+        assert claiming is not None
         now = time.monotonic()
         try:
-            found = looking.result()
+            claimed = claiming.result()
         except StoreUnavailable as error:
             if raising:
                 raise
             log.warning("the store is away, waiting for it", error=str(error))
-            self._look_at = now + _STORE_PAUSE
+            self._claim_at = now + _STORE_PAUSE
             return None
-        for lease in found.leases:
-            self._take(lease)
-        if found.leases:
-            self._look_at, self._empty_looks = now, 0
-            if len(found.leases) > _BUSY:
+        for lease in claimed.leases:
+            self._start(lease)
+        if claimed.leases:
+            self._claim_at, self._empty_claims = now, 0
+            if len(claimed.leases) > _BUSY:
                 self._subscription.close()
         else:
-            longest = min(_FIRST_LOOK * 2**self._empty_looks, _LONGEST_LOOK) if self._running() else IDLE_LOOK
-            self._empty_looks = min(self._empty_looks + 1, 10)
-            # Not at once, even if a cell is due: it may be leased by another worker before we come.
-            due = longest if found.next_due is None else max(found.next_due, _FIRST_LOOK)
-            # A run that ended while we looked may have left something that we did not see.
-            self._look_at = now if self._look_again else now + min(longest, due)
-        return found
+            longest = IDLE_PAUSE
+            if self._running():
+                longest = min(_FIRST_PAUSE * 2**self._empty_claims, _LONGEST_PAUSE)
+            self._empty_claims = min(self._empty_claims + 1, 10)
+            # Never at once, even if a cell is due: another worker may be leasing it.
+            due = longest if claimed.next_due is None else max(claimed.next_due, _FIRST_PAUSE)
+            # A run that ended during the claim may have left marks that the claim did not see.
+            self._claim_at = now if self._claim_again else now + min(longest, due)
+        return claimed
 
     # Running.
 
     def _running(self) -> int:
-        return sum(len(room.running) for room in self._rooms.values())
+        return sum(len(slots.running) for slots in self._slots.values())
 
     def _held(self) -> list[Lease]:
-        return [one for room in self._rooms.values() for one in room.running.values()] + list(
-            self._next.values()
-        )
+        running = [lease for slots in self._slots.values() for lease in slots.running.values()]
+        return running + list(self._next.values())
 
-    def _take(self, lease: Lease) -> None:
+    def _start(self, lease: Lease) -> None:
         name = self._chain.observers[lease.observer].executor
-        room = self._rooms[name]
-        if lease.cell in room.running or self._stop.is_set():
-            # Two runs of one cell would only collide: the next one begins when this one is over. Of several
-            # leases of the same cell the last is the one that stands.
+        slots = self._slots[name]
+        if lease.cell in slots.running or self._stop.is_set():
+            # Two runs of one cell would only conflict, so the next one begins when this one has ended. Of
+            # several leases of one cell the last one is valid.
             self._next[lease.cell] = lease
             return
-        room.begin(lease)
+        slots.begin(lease)
         if name == "hub":
             self._hub.submit(self._run_as_task, lease)
         else:
-            self._executors.submit(self._run_in_executor, lease)
+            self._executors.submit(self._run_in_thread, lease)
 
     def _run_as_task(self, lease: Lease) -> None:
-        conflicts = self._brought_to_its_end(lease, self._attempt_here)
+        conflicts = self._run(lease, self._attempt_here)
         # Not after Ctrl-C or SystemExit: then the lease is still held, and given back.
         self._ended(lease, conflicts)
 
-    def _run_in_executor(self, lease: Lease) -> None:
+    def _run_in_thread(self, lease: Lease) -> None:
         offloaded = self._chain.observers[lease.observer].executor == "processes"
         conflicts = 0
         try:
-            conflicts = self._brought_to_its_end(
-                lease, self._attempt_in_child if offloaded else self._attempt_here
-            )
+            conflicts = self._run(lease, self._attempt_in_child if offloaded else self._attempt_here)
         finally:
-            # Whatever came out of it: else the place were lost, and the lease renewed for ever.
+            # After any exception, or else the slot would be lost and the lease renewed for ever.
             self._hub.call_soon(lambda: self._ended(lease, conflicts))
 
     def _attempt_here(self, lease: Lease) -> int:
@@ -284,105 +288,53 @@ class WorkerLoop:
         except StoreUnavailable:
             raise
         except PercolatorError as error:
-            # Nobody else can say so: the process is gone. Where the run committed nevertheless, the mark is
-            # found to be acknowledged.
-            if not self._executors.left:
+            # The process is gone, so the failure is counted here. If the run committed nevertheless, the next
+            # one finds its acknowledgement.
+            if not self._executors.closed:
                 self._attempts.failed(lease, start_ts, error, began)
             return 0
         self._attempts.add(lease.observer, done.counts, done.ended)
         return done.conflicts
 
-    def _brought_to_its_end(self, lease: Lease, attempt: Callable[[Lease], int]) -> int:
+    def _run(self, lease: Lease, attempt: Callable[[Lease], int]) -> int:
+        """Attempt a cell that this worker may run. Return how often the run lost against another one."""
         try:
             return attempt(lease) if self._admission.admits(lease) else 0
         except StoreUnavailable as error:
             log.warning("the store went away during a run", observer=lease.observer, error=str(error))
         except Exception:
-            # Nothing that an observer does comes here. The lease ends by itself.
+            # Nothing that an observer does comes here. The lease expires.
             log.exception("a run could not be brought to its end", observer=lease.observer, table=lease.table)
         return 0
 
     def _ended(self, lease: Lease, conflicts: int) -> None:
-        self._rooms[self._chain.observers[lease.observer].executor].end(lease, conflicts)
+        self._slots[self._chain.observers[lease.observer].executor].end(lease, conflicts)
         following = None if self._stop.is_set() else self._next.pop(lease.cell, None)
         if following is not None:
-            self._take(following)
-        # What the run wrote may have made other cells dirty.
-        self._look_soon()
+            self._start(following)
+        # The run may have made other cells dirty.
+        self._claim_soon()
 
-    def _look_soon(self) -> None:
-        self._look_at, self._look_again, self._empty_looks = 0.0, True, 0
+    def _claim_soon(self) -> None:
+        self._claim_at, self._claim_again, self._empty_claims = 0.0, True, 0
 
     def _wait(self, until: float) -> None:
-        if self._looking is None and not self._stop.is_set():
-            until = min(until, max(self._look_at, min(room.look_at for room in self._rooms.values())))
+        if self._claiming is None and not self._stop.is_set():
+            until = min(until, max(self._claim_at, min(slots.claim_at for slots in self._slots.values())))
         self._hub.idle(max(0.0, until - time.monotonic()), *self._subscription.sockets())
         if self._subscription.heard():
-            self._look_soon()
-
-    # Staying in order.
-
-    def _tend(self, now: float) -> None:
-        """Now and then: renew leases, see whether we may still work, look for stranded notifications."""
-        if self._tending is not None and self._tending.done():
-            tending, self._tending = self._tending, None
-            try:
-                tending.result()
-            except StoreUnavailable:
-                pass  # the next look will say so
-        if self._tending is None and now >= self._tend_at:
-            self._tend_at = now + LEASE / 3
-            self._tending = self._hub.submit(self._tend_task)
-
-    def _tend_task(self) -> None:
-        self._dirty.renew(self._held())
-        if self._stop.is_set():
-            return  # its grace is longer than a lease: what still runs is kept, and that is all
-        self._registration.refresh()
-        now_active = active(self._db.client)
-        if not now_active.allows(self._chain.digest):
-            raise ConfigurationError(
-                "another set of observers was activated while this worker did not answer: start it again "
-                "with the active chain, or as a rolling one"
-            )
-        if self._plan.partitioned or now_active.beside:
-            self._look_around(now_active)
-        self._stranded.roll_forward(LEASE)
-
-    def _look_around(self, now_active: Active) -> None:
-        """See who else works: with whom to share the tablets, and whether a rolling start is over."""
-        others = live_workers(self._db)
-        same = [worker for worker in others if worker.digest == self._chain.digest]
-        # Only with those that take cells of the same observers: an own tablet of one that does not run some
-        # of ours would come last with all who do.
-        names = [worker.name for worker in same if worker.observers == self._registration.observers]
-        if self._plan.partitioned and self._plan.own is None and self._registration.name in names:
-            mine = names.index(self._registration.name)
-            self._own = frozenset(range(mine, self._dirty.tablets, len(names)))
-        # Empty: the activation of another chain has broken off, so nobody else will end the rolling start.
-        mine_is_new = now_active.digest in ("", self._chain.digest)
-        if mine_is_new and now_active.beside and len(same) == len(others):
-            try:
-                activate(self._db, self._chain.observed, self._chain.digest)
-            except ConfigurationError:
-                pass  # another rolling start has just begun: then this one is not over
-            except LockTimeout:
-                pass  # a table is being changed, and a transaction still commits to it: at the next look
-            except UnknownColumn as error:
-                # The column was renamed since the chain was activated. Its workers go on; a chain with the
-                # new name will end the rolling start.
-                log.warning("the rolling start cannot be ended", error=str(error))
+            self._claim_soon()
 
 
-def _room(db: Database, chain: Chain, executor: str, places: int, chosen: frozenset[str]) -> Room:
+def _slots(db: Database, chain: Chain, executor: str, count: int, chosen: frozenset[str]) -> Slots:
     observers = frozenset(name for name in chosen if chain.observers[name].executor == executor)
     delays = [chain.observers[name].retry.max_backoff for name in observers]
     dirty = DirtyIndex(db.client, _observed_by(chain, observers), max(delays, default=0))
-    return Room(dirty, observers, places)
+    return Slots(dirty, observers, count)
 
 
 def _observed_by(chain: Chain, observers: frozenset[str]) -> dict[tuple[str, str], list[str]]:
-    """Who of these watches which column."""
+    """The columns that some of these observers watch, each with those observers."""
     mine = {column: [name for name in names if name in observers] for column, names in chain.observed.items()}
     return {column: names for column, names in mine.items() if names}
 
@@ -391,4 +343,4 @@ def _quietly(call: Callable[[], T]) -> T | None:
     try:
         return call()
     except PercolatorError:
-        return None  # the store is away; leases and liveness tokens end by themselves
+        return None  # the store is away; leases and liveness tokens expire

@@ -1,4 +1,4 @@
-"""How a worker works, and when it is to end."""
+"""How a worker works, and when it has to stop."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Strategy: TypeAlias = Literal["random", "partitioned"]
 
 
 class WorkerSettings(TypedDict, total=False):
-    """What a worker may be told, as keyword arguments of `percolator_core.Worker`, which has the defaults.
+    """The arguments of `percolator_core.Worker` that a command line passes to the processes of a crew.
 
-    Plain enough for JSON: they travel from a command line to the processes of a crew.
+    Their values can be written as JSON. The defaults are those of the worker.
     """
 
     threads: int
@@ -29,20 +29,19 @@ class WorkerSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a worker works: how many runs of each executor, whose, and which tablets first.
+    """The slots of each executor, the observers whose cells a worker takes, and the tablets it prefers.
 
-    ``observers`` are those whose cells it takes. ``own`` is None for a ``partitioned`` worker whose tablets
-    depend on how many workers there are.
+    ``own`` is None for a ``partitioned`` worker whose tablets depend on how many workers there are.
     """
 
-    places: Mapping[str, int]
+    slots: Mapping[str, int]
     observers: frozenset[str]
     partitioned: bool
     own: frozenset[int] | None
 
 
 def chosen_observers(chain: Chain, names: Collection[str] | None) -> frozenset[str]:
-    """The observers of the chain that are meant; None is all of them.
+    """Return the observers of the chain with these names; None stands for all.
 
     Raises:
         ConfigurationError: the chain has no observer of such a name.
@@ -65,31 +64,27 @@ def chosen_observers(chain: Chain, names: Collection[str] | None) -> frozenset[s
 
 
 class Stop:
-    """Whether and until when a worker is to end; set by any thread, or by a signal handler."""
+    """A request to stop, with a grace period. Any thread and any signal handler may set it."""
 
     def __init__(self) -> None:
-        self._told = threading.Event()
-        self._until = float("inf")
+        self._requested = threading.Event()
+        self.until = float("inf")
+        """When the grace period ends, in monotonic seconds; infinity while no stop is requested."""
 
     def set(self, grace: float) -> None:
-        """End, within so many seconds; if that was said before, the earlier end counts."""
-        self._until = min(self._until, time.monotonic() + grace)
-        self._told.set()
+        """Request a stop within ``grace`` seconds. Of several requests the earliest end is valid."""
+        self.until = min(self.until, time.monotonic() + grace)
+        self._requested.set()
 
     def clear(self) -> None:
-        """Begin anew."""
-        self._told.clear()
-        self._until = float("inf")
+        """Forget all requests."""
+        self._requested.clear()
+        self.until = float("inf")
 
     def is_set(self) -> bool:
-        """Whether it is to end."""
-        return self._told.is_set()
-
-    @property
-    def until(self) -> float:
-        """When its grace ends, in monotonic seconds; infinity while it is not to end."""
-        return self._until
+        """Return True if a stop is requested."""
+        return self._requested.is_set()
 
     def left(self, usual: float) -> float:
-        """Seconds of grace that are left: ``usual`` where nobody has told it to end."""
-        return max(0.0, self._until - time.monotonic()) if self.is_set() else usual
+        """Return the seconds of grace that are left, or ``usual`` if no stop is requested."""
+        return max(0.0, self.until - time.monotonic()) if self.is_set() else usual

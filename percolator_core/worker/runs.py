@@ -1,4 +1,4 @@
-"""What is known of a run that has ended: for the metrics, and for the log when a fault is sought."""
+"""The record of a run that has ended, for metrics and for the log."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from percolator_core.runtime.histogram import Histogram
 from percolator_core.runtime.log import Log
 
 Ending: TypeAlias = Literal["ran", "collapsed", "failed", "quarantined", "postponed"]
-"""How a run ended: it committed; an earlier run had dealt with the change; it raised, and is tried again or
-not; it could not win against others, or nobody knows yet whether it committed: the cell was given back."""
+"""How a run ended.
+
+``ran``: it committed. ``collapsed``: an earlier run had observed the change. ``failed``: it raised, and will
+be retried. ``quarantined``: it raised for the last time. ``postponed``: it kept losing against other
+transactions, or the outcome of its commit is unknown; the cell was given back.
+"""
 
 log = Log("percolator.worker")
 
@@ -20,9 +24,9 @@ log = Log("percolator.worker")
 class EndedRun(NamedTuple):
     """A run of an observer on one dirty cell.
 
-    ``attempt`` counts from 1. ``run`` is its start timestamp, which no other run has: the one of the
-    transaction that was tried last. ``seconds`` is from the acknowledgement until the commit or the failure,
-    repetitions after conflicts included.
+    ``attempt`` counts from 1. ``run`` is the start timestamp of the last transaction that the run tried, and
+    identifies the run. ``seconds`` are from the acknowledgement to the commit or failure, with the
+    repetitions after conflicts.
     """
 
     observer: str
@@ -36,22 +40,24 @@ class EndedRun(NamedTuple):
 
 
 RunListener: TypeAlias = Callable[[EndedRun], None]
-"""Is told of each run that has ended, in the worker's loop or in an observer's thread: it must be quick, must
-not touch the store, and must not raise."""
+"""Is called with each run that has ended, in the worker's loop or in an observer's thread.
+
+It must return quickly, must not use the store, and must not raise.
+"""
 
 
 class RunTimes:
-    """Counts how long runs take, by observer. Its `take` is a `RunListener`, for any number of threads."""
+    """Counts how long runs take, by observer. Its `take` is a `RunListener` for any number of threads."""
 
     def __init__(self, observers: Iterable[str], *, logged: bool = False) -> None:
-        """``logged`` has each run logged at the level debug, which takes longer than to count it."""
+        """``logged`` also logs each run at the level debug, which costs more than counting it."""
         self._logged = logged
         self._times = {name: Histogram() for name in sorted(observers)}
         self._taking = process.Lock()
 
     def take(self, run: EndedRun) -> None:
         """Count one run."""
-        # A notification that an earlier run has dealt with takes next to no time, and runs no observer.
+        # A collapsed run calls no observer and takes next to no time.
         if run.outcome != "collapsed":
             with self._taking:
                 self._times[run.observer].add(run.seconds)
@@ -60,6 +66,6 @@ class RunTimes:
             log.debug("run ended", **shown._asdict())
 
     def histograms(self) -> dict[str, Histogram]:
-        """A copy of what has been counted so far, by observer; without those that have not run."""
+        """Return a copy of the times by observer, without the observers that have not run."""
         with self._taking:
             return {name: Histogram.sum([one]) for name, one in self._times.items() if any(one.counts)}

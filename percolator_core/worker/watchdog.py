@@ -1,12 +1,12 @@
-"""Ends observers that run past their time.
+"""Interrupts observers that run longer than their timeout.
 
-A task that parks at the hub is stopped there, by its deadline. Code that never parks (an endless loop, a
-blocking call) has to be interrupted from outside: a thread watches the clock and, when the hub runs in the
-main thread, sends it SIGURG, whose handler raises in the middle of the overdue code; a blocking call such as
-``time.sleep`` returns for it. In other threads the interpreter can only raise between two bytecodes, so a
-blocking call there ends when it ends.
+A task that waits at the hub is stopped there, by its deadline. Code that never waits at the hub (an endless
+loop, a blocking call) has to be interrupted from outside. A thread watches the clock. If the hub runs in the
+main thread, the watching thread sends SIGURG, whose handler raises in the overdue code; a blocking call such
+as ``time.sleep`` is interrupted, too. In other threads the interpreter can raise between two bytecodes only,
+so a blocking call there runs to its end.
 
-SIGURG is the signal whose default is to be ignored, so that one that comes late does no harm.
+By default SIGURG is ignored, so a late one does no harm.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _TICK: Final = 0.02
 
 _AGAIN: Final = 0.5
-"""Seconds between two exceptions raised in a thread: it needs a moment for one, and may have swallowed it."""
-
+"""Seconds between two exceptions raised in a thread: it takes time to handle one, and may swallow it."""
 
 _BOOKKEEPING: Final[set[CodeType]] = set()
 """The functions that begin and end the time limit of a run (`uninterrupted`)."""
@@ -43,24 +42,24 @@ _LIBRARY: Final = f"{store.__name__.partition('.')[0]}."
 _STORE: Final = f"{store.__name__}."
 _LOCKS: Final = process.__name__
 _CONVERSATION: Final = f"{__name__.rpartition('.')[0]}.offload."
-"""Modules by which a child process and its worker talk."""
+"""The modules through which a worker and its child process exchange messages."""
 
 
 def uninterrupted(function: F) -> F:
-    """Mark a function in whose frames, and in those that it calls, no observer's timeout is raised."""
+    """Mark a function: no timeout of an observer is raised in it or in what it calls."""
     _BOOKKEEPING.add(function.__code__)
     return function
 
 
 class ObserverTimeout(BaseException):
-    """Raised inside an observer that has run past its declared timeout.
+    """The observer ran longer than its declared timeout.
 
-    Not an Exception, so that an observer's own ``except Exception`` does not swallow it.
+    Not an Exception, so that ``except Exception`` in the observer does not catch it.
     """
 
 
 class Deadline:
-    """The time at which one run must be over, and the thread it blocks while it runs outside a hub."""
+    """The time at which a run must have ended, and its thread if it is no task of a hub."""
 
     __slots__ = ("at", "interrupt_at", "seconds", "thread")
 
@@ -71,23 +70,23 @@ class Deadline:
 
     @classmethod
     def of_this_thread(cls, seconds: float) -> Deadline:
-        """A deadline of code that runs in the calling thread."""
+        """Return a deadline for code of the calling thread."""
         return cls(seconds, threading.get_ident())
 
     @property
     def passed(self) -> bool:
-        """Whether the time is over."""
+        """True when the time is over."""
         return time.monotonic() > self.at
 
     def error(self) -> ObserverTimeout:
-        """The exception to raise when it has passed."""
+        """Return the exception to raise after it."""
         return ObserverTimeout(f"ran for more than its timeout of {self.seconds:g} s")
 
 
 class Watchdog:
-    """Watches the hub of one worker, and its threads. A context manager; enter it in the hub's thread.
+    """Watches the hub and the threads of one worker. A context manager; enter it in the hub's thread.
 
-    Without a hub it watches runs in threads alone, of which one may be the main thread.
+    Without a hub it watches threads alone; one of them may be the main thread.
     """
 
     def __init__(self, hub: Hub | None) -> None:
@@ -109,17 +108,17 @@ class Watchdog:
         self._stop.set()
         self._thread.join()
         if self._in_main:
-            # None: a handler that was not set from Python.
+            # None stands for a handler that was not set from Python.
             signal.signal(signal.SIGURG, signal.SIG_DFL if self._before is None else self._before)
 
     @uninterrupted
     def guard(self, deadline: Deadline) -> None:
-        """Watch a run in a thread of its own."""
+        """Watch a run in a thread."""
         self._threads.add(deadline)
 
     @uninterrupted
     def release(self, deadline: Deadline) -> None:
-        """The run is over: what follows in its thread, such as its commit, is not interrupted any more."""
+        """Stop watching a run: its commit, for example, is not interrupted."""
         with self._watching:
             self._threads.discard(deadline)
 
@@ -143,30 +142,29 @@ class Watchdog:
         return deadline if deadline is not None and now > deadline.at else None
 
     def _interrupt(self, _signal: int, frame: FrameType | None) -> None:
-        # Runs in the hub's thread between two bytecodes of whatever runs there: of the overdue task, or not
-        # any more.
+        # Runs in the hub's thread between two bytecodes. The overdue task may have ended since the signal.
         deadline = self._overdue(time.monotonic())
         mine = self._hub is not None and current_task() is self._hub.running
-        if deadline is not None and mine and _may_be_interrupted(frame):
+        if deadline is not None and mine and may_be_interrupted(frame):
             raise deadline.error()
 
 
 def _raise_in(thread: int, deadline: Deadline) -> None:
-    """Have `ObserverTimeout` raised in a thread, unless it was lately, or would do harm where that is now."""
+    """Raise `ObserverTimeout` in a thread, unless that was done just before or is unsafe there now."""
     now = time.monotonic()
     frames = sys._current_frames()  # noqa: SLF001 - documented, in spite of its name
-    if now > deadline.interrupt_at and _may_be_interrupted(frames.get(thread)):
+    if now > deadline.interrupt_at and may_be_interrupted(frames.get(thread)):
         deadline.interrupt_at = now + _AGAIN
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(ObserverTimeout))
 
 
-def _may_be_interrupted(frame: FrameType | None) -> bool:
+def may_be_interrupted(frame: FrameType | None) -> bool:
     """Return True if a timeout may be raised in the code that ``frame`` runs.
 
-    It may in the observer and in most of what the observer calls. It may not while the store changes its
-    bookkeeping, for replies would then reach the wrong callers; nor in a lock, which would stay locked; nor
-    in what begins and ends a time limit, for a deadline that nobody takes back would strike later runs. If
-    interrupting is unsafe now, the next tick tries again, or the hub ends the run.
+    That is the case in the observer and in most of what it calls, with three exceptions. While the store
+    changes its bookkeeping, replies would reach the wrong callers. A lock would stay locked. In the functions
+    that begin and end a time limit, a deadline would remain set and interrupt later runs. If interrupting is
+    unsafe now, the next tick tries again, or the hub ends the run.
     """
     while frame is not None:
         module = frame.f_globals.get("__name__", "")

@@ -1,6 +1,6 @@
-"""The worker: finds dirty cells, runs their observers, and keeps at it (paper, section 2.4).
+"""The public side of the worker: its settings, start and stop (paper, section 2.4).
 
-`Worker` starts and ends it; `percolator_core.worker.loop.WorkerLoop` is what it does between.
+Between start and stop works a `percolator_core.worker.loop.WorkerLoop`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from percolator_core.worker.watchdog import Watchdog
 STRATEGIES: Final = get_args(Strategy)
 
 STOP_GRACE: Final = 10.0
-"""Seconds that runs under way get to end, when a worker is told to stop."""
+"""Seconds in which the runs under way may end after `Worker.stop`."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What a worker did, per observer and in all. ``seconds`` is how long it worked."""
+    """What a worker did, by observer. ``seconds`` is how long it worked."""
 
     observers: dict[str, ObserverCounts] = field(default_factory=dict)
     seconds: float = 0.0
 
     def total(self) -> ObserverCounts:
-        """The sums over all observers."""
+        """Return the sums over all observers."""
         return ObserverCounts.sum(self.observers.values())
 
     @property
@@ -51,7 +51,7 @@ class Counts:
 
     @property
     def quarantined(self) -> int:
-        """Cells put aside."""
+        """Cells put into quarantine."""
         return self.total().quarantined
 
 
@@ -59,25 +59,25 @@ class Worker:
     """Runs the observers of a chain.
 
     Args:
-        db: where the tables are.
-        chain: which observers; workers with another set must not run at the same time, unless ``rolling``.
-        threads: how many observers with ``executor: threads`` run at a time; 1 or more.
-        width: how many runs are under way at a time in this process; 1 or more.
-        prefetch: whether to read along what earlier runs of an observer have read of such a row.
-        cpus: how many observers with ``executor: processes`` run at a time, each in a process of its own; 1
-            or more, by default one a core that this process may use.
-        strategy: which tablets first. ``random``: all of them, looked at from a random one on, as in the
-            paper. ``partitioned``: the workers of the chain share them out, and each looks at the others only
-            when its own have nothing that is due; so who joins, leaves or dies leaves no tablet unattended.
-        tablets: numbers of tablets that are its own, whoever else there is; only with ``partitioned``.
-        rolling: begin also while workers with another set of observers run, which go on until they are
-            stopped; marks are left for the observers of both meanwhile.
-        listener: is told of each run that has ended.
-        observers: takes cells of these only, by name; None is all. The chain is activated as a whole all the
-            same: writers leave marks for the others too, and those wait for a worker that takes them.
+        db: the database with the tables.
+        chain: the observers. Workers of another chain must not run at the same time, unless ``rolling``.
+        threads: how many runs of observers with ``executor: threads`` may be under way; 1 or more.
+        width: how many runs may be under way as tasks of this process; 1 or more.
+        prefetch: True to read together what earlier runs of an observer have read one after the other.
+        cpus: how many runs of observers with ``executor: processes`` may be under way, each in a process of
+            its own; 1 or more, by default one for each core that this process may use.
+        strategy: ``random`` claims cells from all tablets, beginning at a random one, as in the paper.
+            ``partitioned`` shares out the tablets among the workers of the chain. Each worker claims from
+            other tablets only when no cell is due in its own, so every tablet has a worker at any time.
+        tablets: the numbers of its own tablets, however many workers there are; only with ``partitioned``.
+        rolling: start also while workers of another chain run. Those go on until they are stopped, and
+            writers leave marks for the observers of both chains.
+        listener: is called with each run that has ended.
+        observers: the names of the observers whose cells it takes; None is all. Writers leave marks for the
+            other observers of the chain, too, and those marks wait for another worker.
 
     Raises:
-        ValueError: a number or a strategy that cannot be, or no observers.
+        ValueError: a number is below 1, the strategy is unknown, or there are no observers.
         ConfigurationError: the chain has no observer of such a name.
     """
 
@@ -109,57 +109,61 @@ class Worker:
         self._listener = listener
         own = None if tablets is None else frozenset(tablets)
         chosen = chosen_observers(chain, observers)
-        places = {"hub": width, "threads": threads, "processes": cpus}
-        self._plan = Plan(places, chosen, strategy == "partitioned", own)
+        slots = {"hub": width, "threads": threads, "processes": cpus}
+        self._plan = Plan(slots, chosen, strategy == "partitioned", own)
         self._habits = {name: Habits() for name in chosen} if prefetch else None
         self._stop = Stop()
         self._hub: Hub | None = None
         self._counts = Counts()
         self._loop: WorkerLoop | None = None
         self.abandoned = 0
-        """Runs in threads that were still under way when the last `run` returned, after its grace.
+        """Runs in threads that were still under way when the last `run` returned after its grace period.
 
-        Nobody waits for them any more, and their cells were given back; but the interpreter waits for such
-        threads when it exits.
+        Their cells were given back. The interpreter waits for such threads when it exits.
         """
 
     @property
     def counts(self) -> Counts:
-        """What has been done so far."""
+        """What it has done so far."""
         return self._counts
 
     @property
     def turned_at(self) -> float:
-        """When its loop went round last, in monotonic seconds; 0 when it does not run."""
+        """When its loop last began a turn, in monotonic seconds; 0 while it does not run."""
         loop = self._loop
         return 0.0 if loop is None else loop.turned_at
+
+    @property
+    def own_tablets(self) -> frozenset[int]:
+        """The numbers of the tablets that it claims from first; empty while it does not run."""
+        loop = self._loop
+        return frozenset() if loop is None else loop.own
 
     def run(self) -> Counts:
         """Run until `stop` is called. While the store is away, wait for it.
 
         Raises:
-            ConfigurationError: workers with another set of observers are running.
+            ConfigurationError: workers of another chain are running.
         """
         return self._work(None, until_idle=False)
 
     def run_until_idle(self, timeout: float | None = None) -> Counts:
-        """Run until no notification is left for its observers, not even one that waits for a retry.
+        """Run until no dirty mark is left for its observers, not even one that waits for a retry.
 
-        Cells in quarantine do not count, nor do transactions that are still being committed. Nor does what an
-        observer would still cause that is not among its own.
+        Cells in quarantine, cells of other observers and transactions that are still committing do not count.
 
         Raises:
-            TimeoutError: after ``timeout`` seconds something was still left.
+            TimeoutError: after ``timeout`` seconds marks were left.
             ConfigurationError: as `run`.
             StoreUnavailable: the store does not answer.
         """
         return self._work(timeout, until_idle=True)
 
     def stop(self, grace: float = STOP_GRACE) -> None:
-        """Have `run` return once the runs under way are over. For any thread, and for signal handlers.
+        """Make `run` return when the runs under way have ended. For any thread and for signal handlers.
 
-        After ``grace`` seconds it returns without them: their cells are given back to other workers, and of
-        two runs for one change only one can commit (`abandoned`).
+        After ``grace`` seconds `run` returns without them (`abandoned`) and gives their cells back. Of two
+        runs for one change only one can commit.
         """
         self._stop.set(grace)
         hub = self._hub
@@ -170,7 +174,7 @@ class Worker:
         started = time.monotonic()
         self._counts = Counts({name: ObserverCounts() for name in sorted(self._plan.observers)})
         self.abandoned = 0
-        # Announced before the others are looked for: of two that start at once, one at least sees the other.
+        # Register first, then look for other workers: of two that start at once, one at least sees the other.
         registration = Registration(
             self._db,
             self._chain.digest,
@@ -196,7 +200,7 @@ class Worker:
                     stop=self._stop,
                     registration=registration,
                 )
-                grace = 0.0  # after Ctrl-C, say, nobody waits for the runs
+                grace = 0.0  # after Ctrl-C, for example, nobody waits for the runs
                 try:
                     with loop.giving_back():
                         loop.run(None if timeout is None else started + timeout, until_idle=until_idle)
@@ -205,14 +209,14 @@ class Worker:
                     grace = STOP_GRACE
                     raise
                 finally:
-                    self.abandoned = executors.leave(grace)
+                    self.abandoned = executors.close(grace)
         finally:
             self._loop = None
             self._stop.clear()
             try:
                 registration.withdraw()
             except PercolatorError:
-                pass  # the store is away; its liveness token ends by itself
+                pass  # the store is away; the liveness token expires
             self._counts.seconds = time.monotonic() - started
         return self._counts
 
@@ -222,8 +226,8 @@ class Worker:
 
     @contextmanager
     def _a_hub(self) -> Iterator[Hub]:
-        # Two tasks of the worker itself, and one more so that they never wait for a place.
-        self._hub = hub = self._db.store.hub(self._plan.places["hub"] + 3)
+        # Two tasks of the worker itself (claim, housekeeping), and one more so that they never wait.
+        self._hub = hub = self._db.store.hub(self._plan.slots["hub"] + 3)
         try:
             yield hub
         finally:

@@ -26,10 +26,10 @@ from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.notifications.activation import activate
 from percolator_core.notifications.counts import run_counts
 from percolator_core.notifications.dirty import DirtyIndex
-from percolator_core.notifications.stranded import Stranded
 from percolator_core.observers import Chain, Observer, Retry
 from percolator_core.schema.definitions import TableDefinition, to_json
 from percolator_core.worker import Counts
+from percolator_core.worker.housekeeping import Stranded
 from tests.chains import chain_of, watch
 from tests.security import typed
 from tests.servers.plain import Server, commit_of, die, rows_apart, until

@@ -110,10 +110,7 @@ def test_workers_with_different_observers_finish_a_chain_together(connect: Conne
     ]
     threads = [run_in_thread(worker) for worker in workers]
 
-    def own() -> list[int]:
-        return [len(worker._loop._own) if worker._loop is not None else 0 for worker in workers]
-
-    until(lambda: own() == [4] * 5)
+    until(lambda: [len(worker.own_tablets) for worker in workers] == [4] * 5)
     for number in range(40):
         put(db, f"more-{number}", b"text")
     until(lambda: sum(dirty_of(db, chain).backlog().values()) == 0, 20)

@@ -10,7 +10,7 @@ import pytest
 
 from percolator_core import Cell, TableDefinition, Worker
 from percolator_core.notifications.dirty import DirtyIndex, Lease
-from percolator_core.worker.concurrency_limits import Room, Window
+from percolator_core.worker.executors import ConcurrencyLimit, Slots
 from tests.chains import chain_of, dirty_of, put, watch
 from tests.servers.plain import until
 
@@ -96,67 +96,67 @@ def test_a_chain_with_many_tablets_is_looked_through(db: Database, monkeypatch: 
     assert len(dirty_of(db, chain).claim(100)[0]) == 40
 
 
-# Windows and rooms.
+# Limits and slots.
 
 
-def test_a_window_narrows_with_conflicts_and_widens_without() -> None:
-    window = Window(64)
+def test_a_limit_falls_with_conflicts_and_rises_without() -> None:
+    one = ConcurrencyLimit(64)
     for _ in range(64):
-        window.ended(1)
-    assert window.limit == 32
+        one.ended(1)
+    assert one.limit == 32
     for _ in range(500):
-        window.ended(5)
-    assert window.limit == 1
+        one.ended(5)
+    assert one.limit == 1
     for _ in range(16):
-        window.ended(0)
-    assert 1 < window.limit <= 3
+        one.ended(0)
+    assert 1 < one.limit <= 3
     for _ in range(5_000):
-        window.ended(0)
-    assert window.limit == 64
+        one.ended(0)
+    assert one.limit == 64
 
 
-def test_a_few_conflicts_leave_a_window_as_it_is() -> None:
-    window = Window(64)
+def test_a_few_conflicts_leave_a_limit_as_it_is() -> None:
+    one = ConcurrencyLimit(64)
     for number in range(640):
-        window.ended(1 if number % 10 == 0 else 0)
-    assert window.limit == 64
+        one.ended(1 if number % 10 == 0 else 0)
+    assert one.limit == 64
 
 
 def test_each_observer_has_reserved_places(db: Database) -> None:
     dirty = DirtyIndex(db.client, {})
-    room = Room(dirty, frozenset({"slow", "quick"}), 16)
-    assert room.limits() == {"slow": 14, "quick": 14}
+    slots = Slots(dirty, frozenset({"slow", "quick"}), 16)
+    assert slots.limits() == {"slow": 14, "quick": 14}
     for number in range(14):
-        room.begin(some_lease("slow", number))
-    assert room.limits() == {"slow": 0, "quick": 14}
-    assert room.free == 2
-    assert room.wants_more(100.0)
+        slots.begin(some_lease("slow", number))
+    assert slots.limits() == {"slow": 0, "quick": 14}
+    assert slots.free == 2
+    assert slots.claim_at <= 100.0
     for number in range(2):
-        room.begin(some_lease("quick", number))
-    assert not room.wants_more(200.0)
-    room.end(some_lease("slow", 0), 0)
-    assert room.limits()["slow"] == 1
+        slots.begin(some_lease("quick", number))
+    assert slots.claim_at > 200.0
+    slots.end(some_lease("slow", 0), 0)
+    assert slots.limits()["slow"] == 1
 
 
 def test_looks_for_reserved_places_alone_are_few_but_come(db: Database) -> None:
-    room = Room(DirtyIndex(db.client, {}), frozenset({"slow", "quick"}), 32)
+    slots = Slots(DirtyIndex(db.client, {}), frozenset({"slow", "quick"}), 32)
     for number in range(28):
-        room.begin(some_lease("slow", number))
-    room.looked(100.0)
-    assert not room.wants_more(100.001)
-    assert 100.001 < room.look_at < 100.1
+        slots.begin(some_lease("slow", number))
+    slots.claimed(100.0)
+    assert slots.claim_at > 100.001
+    assert 100.001 < slots.claim_at < 100.1
     # Whoever asks takes no turn away from who looks.
-    assert room.wants_more(100.1)
-    assert room.wants_more(100.1)
+    assert slots.claim_at <= 100.1
+    assert slots.claim_at <= 100.1
     for number in range(3):
-        room.begin(some_lease("quick", number))
-    room.begin(some_lease("slow", 28))
-    assert room.look_at == float("inf")
+        slots.begin(some_lease("quick", number))
+    slots.begin(some_lease("slow", 28))
+    assert slots.claim_at == float("inf")
 
 
 def test_slow_runs_leave_no_place_unused(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than half of the places are taken, and not one of those runs ends."""
-    monkeypatch.setattr("percolator_core.worker.loop.LEASE", 600.0)
+    monkeypatch.setattr("percolator_core.worker.housekeeping.LEASE", 600.0)
     release, begun = threading.Event(), []
 
     def slow(t: Transaction, cell: Cell) -> None:
@@ -187,7 +187,7 @@ def test_a_worker_looks_for_quick_work_while_slow_runs_have_most_places(
 ) -> None:
     """Also where no call wakes it, and long before it next renews its leases."""
     monkeypatch.setattr("percolator_core.store.subscription.Subscription.heard", lambda self: False)
-    monkeypatch.setattr("percolator_core.worker.loop.LEASE", 600.0)
+    monkeypatch.setattr("percolator_core.worker.housekeeping.LEASE", 600.0)
     release, ran = threading.Event(), []
     chain = chain_of(
         watch("slow", lambda t, cell: release.wait(60), "docs.text", executor="threads"),
@@ -215,9 +215,9 @@ def test_whatever_the_numbers_everyone_gets_a_place_and_no_more_run_than_there_a
     db: Database, places: int, observers: int
 ) -> None:
     names = frozenset(f"o{number}" for number in range(observers))
-    room = Room(DirtyIndex(db.client, {}), names, places)
-    assert all(1 <= limit <= places for limit in room.limits().values())
-    assert room.wants_more(0.0)
+    slots = Slots(DirtyIndex(db.client, {}), names, places)
+    assert all(1 <= limit <= places for limit in slots.limits().values())
+    assert slots.claim_at <= 0.0
 
 
 def test_a_slow_observer_holds_up_no_quick_one_in_threads(db: Database) -> None:

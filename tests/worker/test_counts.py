@@ -80,7 +80,7 @@ def test_a_worker_that_has_ended_has_told_its_counts(db: Database) -> None:
 
 def test_counts_of_several_workers_add_up(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told while they run, too, and the sums are exact however often they tell."""
-    monkeypatch.setattr("percolator_core.worker.loop.LEASE", 0.03)
+    monkeypatch.setattr("percolator_core.worker.housekeeping.LEASE", 0.03)
     chain, db = copying(), connect()
     chain.create_tables(db)
     workers = [Worker(connect(), chain, width=4) for _ in range(2)]

@@ -16,7 +16,7 @@ from percolator_core import Cell, Worker
 from percolator_core.errors import TransactionConflict
 from percolator_core.observers import Retry
 from percolator_core.worker.runs import EndedRun
-from percolator_core.worker.watchdog import Deadline, Watchdog, _may_be_interrupted
+from percolator_core.worker.watchdog import Deadline, Watchdog, may_be_interrupted
 from tests.chains import chain_of, dirty_of, put, watch
 from tests.servers.plain import until
 
@@ -362,7 +362,7 @@ def test_nothing_is_interrupted_once_the_observer_is_over(monkeypatch: pytest.Mo
 
     class Deadlines(set[Deadline]):
         def discard(self, deadline: object) -> None:
-            found.append(_may_be_interrupted(sys._getframe()))
+            found.append(may_be_interrupted(sys._getframe()))
             super().discard(deadline)
 
     watchdog = Watchdog(None)

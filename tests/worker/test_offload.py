@@ -255,7 +255,7 @@ def test_a_weak_run_is_done_once_though_its_lease_was_renewed(
     db: Database, chain: Chain, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The child clears the mark by a deadline that its worker has moved meanwhile."""
-    monkeypatch.setattr("percolator_core.worker.loop.LEASE", 0.3)
+    monkeypatch.setattr("percolator_core.worker.housekeeping.LEASE", 0.3)
     with db.transaction() as t:
         t.notify("sums", "all", "changed")
     assert Worker(db, chain, cpus=1).run_until_idle(20).observers["total"].ran == 1

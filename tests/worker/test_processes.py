@@ -41,7 +41,7 @@ def other(t, cell):
 """
 COUNT = "observe: docs.text\nwrites: [sums.dirty, docs.n]"
 SHORT_LEASES = """\
-import percolator_core.worker.loop as w, percolator_core.notifications.dirty as d
+import percolator_core.worker.housekeeping as w, percolator_core.notifications.dirty as d
 w.LEASE = 0.3
 claim = d.DirtyIndex.claim
 d.DirtyIndex.claim = lambda self, room, **more: claim(self, room, 0.3, **more)
@@ -186,7 +186,7 @@ def test_a_worker_notices_that_its_observers_were_retired(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a suspension that outlasted its liveness token."""
-    monkeypatch.setattr("percolator_core.worker.loop.LEASE", 0.1)
+    monkeypatch.setattr("percolator_core.worker.housekeeping.LEASE", 0.1)
     old = chain_of(watch("old", lambda t, cell: None, "docs.text"))
     errors: list[BaseException] = []
 
@@ -241,7 +241,7 @@ def test_a_write_wakes_an_idle_worker(counting: Project) -> None:
     """One that looks by itself once an hour."""
     with counting.connect() as db:
         counting.chain().create_tables(db)
-        up(counting.worker("from percolator_core.worker import loop\nloop.IDLE_LOOK = 3600.0\n"))
+        up(counting.worker("from percolator_core.worker import loop\nloop.IDLE_PAUSE = 3600.0\n"))
         for number in range(30):
             put(db, f"d{number}", b"1")
             until(lambda row=f"d{number}": db.snapshot().get("docs", row, "n"), 60)  # type: ignore[misc]

@@ -17,7 +17,7 @@ from percolator_core.notifications.ack import acknowledge
 from percolator_core.notifications.dirty import DirtyIndex, Lease
 from percolator_core.transaction.commit import Commit
 from percolator_core.transaction.transaction import Transaction
-from percolator_core.worker import loop as shift_module
+from percolator_core.worker import housekeeping
 from tests.chains import chain_of, dirty_of, put, watch
 from tests.servers.plain import until
 
@@ -229,7 +229,7 @@ def test_a_cell_that_was_put_off_waits_until_then_also_when_a_write_to_it_commit
 def test_a_running_worker_fires_stranded_notifications(
     db: Database, weak: Chain, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shift_module, "LEASE", 0.1)
+    monkeypatch.setattr(housekeeping, "LEASE", 0.1)
     db.client.one_call_a_tablet = True
     writer = two_phases(db, "a", b"1", "all")
     worker = Worker(db, weak)

@@ -37,7 +37,7 @@ def test_another_chain_is_refused_unless_it_is_a_rolling_start(connect: Connect)
 def test_the_old_workers_go_on_until_they_are_stopped(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("percolator_core.worker.loop.LEASE", 0.2)
+    monkeypatch.setattr("percolator_core.worker.housekeeping.LEASE", 0.2)
     db = connect()
     old, new, both = Seen(), Seen(), Seen()
     before = chain_of(watch("old", old, "docs.text"), watch("both", both, "docs.title"))
@@ -54,7 +54,7 @@ def test_the_old_workers_go_on_until_they_are_stopped(
 
 
 def test_the_roll_ends_with_the_last_old_worker(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("percolator_core.worker.loop.LEASE", 0.2)
+    monkeypatch.setattr("percolator_core.worker.housekeeping.LEASE", 0.2)
     db = connect()
     old, new = Seen(), Seen()
     before, after = chain_of(watch("old", old, "docs.text")), chain_of(watch("new", new, "docs.text"))
@@ -103,14 +103,14 @@ def test_a_rolling_start_alone_is_an_ordinary_one(db: Database) -> None:
 def test_a_rolling_start_that_comes_while_another_one_ends_stops_nobody(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("percolator_core.worker.loop.LEASE", 0.1)
+    monkeypatch.setattr("percolator_core.worker.housekeeping.LEASE", 0.1)
     refused: list[str] = []
 
     def activate(*arguments: object) -> None:
         refused.append("by a worker that was not there a moment before")
         raise ConfigurationError(refused[-1])
 
-    monkeypatch.setattr("percolator_core.worker.loop.activate", activate)
+    monkeypatch.setattr("percolator_core.worker.housekeeping.activate", activate)
     db, new = connect(), Seen()
     before, after = chain_of(watch("old", Seen(), "docs.text")), chain_of(watch("new", new, "docs.text"))
     worker = Worker(connect(), before)
@@ -247,7 +247,7 @@ def test_a_worker_that_was_taken_for_dead_meets_half_an_activation(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, same: bool
 ) -> None:
     """It goes on only if writers leave marks for it."""
-    monkeypatch.setattr("percolator_core.worker.loop.LEASE", 0.2)
+    monkeypatch.setattr("percolator_core.worker.housekeeping.LEASE", 0.2)
     db, other_db = connect(), connect()
     seen = Seen()
     chain, other = chain_of(watch("it", seen, "docs.text")), chain_of(watch("other", Seen(), "docs.text"))
@@ -295,7 +295,7 @@ def test_a_chain_that_has_lost_its_marks_is_not_let_in_by_a_rolling_start(connec
 def test_the_roll_ends_though_another_one_was_broken_off(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("percolator_core.worker.loop.LEASE", 0.2)
+    monkeypatch.setattr("percolator_core.worker.housekeeping.LEASE", 0.2)
     db, old_db, third_db = connect(), connect(), connect()
     old, new, third = (chain_of(watch(name, Seen(), "docs.text")) for name in ("old", "new", "third"))
     leaving = Registration(old_db, old.digest, "there")

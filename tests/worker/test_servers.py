@@ -128,7 +128,7 @@ def test_run_until_idle_and_wake_up_calls(db: Database, monkeypatch: pytest.Monk
     assert Worker(db, chain).run_until_idle(60).ran == DOCS
     assert total(db) == (DOCS, DOCS)
     # One that is not woken does not look in the time of this test.
-    monkeypatch.setattr(loop, "IDLE_LOOK", 3600.0)
+    monkeypatch.setattr(loop, "IDLE_PAUSE", 3600.0)
     with running(db, chain) as worker:
         for number in range(16):
             put(db, f"e{number}", b"x")

@@ -68,7 +68,7 @@ def test_a_run_that_does_not_end_is_given_back_after_the_grace(
 
 def test_a_lease_is_kept_during_the_grace(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """The grace is longer than a lease: nobody else begins what this worker is about to finish."""
-    monkeypatch.setattr("percolator_core.worker.loop.LEASE", 0.1)
+    monkeypatch.setattr("percolator_core.worker.housekeeping.LEASE", 0.1)
     begun, release = threading.Event(), threading.Event()
 
     def takes_a_while(t: Transaction, cell: Cell) -> None:
@@ -170,18 +170,14 @@ def test_partitioned_workers_share_the_tablets_out(connect: Connect) -> None:
     workers = [Worker(connect(), chain, strategy="partitioned") for _ in range(2)]
     threads = [run_in_thread(worker) for worker in workers]
 
-    def own(worker: Worker) -> frozenset[int]:
-        loop = worker._loop
-        return frozenset() if loop is None else loop._own
-
-    until(lambda: {own(worker) for worker in workers} == {frozenset({0, 2}), frozenset({1, 3})}, 30)
+    until(lambda: {worker.own_tablets for worker in workers} == {frozenset({0, 2}), frozenset({1, 3})}, 30)
     workers[0].stop()
     threads[0].join(20)
     # What the one that has gone would have taken first is not left.
     for number in range(40):
         put(db, f"{number}", b"1")
     until(lambda: workers[1].counts.ran == 40)
-    until(lambda: own(workers[1]) == frozenset({0, 1, 2, 3}), 30)
+    until(lambda: workers[1].own_tablets == frozenset({0, 1, 2, 3}), 30)
     workers[1].stop()
     threads[1].join(20)
 

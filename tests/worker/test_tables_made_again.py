@@ -12,10 +12,10 @@ from percolator_core import Cell, ConfigurationError, TableDefinition, UnknownTa
 from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.notifications.activation import activate, active, live_workers
 from percolator_core.notifications.dirty import DirtyIndex
-from percolator_core.notifications.stranded import Stranded
 from percolator_core.transaction.client import Client
-from percolator_core.worker import loop as shift_module
-from percolator_core.worker.leases import Admission
+from percolator_core.worker import housekeeping
+from percolator_core.worker.attempt import Admission
+from percolator_core.worker.housekeeping import Stranded
 from tests.chains import Seen, chain_of, dirty_of, put, running, watch
 from tests.maintenance.test_schema_change import DOCS, write
 from tests.servers.plain import rows_apart, until
@@ -66,7 +66,7 @@ def test_the_next_worker_sees_what_was_written_before_it_began(db: Database, con
 def test_a_worker_waits_for_a_table_that_is_missing(
     db: Database, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shift_module, "LEASE", 0.05)
+    monkeypatch.setattr(housekeeping, "LEASE", 0.05)
     seen, also = Seen(), Seen()
     chain = chain_of(
         watch("look", seen, "docs.text"),
@@ -240,7 +240,7 @@ def test_a_worker_goes_on_after_a_rename(
     db: Database, connect: Connect, executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that is to end a rolling start then: its chain has the name that was."""
-    monkeypatch.setattr(shift_module, "LEASE", 0.1)
+    monkeypatch.setattr(housekeeping, "LEASE", 0.1)
     seen, other = Seen(), connect()
     before = chain_of(watch("old", Seen(), "docs.rank"), tables=())
     after = chain_of(watch("look", seen, "docs.title", executor=executor), tables=())

@@ -10,7 +10,7 @@ import pytest
 
 import percolator_core
 from percolator_core import Cell, Worker
-from percolator_core.worker.watchdog import _may_be_interrupted
+from percolator_core.worker.watchdog import may_be_interrupted
 from tests.chains import chain_of, put, watch
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Decisions:
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         if event == "call":
             name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
-            self.by_function.setdefault(name, set()).add(_may_be_interrupted(frame))
+            self.by_function.setdefault(name, set()).add(may_be_interrupted(frame))
 
     def of(self, *packages: str) -> dict[tuple[str, str], set[bool]]:
         """The answers for the functions of some packages or modules of the library."""

@@ -1,0 +1,150 @@
+"""The regular duties of a worker beside its runs: leases, registration, rolling starts, stranded marks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from percolator_core.database import Database
+from percolator_core.errors import (
+    ConfigurationError,
+    LockTimeout,
+    StoreUnavailable,
+    UnknownColumn,
+    UnknownTable,
+)
+from percolator_core.maintenance.janitor import Janitor
+from percolator_core.notifications.activation import Active, Registration, activate, active, live_workers
+from percolator_core.notifications.dirty import LEASE, DirtyIndex, Lease, known_table
+from percolator_core.observers import Chain
+from percolator_core.runtime.log import Log
+from percolator_core.store import Future, Hub
+from percolator_core.worker.plan import Plan, Stop
+
+log = Log("percolator.worker")
+
+
+class Stranded:
+    """Locks of committed transactions whose client died before it made all their cells visible.
+
+    A weak notification waits in such a lock. So does the dirty mark of a write that began before its column
+    was observed: the mark is set when the lock becomes a version.
+    """
+
+    def __init__(self, db: Database, observed: Iterable[tuple[str, str]]) -> None:
+        """``observed`` has the observed columns, each as table and column."""
+        self._client = db.client
+        self._tables = sorted({table for table, _ in observed})
+
+    def roll_forward(self, older_than: float) -> int:
+        """Resolve the locks that are older than so many seconds. Return how many had been committed."""
+        client = self._client
+        handles = [known_table(client.catalog, table) for table in self._tables]
+        tablets = [
+            (handle.name, number, tag)
+            for handle in handles
+            if handle is not None
+            for number, tag in enumerate(handle.tags)
+        ]
+        if not tablets:
+            return 0
+        counts = client.store.call(*[(b"ZCARD", tag + b"locks") for _, _, tag in tablets])
+        locked = [(table, number) for (table, number, _), count in zip(tablets, counts, strict=True) if count]
+        if not locked:
+            return 0
+        try:
+            return Janitor(client).resolve(older_than, locked).committed
+        except (UnknownTable, ValueError):
+            return 0  # a table was dropped with its locks, and perhaps made again
+
+
+class Housekeeping:
+    """Does a round every `period` seconds, as a task of the hub.
+
+    ``own`` has the numbers of the tablets that a partitioned worker claims from first.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        chain: Chain,
+        plan: Plan,
+        *,
+        dirty: DirtyIndex,
+        held: Callable[[], list[Lease]],
+        stop: Stop,
+        registration: Registration,
+        now: float,
+    ) -> None:
+        """``held`` returns the leases that the worker holds."""
+        self._db = db
+        self._chain = chain
+        self._plan = plan
+        self._dirty = dirty
+        self._held = held
+        self._stop = stop
+        self._registration = registration
+        # Of the whole chain: whoever finds a stranded mark passes it on.
+        self.stranded = Stranded(db, chain.observed)
+        self.own = plan.own or frozenset()
+        # A partitioned worker learns at once which tablets are its own.
+        self._next_at = now if plan.partitioned and plan.own is None else now + self.period
+        self._round: Future[None] | None = None
+
+    @property
+    def period(self) -> float:
+        """Seconds between two rounds: a lease survives that one round fails."""
+        return LEASE / 3
+
+    def tick(self, hub: Hub, now: float) -> None:
+        """Begin a round if it is time. Raise what the last round ended with, unless the store was away."""
+        if self._round is not None and self._round.done():
+            ended, self._round = self._round, None
+            try:
+                ended.result()
+            except StoreUnavailable:
+                pass  # the next claim fails in the same way
+        if self._round is None and now >= self._next_at:
+            self._next_at = now + self.period
+            self._round = hub.submit(self._do_round)
+
+    def _do_round(self) -> None:
+        self._dirty.renew(self._held())
+        if self._stop.is_set():
+            return  # the grace is longer than a lease, so the runs still need theirs, and nothing else
+        self._registration.refresh()
+        now_active = active(self._db.client)
+        if not now_active.allows(self._chain.digest):
+            raise ConfigurationError(
+                "another set of observers was activated while this worker did not answer: start it again "
+                "with the active chain, or as a rolling one"
+            )
+        if self._plan.partitioned or now_active.beside:
+            self._compare_with_other_workers(now_active)
+        self.stranded.roll_forward(LEASE)
+
+    def _compare_with_other_workers(self, now_active: Active) -> None:
+        """Share out the tablets among the workers of this chain; end a rolling start that is over."""
+        workers = live_workers(self._db)
+        same = [worker for worker in workers if worker.digest == self._chain.digest]
+        # Only with workers that take cells of the same observers. Otherwise the own tablets of a worker that
+        # lacks one of our observers would come last for all who have it.
+        names = [worker.name for worker in same if worker.observers == self._registration.observers]
+        if self._plan.partitioned and self._plan.own is None and self._registration.name in names:
+            mine = names.index(self._registration.name)
+            self.own = frozenset(range(mine, self._dirty.tablets, len(names)))
+        # Empty: the activation of another chain has broken off, so nobody else will end the rolling start.
+        mine_is_new = now_active.digest in ("", self._chain.digest)
+        if mine_is_new and now_active.beside and len(same) == len(workers):
+            self._end_rolling_start()
+
+    def _end_rolling_start(self) -> None:
+        try:
+            activate(self._db, self._chain.observed, self._chain.digest)
+        except ConfigurationError:
+            pass  # another rolling start has just begun, so this one is not over
+        except LockTimeout:
+            pass  # a transaction still commits to a table that is being changed: the next round tries again
+        except UnknownColumn as error:
+            # The column was renamed since the chain was activated. The workers of this chain go on; those of
+            # a chain with the new name will end the rolling start.
+            log.warning("the rolling start cannot be ended", error=str(error))
