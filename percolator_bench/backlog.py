@@ -29,6 +29,7 @@ from percolator_bench.workers import Workers, shipped_chain, workers_of
 from percolator_core.layout.records import Cell
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Chain, ObserverTransaction
+from percolator_core.scripts import calls
 
 GROWTH: Final = Target("at most", 100.0)
 
@@ -99,7 +100,7 @@ def _fill(here: Place, marks: int) -> None:
     """Set the marks, spread over the tablets by their rows like any."""
     handle, store = here.db.catalog.table(_TABLE), here.db.store
     column = _COLUMN.encode()
-    waiting: dict[bytes, list[bytes | str | int]] = {tag: [] for tag in handle.tags}
+    waiting: dict[bytes, list[bytes | int]] = {tag: [] for tag in handle.tags}
     tags = list(waiting)
     for first in range(0, marks, _A_ROUND):
         progress.tell(f"{marks:,} notifications", f"{first:,} set")
@@ -108,11 +109,11 @@ def _fill(here: Place, marks: int) -> None:
             arguments = waiting[tags[crc32(row) % len(tags)]]
             arguments += (1, row, column, b"n")
             if len(arguments) == _A_CALL * _ARGUMENTS:
-                store.one(store.script("notify", [handle.tag(row)], *arguments, handle.version))
+                store.run(calls.notify([handle.tag(row)], arguments, handle.version))
                 arguments.clear()
     for tag, arguments in waiting.items():
         if arguments:
-            store.one(store.script("notify", [tag], *arguments, handle.version))
+            store.run(calls.notify([tag], arguments, handle.version))
 
 
 def _used(here: Place) -> int:

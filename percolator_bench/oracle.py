@@ -31,6 +31,7 @@ from percolator_bench.scale import Scale
 from percolator_bench.servers import NAMESPACE, Place, place
 from percolator_core.database import Database, connect
 from percolator_core.errors import PercolatorError
+from percolator_core.scripts import calls
 
 CAPACITY: Final = Target("at least", 2_000_000)
 
@@ -201,7 +202,7 @@ def _request(url: str, batch: int, bunches: int, at: float) -> Span:
     """Requests for many timestamps each; returns the replies in the order in which they came."""
     db = _connected(url, at)
     store = db.store
-    command = store.script("timestamp", [store.keyspace.oracle, store.keyspace.catalog], batch)
+    command = store.command(calls.timestamp(store.keyspace.oracle, store.keyspace.catalog, batch))
     commands = [command] * _PIPELINED
     replies: list[int] = []
     began = time.monotonic()

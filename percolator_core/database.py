@@ -17,6 +17,7 @@ from percolator_core.layout.records import MAX_TIMESTAMP, Version, row_bytes, un
 from percolator_core.maintenance.janitor import Collected, FoundLock, Janitor, Outcome, Part, ResolvedLocks
 from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.schema.definitions import DEFAULT_TABLETS, TableDefinition
+from percolator_core.scripts import calls
 from percolator_core.store import Durability, Store, StoreUrl
 from percolator_core.store.embedded import own_error_first
 from percolator_core.tables.binding import model_of, table_name
@@ -303,7 +304,7 @@ class Database:
         # Reading the cell first settles a lock that a dead client left on a committed version.
         snapshot.get(table, key, column)
         store = self.store
-        command = store.script("history", [handle.tag(key)], key, fields.encoded, limit)
+        command = store.command(calls.history(handle.tag(key), key, fields.encoded, limit))
         packed, standing = store.call(command, handle.standing(key))
         if not packed and not stands(standing, snapshot.start_timestamp):
             raise SnapshotTooOld(f"the table {table!r} was dropped, or made again, meanwhile: ask again")

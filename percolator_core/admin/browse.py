@@ -4,7 +4,7 @@ A page takes what its rows take. With a filter that few rows meet it ends in tim
 far it has looked, and the next page goes on there.
 
 >>> from percolator_core.admin.browse import browse
->>> page = browse(db, db.snapshot(), "documents", limit=50)
+>>> page = browse(db.snapshot(), "documents", limit=50)
 >>> page.rows[0], page.following
 ((b'http://a/', {'contents': b'...'}), b'http://x/')
 """
@@ -62,7 +62,6 @@ class RowsPage:
 
 
 def browse(
-    db: Database,
     snapshot: Snapshot,
     table: str,
     *,
@@ -87,7 +86,7 @@ def browse(
     handle = snapshot.handle_of(table)
     low, high = scan_bounds(start, None, prefix)
     if handle.is_typed:
-        return _typed(db, snapshot, handle, (low, high), where, limit, seconds)
+        return _typed(snapshot, handle, (low, high), where, limit, seconds)
     return _raw(snapshot, handle, (low, high), conditions, limit, seconds, cut)
 
 
@@ -192,7 +191,6 @@ def _raw(  # noqa: PLR0917
 
 
 def _typed(  # noqa: PLR0917
-    db: Database,
     snapshot: Snapshot,
     handle: TableHandle,
     bounds: tuple[bytes, bytes | None],
@@ -207,7 +205,7 @@ def _typed(  # noqa: PLR0917
     plan = choose(snapshot, query, limit) if bound is not None else None
     names = [column.name for column in columns]
     if isinstance(plan, ByIndex) and (plan.entries or 0) <= _FEW_ENTRIES:
-        batches = by_index(snapshot, db.store.script, plan)
+        batches = by_index(snapshot, plan)
         every = [
             (row, dict(zip(names, values, strict=True)))
             for batch in batches
@@ -218,7 +216,6 @@ def _typed(  # noqa: PLR0917
         return RowsPage(tuple(every[:limit]), rest)
     steps = [
         TabletSelect(
-            db.store.script,
             handle,
             handle.tags[one.tablet],
             max(low, one.low),

@@ -17,6 +17,7 @@ from percolator_core.notifications.activation import (
 )
 from percolator_core.notifications.dirty import horizon
 from percolator_core.observers import Chain
+from percolator_core.scripts import calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def demand(db: Database, chain: Chain) -> Demand:
         for one in chain.observers.values()
         for tag in tags_of(db, definitions, {table for table, _ in one.observe})
     ]
-    clock = db.store.script("now", [db.store.keyspace.oracle])
+    clock = db.store.command(calls.now(db.store.keyspace.oracle))
     now, registered, *sizes = call(db, [clock, workers_command(db), *[(b"ZCARD", key) for _, key in places]])
     ahead = horizon(max((one.retry.max_backoff for one in chain.observers.values()), default=0))
     asked = liveness_commands(db, registered)

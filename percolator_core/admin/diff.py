@@ -90,7 +90,7 @@ def changes(
     if later.start_timestamp < earlier.start_timestamp:
         raise ValueError(f"{end} is before {begin}: give the earlier moment first")
     handle = db.catalog.table(table_name(table))
-    source = _source(db, handle, table, where, columns)
+    source = _source(handle, table, where, columns)
     return _differing(earlier, later, source)
 
 
@@ -161,14 +161,13 @@ def _side_by_side(
 
 
 def _source(
-    db: Database,
     handle: TableHandle,
     table: type[Table] | str,
     where: Predicate | RawFilter | None,
     columns: Sequence[str] | None,
 ) -> _Source:
     if handle.is_typed or not isinstance(table, str):
-        return _Typed(db, handle, table, where, columns)
+        return _Typed(handle, table, where, columns)
     if where is not None and (isinstance(where, Predicate) or not callable(where)):
         raise TypeError(f"{handle.name} is a raw table: where is a function of row key and cells")
     wanted = None if columns is None else [handle.columns[name].name for name in columns]
@@ -207,14 +206,12 @@ class _Typed:
 
     def __init__(
         self,
-        db: Database,
         handle: TableHandle,
         table: type[Table] | str,
         where: Any,
         columns: Sequence[str] | None,
     ) -> None:
         self._binding = binding_of(handle, model_of(table))
-        self._script = db.store.script
         definition = handle.definition
         chosen = self._binding.chosen(columns)
         self._columns = tuple(dict.fromkeys([*definition.key, *chosen]))
@@ -228,7 +225,7 @@ class _Typed:
 
     def read(self, snapshot: Snapshot) -> _Rows:
         chosen = pieces(self._query.handle.definition, self._bound)
-        found = in_order(snapshot, self._script, self._query, chosen, limit=None, reverse=False)
+        found = in_order(snapshot, self._query, chosen, limit=None, reverse=False)
         for row, values in found:
             yield row, dict(zip(self._names, values, strict=True))
 

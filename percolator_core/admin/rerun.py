@@ -26,6 +26,7 @@ from percolator_core.layout.keys import acknowledgement
 from percolator_core.layout.records import DELETE, Version, Write, unpack_version
 from percolator_core.notifications.ack import Ack
 from percolator_core.notifications.activation import active
+from percolator_core.scripts import calls
 from percolator_core.transaction.scan import PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -284,15 +285,15 @@ class _Rerun:
         self, t: Transaction, place: _Place, low: bytes
     ) -> tuple[list[tuple[bytes, list[Version | None]]], bytes]:
         high = b"+" if place.high is None else b"(" + place.high
-        bounds = (t.start_timestamp, low, high, self._page, PAGE_BYTES, b"forward", 0)
-        reply = self._store.one(self._store.script("scan", [place.tag], *bounds, *place.columns))
-        if reply[0] != b"rows":
+        bounds = (t.start_timestamp, low, high, self._page, PAGE_BYTES)
+        scanned = self._store.run(calls.scan(place.tag, *bounds, "forward", 0, place.columns))
+        if scanned is None:
             raise SnapshotTooOld("garbage collection has passed a snapshot of this rerun: call it again")
         found = [
-            (reply[position], self._versions(t, place, reply[position], reply[position + 1][::2]))
-            for position in range(2, len(reply), 2)
+            (row, self._versions(t, place, row, cells[::2]))
+            for row, cells in zip(scanned.rows, scanned.cells, strict=True)
         ]
-        return found, reply[1]
+        return found, scanned.resume
 
     def _versions(
         self, t: Transaction, place: _Place, row: bytes, cells: Sequence[Any]
@@ -324,10 +325,9 @@ class _Rerun:
 
     def _mark(self, place: _Place, rows: Sequence[bytes]) -> int:
         name, mode = self._observer.name, self._observer.mode
-        reply = self._store.one(self._store.script("mark", [place.tag], name, mode, place.column, *rows))
-        if reply[0] != b"marked":
+        marked = self._store.run(calls.mark(place.tag, name, mode, place.column, rows))
+        if marked is None:
             raise _inactive(self._db, name)
-        marked: int = reply[1]
         return marked
 
     def _hold_back(self) -> None:

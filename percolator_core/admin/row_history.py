@@ -20,6 +20,7 @@ from percolator_core.database import Database
 from percolator_core.errors import SnapshotTooOld
 from percolator_core.layout.keys import is_internal
 from percolator_core.layout.records import VERSION_HEADER, VERSION_MARK, Version, row_bytes, unpack_version
+from percolator_core.scripts import calls
 from percolator_core.transaction.row_read import stands
 
 LARGEST: Final = 4 << 20
@@ -124,8 +125,8 @@ def row_history(
     cells = _cells(db, handle, key, shown, moment, versions)
     marker: tuple[Version, ...] = ()
     if handle.is_typed:
-        asked = db.store.script("history", [tag], key, handle.marker.encoded, versions)
-        marker = tuple(map(unpack_version, db.store.one(asked)))
+        packed = db.store.run(calls.history(tag, key, handle.marker.encoded, versions))
+        marker = tuple(map(unpack_version, packed))
     return RowHistory(moment, cells, shown[-1].name if rest else None, marker)
 
 
@@ -168,10 +169,8 @@ def _cells(  # noqa: PLR0917
             left -= size * min(count, _FEWEST)
         asked.append((one, size, count, bool(lock)))
     # The newest first and the others behind it: one more than wanted tells that there are more.
-    commands = [
-        db.store.script("history", [tag], row, one.encoded, count + 1) for one, _, count, _ in asked if count
-    ]
-    replies = iter(db.store.call(*commands) if commands else ())
+    newest = [calls.history(tag, row, one.encoded, count + 1) for one, _, count, _ in asked if count]
+    replies = iter(db.store.run_all(newest))
     found = [
         cell
         for one, size, count, locked in asked
@@ -186,12 +185,12 @@ def _older(
     """The cells, with the seen version of those that have it behind the versions that were read."""
     late = [cell for cell in cells if cell.version is None and cell.more]
     tag = handle.tag(row)
-    commands = [db.store.script("read", [tag], at, row, handle.columns[cell.column].encoded) for cell in late]
+    reads = [calls.read(tag, at, row, [handle.columns[cell.column].encoded]) for cell in late]
     read: dict[str, CellHistory] = {}
-    for cell, reply in zip(late, db.store.call(*commands) if commands else (), strict=True):
-        if reply[0] != b"cells":
+    for cell, found in zip(late, db.store.run_all(reads), strict=True):
+        if found is None:
             raise SnapshotTooOld(f"{handle.name} as of {at} is not known any more: read a newer snapshot")
-        packed = reply[1]
+        packed = found[0]
         if len(packed) == 2:
             read[cell.column] = replace(cell, unsettled=True)
         elif packed:

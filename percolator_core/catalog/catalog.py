@@ -13,6 +13,7 @@ from percolator_core.layout.keys import MARKER, acknowledged, decode_column, enc
 from percolator_core.layout.records import LOCK_MARK, VERSION_MARK
 from percolator_core.schema.definitions import TableDefinition, from_json, to_json
 from percolator_core.schema.partitions import placement
+from percolator_core.scripts import calls
 from percolator_core.store import Store
 from percolator_core.store.packing import Command, pack, pack_fields
 
@@ -363,11 +364,9 @@ class Catalog:
         """
         store, keys = self._store, self._store.keyspace
         text = _encode(definition, pending=pending)
-        found, *held = store.one(
-            store.script("define_table", [keys.catalog, keys.format], definition.name, text, format_)
-        )
+        defined = store.run(calls.define_table(keys.catalog, keys.format, definition.name, text, format_))
         self.expire()
-        return found, _decode(held[0] if held else text.encode())
+        return defined.format, _decode(defined.entry or text.encode())
 
     def replace(
         self,
@@ -383,12 +382,10 @@ class Catalog:
         """
         name, store = entry.definition.name, self._store
         text = "" if definition is None else _encode(definition, version, pending, sweep)
-        keys = [store.keyspace.catalog]
-        how = "numbered" if version is None else ""
-        command = store.script("change_table", keys, name, entry.raw, text, how)
+        keys = store.keyspace
+        change = calls.change_table(keys.catalog, name, entry.raw, text, numbered=version is None)
         # Durably: a failover must not take back what others then rest upon. Nothing rests on a new table.
-        call = store.call if entry.is_new else store.call_durably
-        (held,) = call(command)
+        (held,) = store.run_all([change], durably=not entry.is_new)
         self.expire()
         return _decode(held) if held else None
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from percolator_core.errors import LockTimeout, UnknownColumn
 from percolator_core.layout.keys import acknowledgement, decode_lock_mark, encode_lock_mark
 from percolator_core.layout.records import start_of_lock, wall_of_lock
+from percolator_core.scripts import calls
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.lock_resolver import LockedCell, Resolver
 
@@ -165,8 +166,8 @@ class Janitor:
         # a part drops versions: a lock and the cell that judges it may lie in any two. So each part is a
         # collection by itself, up to a safe point of its own, and rests on no other one, which may have died
         # or not have begun.
-        raised = [self._store.script("raise_safe_point", [tag], safe) for _, tag in self._tablets()]
-        furthest = max([safe, *self._store.call(*raised)])
+        raised = [calls.raise_safe_point(tag, safe) for _, tag in self._tablets()]
+        furthest = max([safe, *self._store.run_all(raised)])
         # Another collection may have gone further, in some of the tablets. What lies between is its business:
         # new locks may still appear there.
         locks = self._resolve_up_to(safe)
@@ -176,8 +177,8 @@ class Janitor:
         for _, tag in self._tablets() if chosen is None else chosen:
             bound: bytes = b"-"
             while bound:
-                step = self._store.script("collect", [tag], bound, _ROWS_PER_STEP, safe, *observers)
-                bound, dropped, gone = self._store.one(step)
+                step = calls.collect(tag, bound, _ROWS_PER_STEP, safe, observers)
+                bound, dropped, gone = self._store.run(step)
                 versions += dropped
                 rows += gone
         return Collected(furthest, versions, rows, locks)
@@ -191,9 +192,9 @@ class Janitor:
         Raises:
             StoreUnavailable: replicas or disks do not have it in time.
         """
-        raised = [self._store.script("raise_safe_point", [tag], safe) for _, tag in self._tablets()]
+        raised = [calls.raise_safe_point(tag, safe) for _, tag in self._tablets()]
         if raised:
-            self._store.call_durably(*raised)
+            self._store.run_all(raised, durably=True)
 
     def settle(
         self,
@@ -269,12 +270,12 @@ class Janitor:
         They come in no order, some twice; none that is there all the time is left out, whatever moves: so
         the index is not walked by rank or score. The caller may settle a step before it takes the next.
         """
-        untouched = b"" if older_than is None else b"%d" % int(older_than * 1e6)
+        untouched = None if older_than is None else int(older_than * 1e6)
         for table, tag in self._occupied(tablets):
             cursor: bytes = b"0"
             while True:
-                step = self._store.script("held", [tag], "index", cursor, _LOCKS_PER_STEP, untouched)
-                cursor, entries, lists = self._store.one(step)
+                step = calls.held(tag, cursor=cursor, most=_LOCKS_PER_STEP, untouched=untouched)
+                cursor, entries, lists = self._store.run(step)
                 yield _found(table, tag, entries, lists)
                 yield from self._look_up([(table, tag, entries[len(lists) :])])
                 if cursor == b"0":
@@ -282,15 +283,12 @@ class Janitor:
 
     def _look_up(self, asked: Iterable[tuple[str, bytes, Sequence[bytes]]]) -> Iterator[list[FoundLock]]:
         """The locks of entries of the lock index, of each tablet in the order given, in bounded steps."""
-        script = self._store.script
         left = [one for one in asked if one[2]]
         while left:
-            calls = [script("held", [tag], "entries", *entries[:_LOCKS_AT_ONCE]) for _, tag, entries in left]
+            steps = [calls.held(tag, entries[:_LOCKS_AT_ONCE]) for _, tag, entries in left]
             rest = []
-            for (table, tag, entries), reply in zip(
-                left, self._store.call_many(calls, _LOCKS_AT_ONCE), strict=True
-            ):
-                lists = reply[2]
+            found = self._store.run_all(steps, together=_LOCKS_AT_ONCE)
+            for (table, tag, entries), (_, _, lists) in zip(left, found, strict=True):
                 yield _found(table, tag, entries, lists)
                 if len(lists) < len(entries):
                     rest.append((table, tag, entries[len(lists) :]))

@@ -49,6 +49,8 @@ from percolator_core.schema.definitions import (
 )
 from percolator_core.schema.partitions import Partition
 from percolator_core.schema.row_keys import KeyCodec
+from percolator_core.scripts import calls
+from percolator_core.scripts.calls import Fencing
 from percolator_core.store import FORMAT
 from percolator_core.transaction.client import Client
 
@@ -246,7 +248,8 @@ class SchemaChanges:
         refuses = plan["kind"] in ("create", "drop", "mend")
         least = self._client.oracle.timestamp() if refuses else 0
         # The record is read after the entry was written: a later activation finds the entry.
-        how = {"create": "found", "mend": "mend"}.get(plan["kind"], "raise")
+        hows: dict[str, Fencing] = {"create": "found", "mend": "mend"}
+        how = hows.get(plan["kind"], "raise")
         fields = () if how == "raise" else self._observer_fields(definition)
         self._fence(entry, self._tags(definition), how, least, fields)
         yield "fence"
@@ -337,16 +340,15 @@ class SchemaChanges:
         return all((found or b"") == version for found in self._store.call(*wanted))
 
     def _fence(
-        self, entry: Entry, tags: Sequence[bytes], how: str, least: int = 0, fields: Sequence[bytes] = ()
+        self, entry: Entry, tags: Sequence[bytes], how: Fencing, least: int = 0, fields: Sequence[bytes] = ()
     ) -> None:
         """Give the tablets the entry's version, and a safe point that is not below ``least``.
 
         ``how`` and ``fields`` are as in fence.lua.
         """
         # Durably: what is published then rests on it. To a new table nobody writes by an earlier definition.
-        script, store = self._store.script, self._store
-        call = store.call if entry.is_new else store.call_durably
-        call(*[script("fence", [tag], entry.version, least, how, *fields) for tag in tags])
+        fences = [calls.fence(tag, entry.version, least, how, fields) for tag in tags]
+        self._store.run_all(fences, durably=not entry.is_new)
 
     def _observer_fields(self, definition: TableDefinition) -> list[bytes]:
         """The fields of a new tablet's meta hash, with the observers that the chain's record has by column.
@@ -375,9 +377,9 @@ class SchemaChanges:
             if column not in stored:
                 pairs += (column, observers)
         if pairs:
-            arguments: list[bytes | str | int] = ["add", b"%d" % entry.version, 0, 0, *pairs]
-            tags, script = self._tags(entry.definition), self._store.script
-            self._store.call_durably(*[script("observe", [tag], *arguments) for tag in tags])
+            tags, version = self._tags(entry.definition), b"%d" % entry.version
+            registered = [calls.observe(tag, "add", version, 0, (), pairs) for tag in tags]
+            self._store.run_all(registered, durably=True)
 
     def _settle(self, entry: Entry, *, everywhere: bool) -> None:
         """End, or wait for, what had begun to commit before the fence.
@@ -408,8 +410,8 @@ class SchemaChanges:
         yield "indexes"
         observers = sorted({*plan["observers"], *self._client.active_observers()})
         for tag in self._tags(definition):
-            step = self._store.script("drop_table", [tag], entry.version, _AT_ONCE, *observers)
-            while self._store.one(step):
+            step = calls.drop_table(tag, entry.version, _AT_ONCE, observers)
+            while self._store.run(step):
                 pass
         yield "rows"
         self._catalog.replace(entry, None)
@@ -419,14 +421,13 @@ class SchemaChanges:
         # Every snapshot that has the dropped columns lies below this, for no published definition has them.
         # In all tablets before the first cell goes, and durably, lest a failover let such a snapshot go on.
         safe, tags = self._client.oracle.timestamp(), self._tags(entry.definition)
-        self._store.call_durably(*[self._store.script("raise_safe_point", [tag], safe) for tag in tags])
+        self._store.run_all([calls.raise_safe_point(tag, safe) for tag in tags], durably=True)
         for tag in tags:
-            bound: bytes = b"-"
+            bound: bytes | None = b"-"
             while bound:
                 columns = [name.encode() for name in entry.sweep]
-                step = self._store.script("sweep", [tag], entry.version, bound, _AT_ONCE, *columns)
-                bound = self._store.one(step)
-                if bound == b"changed":
+                bound = self._store.run(calls.sweep(tag, entry.version, bound, _AT_ONCE, columns))
+                if bound is None:
                     return  # by somebody who finds in the entry what is left to do
         self._catalog.replace(entry, entry.definition, entry.version)
 

@@ -14,7 +14,8 @@ from typing import Final
 
 from percolator_core.layout.keys import acknowledgement, is_internal
 from percolator_core.layout.records import PUT, Cell, Write
-from percolator_core.notifications.dirty import Lease, Mode
+from percolator_core.notifications.dirty import Lease
+from percolator_core.scripts.calls import Mode
 from percolator_core.transaction.transaction import Transaction
 
 FIRST_REVISION: Final = 1

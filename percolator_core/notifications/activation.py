@@ -13,12 +13,14 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from percolator_core.catalog.catalog import TableHandle
 from percolator_core.errors import ConfigurationError
 from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.notifications.counts import Counted, Tally
+from percolator_core.scripts import calls
+from percolator_core.scripts.calls import Call, Observed
 
 if TYPE_CHECKING:
     from percolator_core.catalog.catalog import Entry
@@ -94,9 +96,8 @@ class _Turn:
     def record(self, db: Database, **fields: str) -> None:
         """Write fields of the chain's record, durably. Raises _Overtaken."""
         store = db.store
-        pairs = [text for pair in fields.items() for text in pair]
-        command = store.script("record_chain", [store.keyspace.chain], self.number, *pairs)
-        if store.call_durably(command) == [b"overtaken"]:
+        record = calls.record_chain(store.keyspace.chain, self.number, fields)
+        if store.run_all([record], durably=True) == [False]:
             raise _Overtaken
 
 
@@ -130,7 +131,7 @@ def _activate(
     # record: so it reads this one, or its table is in the list.
     everything = json.dumps(_merged(db.client.observed_columns() if others else {}, observed), sort_keys=True)
     turn.record(db, observed=everything, digest=still, beside=",".join(sorted(allowed)))
-    how = "add" if others else "replace"
+    how: Literal["replace", "add"] = "add" if others else "replace"
     while changed := _tell_tablets(db, observed, how, retired, turn):
         # A table was changed meanwhile, or a failover has lost a part of a change.
         for name, version in changed:
@@ -158,7 +159,7 @@ def _merged(
 def _tell_tablets(
     db: Database,
     observed: Mapping[tuple[str, str], Sequence[str]],
-    how: str,
+    how: Literal["replace", "add"],
     retired: Sequence[str],
     turn: _Turn,
 ) -> set[tuple[str, bytes]]:
@@ -169,23 +170,24 @@ def _tell_tablets(
     """
     store = db.store
     asked: list[tuple[str, bytes]] = []
-    commands: list[Command] = []
+    requests: list[Call[Observed]] = []
     for entry in _entries(db):
         handle = TableHandle(entry.definition, store, entry.writers_version)
         pairs: list[bytes | str] = []
         for (table, column), observers in sorted(observed.items()):
             if table == handle.name:
                 pairs += (handle.encode(column), ",".join(observers))
-        arguments = (how, handle.version, turn.number, len(retired), *retired, *pairs)
-        commands += [store.script("observe", [tag], *arguments) for tag in handle.tags]
+        requests += [
+            calls.observe(tag, how, handle.version, turn.number, retired, pairs) for tag in handle.tags
+        ]
         asked += [(handle.name, handle.version)] * len(handle.tags)
     # The wait for changes of tables may have taken longer than the activation lock lasts.
     turn.renew()
     # Durably, as the record: if a failover took it back, later writes would have no marks.
-    replies = store.call_durably(*commands)
-    if b"overtaken" in replies:
+    replies = store.run_all(requests, durably=True)
+    if "overtaken" in replies:
         raise _Overtaken
-    return {table for table, reply in zip(asked, replies, strict=True) if reply == b"changed"}
+    return {table for table, reply in zip(asked, replies, strict=True) if reply == "changed"}
 
 
 def _entries(db: Database) -> list[Entry]:

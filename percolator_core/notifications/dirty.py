@@ -28,13 +28,13 @@ from percolator_core.layout.keys import (
     failed_key,
     tablet_number,
 )
+from percolator_core.scripts import calls
+from percolator_core.scripts.calls import Call, Claimed, Mode, Requeued
 from percolator_core.store.packing import Command
 from percolator_core.transaction.client import Client
 
 if TYPE_CHECKING:
     from percolator_core.catalog.catalog import Catalog, TableHandle
-
-Mode = Literal["strong", "weak"]
 
 LEASE: Final = 5.0
 """Seconds of a lease; a worker renews those of observers that run longer."""
@@ -204,10 +204,9 @@ class DirtyIndex:
         for places, are_own in self._rounds(own):
             if leases and own and not are_own:
                 break
-            reply = self._client.store.one(self._claim_call(places, room - len(leases), most, lease))
-            deadline, wait = reply[0], reply[1]
-            for position in range(2, len(reply), 6):
-                place, observer, mark, due, tries, version = reply[position : position + 6]
+            claimed = self._client.store.run(self._claim_call(places, room - len(leases), most, lease))
+            deadline, wait = claimed.deadline, claimed.next_due
+            for place, observer, mark, due, tries, version in claimed.cells:
                 column, row = decode_mark(mark)
                 table, tag, observers = places[place]
                 name = observers[observer]
@@ -222,13 +221,13 @@ class DirtyIndex:
 
     def _claim_call(
         self, places: Sequence[Place], room: int, most: Mapping[str, int], lease: float
-    ) -> Command:
+    ) -> Call[Claimed]:
         groups: list[str | int] = []
         for names, group in itertools.groupby(places, key=itemgetter(2)):
             limits = itertools.chain.from_iterable((name, max(0, most[name])) for name in names)
             groups += (sum(1 for _ in group), len(names), *limits)
         tags = [tag for _, tag, _ in places]
-        return self._client.store.script("claim", tags, room, int(lease * 1000), self._horizon, *groups)
+        return calls.claim(tags, room, int(lease * 1000), self._horizon, groups)
 
     def _rounds(self, own: Collection[int]) -> Iterator[tuple[list[Place], bool]]:
         """The places, own ones first, in parts, each from a random one on (paper, section 2.4).
@@ -253,30 +252,27 @@ class DirtyIndex:
             so_far, new = held.prolong()
             by_tag.setdefault(held.tag, []).extend((held.observer, held.row, held.column, so_far, new))
         if by_tag:
-            self._client.store.call(
-                *[self._client.store.script("renew", [tag], *args) for tag, args in by_tag.items()]
-            )
+            self._client.store.run_all([calls.renew(tag, some) for tag, some in by_tag.items()])
 
     def clear(self, lease: Lease, mode: Mode, start_ts: int) -> Command:
         """The command that removes the mark after a run that began at ``start_ts``, if it saw everything."""
-        return self._client.store.script("clear", [lease.tag], *_settling(lease, mode, start_ts))
+        return self._client.store.command(calls.clear(lease.tag, *_settling(lease, mode, start_ts)))
 
     def postpone(self, lease: Lease, seconds: float, *, failed: bool) -> Command:
         """The command that gives the cell back for later; ``failed`` counts an attempt.
 
         The mark goes if no active chain has the observer watch that column any more.
         """
-        word, delay = "failed" if failed else "unharmed", int(seconds * 1000)
-        cell = (lease.observer, lease.row, lease.column)
-        return self._client.store.script(
-            "postpone", [lease.tag], *cell, delay, word, lease.deadline, lease.before
+        cell = (lease.tag, lease.observer, lease.row, lease.column)
+        attempt: Literal["failed", "unharmed"] = "failed" if failed else "unharmed"
+        return self._client.store.command(
+            calls.postpone(*cell, int(seconds * 1000), attempt, lease.deadline, lease.before)
         )
 
     def quarantine(self, lease: Lease, mode: Mode, start_ts: int, record: Mapping[str, Any]) -> Command:
         """The command that puts the cell aside, unless it changed since ``start_ts``."""
-        return self._client.store.script(
-            "quarantine", [lease.tag], *_settling(lease, mode, start_ts), json.dumps(record)
-        )
+        settling = _settling(lease, mode, start_ts)
+        return self._client.store.command(calls.quarantine(lease.tag, *settling, json.dumps(record)))
 
     def backlog(self) -> dict[str, int]:
         """Dirty cells by observer, those that wait for a retry and those being worked on included."""
@@ -325,7 +321,7 @@ class DirtyIndex:
                 if record is not None and json.loads(record)["time"] == cell.time:
                     pairs += (mark, hashlib.sha1(record, usedforsecurity=False).hexdigest())
             if pairs:
-                count += store.one(store.script("discard", [tag], name, *pairs))
+                count += store.run(calls.discard(tag, name, pairs))
         return count
 
     def _batches(self, cells: Sequence[FailedCell]) -> Iterator[tuple[bytes, str, _Marked]]:
@@ -349,12 +345,8 @@ class DirtyIndex:
             count += put_back
         return count
 
-    def _requeue(self, tag: bytes, observer: str, cursor: bytes, *marks: bytes) -> tuple[bytes, int]:
-        store = self._client.store
-        cursor, put_back = store.one(
-            store.script("requeue", [tag], observer, cursor, _REQUEUED_AT_ONCE, *marks)
-        )
-        return cursor, put_back
+    def _requeue(self, tag: bytes, observer: str, cursor: bytes, *marks: bytes) -> Requeued:
+        return self._client.store.run(calls.requeue(tag, observer, cursor, _REQUEUED_AT_ONCE, marks))
 
     def _failed_of(self, table: str, tag: bytes, observer: str) -> Iterator[FailedCell]:
         cursor: Any = 0
@@ -374,5 +366,5 @@ class DirtyIndex:
         return FailedCell(observer, table, row, name, **json.loads(record))
 
 
-def _settling(lease: Lease, mode: Mode, start_ts: int) -> tuple[bytes | str | int, ...]:
+def _settling(lease: Lease, mode: Mode, start_ts: int) -> tuple[str, Mode, bytes, bytes, int, int, int]:
     return lease.observer, mode, lease.row, lease.column, lease.deadline, lease.before, start_ts

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from redis.exceptions import BusyLoadingError
 
@@ -14,7 +14,8 @@ from percolator_core import scripts
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable, of_another_process
 from percolator_core.layout.keys import Keyspace
 from percolator_core.runtime import process
-from percolator_core.scripts import Script
+from percolator_core.scripts import Script, calls
+from percolator_core.scripts.calls import Call
 from percolator_core.store.checks import assure_disk, demand_log, examine
 from percolator_core.store.cluster_request import Send, assemble, place_of
 from percolator_core.store.connections import Connections
@@ -34,6 +35,8 @@ from percolator_core.store.server_info import ServerInfo, read_info
 from percolator_core.store.subscription import Subscription
 from percolator_core.store.topology import Endpoint, slot_of
 from percolator_core.store.url import parse
+
+T = TypeVar("T")
 
 FORMAT: Final = "2"
 """The layout of the data. A store that holds another one is refused, not guessed at."""
@@ -142,8 +145,7 @@ class Store:
 
     def now(self) -> int:
         """The clock of the server that has the oracle, in microseconds since 1970; no timestamp of ours."""
-        moment: int = self.one(self.script("now", [self.keyspace.oracle]))
-        return moment
+        return self.run(calls.now(self.keyspace.oracle))
 
     def timestamp_then(self, *commands: Command) -> tuple[int, bytes | None, list[Any]]:
         """A timestamp, the catalog's epoch at it, and the replies to commands that run after it.
@@ -298,6 +300,26 @@ class Store:
         else:
             time.sleep(seconds)
 
+    def command(self, call: Call[Any]) -> Command:
+        """The command that calls a script."""
+        script, keys, arguments, _ = call
+        return (b"EVALSHA", self._scripts[script].sha, len(keys), *keys, *arguments)
+
+    def run(self, call: Call[T]) -> T:
+        """Call a script and return its decoded reply."""
+        return call.decode(self.one(self.command(call)))
+
+    def run_all(
+        self, several: Sequence[Call[T]], *, durably: bool = False, together: int | None = None
+    ) -> list[T]:
+        """Call scripts and return their decoded replies, as `call`, `call_durably` or `call_many`."""
+        commands = [self.command(call) for call in several]
+        if durably:
+            replies = self.call_durably(*commands)
+        else:
+            replies = self.call_many(commands, together or len(commands) or 1)
+        return [call.decode(reply) for call, reply in zip(several, replies, strict=True)]
+
     def script(self, name: str, keys: Sequence[bytes], *args: bytes | str | int) -> Command:
         """The command that runs a script."""
         return (b"EVALSHA", self._scripts[name].sha, len(keys), *keys, *args)
@@ -398,7 +420,7 @@ class Store:
                 self._connector.connect(endpoint).close()
 
     def _acknowledge(self, key: bytes) -> Sequence[Command]:
-        return self.durability.requests(self.script("sync", (key,)), counts_disk=self._counts_disk)
+        return self.durability.requests(self.command(calls.sync(key)), counts_disk=self._counts_disk)
 
     def _is_durable(self, exchange: Exchange) -> bool:
         return self.durability.met_by(exchange.acknowledged, counts_disk=self._counts_disk)
@@ -411,7 +433,7 @@ class Store:
             raise shortfall
 
     def _timestamps(self, count: int) -> Command:
-        return self.script("timestamp", (self.keyspace.oracle, self.keyspace.catalog), count)
+        return self.command(calls.timestamp(self.keyspace.oracle, self.keyspace.catalog, count))
 
     def _open_connections(self, home: list[Connections]) -> Connections:
         connections = Connections(self._topology, self._open_pipeline, self._connector.timeout, home)

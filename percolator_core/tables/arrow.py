@@ -20,7 +20,7 @@ column             Arrow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from percolator_core.errors import ConfigurationError
@@ -29,7 +29,6 @@ from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.partitions import Piece
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import ColumnType, column_type
-from percolator_core.store.packing import Command
 from percolator_core.tables.arrow_values import (
     Refused,
     arrow_type,
@@ -93,7 +92,6 @@ def from_rows(columns: Sequence[Column], rows: Sequence[Sequence[bytes | None]])
 
 def read_table(
     t: Selector,
-    script: Callable[..., Command],
     query: Query,
     pieces: Iterable[Piece],
     own: Collection[bytes] = (),
@@ -106,7 +104,7 @@ def read_table(
     """
     pa = pyarrow()
     batches = []
-    selects = [query.select(script, piece) for piece in pieces]
+    selects = [query.select(piece) for piece in pieces]
     while selects:
         for batch in t.take_batches(selects[:_AT_ONCE]):
             late = [row for row in batch.unsettled if row not in own]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from operator import itemgetter
@@ -20,7 +20,6 @@ from percolator_core.catalog.catalog import TableHandle
 from percolator_core.layout.key_ranges import KeyRange
 from percolator_core.schema.partitions import Piece, pieces
 from percolator_core.schema.predicates import Bound, Group, Test, bounds_of
-from percolator_core.store.packing import Command
 from percolator_core.tables.indexes import Index, holder_of, indexes_of
 from percolator_core.tables.query import Found, Query, Selector, in_order
 
@@ -126,7 +125,6 @@ def choose(t: Planner, query: Query, limit: int | None) -> ByKey | ByIndex:
 
 def found_rows(
     t: Planner,
-    script: Callable[..., Command],
     query: Query,
     *,
     limit: int | None,
@@ -139,8 +137,8 @@ def found_rows(
     plan = choose(t, query, limit)
     if isinstance(plan, ByKey):
         own = frozenset(t.own_rows(query.handle.name))
-        return in_order(t, script, query, plan.pieces, limit=limit, reverse=reverse, own=own)
-    found = by_index(t, script, plan, limit=limit, reverse=reverse)
+        return in_order(t, query, plan.pieces, limit=limit, reverse=reverse, own=own)
+    found = by_index(t, plan, limit=limit, reverse=reverse)
     return islice(itertools.chain.from_iterable(found), limit)
 
 
@@ -182,7 +180,6 @@ def _counted(t: Planner, wanted: Sequence[tuple[TableHandle, Sequence[Piece]]]) 
 
 def by_index(
     t: Planner,
-    script: Callable[..., Command],
     plan: ByIndex,
     *,
     limit: int | None = None,
@@ -193,13 +190,13 @@ def by_index(
     ``limit`` is how many will be asked for, if known.
     """
     size = _FIRST_FETCH if limit is None else min(max(limit, 1), _MOST_FETCHED)
-    rows = _rows(t, script, plan, reverse)
+    rows = _rows(t, plan, reverse)
     while some := list(islice(rows, size)):
         yield plan.query.judge_many(t, some)
         size = min(2 * size, _MOST_FETCHED)
 
 
-def _rows(t: Planner, script: Callable[..., Command], plan: ByIndex, reverse: bool) -> Iterator[bytes]:
+def _rows(t: Planner, plan: ByIndex, reverse: bool) -> Iterator[bytes]:
     """The keys of the rows that have entries, in order."""
     index, values = plan.index, plan.values
     if index.rule.unique and values is not None:
@@ -208,21 +205,19 @@ def _rows(t: Planner, script: Callable[..., Command], plan: ByIndex, reverse: bo
         return iter(sorted((row for (row,) in found if row is not None), reverse=reverse))
     if values is not None and (plan.comes_in_order or (plan.entries or 0) > MOST_SORTED):
         column = plan.handle.definition.key[0]
-        streams = [_of_entries(t, script, plan, Test(column, "=", (one,)), reverse) for one in values]
+        streams = [_of_entries(t, plan, Test(column, "=", (one,)), reverse) for one in values]
         return streams[0] if len(streams) == 1 else heapq.merge(*streams, reverse=reverse)
-    return iter(sorted(_of_entries(t, script, plan, plan.bound, reverse=False), reverse=reverse))
+    return iter(sorted(_of_entries(t, plan, plan.bound, reverse=False), reverse=reverse))
 
 
-def _of_entries(
-    t: Planner, script: Callable[..., Command], plan: ByIndex, bound: Bound, reverse: bool
-) -> Iterator[bytes]:
+def _of_entries(t: Planner, plan: ByIndex, bound: Bound, reverse: bool) -> Iterator[bytes]:
     """The rows of some entries, in the order of the entries."""
     index, definition = plan.index, plan.handle.definition
     columns = definition.value_columns if index.rule.unique else ()
     query = Query(plan.handle, columns, bound)
     own = frozenset(t.own_rows(plan.handle.name))
     found: Iterable[Found] = in_order(
-        t, script, query, pieces(definition, bound), limit=None, reverse=reverse, own=own
+        t, query, pieces(definition, bound), limit=None, reverse=reverse, own=own
     )
     if index.rule.unique:
         return (holder for _, (holder,) in found if holder is not None)

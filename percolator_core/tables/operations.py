@@ -150,7 +150,7 @@ class TypedReads:
         query = _query(binding, where, wanted)
         if limit == 0:
             return iter(())
-        found = found_rows(self, self._store.script, query, limit=limit, reverse=reverse)
+        found = found_rows(self, query, limit=limit, reverse=reverse)
         return map(partial(_decoded, binding, wanted), found)
 
     def explain(
@@ -184,10 +184,10 @@ class TypedReads:
 
         binding = self._binding(table, fixed=True)
         query = _query(binding, where, binding.chosen(columns))
-        plan, script = choose(self, query, None), self._store.script
+        plan = choose(self, query, None)
         if isinstance(plan, ByIndex):
-            return table_of(query, by_index(self, script, plan))
-        return read_table(self, script, query, plan.pieces, frozenset(self.own_rows(query.handle.name)))
+            return table_of(query, by_index(self, plan))
+        return read_table(self, query, plan.pieces, frozenset(self.own_rows(query.handle.name)))
 
     def _binding(self, table: type[Table] | str, *, fixed: bool = False) -> Binding:
         """``fixed`` is for reads in several steps: fix the snapshot first, then look up its table."""

@@ -8,7 +8,7 @@ are the rows that the transaction itself has written.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
@@ -19,7 +19,6 @@ from percolator_core.schema.definitions import Column
 from percolator_core.schema.partitions import Piece
 from percolator_core.schema.predicates import Bound, columns_of
 from percolator_core.schema.row_keys import KeyCodec
-from percolator_core.store.packing import Command
 from percolator_core.tables import rows
 from percolator_core.tables.select import Batch, TabletSelect
 
@@ -44,7 +43,6 @@ class Query:
 
     def select(
         self,
-        script: Callable[..., Command],
         piece: Piece,
         *,
         limit: int | None = None,
@@ -53,7 +51,6 @@ class Query:
         """The steps over one piece of the table. ``limit`` is how many rows will be asked for, if known."""
         tag = self.handle.tags[piece.tablet]
         return TabletSelect(
-            script,
             self.handle,
             tag,
             piece.low,
@@ -84,7 +81,6 @@ class Query:
 
 def in_order(
     t: Selector,
-    script: Callable[..., Command],
     query: Query,
     pieces: Iterable[Piece],
     *,
@@ -98,7 +94,7 @@ def in_order(
     """
     chosen = list(pieces)
     most = None if limit is None else limit + len(own)
-    selects = [query.select(script, piece, limit=most, reverse=reverse) for piece in chosen]
+    selects = [query.select(piece, limit=most, reverse=reverse) for piece in chosen]
     streams = [_rows_of(t, query, select, own, reverse) for select in _begun(t, query, selects, own, reverse)]
     mine = sorted((row for row in own if _is_in(chosen, query.handle, row)), reverse=reverse)
     judged = query.judge_many(t, mine) if mine else []

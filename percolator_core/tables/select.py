@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise, repeat
-from typing import Any, Final
+from typing import Final
 
 from percolator_core.catalog.catalog import TableHandle
 from percolator_core.errors import ConfigurationError
@@ -21,7 +21,8 @@ from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.predicates import EVERYTHING, Bound, Program, program
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
-from percolator_core.store.packing import Command
+from percolator_core.scripts import calls
+from percolator_core.scripts.calls import Call, Direction, Selected
 
 PAGE_ROWS: Final = 4096
 PAGE_BYTES: Final = 1 << 20
@@ -181,14 +182,13 @@ class TabletSelect:
     most ``page`` rows, and takes the server two or three milliseconds at most. ``limit`` is how many rows of
     the tablet will be asked for at most, if that is known.
 
-    A reply that begins with ``too old`` is none to `take`: the snapshot is below the safe point.
+    A step whose reply is None is none to `take`: the snapshot is below the safe point.
     """
 
-    __slots__ = ("_fixed", "_high", "_layout", "_low", "_reverse", "_script", "_tag", "more")
+    __slots__ = ("_high", "_layout", "_low", "_most", "_predicate", "_reverse", "_stored", "_tag", "more")
 
     def __init__(  # noqa: PLR0917
         self,
-        script: Callable[..., Command],
         handle: TableHandle,
         tag: bytes,
         low: bytes,
@@ -200,22 +200,15 @@ class TabletSelect:
         reverse: bool = False,
         limit: int | None = None,
     ) -> None:
-        self._script = script
         self._tag = tag
         self._low = b"[" + low
         self._high = b"+" if high is None else b"(" + high
         self._reverse = reverse
         self._layout = layout = Layout(handle.definition, tuple(columns))
         asked = program(bound, handle.definition)
-        self._fixed: tuple[bytes | int, ...] = (
-            b"backward" if reverse else b"forward",
-            *_bounds(layout, asked, page if limit is None else min(page, limit)),
-            PAGE_BYTES,
-            len(layout.solid),
-            len(layout.cells),
-            *(column.stored.encode() for column in layout.cells),
-            *asked.arguments,
-        )
+        self._most = _bounds(layout, asked, page if limit is None else min(page, limit))
+        self._stored = [column.stored.encode() for column in layout.cells]
+        self._predicate = asked.arguments
         self.more = True
         """Whether another step may bring more rows."""
 
@@ -229,20 +222,21 @@ class TabletSelect:
         """Forward: all rows below this key have been looked at."""
         return self._low[1:] + (b"\0" if self._low[:1] == b"(" else b"")
 
-    def command(self, at: int) -> Command:
+    def step(self, at: int) -> Call[Selected | None]:
         """The next step, at a timestamp."""
-        return self._script("select", [self._tag], at, self._low, self._high, *self._fixed)
+        direction: Direction = "backward" if self._reverse else "forward"
+        bounds = (self._tag, at, self._low, self._high, direction)
+        solid = len(self._layout.solid)
+        return calls.select(*bounds, *self._most, PAGE_BYTES, solid, self._stored, self._predicate)
 
-    def take(self, reply: Sequence[Any]) -> Batch:
+    def take(self, found: Selected) -> Batch:
         """What a step brought."""
-        resume = reply[1]
-        self.more = bool(resume)
+        self.more = bool(found.resume)
         if self._reverse:
-            self._high = resume
+            self._high = found.resume
         else:
-            self._low = resume
-        row_keys, cells, lengths = reply[2:5]
-        return Batch(self._layout, row_keys, cells, lengths, list(reply[5:]))
+            self._low = found.resume
+        return Batch(self._layout, found.row_keys, found.cells, found.lengths, found.unsettled)
 
 
 def _bounds(layout: Layout, asked: Program, page: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from percolator_core.catalog.catalog import CHANGED
 from percolator_core.errors import (
@@ -25,6 +25,8 @@ from percolator_core.errors import (
 )
 from percolator_core.layout.keys import CellAddress, decode_column, encode_primary
 from percolator_core.layout.records import NOTIFY, unpack_lock
+from percolator_core.scripts import calls
+from percolator_core.scripts.calls import Role
 from percolator_core.store import OutcomeOpenError
 from percolator_core.store.packing import NUMBERS, Command
 from percolator_core.transaction.client import Client
@@ -84,7 +86,7 @@ class Commit:
         self._primary = mutations[0]
         self._local_oracle = () if client.one_call_a_tablet else (client.store.keyspace.oracle,)
         """The oracle's key for scripts that can reach it: it knows where the last failover was."""
-        self._calls = list(calls(mutations, client.one_call_a_tablet))
+        self._calls = list(bounded_calls(mutations, client.one_call_a_tablet))
         self._fresh_at = 0.0
 
     @property
@@ -164,7 +166,7 @@ class Commit:
         commands = []
         for call in self._calls:
             tags, cells = _cells(call, values=False)
-            commands.append(store.script("rollback", tags, self._start_ts, *cells))
+            commands.append(store.command(calls.rollback(tags, self._start_ts, cells)))
         try:
             store.defer(*commands)
         except StoreUnavailable:
@@ -185,9 +187,8 @@ class Commit:
         if refusal[0] == b"too old":
             raise CommitUndetermined(self._start_ts)  # garbage collection took the traces, if there were any
         primary = self._primary
-        command = self._client.store.script(
-            "resolve_primary", [primary.tag], self._start_ts, primary.row, primary.column, "dead", 0, 0
-        )
+        cell = primary.tag, self._start_ts, primary.row, primary.column
+        command = self._client.store.command(calls.resolve_primary(*cell, "dead", 0, 0))
         fate, _ = self._decisively(command, repeated=True)
         if fate[0] == b"committed":
             return int(fate[1])
@@ -248,27 +249,30 @@ class Commit:
             self._fresh_at = now
         elif now - self._fresh_at > self._client.timeouts.lock_ttl / 3:
             store, primary = self._client.store, self._primary
-            store.one(store.script("refresh", [primary.tag], self._start_ts, primary.row, primary.column))
+            store.run(calls.refresh(primary.tag, self._start_ts, primary.row, primary.column))
             self._fresh_at = now
 
-    def _prewrite_call(self, call: Sequence[Mutation], role: str) -> Command:
+    def _prewrite_call(self, call: Sequence[Mutation], role: Role) -> Command:
         client, primary = self._client, self._primary
         tags, cells = _cells(call, values=True)
         versions = _versions(call)
         if role == "both":
-            keys = [*tags, client.store.keyspace.oracle]
-            return client.store.script("prewrite", keys, role, self._start_ts, *cells, versions)
-        keys = [*tags, *self._local_oracle]
+            oracle = (client.store.keyspace.oracle,)
+            return client.store.command(
+                calls.prewrite(tags, oracle, role, self._start_ts, cells, (), versions)
+            )
         address = encode_primary(CellAddress(primary.tag, primary.row, primary.column))
-        ttl = int(client.timeouts.lock_ttl * 1000)
-        return client.store.script(
-            "prewrite", keys, role, self._start_ts, *cells, ttl, client.owner(), address, versions
+        lock = int(client.timeouts.lock_ttl * 1000), client.owner(), address
+        return client.store.command(
+            calls.prewrite(tags, self._local_oracle, role, self._start_ts, cells, lock, versions)
         )
 
-    def _commit_call(self, call: Sequence[Mutation], commit_ts: int, role: str) -> Command:
+    def _commit_call(
+        self, call: Sequence[Mutation], commit_ts: int, role: Literal["primary", "secondaries"]
+    ) -> Command:
         tags, cells = _cells(call, values=False)
-        keys = [*tags, *self._local_oracle] if role == "primary" else tags
-        return self._client.store.script("commit", keys, role, self._start_ts, commit_ts, *cells)
+        oracle = self._local_oracle if role == "primary" else ()
+        return self._client.store.command(calls.commit(tags, oracle, role, self._start_ts, commit_ts, cells))
 
     def _decisively(self, command: Command, *, repeated: bool = False) -> tuple[list[Any], bool]:
         """Send a command that may be the commit point; returns the reply, and whether it was repeated.
@@ -319,9 +323,9 @@ def notify(client: Client, mutations: Sequence[Mutation]) -> int:
         StoreUnavailable: the store does not answer. Notifying again does no harm.
     """
     commands = []
-    for call in calls(mutations, client.one_call_a_tablet):
+    for call in bounded_calls(mutations, client.one_call_a_tablet):
         tags, cells = _cells(call, values=False)
-        commands.append(client.store.script("notify", tags, *cells, _versions(call)))
+        commands.append(client.store.command(calls.notify(tags, cells, _versions(call))))
     replies, timestamp = client.oracle.then_timestamp(*commands)
     if b"changed" in replies:
         _catch_up(client, mutations)
@@ -343,7 +347,7 @@ def _catch_up(client: Client, mutations: Iterable[Mutation]) -> None:
             pass  # the caller's next attempt comes here again
 
 
-def calls(mutations: Sequence[Mutation], one_a_tablet: bool) -> Iterator[list[Mutation]]:
+def bounded_calls(mutations: Sequence[Mutation], one_a_tablet: bool) -> Iterator[list[Mutation]]:
     """The write set cut into calls of bounded size, the primary's first."""
     groups: Iterable[Sequence[Mutation]] = (mutations,)
     if one_a_tablet:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from percolator_core.layout.keys import decode_primary
 from percolator_core.layout.records import Lock, start_of_lock, unpack_lock
+from percolator_core.scripts import calls
 from percolator_core.store.packing import Command
 from percolator_core.transaction.client import Client
 
@@ -82,7 +83,7 @@ class Resolver:
         self._decided.update((start, fate) for start, fate in found.items() if fate.state != "live")
         return found
 
-    def _ask(self, locks: Sequence[Lock], owner_is: str) -> dict[int, Fate]:
+    def _ask(self, locks: Sequence[Lock], owner_is: Literal["dead", "alive"]) -> dict[int, Fate]:
         if not locks:
             return {}
         # Durably: what was decided here must not come out otherwise after a failover.
@@ -90,10 +91,10 @@ class Resolver:
         replies = self._client.store.call_durably(*asked)
         return {lock.start_ts: _fate(reply) for lock, reply in zip(locks, replies, strict=True)}
 
-    def _question(self, lock: Lock, owner_is: str) -> Command:
+    def _question(self, lock: Lock, owner_is: Literal["dead", "alive"]) -> Command:
         primary = decode_primary(lock.primary)
-        about = lock.start_ts, primary.row, primary.column, owner_is, lock.wall, lock.ttl_ms
-        return self._client.store.script("resolve_primary", [primary.tag], *about)
+        cell = primary.tag, lock.start_ts, primary.row, primary.column
+        return self._client.store.command(calls.resolve_primary(*cell, owner_is, lock.wall, lock.ttl_ms))
 
 
 def _fate(reply: list[Any]) -> Fate:
@@ -130,5 +131,5 @@ def settling(
     ``cells`` are tag's position, row, column and kind, flat. Cells that it has no lock on are left alone.
     """
     if fate.state == "committed":
-        return client.store.script("commit", tags, "secondaries", start_ts, fate.commit_ts, *cells)
-    return client.store.script("rollback", tags, start_ts, *cells)
+        return client.store.command(calls.commit(tags, (), "secondaries", start_ts, fate.commit_ts, cells))
+    return client.store.command(calls.rollback(tags, start_ts, cells))

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from percolator_core.errors import StoreUnavailable
 from percolator_core.runtime import process
+from percolator_core.scripts import calls
 from percolator_core.store import Store
 from percolator_core.store.packing import Command
 
@@ -83,7 +84,7 @@ class Oracle:
     def keep_ahead(self) -> Command:
         """The command that raises the oracle's durable high-water mark. It gives out no timestamp."""
         keys = self._store.keyspace
-        return self._store.script("timestamp", [keys.oracle, keys.catalog], 0)
+        return self._store.command(calls.timestamp(keys.oracle, keys.catalog, 0))
 
     def timestamp(self) -> int:
         """A fresh timestamp, in one round trip."""

@@ -22,7 +22,8 @@ from percolator_core.layout.records import (
     Version,
     unpack_version,
 )
-from percolator_core.store.packing import Command
+from percolator_core.scripts import calls
+from percolator_core.scripts.calls import Call, Scanned
 
 Row: TypeAlias = tuple[bytes, dict[str, bytes]]
 """A row key, and the values of its cells by column."""
@@ -59,7 +60,6 @@ class TabletScan:
 
     def __init__(  # noqa: PLR0917
         self,
-        script: Callable[..., Command],
         tag: bytes,
         low: bytes,
         high: bytes | None,
@@ -69,7 +69,6 @@ class TabletScan:
         read_slowly: Callable[[bytes, bytes, bytes], Version | None],
         cut: int | None = None,
     ) -> None:
-        self._script = script
         self._tag = tag
         self._low = b"[" + low
         self._high = b"+" if high is None else b"(" + high
@@ -92,27 +91,25 @@ class TabletScan:
         """Forward: all rows below this key have been looked at."""
         return self._low[1:] + (b"\0" if self._low[:1] == b"(" else b"")
 
-    def command(self, at: int) -> Command:
+    def step(self, at: int) -> Call[Scanned | None]:
         """The next step, at a timestamp."""
-        direction = b"backward" if self._reverse else b"forward"
+        bounds = (at, self._low, self._high, self._page, PAGE_BYTES)
         longest = VERSION_HEADER + self._cut if self._cut is not None else 0
-        bounds = (at, self._low, self._high, self._page, PAGE_BYTES, direction, longest)
-        return self._script("scan", [self._tag], *bounds, *(column.encoded for column in self._columns))
+        columns = (column.encoded for column in self._columns)
+        return calls.scan(self._tag, *bounds, "backward" if self._reverse else "forward", longest, columns)
 
-    def take(self, reply: Sequence[Any]) -> int:
+    def take(self, found: Scanned) -> int:
         """Take in the answer to a step; returns how many cells it brought."""
-        resume = reply[1]
-        self.more = bool(resume)
+        self.more = bool(found.resume)
         if self._reverse:
-            self._high = resume
+            self._high = found.resume
         else:
-            self._low = resume
+            self._low = found.resume
         self._rows = rows = []
         cells_of = self._named if self._columns else self._whole
         count = 0
-        for position in range(2, len(reply), 2):
-            row = reply[position]
-            cells = cells_of(row, reply[position + 1])
+        for row, flat in zip(found.rows, found.cells, strict=True):
+            cells = cells_of(row, flat)
             if cells:
                 rows.append((row, cells))
                 count += len(cells)

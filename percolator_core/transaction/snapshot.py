@@ -44,6 +44,7 @@ from percolator_core.layout.records import (
     unpack_version,
 )
 from percolator_core.runtime import process
+from percolator_core.scripts import calls
 from percolator_core.store import Store, is_being_ended
 from percolator_core.store.packing import Command
 from percolator_core.tables.operations import TypedReads
@@ -270,9 +271,9 @@ class Snapshot(TypedReads):
         Each step looks at ``rows`` rows at most; of whole rows ``cut`` bytes of each value are enough.
         """
         fields = [handle.columns[column] for column in columns]
-        script, slowly = self._client.store.script, self._read_slowly
+        slowly = self._read_slowly
         tags = [handle.tag(low)] if high == low + b"\0" else handle.tags
-        return [TabletScan(script, tag, low, high, fields, rows, False, slowly, cut) for tag in tags]
+        return [TabletScan(tag, low, high, fields, rows, False, slowly, cut) for tag in tags]
 
     def take_scans(self, scans: Sequence[TabletScan]) -> None:
         """The next step of each scan, in one round trip."""
@@ -281,13 +282,13 @@ class Snapshot(TypedReads):
     def take_batches(self, selects: Sequence[TabletSelect]) -> list[Batch]:
         """The next step of each select, in one round trip."""
         self._must_be_of_this_process()
-        commands = [select.command(self.start_timestamp) for select in selects]
+        steps = [select.step(self.start_timestamp) for select in selects]
         self._round_trips += 1
         batches = []
-        for select, reply in zip(selects, self._client.store.exchange(commands).result(), strict=True):
-            if reply[0] == b"too old":
+        for select, found in zip(selects, self._client.store.run_all(steps), strict=True):
+            if found is None:
                 raise self._too_old()
-            batch = select.take(reply)
+            batch = select.take(found)
             self._scans += 1
             self._scanned += len(batch) * max(1, len(batch.layout.cells))
             batches.append(batch)
@@ -487,12 +488,13 @@ class Snapshot(TypedReads):
         return self._read_slowly(tag, row, column)
 
     def _slow_read(self, tag: bytes, row: bytes, column: bytes) -> Command:
-        return self._client.store.script("read", [tag], self.start_timestamp, row, column)
+        return self._client.store.command(calls.read(tag, self.start_timestamp, row, (column,)))
 
     def _found(self, reply: list[Any]) -> _Found:
-        if reply[0] != b"cells":
+        cells = calls.read_cells(reply)
+        if cells is None:
             raise self._too_old()
-        cell = reply[1]
+        cell = cells[0]
         if len(cell) == 2:
             return _Found(None, cell[1])
         return _Found(unpack_version(cell[0]) if cell else None, None)
@@ -538,20 +540,20 @@ class Snapshot(TypedReads):
             tags: Sequence[bytes] = [handle.tag(low)]
         else:
             tags = handle.tags
-        page, script, slowly = first_page(limit, len(tags)), self._client.store.script, self._read_slowly
-        scans = [TabletScan(script, tag, low, high, fields, page, reverse, slowly) for tag in tags]
+        page, slowly = first_page(limit, len(tags)), self._read_slowly
+        scans = [TabletScan(tag, low, high, fields, page, reverse, slowly) for tag in tags]
         yield from merged(scans, self._take_steps, limit, reverse)
 
     def _take_steps(self, scans: Sequence[TabletScan]) -> None:
         """The next step of each, in one round trip."""
         self._must_be_of_this_process()
-        commands = [scan.command(self.start_timestamp) for scan in scans]
+        steps = [scan.step(self.start_timestamp) for scan in scans]
         self._round_trips += 1
-        for scan, reply in zip(scans, self._client.store.exchange(commands).result(), strict=True):
-            if reply[0] != b"rows":
+        for scan, found in zip(scans, self._client.store.run_all(steps), strict=True):
+            if found is None:
                 raise self._too_old()
             self._scans += 1
-            self._scanned += scan.take(reply)
+            self._scanned += scan.take(found)
 
 
 def _value(version: Version | None) -> bytes | None:

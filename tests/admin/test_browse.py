@@ -46,10 +46,10 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 def every(db: Database, table: str, **asked: Any) -> list[RowsPage]:
     """All pages, one after the other."""
     snapshot = db.snapshot()
-    found = [browse(db, snapshot, table, **asked)]
+    found = [browse(snapshot, table, **asked)]
     while found[-1].following is not None:
         assert len(found) < 2_000, "it does not come forward"
-        found.append(browse(db, snapshot, table, **asked | {"start": found[-1].following}))
+        found.append(browse(snapshot, table, **asked | {"start": found[-1].following}))
     return found
 
 
@@ -103,16 +103,16 @@ def test_pages_of_a_typed_table_have_every_row_once(
 
 
 def test_a_page_without_time_says_how_far_it_came(db: Database) -> None:
-    page = browse(db, db.snapshot(), "raw", conditions=[Condition.parse("size=never")], seconds=0.0)
+    page = browse(db.snapshot(), "raw", conditions=[Condition.parse("size=never")], seconds=0.0)
     assert page == RowsPage(())  # a step looks at 512 rows of each tablet: it has seen all
     with db.transaction() as t:
         for number in range(4_000):
             t.set("raw", b"z%05d" % number, "other", b"x")
-    page = browse(db, db.snapshot(), "raw", conditions=[Condition.parse("other=never")], seconds=0.0)
+    page = browse(db.snapshot(), "raw", conditions=[Condition.parse("other=never")], seconds=0.0)
     assert not page.rows
     assert page.following is not None
     assert not page.in_time
-    whole = browse(db, db.snapshot(), "raw", conditions=[Condition.parse("other=never")], seconds=60.0)
+    whole = browse(db.snapshot(), "raw", conditions=[Condition.parse("other=never")], seconds=60.0)
     assert whole == RowsPage(())
     with db.transaction() as t:
         for number in range(4_000):
@@ -131,10 +131,10 @@ def test_the_page_before_ends_where_this_one_begins(db: Database) -> None:
 
 
 def test_an_empty_range_is_an_empty_page(db: Database) -> None:
-    assert browse(db, db.snapshot(), "empty") == RowsPage(())
-    assert browse(db, db.snapshot(), "raw", start=b"row1", prefix=b"row0") == RowsPage(())
+    assert browse(db.snapshot(), "empty") == RowsPage(())
+    assert browse(db.snapshot(), "raw", start=b"row1", prefix=b"row0") == RowsPage(())
     contradiction = [Condition.parse("row>row2"), Condition.parse("row<row1")]
-    assert browse(db, db.snapshot(), "raw", conditions=contradiction) == RowsPage(())
+    assert browse(db.snapshot(), "raw", conditions=contradiction) == RowsPage(())
 
 
 @pytest.mark.parametrize("condition", ["", "size=3"])
@@ -153,12 +153,12 @@ def test_of_long_values_only_the_beginning_is_fetched(db: Database, condition: s
     with db.transaction() as later:
         later.set("raw", row, "text", b"w")
     cut = {"text": b"v" * 50, "other": b"v" * 50, "size": b"3"}
-    now = browse(db, db.snapshot(), "raw", conditions=conditions, cut=50)
+    now = browse(db.snapshot(), "raw", conditions=conditions, cut=50)
     assert dict(now.rows)[row] == cut | {"text": b"w"}
     # An older version, and one that was deleted since.
-    then = browse(db, before, "raw", conditions=conditions, cut=50)
+    then = browse(before, "raw", conditions=conditions, cut=50)
     assert dict(then.rows)[row] == cut | {"gone": b"x" * 50}
-    whole = browse(db, before, "raw", conditions=conditions)
+    whole = browse(before, "raw", conditions=conditions)
     assert dict(whole.rows)[row] == {
         "text": b"v" * 100_000,
         "other": b"v" * 100_000,
@@ -186,5 +186,5 @@ def test_a_step_that_would_take_too_long_is_not_begun(db: Database, monkeypatch:
     for seconds, wanted in ((1.0, 1), (1.3, 2)):
         steps = 0
         conditions = [Condition.parse("size=never")]
-        assert not browse(db, snapshot, "raw", conditions=conditions, seconds=seconds).in_time
+        assert not browse(snapshot, "raw", conditions=conditions, seconds=seconds).in_time
         assert steps == wanted

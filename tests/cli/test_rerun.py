@@ -14,7 +14,9 @@ from percolator_core.admin.rerun import CellCounts, RerunCounts
 from percolator_core.cli.output import Output
 from percolator_core.cli.rerun import _progress
 from percolator_core.errors import StoreUnavailable
+from percolator_core.scripts.calls import Call
 from percolator_core.store import Store
+from percolator_core.store.packing import Command
 
 if TYPE_CHECKING:
     from typing import Any
@@ -126,15 +128,15 @@ def test_an_observer_that_is_not_active(project: Project) -> None:
 
 
 def test_an_interrupt_comes_between_two_batches(done: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Store.script
+    command = Store.command
 
-    def interrupt(self: Store, name: str, *arguments: Any) -> Any:
-        if name == "mark":
+    def interrupt(self: Store, call: Call[Any]) -> Command:
+        if call.script == "mark":
             signal.raise_signal(signal.SIGINT)  # the acknowledgements are gone, the marks are not set
-        return script(self, name, *arguments)
+        return command(self, call)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "script", interrupt)
+        patch.setattr(Store, "command", interrupt)
         ended = done("rerun", "chain", "split", "--rate", "1", "--json")
     assert ended.code == 130
     assert "run the same command again, it marks the rest" in ended.error

@@ -23,7 +23,7 @@ from percolator_core.notifications.ack import TRACED_BYTES, Ack, TracedWrite
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Retry
 from percolator_core.schema.definitions import TableDefinition
-from percolator_core.transaction.commit import BYTES_PER_CALL, Mutation, calls
+from percolator_core.transaction.commit import BYTES_PER_CALL, Mutation, bounded_calls
 from percolator_core.transaction.transaction import CACHE_BYTES, CACHE_COLUMN
 from tests.chains import chain_of, watch
 from tests.servers.fixtures import Connect
@@ -284,7 +284,7 @@ def test_a_client_stops(connect: Connect, point: str, who: str) -> None:
 def test_calls_are_bounded_by_the_bytes_of_names() -> None:
     column = b"c" * MAX_COLUMN
     mutations = [Mutation(b"{n:t:0}", "t", b"%d" % number, column, PUT, b"") for number in range(500)]
-    found = list(calls(mutations, one_a_tablet=True))
+    found = list(bounded_calls(mutations, one_a_tablet=True))
     assert [one for call in found for one in call] == mutations
     assert max(sum(len(one.column) for one in call) for call in found) <= BYTES_PER_CALL
 

@@ -11,6 +11,7 @@ import pytest
 
 from percolator_core import Database, SnapshotTooOld, TransactionConflict
 from percolator_core.maintenance.janitor import Janitor
+from percolator_core.store import Store
 from percolator_core.store.packing import Command
 from tests.clock import FakeClock, connect_with_clock
 from tests.servers.plain import commit_of, die, rows_apart, sha_of
@@ -227,6 +228,8 @@ def test_no_lock_is_missed_while_others_come_and_go(connect: Connect, db: Databa
 
     class BetweenPages:
         """The store, in which the others' locks go before the second page of the lock index is read."""
+
+        run, run_all = Store.run, Store.run_all
 
         def __getattr__(self, name: str) -> object:
             return getattr(db.store, name)

@@ -15,6 +15,10 @@ import pytest
 from percolator_core import Database
 from percolator_core.admin.status import locks
 from percolator_core.maintenance.janitor import Janitor, ResolvedLocks
+from percolator_core.scripts import calls
+from percolator_core.scripts.calls import Call
+from percolator_core.store import Store
+from percolator_core.store.packing import Command
 from percolator_core.transaction.commit import Commit
 from tests.servers.fixtures import Connect
 from tests.servers.plain import commit_of, die, rows_apart
@@ -33,18 +37,18 @@ class Watched:
         self.round_trips = 0
         self.scripts: Counter[str] = Counter()
         db.client.catalog.due = math.inf
-        exchange, script = db.store.exchange, db.store.script
+        exchange, command = db.store.exchange, db.store.command
 
         def counted(commands: Any, *args: Any, **settings: Any) -> Any:
             self.round_trips += 1
             return exchange(commands, *args, **settings)
 
-        def named(name: str, *args: Any) -> Any:
-            self.scripts[name] += 1
-            return script(name, *args)
+        def named(call: Call[Any]) -> Command:
+            self.scripts[call.script] += 1
+            return command(call)
 
         monkeypatch.setattr(db.store, "exchange", counted)
-        monkeypatch.setattr(db.store, "script", named)
+        monkeypatch.setattr(db.store, "command", named)
 
     def during(self, action: Callable[[], object]) -> tuple[int, int]:
         """Round trips of the action, and bytes that came."""
@@ -225,6 +229,8 @@ def test_what_stands_in_one_tablet_is_settled_by_the_fate_of_each(connect_to_eve
 class BeforeSettling:
     """A store: when locks have been found, and before they are judged, something else happens once."""
 
+    run = Store.run
+
     def __init__(self, db: Database, happens: Callable[[], object]) -> None:
         self._store = db.store
         self._happens: Callable[[], object] | None = happens
@@ -256,8 +262,7 @@ def test_a_lock_that_changes_once_it_was_found(connect: Connect, db: Database, w
 
     def refresh() -> None:
         primary, store = commit._primary, client.store
-        args = commit._start_ts, primary.row, primary.column
-        assert store.one(store.script("refresh", [primary.tag], *args)) == b"refreshed"
+        assert store.run(calls.refresh(primary.tag, commit._start_ts, primary.row, primary.column))
         # As if its time to live were long.
         key = primary.tag + b"r:" + primary.row
         lock = store.one((b"HGET", key, b"lv"))

@@ -98,14 +98,13 @@ class Laid:
         reverse: bool = False,
     ) -> TabletSelect:
         handle = TableHandle(self.definition, self.db.store)
-        script = self.db.store.script
-        return TabletSelect(script, handle, self.tag, b"", None, columns, bound, page=page, reverse=reverse)
+        return TabletSelect(handle, self.tag, b"", None, columns, bound, page=page, reverse=reverse)
 
     def steps(self, select: TabletSelect, at: int) -> Iterator[Batch]:
         while select.more:
-            reply = self.db.store.one(select.command(at))
-            assert reply[0] == b"rows"
-            yield select.take(reply)
+            found = self.db.store.run(select.step(at))
+            assert found is not None
+            yield select.take(found)
 
     def expected(
         self, columns: Sequence[Column], bound: Bound | None, at: int, reverse: bool = False

@@ -24,6 +24,9 @@ from percolator_core import (
     Worker,
 )
 from percolator_core.notifications.dirty import DirtyIndex
+from percolator_core.scripts.calls import Call, Role
+from percolator_core.store import Store
+from percolator_core.store.packing import Command
 from percolator_core.transaction.commit import _cells
 from tests.chains import chain_of, watch
 from tests.servers.plain import Faults, commit_of, die, rows_apart, until
@@ -43,6 +46,8 @@ TTL: Final[dict[str, float]] = {"dead": 60.0, "expired": 0.05, "live": 60.0}
 class Interrupted:
     """A store: before the call of a script is made for the ``nth`` time something else happens."""
 
+    run, run_all = Store.run, Store.run_all
+
     def __init__(self, db: Database, script: str, happens: Callable[[], object], nth: int = 1) -> None:
         self._store = db.store
         self._script = script
@@ -52,12 +57,12 @@ class Interrupted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def script(self, name: str, *args: Any) -> Any:
-        if name == self._script:
+    def command(self, call: Call[Any]) -> Command:
+        if call.script == self._script:
             self._left -= 1
             if not self._left:
                 self._happens()
-        return self._store.script(name, *args)
+        return self._store.command(call)
 
 
 class Scene:
@@ -108,7 +113,7 @@ class Scene:
     def prewrite(self, *numbers: int) -> None:
         """Send the prewrites of these calls, in this order; that of the primary is number 0."""
         for number in numbers:
-            role = "secondaries" if number else "primary"
+            role: Role = "secondaries" if number else "primary"
             reply = self.writer.store.one(self.commit._prewrite_call(self.commit._calls[number], role))
             assert reply == [b"prewritten"]
 

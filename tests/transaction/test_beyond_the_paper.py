@@ -11,6 +11,7 @@ from redis.exceptions import NoScriptError
 
 from percolator_core import Database, LockTimeout, SnapshotTooOld, Transaction, TransactionAborted
 from percolator_core.layout.records import Lock, unpack_lock
+from percolator_core.scripts.calls import Role
 from percolator_core.store.request import AFTER, Exchange
 from percolator_core.transaction.commit import Commit, _cells
 from tests.servers.plain import commit_of, rows_apart
@@ -86,7 +87,7 @@ def test_where_tombstones_may_be_gone_the_safe_point_refuses(writer: Database, d
 
 
 @pytest.mark.parametrize("role", ["both", "primary", "secondaries"])
-def test_a_start_at_the_safe_point_itself_is_refused(writer: Database, db: Database, role: str) -> None:
+def test_a_start_at_the_safe_point_itself_is_refused(writer: Database, db: Database, role: Role) -> None:
     late = started(writer, b"late", X)
     tag = late._primary.tag
     raised = db.store.script("raise_safe_point", [tag], late._start_ts)
@@ -243,7 +244,7 @@ def refused_by_a_safe_point(db: Database, writer: Database, commit: Commit) -> b
 )
 @pytest.mark.parametrize("role", ["both", "primary"])
 def test_a_prewrite_that_is_refused_has_written_nothing(
-    writer: Database, db: Database, refused: Callable[[Database, Database, Commit], bytes], role: str
+    writer: Database, db: Database, refused: Callable[[Database, Database, Commit], bytes], role: Role
 ) -> None:
     """What stands in the way is in its last cell but one, or concerns the whole of it."""
     t = writer.begin()

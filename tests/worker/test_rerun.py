@@ -18,7 +18,9 @@ from percolator_core.admin.status import status
 from percolator_core.layout.keys import acknowledgement
 from percolator_core.notifications.ack import Ack, acknowledge
 from percolator_core.schema.predicates import ColumnExpression, Predicate
+from percolator_core.scripts.calls import Call
 from percolator_core.store import Store
+from percolator_core.store.packing import Command
 from percolator_core.tables.model import definition_of
 from percolator_core.transaction.commit import Commit
 from percolator_core.transaction.transaction import Transaction
@@ -379,19 +381,19 @@ def test_a_rerun_that_broke_off_between_the_two_steps_is_repeated(
 ) -> None:
     write_all(db, chain, copy)
     newer = at_revision(chain, 2)
-    script = Store.script
+    command = Store.command
     marks = []
 
-    def crash(self: Store, name: str, *arguments: Any) -> Any:
-        if name == "mark":
-            marks.append(name)
+    def crash(self: Store, call: Call[Any]) -> Command:
+        if call.script == "mark":
+            marks.append(call)
             if len(marks) == 3:
                 raise Crash
-        return script(self, name, *arguments)
+        return command(self, call)
 
     with monkeypatch.context() as patch:
         patch.setattr(rerun_module, "_BATCH", 3)
-        patch.setattr(Store, "script", crash)
+        patch.setattr(Store, "command", crash)
         with pytest.raises(Crash):
             rerun(db, newer, "copy", condition)
     gone = [row for row in ROWS if ack_of(db, row.encode()).value is None]
@@ -541,15 +543,15 @@ def test_memory_does_not_grow_with_the_table(
 ) -> None:
     write_all(db, chain, copy)
     monkeypatch.setattr(rerun_module, "_BATCH", 2)
-    script = Store.script
+    command = Store.command
     most = 0
 
-    def measure(self: Store, name: str, *arguments: Any) -> Any:
+    def measure(self: Store, call: Call[Any]) -> Command:
         nonlocal most
-        most = max(most, len(arguments) - 4 if name == "mark" else 0)
-        return script(self, name, *arguments)
+        most = max(most, len(call.arguments) - 3 if call.script == "mark" else 0)
+        return command(self, call)
 
-    monkeypatch.setattr(Store, "script", measure)
+    monkeypatch.setattr(Store, "command", measure)
     assert rerun(db, chain, "copy").marked == 20
     assert most == 2
 

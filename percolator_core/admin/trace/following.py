@@ -35,6 +35,7 @@ from percolator_core.layout.records import (
 )
 from percolator_core.notifications.ack import Ack
 from percolator_core.observers import Chain
+from percolator_core.scripts import calls
 from percolator_core.store.packing import Command
 
 _BATCH: Final = 1000
@@ -123,14 +124,14 @@ class Following:
     def _versions(self, table: str, row: bytes, column: str, change: str | int) -> list[Version]:
         handle, store = self._db.catalog.table(table), self._db.store
         encoded = handle.encode(column)
-        held = store.script("held", [handle.tag(row)], "entries", encode_lock_mark(0, encoded, row))
-        if any(store.one(held)[2]):
+        held = store.run(calls.held(handle.tag(row), [encode_lock_mark(0, encoded, row)]))
+        if any(held.locks):
             # Reading the cell settles a lock that a dead client left on a committed version.
             self._db.snapshot().get(table, row, column)
         limit = self._limit if change == "all" else 1
         # Without their values, which may be large: when and by whom they were written is asked.
-        asked = store.script("history", [handle.tag(row)], row, encoded, limit, VERSION_HEADER)
-        newest = [unpack_version(version) for version in store.one(asked)]
+        packed = store.run(calls.history(handle.tag(row), row, encoded, limit, VERSION_HEADER))
+        newest = [unpack_version(version) for version in packed]
         if not isinstance(change, int) or not newest or newest[0].commit_ts <= change:
             return newest
         prefix = pack_column(encoded)
@@ -146,7 +147,7 @@ class Following:
         for observer in self._watchers(change.table, change.column):
             column = acknowledgement(observer, change.column)
             limit = self._limit if wanted == "all" else 1
-            asked = store.script("history", [tag], change.row, column, limit)
+            asked = store.command(calls.history(tag, change.row, column, limit))
             # The mark is asked for first: one that is gone was cleared by a run that is found then.
             *mark, packed = store.call(*self._mark(change, observer), asked)
             versions = [unpack_version(version) for version in packed]
@@ -322,7 +323,7 @@ class Following:
             tag = handle.tag(change.row)
             # In this order no version is missed, though one that is overwritten just now counts twice.
             commands += [
-                self._db.store.script("history", [tag], change.row, change.column, 1, VERSION_HEADER),
+                self._db.store.command(calls.history(tag, change.row, change.column, 1, VERSION_HEADER)),
                 (b"ZLEXCOUNT", tag + b"v:" + change.row, b"[" + low, b"(" + high),
             ]
         replies = iter(self._call(commands))

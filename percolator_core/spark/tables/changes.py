@@ -18,6 +18,7 @@ from percolator_core.errors import SnapshotTooOld
 from percolator_core.schema.definitions import Column
 from percolator_core.schema.partitions import Piece
 from percolator_core.schema.row_keys import KeyCodec
+from percolator_core.scripts import calls
 from percolator_core.tables import rows
 from percolator_core.tables.arrow import from_rows
 from percolator_core.tables.query import Query
@@ -106,11 +107,10 @@ def _step(  # noqa: PLR0917
     handle = query.handle
     columns = (handle.marker.encoded, *(fields.encoded for fields in handle.columns.values()))
     bounds = (since, snapshot.start_timestamp, low, high, _ROWS, _BYTES)
-    reply = db.store.one(db.store.script("changes", [handle.tags[tablet]], *bounds, *columns))
-    if reply[0] == b"too old":
+    found = db.store.run(calls.changes(handle.tags[tablet], *bounds, columns))
+    if found is None:
         raise too_old(since)
-    pairs = zip(reply[2::2], reply[3::2], strict=True)
-    return reply[1], [(row, int(commit_ts or 0)) for row, commit_ts in pairs]
+    return found
 
 
 def too_old(since: int) -> SnapshotTooOld:

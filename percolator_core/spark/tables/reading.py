@@ -223,10 +223,10 @@ def read_share(
         if share.since is not None:
             found = changed_rows(db, snapshot, query, share.pieces, share.since)
         elif index is not None:
-            some = by_index(snapshot, db.client.store.script, index)
+            some = by_index(snapshot, index)
             found = (from_rows(query.columns, [values for _, values in rows]) for rows in some)
         else:
-            found = _batches(db, snapshot, query, share.pieces)
+            found = _batches(snapshot, query, share.pieces)
         for batch in _joined(found):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=as_spark_has_it)
 
@@ -249,12 +249,10 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from pa.Table.from_batches(some).combine_chunks().to_batches()
 
 
-def _batches(
-    db: Database, snapshot: Snapshot, query: Query, wanted: Sequence[Piece]
-) -> Iterator[pa.RecordBatch]:
+def _batches(snapshot: Snapshot, query: Query, wanted: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
     """The rows of some pieces."""
     for piece in wanted:
-        select = query.select(db.client.store.script, piece)
+        select = query.select(piece)
         while select.more:
             (batch,) = snapshot.take_batches([select])
             yield record_batch(query.columns, batch)

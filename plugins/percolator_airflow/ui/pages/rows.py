@@ -141,7 +141,7 @@ def _found(  # noqa: PLR0917
         if backwards and begin is not None:
             begin = page_before(db, table, begin, prefix=asked["prefix"], limit=asked["limit"])
         seconds = max(0.0, until - time.monotonic())
-        found = browse(db, snapshot, table, start=begin, seconds=seconds, **asked)
+        found = browse(snapshot, table, start=begin, seconds=seconds, **asked)
         # Keys stay for a while when their rows are gone: a page of only such would show what lies behind.
         is_new = not backwards or place is None or bool(found.rows and found.rows[0][0] < place)
         if is_new or begin in {None, b"", asked["prefix"]} or time.monotonic() > until:

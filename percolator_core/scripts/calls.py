@@ -1,0 +1,473 @@
+"""One function a script: it builds the call and decodes the reply.
+
+Nothing else knows the order of a script's arguments, or the words in its replies. A function has the name of
+its script, and its parameters those of the script's header, which explains them. `Store.run` executes a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+Mode: TypeAlias = Literal["strong", "weak"]
+
+
+Direction: TypeAlias = Literal["forward", "backward"]
+
+
+class Call(NamedTuple, Generic[T]):
+    """A call of a script; ``decode`` makes its reply a ``T``."""
+
+    script: str
+    keys: Sequence[bytes]
+    arguments: Sequence[bytes | str | int]
+    decode: Callable[[Any], T]
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply
+
+
+# The oracle and the catalog.
+
+
+class Timestamps(NamedTuple):
+    """The last of the timestamps that were given out, and how often the catalog was changed by then."""
+
+    last: int
+    epoch: bytes | None
+
+
+def timestamp(oracle: bytes, catalog: bytes, count: int) -> Call[Timestamps]:
+    """Ask for ``count`` timestamps."""
+    return Call("timestamp", (oracle, catalog), (count,), Timestamps._make)
+
+
+def recover_oracle(oracle: bytes, catalog: bytes, server: bytes, newest: int) -> Call[bool]:
+    """True if the server is another one than before."""
+    return Call("recover_oracle", (oracle, catalog), (server, newest), lambda reply: reply == b"recovered")
+
+
+def now(key: bytes) -> Call[int]:
+    """Ask for the server's clock, in microseconds since 1970."""
+    return Call("now", (key,), (), _as_it_is)
+
+
+class Defined(NamedTuple):
+    """The format of the namespace, and the table's entry; None if the format is another one than ours."""
+
+    format: bytes
+    entry: bytes | None = None
+
+
+def define_table(catalog: bytes, format_key: bytes, name: str, entry: str, format_: str) -> Call[Defined]:
+    """Add a table's entry to the catalog, unless there is one."""
+    return Call("define_table", (catalog, format_key), (name, entry, format_), lambda reply: Defined(*reply))
+
+
+def change_table(
+    catalog: bytes, name: str, entry: bytes, replacement: str, *, numbered: bool
+) -> Call[bytes | None]:
+    """The entry that the catalog holds afterwards."""
+    arguments = (name, entry, replacement, "numbered" if numbered else "")
+    return Call("change_table", (catalog,), arguments, lambda reply: reply or None)
+
+
+def record_chain(chain_key: bytes, activation: int, fields: Mapping[str, str]) -> Call[bool]:
+    """False if a later activation has begun."""
+    flat = chain.from_iterable(fields.items())
+    return Call("record_chain", (chain_key,), (activation, *flat), lambda reply: reply == b"recorded")
+
+
+# One tablet of a table.
+
+
+Fencing: TypeAlias = Literal["raise", "found", "mend"]
+
+
+def fence(
+    tag: bytes,
+    version: int,
+    safe_point: int,
+    how: Fencing,
+    fields: Sequence[bytes | str] = (),
+) -> Call[bool]:
+    """True if the tablet had an earlier version."""
+    return Call("fence", (tag,), (version, safe_point, how, *fields), bool)
+
+
+Observed: TypeAlias = Literal["observed", "changed", "overtaken"]
+
+
+def observe(  # noqa: PLR0917
+    tag: bytes,
+    how: Literal["replace", "add"],
+    version: bytes,
+    activation: int,
+    retired: Sequence[str],
+    columns: Sequence[bytes | str],
+) -> Call[Observed]:
+    """Register a tablet's observers."""
+    arguments = (how, version, activation, len(retired), *retired, *columns)
+    return Call("observe", (tag,), arguments, bytes.decode)  # type: ignore[arg-type]
+
+
+def raise_safe_point(tag: bytes, safe_point: int) -> Call[int]:
+    """Raise a tablet's safe point; returns the safe point afterwards."""
+    return Call("raise_safe_point", (tag,), (safe_point,), _as_it_is)
+
+
+class Collected(NamedTuple):
+    """The bound to go on from, empty at the end, and how many versions and rows were dropped."""
+
+    resume: bytes
+    versions: int
+    rows: int
+
+
+def collect(
+    tag: bytes, start: bytes, most_rows: int, safe_point: int, observers: Iterable[str]
+) -> Call[Collected]:
+    """Collect garbage in some rows."""
+    return Call("collect", (tag,), (start, most_rows, safe_point, *observers), Collected._make)
+
+
+def sweep(
+    tag: bytes, version: int, start: bytes, most_rows: int, columns: Iterable[bytes]
+) -> Call[bytes | None]:
+    """The bound to go on from, empty at the end; None if the tablet has another version."""
+    bounds = (version, start, most_rows)
+    return Call("sweep", (tag,), (*bounds, *columns), lambda reply: None if reply == b"changed" else reply)
+
+
+def drop_table(tag: bytes, version: int, most_rows: int, observers: Iterable[str]) -> Call[int]:
+    """Remove some rows of a dropped table; returns how many, 0 when the tablet is gone."""
+    return Call("drop_table", (tag,), (version, most_rows, *observers), _as_it_is)
+
+
+def sync(tag: bytes) -> Call[None]:
+    """Write something, so that WAIT and WAITAOF have a write to wait for."""
+    return Call("sync", (tag,), (), lambda _: None)
+
+
+# Transactions. Cells are flat: the position of the tag (from 1), row, column, kind, and for `prewrite` value.
+
+
+class Prewritten(NamedTuple):
+    """The reply of `prewrite`; ``cell`` is the position of the cell that refused it, from 0."""
+
+    outcome: Literal[
+        "prewritten",
+        "committed",
+        "newer commit",
+        "locked",
+        "rolled back",
+        "too old",
+        "changed",
+        "failed over",
+    ]
+    commit_ts: int = 0
+    cell: int = 0
+    lock: bytes | None = None
+
+
+Role: TypeAlias = Literal["both", "primary", "secondaries"]
+"""Which part of a transaction a call covers: all of it, the part with the primary, or another part."""
+
+
+def prewrite(  # noqa: PLR0917
+    tags: Sequence[bytes],
+    oracle: Sequence[bytes],
+    role: Role,
+    start_ts: int,
+    cells: Sequence[bytes],
+    lock: Sequence[bytes | str | int],
+    versions: bytes,
+) -> Call[list[Any]]:
+    """Prewrite cells, and commit them if ``role`` is both."""
+    return Call("prewrite", (*tags, *oracle), (role, start_ts, *cells, *lock, versions), _as_it_is)
+
+
+def commit(  # noqa: PLR0917
+    tags: Sequence[bytes],
+    oracle: Sequence[bytes],
+    role: Literal["primary", "secondaries"],
+    start_ts: int,
+    commit_ts: int,
+    cells: Sequence[bytes | int],
+) -> Call[list[Any]]:
+    """Commit cells that were prewritten."""
+    return Call("commit", (*tags, *oracle), (role, start_ts, commit_ts, *cells), _as_it_is)
+
+
+def rollback(tags: Sequence[bytes], start_ts: int, cells: Sequence[bytes | int]) -> Call[int]:
+    """Remove a transaction's locks; returns how many."""
+    return Call("rollback", tags, (start_ts, *cells), _as_it_is)
+
+
+def notify(tags: Sequence[bytes], cells: Sequence[bytes | int], versions: bytes) -> Call[bool]:
+    """False if a table is no longer what the caller takes it for."""
+    return Call("notify", tags, (*cells, versions), lambda reply: reply == b"notified")
+
+
+def refresh(tag: bytes, start_ts: int, row: bytes, column: bytes) -> Call[bool]:
+    """False if the lock is gone."""
+    return Call("refresh", (tag,), (start_ts, row, column), lambda reply: reply == b"refreshed")
+
+
+def resolve_primary(  # noqa: PLR0917
+    tag: bytes,
+    start_ts: int,
+    row: bytes,
+    column: bytes,
+    owner: Literal["dead", "alive"],
+    wall: int,
+    ttl_ms: int,
+) -> Call[list[Any]]:
+    """Decide a transaction's fate at its primary."""
+    return Call("resolve_primary", (tag,), (start_ts, row, column, owner, wall, ttl_ms), _as_it_is)
+
+
+class Held(NamedTuple):
+    """Entries of the lock index with their locks, and where to go on, ``b"0"`` at the end."""
+
+    cursor: bytes
+    entries: list[bytes]
+    locks: list[list[bytes]]
+
+
+def held(
+    tag: bytes,
+    entries: Sequence[bytes] = (),
+    *,
+    cursor: bytes = b"0",
+    most: int = 0,
+    untouched: int | None = None,
+) -> Call[Held]:
+    """Without ``entries`` a step through the lock index."""
+    if entries:
+        return Call("held", (tag,), ("entries", *entries), Held._make)
+    arguments = ("index", cursor, most, b"" if untouched is None else untouched)
+    return Call("held", (tag,), arguments, Held._make)
+
+
+# Reading at a timestamp.
+
+
+ReadCell: TypeAlias = list[bytes]
+"""A version; nothing where there is none; or None and a lock that stands in the way."""
+
+
+def read(tag: bytes, at: int, row: bytes, columns: Iterable[bytes]) -> Call[list[ReadCell] | None]:
+    """None if the timestamp is too old."""
+    return Call("read", (tag,), (at, row, *columns), read_cells)
+
+
+def read_cells(reply: list[Any]) -> list[ReadCell] | None:
+    """The decoded reply of `read`."""
+    return None if reply[0] == b"too old" else reply[1:]
+
+
+def history(
+    tag: bytes, row: bytes, column: bytes, most_versions: int, most_bytes: int = -1
+) -> Call[list[bytes]]:
+    """The packed versions of a cell, newest first; of each at most so many bytes, -1 is all."""
+    return Call("history", (tag,), (row, column, most_versions, most_bytes), _as_it_is)
+
+
+class Scanned(NamedTuple):
+    """The bound to resume from, empty at the end; row keys, and for each its cells as scan.lua has them."""
+
+    resume: bytes
+    rows: list[bytes]
+    cells: list[list[Any]]
+
+
+def scan(  # noqa: PLR0917
+    tag: bytes,
+    at: int,
+    start: bytes,
+    stop: bytes,
+    most_rows: int,
+    most_bytes: int,
+    direction: Direction,
+    most_of_each: int,
+    columns: Iterable[bytes],
+) -> Call[Scanned | None]:
+    """None if the timestamp is too old."""
+    bounds = (at, start, stop, most_rows, most_bytes, direction, most_of_each)
+    return Call("scan", (tag,), (*bounds, *columns), _scanned)
+
+
+def _scanned(reply: list[Any]) -> Scanned | None:
+    return None if reply[0] == b"too old" else Scanned(reply[1], reply[2::2], reply[3::2])
+
+
+class Selected(NamedTuple):
+    """The bound to resume from, empty at the end, and rows as select.lua has them."""
+
+    resume: bytes
+    row_keys: bytes
+    cells: bytes
+    lengths: bytes
+    unsettled: list[bytes]
+
+
+def select(  # noqa: PLR0917
+    tag: bytes,
+    at: int,
+    start: bytes,
+    stop: bytes,
+    direction: Direction,
+    most_rows: int,
+    most_looked_at: int,
+    most_bytes: int,
+    solid: int,
+    columns: Sequence[bytes],
+    predicate: Sequence[bytes | int],
+) -> Call[Selected | None]:
+    """None if the timestamp is too old."""
+    bounds = (at, start, stop, direction, most_rows, most_looked_at, most_bytes)
+    return Call("select", (tag,), (*bounds, solid, len(columns), *columns, *predicate), _selected)
+
+
+def _selected(reply: list[Any]) -> Selected | None:
+    if reply[0] == b"too old":
+        return None
+    _, resume, row_keys, cells, lengths, *unsettled = reply
+    return Selected(resume, row_keys, cells, lengths, unsettled)
+
+
+def changes(  # noqa: PLR0917
+    tag: bytes,
+    since: int,
+    at: int,
+    start: bytes,
+    stop: bytes,
+    most_rows: int,
+    most_bytes: int,
+    columns: Iterable[bytes],
+) -> Call[tuple[bytes, list[tuple[bytes, int]]] | None]:
+    """The bound to resume from, and of each changed row the newest change, 0 if a lock stands in the way.
+
+    None if the timestamps are too old.
+    """
+    bounds = (since, at, start, stop, most_rows, most_bytes)
+    return Call("changes", (tag,), (*bounds, *columns), _changes)
+
+
+def _changes(reply: list[bytes]) -> tuple[bytes, list[tuple[bytes, int]]] | None:
+    if reply[0] == b"too old":
+        return None
+    pairs = zip(reply[2::2], reply[3::2], strict=True)
+    return reply[1], [(row, int(commit_ts or 0)) for row, commit_ts in pairs]
+
+
+# Dirty cells.
+
+
+class Claimed(NamedTuple):
+    """The deadline of the leases (µs); microseconds until the next cell is due, or -1; the leased cells.
+
+    Each cell is position of the tag, position of the observer in its group, mark, when it was due (µs),
+    failed attempts, version of the table.
+    """
+
+    deadline: int
+    next_due: int
+    cells: list[tuple[int, int, bytes, int, int, bytes]]
+
+
+def claim(
+    tags: Sequence[bytes], most: int, lease_ms: int, horizon_ms: int, groups: Sequence[str | int]
+) -> Call[Claimed]:
+    """Lease dirty cells; ``groups`` are flat: numbers of tags and observers, then name and limit of each."""
+    return Call("claim", tags, (most, lease_ms, horizon_ms, *groups), _claimed)
+
+
+def _claimed(reply: list[Any]) -> Claimed:
+    parts = iter(reply)
+    deadline, next_due = next(parts), next(parts)
+    return Claimed(deadline, next_due, list(zip(*[parts] * 6, strict=True)))
+
+
+def renew(tag: bytes, leases: Sequence[bytes | str | int]) -> Call[int]:
+    """Prolong leases, flat: observer, row, column, deadline, new deadline; returns how many."""
+    return Call("renew", (tag,), leases, _as_it_is)
+
+
+def clear(  # noqa: PLR0917
+    tag: bytes,
+    observer: str,
+    mode: Mode,
+    row: bytes,
+    column: bytes,
+    deadline: int,
+    before: int,
+    start_ts: int,
+) -> Call[bool]:
+    """True if the mark is gone."""
+    arguments = (observer, mode, row, column, deadline, before, start_ts)
+    return Call("clear", (tag,), arguments, lambda reply: reply == b"cleared")
+
+
+def postpone(  # noqa: PLR0917
+    tag: bytes,
+    observer: str,
+    row: bytes,
+    column: bytes,
+    delay_ms: int,
+    attempt: Literal["failed", "unharmed"],
+    deadline: int,
+    before: int,
+) -> Call[int]:
+    """Give a leased cell back; returns its failed attempts."""
+    arguments = (observer, row, column, delay_ms, attempt, deadline, before)
+    return Call("postpone", (tag,), arguments, _as_it_is)
+
+
+def quarantine(  # noqa: PLR0917
+    tag: bytes,
+    observer: str,
+    mode: Mode,
+    row: bytes,
+    column: bytes,
+    deadline: int,
+    before: int,
+    start_ts: int,
+    record: str,
+) -> Call[bool]:
+    """True if the cell was put aside."""
+    arguments = (observer, mode, row, column, deadline, before, start_ts, record)
+    return Call("quarantine", (tag,), arguments, lambda reply: reply == b"quarantined")
+
+
+class Requeued(NamedTuple):
+    """Where to go on, ``b"0"`` at the end, and how many cells were put back."""
+
+    cursor: bytes
+    put_back: int
+
+
+def requeue(
+    tag: bytes, observer: str, cursor: bytes, most: int, marks: Sequence[bytes] = ()
+) -> Call[Requeued]:
+    """Without ``marks`` a step through all of the observer's."""
+    return Call("requeue", (tag,), (observer, cursor, most, *marks), Requeued._make)
+
+
+def discard(tag: bytes, observer: str, records: Sequence[bytes | str]) -> Call[int]:
+    """Forget quarantined cells, flat: mark, SHA-1 of the record; returns how many."""
+    return Call("discard", (tag,), (observer, *records), _as_it_is)
+
+
+def mark(tag: bytes, observer: str, mode: Mode, column: bytes, rows: Sequence[bytes]) -> Call[int | None]:
+    """How many cells were not dirty; None if no active chain has the observer."""
+    return Call("mark", (tag,), (observer, mode, column, *rows), _marked)
+
+
+def _marked(reply: list[Any]) -> int | None:
+    return reply[1] if reply[0] == b"marked" else None
