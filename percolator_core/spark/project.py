@@ -1,9 +1,9 @@
-"""The project's code on its way to Spark's executors: the chain's folder, and the modules that it names.
+"""Send the project's code to Spark's executors: the chain's folder, and the modules that it names.
 
-Where driver and executors share their files, as with ``local[…]``, executors import from the project's
-folder itself. To all others the project travels as an archive: the chain's YAML files, and of the modules and
-packages in the project's folder those of the chain's observers and schemas, and what they import, wherever in
-their code the import stands. What is installed does not travel: executors need an installation of their own.
+If driver and executors share their files, as with ``local[…]``, executors import from the project's folder.
+To all others the driver sends an archive. It has the chain's YAML files, the modules and packages of the
+chain's observers and schemas, and all that they import from the project's folder, wherever in their code the
+import is. Installed packages are not sent: executors need an installation of their own.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _CHAIN: Final = "chain"
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A chain and the code of its observers and models; travels to the executors.
+    """A chain and the code of its observers and models; sent to executors.
 
-    ``names`` are its top-level modules and packages. ``digest`` is another one after any change of them.
+    ``names`` are its top-level modules and packages. ``digest`` differs after any change of them.
     """
 
     code: str
@@ -49,7 +49,7 @@ class Project:
 
     @classmethod
     def of(cls, chain: Chain, code: Path, spark: SparkContext) -> Project:
-        """The project whose modules are found in the folder ``code``, ready to be sent with tasks."""
+        """Collect a project from the folder ``code``, and broadcast it if executors need the archive."""
         code, folder = code.resolve(), chain.path.resolve()
         functions = [observer.function_name for observer in chain.observers.values()]
         names = imported_names(code, [*functions, *chain.schemas])
@@ -61,10 +61,10 @@ class Project:
         return cls(str(code), str(folder), names, _digest(code, files), archive)
 
     def enter(self) -> Path:
-        """Has this process, an executor's, import from the project; returns the chain's folder.
+        """Make this process, an executor's, import from the project; return the chain's folder.
 
-        Spark uses a Python process for one task after another. Modules of another project, or of this one as
-        it was before, are forgotten.
+        Spark uses a Python process for one task after another. So modules of another project, or of an
+        earlier version of this one, are removed first.
         """
         code, chain = Path(self.code), Path(self.chain)
         if self.archive is not None:
@@ -83,56 +83,56 @@ class Project:
         return chain
 
     def leave(self) -> None:
-        """Take the archive back from the executors. No task of it may run any more."""
+        """Remove the archive from the executors. No task of the project may run any more."""
         from py4j.protocol import Py4JError
 
         if self.archive is not None:
-            # If Spark has ended meanwhile the archive went with it, and the caller has the reason.
+            # If Spark has ended, the archive is gone with it, and the caller has another error.
             with suppress(Py4JError, OSError):
                 self.archive.destroy()
 
     def _unpacked(self, archive: bytes) -> Path:
-        """Where the archive is unpacked, in the folder of the executor that Spark removes with it."""
+        """Unpack the archive into a folder that Spark removes with the executor; return the folder."""
         from pyspark import SparkFiles
 
         executor = Path(SparkFiles.getRootDirectory())
-        there = executor / f"percolator-{self.digest}"
-        if not there.exists():
-            coming = Path(tempfile.mkdtemp(prefix="percolator-", dir=executor))
+        target = executor / f"percolator-{self.digest}"
+        if not target.exists():
+            draft = Path(tempfile.mkdtemp(prefix="percolator-", dir=executor))
             with zipfile.ZipFile(io.BytesIO(archive)) as packed:
-                packed.extractall(coming)
+                packed.extractall(draft)
             try:
-                # As a whole or not at all: other tasks of the executor do the same at the same time.
-                coming.rename(there)
+                # Atomic: other tasks of the executor do the same at the same time.
+                draft.rename(target)
             except OSError:
-                shutil.rmtree(coming)
-        return there
+                shutil.rmtree(draft)
+        return target
 
 
 _ENTERED: Final[list[tuple[str, str]]] = []
-"""What this process imports from, if anything yet: folder and digest."""
+"""The folder and the digest of the project from which this process imports; empty before the first."""
 
 
 def shares_files(master: str) -> bool:
-    """Whether executors of this Spark master are threads of the driver's own Java, with its files."""
+    """Return True if executors of this Spark master are threads of the driver's Java, and share its files."""
     return master == "local" or master.startswith("local[")
 
 
 def imported_names(code: Path, needed: Iterable[str]) -> tuple[str, ...]:
-    """The top-level modules and packages in the folder that these functions and modules need, sorted.
+    """Return the top-level modules and packages in the folder that these functions and modules need, sorted.
 
     Args:
         code: the project's folder.
         needed: each ``module:function`` or ``module``.
     """
     found: set[str] = set()
-    coming = {name.partition(":")[0].partition(".")[0] for name in needed}
-    while coming:
-        name = coming.pop()
+    pending = {name.partition(":")[0].partition(".")[0] for name in needed}
+    while pending:
+        name = pending.pop()
         files = list(_files_of(code, name)) if name not in found and _may_be_ours(name) else []
         if files:
             found.add(name)
-            coming |= {other for path in files if path.suffix == ".py" for other in _imports(path)}
+            pending |= {other for path in files if path.suffix == ".py" for other in _imports(path)}
     return tuple(sorted(found))
 
 
@@ -141,7 +141,7 @@ def _may_be_ours(name: str) -> bool:
 
 
 def _files_of(code: Path, name: str) -> Iterator[Path]:
-    """The files of a module or package; none of a folder without any module."""
+    """Yield the files of a module or package; none for a folder without modules."""
     if (code / f"{name}.py").is_file():
         yield code / f"{name}.py"
     folder = code / name
@@ -153,11 +153,11 @@ def _files_of(code: Path, name: str) -> Iterator[Path]:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    """The top-level names that a module imports anywhere in its code."""
+    """Yield the top-level names that a module imports anywhere in its code."""
     try:
         tree = ast.parse(path.read_bytes())
     except SyntaxError:
-        return  # whoever imports it will say so
+        return  # its import will raise the error
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
@@ -174,6 +174,6 @@ def _packed(files: dict[str, Path]) -> bytes:
 
 
 def _digest(code: Path, files: dict[str, Path]) -> str:
-    """Of names, sizes and times: models may be among the files, and are not read for it."""
+    """Hash names, sizes and times. File contents are not read, because models may be among them."""
     seen = [(name, path.stat().st_size, path.stat().st_mtime_ns) for name, path in files.items()]
     return hashlib.sha256(repr((str(code), seen)).encode()).hexdigest()[:16]

@@ -1,6 +1,6 @@
-"""Counts events anew with Spark, for whoever distrusts totals that were kept up to date.
+"""Count events again with Spark, to check totals that observers keep up to date.
 
-``python -m percolator_core.spark.recount FILE`` prints them as one JSON object.
+``python -m percolator_core.spark.recount FILE`` prints the totals as one JSON object.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from percolator_core.spark.session import spark_context
 
 
 def recount(lines: Path) -> dict[str, tuple[int, int]]:
-    """Number of the events and sum of their amounts, by key.
+    """Return the number of events and the sum of their amounts, by key.
 
     Args:
         lines: a file of JSON lines, each an object with ``key`` and ``amount``, both text.
 
     Raises:
         ImportError: there is no pyspark.
-        ConfigurationError: as `spark_context`.
+        ConfigurationError: as for `spark_context`.
     """
     from pyspark.sql import SparkSession
     from pyspark.sql.functions import col, count

@@ -261,7 +261,7 @@ def typed_rows(pages: Loading, source: Any) -> dict[str, bytes]:
         (
             "shop,number\n",
             {"key": "shop"},
-            r"what the key of documents is made of, \(shop, number\)",
+            r"is not the key of documents, \(shop, number\)",
         ),
         ("shop,number\n", {"columns": {"shop": "shopp"}}, "documents has no column 'shopp': it has shop"),
         ("shop,number,x\n", {"columns": {"x": "name", "shop": "name"}}, "both go into the column 'name'"),
@@ -316,7 +316,7 @@ def test_tables_are_asked_for_what_they_need(spark: SparkContext, url: str, tmp_
     with connect(url, uuid4().hex) as db:
         db.create_table(Bare)
         loading = Loading(db, url, tmp_path / "aside", spark)
-        with pytest.raises(ConfigurationError, match="no column 'contents' for what html brings"):
+        with pytest.raises(ConfigurationError, match="no column 'contents' for the fields of html"):
             loading(open_source(path, "html"))
         assert loading(open_source(path, "html", base_url="x:", columns={"contents": "text"})).new == 1
         assert items(db) == [{"url": "x:in.csv", "text": "url\na\n"}]

@@ -202,7 +202,7 @@ def test_views_of_one_snapshot(session: SparkSession, tables: Tables) -> None:
         ({"filter": "nothing = 1"}, UnknownColumn, "no column 'nothing'"),
         ({"filter": "size = 'x'"}, ConfigurationError, "size is int"),
         ({"sinse": "1"}, ConfigurationError, "no option 'sinse'"),
-        ({"at": str(2**52)}, ConfigurationError, "has not come yet"),
+        ({"at": str(2**52)}, ConfigurationError, "is in the future"),
         (
             {"url": "redis://u:canary@127.0.0.1:1/0?socket_connect_timeout=1"},
             StoreUnavailable,

@@ -101,7 +101,7 @@ def test_what_others_changed_can_be_overwritten_or_refused(tables: Tables) -> No
     tables.insert(Document(url="a", size=1))
     fail, overwrite = tables.job(newer="fail"), tables.job(newer="overwrite")
     tables.update(Document(url="a", size=9))
-    with pytest.raises(PercolatorError, match="row url='a': somebody else has changed it"):
+    with pytest.raises(PercolatorError, match="row url='a': another client has changed it"):
         tables.run(fail, [whole("a", 2)])
     assert tables.sizes() == {"a": 9}
     assert tables.run(overwrite, [whole("a", 2)]) == {"changed": 1}
@@ -165,7 +165,7 @@ def test_remove(tables: Tables) -> None:
 @pytest.mark.parametrize(
     ("columns", "options", "error", "words"),
     [
-        (["url", "size"], {}, ConfigurationError, "'rank' is missing, and a new row cannot be without it"),
+        (["url", "size"], {}, ConfigurationError, "'rank' is missing, and a new row needs it"),
         (
             ["size"],
             {"mode_of_rows": "update"},

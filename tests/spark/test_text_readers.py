@@ -301,9 +301,9 @@ def test_parquet_bad_rows_and_files(tmp_path: Path) -> None:
     [
         (["a.csv"], {"key": "ID"}, r"has no field 'ID': it has id, v"),
         (["a.csv"], {"key": "id", "columns": {"w": "w"}}, "has no field 'w'"),
-        (["a.csv"], {"key": "id", "encoding": "nope"}, "encoding 'nope' cannot be"),
+        (["a.csv"], {"key": "id", "encoding": "nope"}, "encoding 'nope' is not valid"),
         (["a.csv", "b.jsonl"], {"key": "id"}, "files of jsonl and csv are there"),
-        (["a.bin"], {}, "no suffix tells it"),
+        (["a.bin"], {}, "no suffix shows it"),
         (["a.csv"], {"format": "warc"}, "No warc file"),
         (["a.csv"], {"format": "xml"}, "no format 'xml'"),
     ],
@@ -333,7 +333,7 @@ def test_a_path_that_cannot_be(tmp_path: Path) -> None:
 def test_a_delimiter_is_one_character(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "id,v\n1,2\n")
     for delimiter in ("", "||"):
-        with pytest.raises(ConfigurationError, match=r"The delimiter '.*' cannot be: it is one character"):
+        with pytest.raises(ConfigurationError, match=r"The delimiter '.*' is not valid: it is one character"):
             open_source(path, key="id", delimiter=delimiter)
 
 

@@ -1,16 +1,16 @@
-"""What the readers hand to the loader: records, and the malformed ones put aside.
+"""Records of raw tables, and malformed records.
 
 A value becomes the bytes of its cell as follows.
 
 ======================  =====================================================================
-bytes                   as they are
+bytes                   unchanged
 text                    UTF-8
 bool                    ``true`` or ``false``
 int, Decimal            decimal digits
 float                   the shortest text that reads back the same; ``nan``, ``inf``, ``-inf``
 date, time, datetime    ISO 8601
 list, dict              JSON in UTF-8: keys sorted, no spaces, bytes inside as base64
-None                    no cell: one that is in the table is deleted
+None                    no cell: an existing cell is deleted
 ======================  =====================================================================
 """
 
@@ -31,7 +31,7 @@ from percolator_core.layout.records import MAX_ROW
 from percolator_core.schema.types import shown
 
 MAX_LOADED_VALUE: Final = 64 * 1024 * 1024
-"""Largest value of a record, in bytes: a task holds many records, so it is less than a transaction takes."""
+"""Largest value of a record, in bytes. A transaction takes more, but a task has many records in memory."""
 
 HEAD: Final = 200
 """Bytes of a malformed record that are kept with its reason."""
@@ -40,7 +40,7 @@ Unit = Literal["byte", "line", "row", "file"]
 
 
 class Origin(NamedTuple):
-    """Where a record stands: the byte, line or row of a file (lines from 1, the others from 0)."""
+    """The position of a record: the byte, line or row of a file (lines count from 1, the others from 0)."""
 
     file: str
     unit: Unit
@@ -49,7 +49,7 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One row to load. A cell of None is to be absent; columns that are not named are left alone."""
+    """One row to load. A value of None deletes the cell; columns that are not named stay unchanged."""
 
     key: bytes
     cells: dict[str, bytes | None]
@@ -63,9 +63,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """A record that could not be read; ``key`` is its row key if that much was legible.
+    """A malformed record. ``key`` is its row key, if that is known.
 
-    ``shown`` is how a typed table's key is shown, whose bytes tell people nothing.
+    ``shown`` is the key of a typed table as text for people, because its bytes are not readable.
     """
 
     origin: Origin
@@ -75,7 +75,7 @@ class BadRecord:
     shown: str | None = None
 
     def to_json(self) -> str:
-        """One line of the aside file."""
+        """One line of the put-aside file."""
         fields: dict[str, object] = {"file": self.origin.file}
         if self.origin.unit != "file":
             fields[self.origin.unit] = self.origin.position
@@ -87,7 +87,7 @@ class BadRecord:
 
 
 def readable(data: bytes) -> str:
-    """The first bytes as text; what is not UTF-8 is shown by its hexadecimal digits."""
+    """Show the first bytes as text; bytes that are not UTF-8 as hexadecimal digits."""
     return data[:HEAD].decode("utf-8", "backslashreplace")
 
 
@@ -98,10 +98,10 @@ def build_record(
     columns: Mapping[str, str] | None,
     head: bytes = b"",
 ) -> Record | BadRecord:
-    """The record with this key and these fields, or the reason why it is none.
+    """Build the record with this key and these fields, or a malformed record with the reason.
 
-    ``columns`` maps fields to table columns: only these are loaded, and a field that is not there is
-    taken as None. Without it every field becomes the column of the same name.
+    ``columns`` maps fields to table columns: only these fields are loaded, and a missing field counts as
+    None. Without it every field goes into the column of its name.
     """
     try:
         row = encode_key(key)
@@ -122,12 +122,12 @@ def build_record(
 
 
 def too_large(size: int) -> str:
-    """The reason given for a value over the limit."""
+    """The reason why a value is too large."""
     return f"the value has {size} bytes, more than {MAX_LOADED_VALUE}"
 
 
 def encode_key(key: object) -> bytes:
-    """The row key: bytes as they are, text as UTF-8, whole numbers, dates and UUIDs as text.
+    """Encode a row key: bytes unchanged, text as UTF-8, whole numbers, dates and UUIDs as text.
 
     Raises ValueError for None, an empty key, one over ``MAX_ROW`` bytes, and any other type.
     """
@@ -146,9 +146,9 @@ def encode_key(key: object) -> bytes:
 
 
 def encode_value(value: object) -> bytes | None:
-    """The bytes of a cell, by the table in this module's docstring.
+    """Encode a value by the table in this module's docstring.
 
-    Raises ValueError for a type that has no encoding and for text that is not Unicode.
+    Raises ValueError for a type without an encoding and for text that is not Unicode.
     """
     if value is None or isinstance(value, bytes):
         return value

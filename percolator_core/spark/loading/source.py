@@ -1,11 +1,10 @@
-"""The inputs of a load: which files, in which format, read how."""
+"""The input of a load: its files, their format, and how they are read."""
 
 from __future__ import annotations
 
 import csv
 import glob
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +15,10 @@ from urllib.parse import quote
 from percolator_core.catalog.catalog import TableHandle
 from percolator_core.errors import ConfigurationError
 from percolator_core.spark.loading.formats import csv_files, json_lines, parquet_files
+from percolator_core.spark.loading.formats.compressed import UNREADABLE
 from percolator_core.spark.loading.formats.csv_files import CsvReader
 from percolator_core.spark.loading.formats.json_lines import JsonLinesReader
-from percolator_core.spark.loading.formats.pages import CONTENT_TYPES, DocumentReader
+from percolator_core.spark.loading.formats.pages import CONTENT_TYPES, PageReader
 from percolator_core.spark.loading.formats.parquet_files import ParquetReader
 from percolator_core.spark.loading.formats.warc import WarcReader
 from percolator_core.spark.loading.records import BadRecord, Origin, Record
@@ -34,11 +34,11 @@ FORMATS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "parquet": (".parquet",),
     }
 )
-"""Each format and the file names that are taken for it when a folder is read."""
+"""Each format, and the suffixes of its files when a folder is read."""
 
 _READERS: Final[Mapping[str, type[SplitReader]]] = MappingProxyType(
     {
-        "html": DocumentReader,
+        "html": PageReader,
         "warc": WarcReader,
         "jsonl": JsonLinesReader,
         "csv": CsvReader,
@@ -50,25 +50,26 @@ _KEYED: Final = frozenset({"jsonl", "csv", "parquet"})
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Files and how to read them; made by `open_source`."""
+    """Files, and how to read them. `open_source` returns it."""
 
     format: str
     files: tuple[tuple[str, str], ...]
-    """``(absolute path, path relative to the folder that was given)``, in order."""
+    """``(absolute path, path relative to the given folder)``, in order."""
     unreadable: tuple[BadRecord, ...]
     """Folders that could not be listed."""
     options: ReadOptions
 
     def reader(self) -> SplitReader:
-        """What reads the splits; small, so that it travels to executors."""
+        """The reader of the splits; small, because it is sent to executors."""
         return _READERS[self.format](self.options)
 
     def into(self, table: TableHandle) -> Source:
-        """The source, read as the table needs it.
+        """Return the source with the options that the table needs.
 
         Raises:
-            ConfigurationError: the table is raw and the format needs a key; or it is typed, and fields and
-            columns do not agree; says which.
+            ConfigurationError: the table is raw and the format needs a key; or the table is typed, and a
+                field or
+            column, which the message names, has no counterpart.
         """
         options = self.options
         if not table.is_typed:
@@ -85,7 +86,7 @@ class Source:
         return replace(self, options=replace(options, typed=typed))
 
     def tasks(self, cores: int) -> list[list[Split]]:
-        """The splits of all files, grouped into tasks for this many cores."""
+        """Cut all files into splits, and group these into tasks for this many cores."""
         sizes = [_size(path) for path, _ in self.files]
         target = task_size(sizes, cores)
         reader = self.reader()
@@ -97,7 +98,7 @@ class Source:
         return group_splits(splits, target)
 
     def read(self, splits: Iterable[Split]) -> Iterator[Record | BadRecord]:
-        """The records of the splits, one split after another."""
+        """Read the records of the splits, one split after another."""
         reader = self.reader()
         for split in splits:
             yield from reader.read(split)
@@ -114,23 +115,23 @@ def open_source(
     encoding: str | None = None,
     null_text: str = "",
 ) -> Source:
-    """The source behind files, folders (walked down, hidden files left out) and glob patterns.
+    """Find the input: files, folders (with their subfolders, without hidden files) and glob patterns.
 
     Args:
-        paths: where the input is. A file that is named is read whatever its suffix.
+        paths: the input. A file that is named is read whatever its suffix.
         format: ``html``, ``warc``, ``jsonl``, ``csv`` or ``parquet``; guessed from the suffixes when None.
-        key: the field that holds the row key (jsonl, csv, parquet). Needed for raw tables alone: a typed
-            one's is made of the fields of its key columns.
-        columns: field → table column. Only these are loaded; None means every field under its own
-            name, without the key of a raw table (for html and warc: contents, content_type and so on).
-        base_url: what the row keys of html start with; ``doc://<name of the folder>/`` when None.
+        key: the field with the row key (jsonl, csv, parquet). Only raw tables need it: the key of a typed
+            table comes from the fields of its key columns.
+        columns: field → table column. Only these fields are loaded. None loads every field into the column of
+            its name, without the key of a raw table (for html and warc: contents, content_type and so on).
+        base_url: the beginning of the row keys of html; ``doc://<name of the folder>/`` when None.
         delimiter: of csv; guessed from the header line when None.
-        encoding: of csv; UTF-8, with other bytes kept as they are, when None.
-        null_text: the csv field that stands for no cell, or null; if it is empty, in a column of text that
-            may not be null, for an empty text.
+        encoding: of csv; when None, UTF-8, with bytes of other encodings unchanged.
+        null_text: the text of a csv field that means no cell, or null. An empty field of a column of text
+            that may not be null is an empty text.
 
     Raises:
-        ConfigurationError: nothing is there, the format is missing, or it or the key cannot be.
+        ConfigurationError: there is no such file, the format is not clear, or an argument is not valid.
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     roots = [root for path in given for root in _expand(os.fspath(path))]
@@ -145,7 +146,7 @@ def open_source(
             "name the files themselves, or another format."
         )
     if delimiter is not None and len(delimiter) != 1:
-        raise ConfigurationError(f"The delimiter {delimiter!r} cannot be: it is one character.")
+        raise ConfigurationError(f"The delimiter {delimiter!r} is not valid: it is one character.")
     options = ReadOptions(
         key=key,
         columns=dict(columns) if columns is not None else None,
@@ -163,14 +164,14 @@ def _size(path: str) -> int:
     try:
         return Path(path).stat().st_size
     except OSError:
-        return 0  # whoever reads the file will say why
+        return 0  # the reader of the file will report why
 
 
 def _expand(path: str) -> list[str]:
-    """The absolute paths that a path or a pattern stands for."""
+    """Resolve a path or a pattern to absolute paths."""
     if os.path.exists(path):  # noqa: PTH110 - a Path of a name that is too long raises
         if not os.path.isfile(path) and not os.path.isdir(path):  # noqa: PTH112, PTH113
-            raise ConfigurationError(f"{path!r} is neither a file nor a folder: to read it may never end.")
+            raise ConfigurationError(f"{path!r} is neither a file nor a folder: reading it may never end.")
         return [str(Path(path).absolute())]
     found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
     if not found:
@@ -181,14 +182,14 @@ def _expand(path: str) -> list[str]:
 
 
 def _guess_format(roots: Iterable[str]) -> str:
-    """The one format of which there are files."""
+    """Return the only format of which there are files."""
     seen: dict[str, None] = {}
     for root in roots:
         for format_, suffixes in FORMATS.items():
             if format_ not in seen and next(_walk(root, suffixes, []), None) and _has_suffix(root, suffixes):
                 seen[format_] = None
     if len(seen) != 1:
-        found = f"files of {' and '.join(seen)} are there" if seen else "no suffix tells it"
+        found = f"files of {' and '.join(seen)} are there" if seen else "no suffix shows it"
         raise ConfigurationError(f"The format is not clear, {found}: name one of {', '.join(FORMATS)}.")
     return next(iter(seen))
 
@@ -198,7 +199,7 @@ def _has_suffix(root: str, suffixes: tuple[str, ...]) -> bool:
 
 
 def _walk(root: str, suffixes: tuple[str, ...], unreadable: list[BadRecord]) -> Iterator[tuple[str, str]]:
-    """The files below a folder with one of the suffixes, in order; of a file itself, the file."""
+    """Yield the files of a folder with one of the suffixes, in order; for a file, that file."""
     if not Path(root).is_dir():
         yield root, Path(root).name
         return
@@ -220,7 +221,7 @@ def _default_base_url(root: str) -> str:
 
 
 def _check_key(format_: str, first: str, options: ReadOptions) -> None:
-    """Fails early, with the names that are there, rather than with every record put aside."""
+    """Fail early, and name the fields that exist: otherwise every record would be put aside."""
     names = _names_of(format_, first, options)
     wanted = [*([] if options.key is None else [options.key]), *(options.columns or ())]
     missing = [name for name in wanted if name not in names] if names is not None else []
@@ -229,28 +230,28 @@ def _check_key(format_: str, first: str, options: ReadOptions) -> None:
 
 
 def _check_fields(format_: str, first: str, options: ReadOptions, typed: TypedRecords) -> None:
-    """As `_check_key`, for a typed table."""
+    """Fail early, as `_check_key` does, for a typed table."""
     if format_ == "jsonl":
         try:
             problem = json_line_problem(typed, json_lines.first_line(first))
-        except (OSError, EOFError, zlib.error):
+        except UNREADABLE:
             return
     else:
         names = _names_of(format_, first, options)
         problem = None if names is None else typed.problem(names)
     if problem is not None:
         raise ConfigurationError(
-            f"{first} {problem}. Say with --columns FIELD=COLUMN,… what goes where (in Python with columns)."
+            f"{first} {problem}. Map fields to columns: --columns FIELD=COLUMN,… (in Python columns)."
         )
 
 
 def _names_of(format_: str, path: str, options: ReadOptions) -> list[str] | None:
-    """The fields of a file, where it has the same ones for all records and can be read."""
+    """Return the fields of a file; None if its records may differ, or it is unreadable."""
     try:
         if format_ == "csv":
             return csv_files.read_header(path, options.delimiter, options.encoding)
         return parquet_files.read_schema(path) if format_ == "parquet" else None
     except LookupError as error:
-        raise ConfigurationError(f"The encoding {options.encoding!r} cannot be: {error}.") from None
-    except (OSError, EOFError, zlib.error, csv.Error, ValueError):
+        raise ConfigurationError(f"The encoding {options.encoding!r} is not valid: {error}.") from None
+    except (*UNREADABLE, csv.Error, ValueError):
         return None  # the file is put aside when it is read

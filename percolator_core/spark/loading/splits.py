@@ -1,8 +1,7 @@
-"""How the input is cut into tasks.
+"""Cut the input into tasks.
 
-A *split* is what one reader reads in one go: a file, a byte range of a file or some row groups. Small
-splits share a task and large files are cut where the format allows it, so that neither a million
-small files nor one large one leaves most of the machine idle.
+A *split* is a file, a byte range of a file, or some row groups. Small splits share a task, and large files
+are cut if the format allows it. So all cores have work, with a million small files as with one large file.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from percolator_core.spark.loading.records import BadRecord, Origin, Record, bui
 from percolator_core.spark.loading.typed_records import TypedRecords
 
 MAX_SPLIT: Final = 32 * 1024 * 1024
-"""Most bytes of input that a task gets, where the format can be cut."""
+"""Most bytes of input in a task, if the format can be cut."""
 
 _MIN_TASK: Final = 1024 * 1024
 _TASKS_PER_CORE: Final = 4
 _OPENING_COST: Final = 16 * 1024
-"""What opening a file and running its transaction cost, in bytes of input."""
+"""The cost of opening a file and running its transaction, in bytes of input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
     """A part of the input; ``start`` and ``stop`` are bytes, or row groups of a Parquet file.
 
-    ``name`` is the path relative to the folder that was given; ``size`` is in bytes.
+    ``name`` is the path relative to the given folder; ``size`` is in bytes.
     """
 
     path: str
@@ -40,9 +39,9 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How the input is to be read; `percolator_core.spark.loading.source.open_source` explains each.
+    """How to read the input; `percolator_core.spark.loading.source.open_source` explains each option.
 
-    ``typed`` is what makes records of the fields if the table is typed.
+    ``typed`` builds the records of a typed table.
     """
 
     key: str | None = None
@@ -64,14 +63,14 @@ class SplitReader(ABC):
 
     @abstractmethod
     def read(self, split: Split) -> Iterator[Record | BadRecord]:
-        """The records of the split, in its order. Never raises for what the file holds."""
+        """Yield the records of the split, in order. Errors of the input become malformed records."""
 
     def cut(self, path: str, name: str, size: int, target: int) -> Iterator[Split]:  # noqa: ARG002
-        """The splits of one file, of about ``target`` bytes; the whole file unless the format can be cut."""
+        """Cut a file into splits of about ``target`` bytes; one split if the format cannot be cut."""
         yield Split(path, name, 0, size, size)
 
     def keyed_record(self, origin: Origin, fields: dict[str, object], head: bytes) -> Record | BadRecord:
-        """The record with these fields, its key among them."""
+        """Build the record with these fields, among them its key."""
         options = self.options
         if options.typed is not None:
             return options.typed.build(origin, fields, head)
@@ -87,20 +86,20 @@ class SplitReader(ABC):
         columns: Mapping[str, str],
         head: bytes,
     ) -> Record | BadRecord:
-        """The record of a page; of its fields those in ``columns`` are loaded, if nothing else was said."""
+        """Build the record of a page; ``columns`` are the fields that are loaded by default."""
         if self.options.typed is not None:
             return self.options.typed.build(origin, fields, head)
         return build_record(origin, key, fields, self.options.columns or columns, head)
 
 
 def task_size(sizes: Sequence[int], cores: int) -> int:
-    """Bytes that a task is to have: some tasks for each core, of a megabyte to ``MAX_SPLIT``."""
+    """Choose the bytes of a task: a few tasks for each core, of 1 MiB to ``MAX_SPLIT`` each."""
     total = sum(sizes) + _OPENING_COST * len(sizes)
     return min(MAX_SPLIT, max(_MIN_TASK, total // (cores * _TASKS_PER_CORE)))
 
 
 def group_splits(splits: Iterable[Split], target: int) -> list[list[Split]]:
-    """Tasks of about ``target`` bytes; a split above that has one to itself."""
+    """Group splits into tasks of about ``target`` bytes; a larger split is a task of its own."""
     tasks: list[list[Split]] = []
     filled = target
     for split in splits:

@@ -1,4 +1,4 @@
-"""Records of typed tables: which field goes into which column, and its value as the column's bytes."""
+"""Records of typed tables: map fields to columns, and encode their values."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ _PAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "html": ("contents", "content_type"),
     "warc": ("contents", "status", "location", "content_type"),
 }
-"""The fields that are loaded of pages, whose key is the field ``url``."""
+"""The fields of pages that are loaded by default. Their key is the field ``url``."""
 
 _DIALECTS: Final[Mapping[str, Dialect]] = {"csv": "text", "jsonl": "json"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A column, and where its values come from."""
+    """A column, and the field with its values."""
 
     column: str
     field: str
     nullable: bool
     empty: bytes | None
-    """What the null text stands for in a column that may not be null; None for nothing."""
+    """The value of the null text in a column that may not be null; None if there is no such value."""
     convert: Callable[[Any], bytes | None]
 
 
 class TypedRecords:
-    """Makes records of fields. Travels to the executors.
+    """Builds records from fields; sent to executors.
 
-    ``fields`` has the field of each column that is loaded, those of the key among them; None means that each
-    field goes into the column of its name. ``version`` is the table's in the catalog. ``null_text`` is the
-    text of csv that stands for no value.
+    ``fields`` maps each loaded column, also the key's, to its field; None means that each field goes into the
+    column of its name. ``version`` is the version of the table in the catalog. ``null_text`` is the text of
+    csv that means null.
     """
 
     def __init__(
@@ -78,16 +78,16 @@ class TypedRecords:
 
     @property
     def key_fields(self) -> list[str]:
-        """The fields that the row key is made of, in its order."""
+        """The fields of the row key, in the order of the key."""
         return [part.field for part in self._key]
 
     @property
     def wanted(self) -> list[str] | None:
-        """The fields that are loaded; None for all."""
+        """The loaded fields; None for all."""
         return None if self._given is None else [*self._given.values()]
 
     def problem(self, names: Sequence[str]) -> str | None:
-        """Why records with these fields cannot be loaded, as the end of a sentence; None if they can."""
+        """Return why records with these fields cannot be loaded, as the end of a sentence, or None."""
         needed = self.key_fields if self.wanted is None else self.wanted
         missing = [name for name in needed if name not in names]
         if missing:
@@ -96,7 +96,7 @@ class TypedRecords:
         return self.unknown(names)
 
     def unknown(self, names: Sequence[str]) -> str | None:
-        """What to say of fields that no column is there for; None if there are none."""
+        """Return the end of a sentence about fields without a column; None if there are none."""
         unknown = [] if self.wanted is not None else [name for name in names if name not in self._known]
         if not unknown:
             return None
@@ -105,7 +105,7 @@ class TypedRecords:
         return f"has the {what}, and {name} no such column: it has {', '.join(self.definition.by_name)}"
 
     def build(self, origin: Origin, fields: Mapping[str, object], head: bytes = b"") -> Record | BadRecord:
-        """The record with these fields, or the reason why it is none."""
+        """Build the record with these fields, or a malformed record with the reason."""
         if self._given is None and not self._known.issuperset(fields):
             return BadRecord(origin, f"it {self.unknown(list(fields))}", head)
         encoded: list[bytes] = []
@@ -139,7 +139,7 @@ class TypedRecords:
         return cell
 
     def described(self, row: bytes) -> str:
-        """The key of a row for a person: a text as it is, others as ``shop='east', number=7``."""
+        """Show the key of a row: a text unchanged, other keys as ``shop='east', number=7``."""
         values = self._codec.decode(row)
         if len(values) == 1 and isinstance(values[0], str):
             return values[0]
@@ -157,13 +157,12 @@ def typed_records(  # noqa: PLR0917
     columns: Mapping[str, str] | None,
     null_text: str,
 ) -> TypedRecords:
-    """How the fields of a source go into a typed table.
+    """Map the fields of a source to the columns of a typed table.
 
-    ``key`` is the field that was named as the row key, ``columns`` maps fields to columns; both as
-    `percolator_core.spark.loading.source.open_source` has them.
+    ``key`` and ``columns`` are arguments of `percolator_core.spark.loading.source.open_source`.
 
     Raises:
-        ConfigurationError: they cannot; says what does not agree.
+        ConfigurationError: a field or column, which the message names, has no counterpart.
     """
     name = definition.name
     if definition.index_of:
@@ -189,8 +188,8 @@ def typed_records(  # noqa: PLR0917
 def _other_key(definition: TableDefinition, key: str) -> ConfigurationError:
     names = ", ".join(definition.key)
     return ConfigurationError(
-        f"{key!r} is not what the key of {definition.name} is made of, ({names}): leave --key out, and say "
-        "with --columns FIELD=COLUMN,… where fields are named otherwise (in Python with columns)."
+        f"{key!r} is not the key of {definition.name}, ({names}): leave --key out, and map fields with other "
+        "names by --columns FIELD=COLUMN,… (in Python columns)."
     )
 
 
@@ -213,11 +212,10 @@ def _columns_to_fields(definition: TableDefinition, columns: Mapping[str, str]) 
 def _fields_of_pages(
     definition: TableDefinition, format_: str, columns: Mapping[str, str] | None
 ) -> dict[str, str]:
-    """Pages have one key, their URL."""
-    name, has = definition.name, ", ".join(definition.by_name)
+    """Map the fields of pages, whose key is their URL."""
     if len(definition.key) != 1 or definition.key_columns[0].type != "str":
         raise ConfigurationError(
-            f"The key of a page is its URL, and that of {name} is ({', '.join(definition.key)}): load "
+            f"The key of a page is its URL, and that of {definition.name} is ({', '.join(definition.key)}): load "
             f"{format_} into a table whose key is one column of text."
         )
     fields = _columns_to_fields(definition, columns or {})
@@ -226,14 +224,15 @@ def _fields_of_pages(
         missing = [field for field in fields if field not in definition.by_name]
         if missing:
             raise ConfigurationError(
-                f"{name} has no column {missing[0]!r} for what {format_} brings, {', '.join(fields)}: it has "
-                f"{has}. Say with --columns FIELD=COLUMN,… what goes where (in Python with columns)."
+                f"{definition.name} has no column {missing[0]!r} for the fields of {format_}, "
+                f"{', '.join(fields)}: it has {', '.join(definition.by_name)}. Map fields to columns: "
+                "--columns FIELD=COLUMN,… (in Python columns)."
             )
     return fields | {definition.key[0]: "url"}
 
 
 def json_line_problem(typed: TypedRecords, line: bytes) -> str | None:
-    """What `TypedRecords.unknown` says of a line of JSON; None also for what is no object."""
+    """Check a line of JSON as `TypedRecords.unknown` does; None also for a line that is no object."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):

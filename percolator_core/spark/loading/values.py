@@ -1,6 +1,6 @@
-"""Values of files as values of typed columns: texts of csv, values of JSON, Parquet and pages.
+"""Convert values of files to values of typed columns: texts of csv, values of JSON, Parquet and pages.
 
-Nothing is guessed and nothing is lost: a value either is one of the column's, or is refused.
+Nothing is guessed and nothing is lost: a value either fits the column exactly, or is refused.
 
 =============  ============================================  =================================================
 column         text of csv                                   other values
@@ -17,7 +17,7 @@ uuid           with hyphens or without                       UUID, 16 bytes, tex
 json           JSON                                          any of JSON; of Parquet and pages, text is JSON
 =============  ============================================  =================================================
 
-Blanks around texts do not count, except in str and bytes.
+Blanks around a text are ignored, except in str and bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from uuid import UUID
 from percolator_core.schema.types import ColumnType, shown
 
 Dialect: TypeAlias = Literal["text", "json", "python"]
-"""Where values come from: csv; JSON; or what has types of its own, and JSON as text."""
+"""The origin of values: csv; JSON; or a format with types of its own, in which JSON is text."""
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -45,14 +45,14 @@ _WRITTEN: Final[Mapping[str, str]] = {
     "datetime": ": write it as 2025-06-01T12:00:00Z",
 }
 _LONGEST_EXPONENT: Final = 400
-"""No decimal or int of a column is that far from 1, and Python would make all the digits."""
+"""No decimal or int of a column has a larger exponent, and Python would write all its digits."""
 
-# Python reads times to the microsecond and drops what is behind.
+# Python reads times to the microsecond and drops further digits.
 _NANOSECONDS: Final = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
 
 
 class JsonNumber(float):
-    """A number of JSON with a point or an exponent, which still knows its digits."""
+    """A number of JSON with a point or an exponent, with its digits as they were written."""
 
     __slots__ = ("text",)
 
@@ -61,9 +61,9 @@ class JsonNumber(float):
 
 
 def converter(kind: ColumnType, dialect: Dialect) -> Callable[[Any], bytes | None]:
-    """What makes the bytes of a column's cell of a value that is not None; None is JSON's null.
+    """Return the function that encodes values of a column, but not None. It returns None for JSON's null.
 
-    It raises TypeError or ValueError with the reason for a value that does not fit.
+    The function raises TypeError or ValueError, with the reason, if a value does not fit.
     """
     family = "decimal" if kind.digits else kind.name
     encode = kind.encode
@@ -81,7 +81,7 @@ def converter(kind: ColumnType, dialect: Dialect) -> Callable[[Any], bytes | Non
     return convert
 
 
-# Each of these returns None for what stands for no value, and the converter says so.
+# Each of these returns None if the text is no such value; the converter then raises.
 
 
 def _bool(text: str) -> bool | None:
@@ -146,7 +146,7 @@ def _uuid(text: str) -> UUID | None:
         found = UUID(bare)
     except ValueError:
         return None
-    # Python also takes what has hyphens, braces and prefixes anywhere.
+    # Python also accepts hyphens, braces and prefixes anywhere.
     return found if bare.lower() in {str(found), found.hex} else None
 
 
@@ -223,7 +223,7 @@ def _decimal_value(value: Any) -> Any:
     if isinstance(value, JsonNumber):
         return _decimal(value.text)
     if isinstance(value, float):
-        raise ValueError(f"{value} is a float, of which a decimal would be a guess: cast it, or round it")
+        raise ValueError(f"{value} is a float, and its decimal would be a guess: cast it, or round it")
     return _decimal(value) if isinstance(value, str) else value
 
 

@@ -1,10 +1,10 @@
-"""What was changed in a table after one timestamp, up to another one.
+"""The rows of a table that changed after one timestamp, up to another one.
 
-The store goes through the rows and tells those of which some cell, or the row's marker, has a version with a
-commit timestamp in between; then they are read as they are at the later one. So a row that was changed
-several times comes once, and one that was made and removed in between comes as deleted. Ranges that follow on
-each other have every change in one of them: commit timestamps are given out in order, and a transaction that
-may still commit in the range has its lock in the row, which is waited for.
+The store scans the rows and returns those with a version, of a cell or of the row's marker, whose commit
+timestamp is in between. Then these rows are read as of the later timestamp. So a row that changed several
+times appears once, and a row that was inserted and removed in between appears as deleted. Each change is in
+exactly one of several adjacent ranges: commit timestamps are given out in order, and a transaction that may
+still commit in the range has its lock in the row, for which the read waits.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CHANGE_COLUMNS: Final = (Column("_commit_timestamp", "int"), Column("_deleted", "bool"))
-"""What a read of changes adds: when the row was changed last (microseconds), and whether it is gone."""
+"""The columns that a read of changes adds: the time of the row's last change (µs), and True if it is gone."""
 
 _ROWS: Final = 500
 _BYTES: Final = 1 << 20
-"""Bounds of one step of the store."""
+"""Limits of one step of the store."""
 
 Change = tuple[bytes, int]
 """A row, and the timestamp of its newest change."""
 
 
 def as_changed(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """The columns as a change has them: of a row that is gone all but the key are null."""
+    """Make the columns nullable: in a row that is gone, all but the key are null."""
     return tuple(replace(column, nullable=True, missing=None) for column in columns)
 
 
 def changed_rows(
     db: Database, snapshot: Snapshot, query: Query, pieces: Sequence[Piece], since: int
 ) -> Iterator[pa.RecordBatch]:
-    """The changed rows of some pieces, with `CHANGE_COLUMNS` behind the wanted ones.
+    """Read the changed rows of some pieces, with `CHANGE_COLUMNS` after the columns of the query.
 
     Raises:
         SnapshotTooOld: garbage collection has passed ``since``, or the snapshot.
@@ -62,7 +62,7 @@ def changed_rows(
             if query.bound is not None and query.bound.holds(parts.__getitem__) is not True:
                 continue
             if cells is None and not since:
-                continue  # it is not there, and nobody has seen it
+                continue  # the row is gone, and the reader has never seen it
             known = {**(cells or dict.fromkeys(names)), **parts}
             values.append([known[column.name] for column in query.columns])
             times.append(commit_ts)
@@ -74,7 +74,7 @@ def changed_rows(
 def changed_keys(
     db: Database, snapshot: Snapshot, query: Query, pieces: Sequence[Piece], since: int
 ) -> Iterator[list[Change]]:
-    """The keys of the changed rows, a step at a time."""
+    """Find the keys of the changed rows, one step at a time."""
     for piece in pieces:
         low: bytes = b"[" + piece.low
         high = b"+" if piece.high is None else b"(" + piece.high
@@ -83,15 +83,15 @@ def changed_keys(
             locked = [row for row, commit_ts in found if not commit_ts]
             settled = [change for change in found if change[1]]
             for row in locked:
-                settled += _awaited(db, snapshot, query, piece.tablet, row, since)
+                settled += _wait_for_lock(db, snapshot, query, piece.tablet, row, since)
             if settled:
                 yield settled
 
 
-def _awaited(  # noqa: PLR0917
+def _wait_for_lock(  # noqa: PLR0917
     db: Database, snapshot: Snapshot, query: Query, tablet: int, row: bytes, since: int
 ) -> list[Change]:
-    """The change of a row with a lock in the way: reading its cells waits for it, or settles it."""
+    """Find the change of a locked row: reading its cells waits for the lock, or resolves it."""
     handle = query.handle
     bound = b"[" + row
     while True:
@@ -114,7 +114,7 @@ def _step(  # noqa: PLR0917
 
 
 def too_old(since: int) -> SnapshotTooOld:
-    """What is raised when changes can no longer be told."""
+    """The error if old versions of changed rows are gone."""
     return SnapshotTooOld(
         f"the changes since {since} lie below the safe point, or the table is another one since: read the "
         "whole table once (since=0, for a stream with a new checkpoint folder), or keep versions longer"

@@ -1,7 +1,8 @@
-"""Errors between Spark's processes: a sentence goes in, and comes out again.
+"""Pass errors of this library through Spark's processes as one sentence.
 
-Spark passes the text of an exception on, with the traceback of Python in front and that of Java behind. A
-sentence needs no traceback: so it is left out where it is ours, and `plain_table_error` finds the sentence.
+Spark passes an exception on as text, with a traceback of Python before it and one of Java after it. For
+errors of this library `as_sentence` leaves Python's traceback out, and `plain_table_error` finds the
+sentence.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from percolator_core import errors
 from percolator_core.errors import ConfigurationError, PercolatorError
 
 _HIDE: Final = "SPARK_HIDE_TRACEBACK"
-"""What Spark's worker looks at when it writes an exception down. The process ends after it."""
+"""Spark's worker reads this variable when it reports an exception. Then its process ends."""
 
 _KINDS: Final[dict[str, type[PercolatorError]]] = {
     name: kind
     for name, kind in vars(errors).items()
     if isinstance(kind, type)
     and issubclass(kind, PercolatorError)
-    # These are made of other things than a message.
+    # The constructors of these take other arguments than a message.
     and name not in {"CyclicChain", "TransactionConflict", "TransactionAborted", "CommitUndetermined"}
 }
 
 
 @contextmanager
 def as_sentence() -> Iterator[None]:
-    """Errors of ours leave the process as one sentence; what is wrong with a value is one of ours."""
+    """Report errors of this library without a traceback; a ValueError becomes a ConfigurationError."""
     try:
         yield
     except ValueError as error:
@@ -42,7 +43,7 @@ def as_sentence() -> Iterator[None]:
 
 
 def plain_table_error(error: BaseException) -> PercolatorError:
-    """The error of ours within one of Spark's; of another one, what it says in one line."""
+    """Return the error of this library that Spark has wrapped; of another error, its first line."""
     text = str(error)
     for name, message in re.findall(r"(?:percolator_core\.errors\.)(\w+): (.+)", text):
         if name in _KINDS:

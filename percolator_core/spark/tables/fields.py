@@ -1,4 +1,4 @@
-"""The columns of a table, as Spark has them."""
+"""Spark's types and schemas for the columns of a table."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def spark_type(type_name: str) -> DataType:
 
 
 def spark_schema(columns: Iterable[Column]) -> StructType:
-    """The schema of some columns."""
+    """The Spark schema of some columns."""
     from pyspark.sql.types import StructField, StructType
 
     return StructType([StructField(one.name, spark_type(one.type), one.nullable) for one in columns])
 
 
 def typed_table(db: Database, table: str) -> TableHandle:
-    """The table of that name. Raises UnknownTable, and ConfigurationError for a raw one."""
+    """Find a typed table. Raises UnknownTable, and ConfigurationError if the table is raw."""
     handle = db.catalog.table(table)
     if not handle.is_typed:
         raise ConfigurationError(
-            f"{table} is a raw table, which has no columns that Spark could know: write it with "
+            f"{table} is a raw table, and Spark needs the columns of a typed one: write it with "
             "percolator load, and read it with db.snapshot().scan"
         )
     return handle

@@ -1,11 +1,13 @@
-"""Filters of Spark as predicates of ours, where the two mean exactly the same.
+"""Translate filters of Spark to predicates of a table, if both mean exactly the same.
 
-What is taken over here Spark does not look at again. So whatever is in doubt is left to Spark, which is never
-wrong, only slower: comparisons of ``json``; a text that is compared with a ``uuid`` column and is not written
-as Spark would be given it; values that do not fit the column.
+Spark does not check a translated filter again. So a doubtful filter stays with Spark, which is always right,
+but
+slower: comparisons of ``json``; a text that is compared with a ``uuid`` column and is not in the spelling
+    that Spark
+reads; values that do not fit the column.
 
-Where values are compared the orders agree: texts and bytes by their bytes, floats with one NaN above all
-others and one zero, decimals and times exactly. Both follow SQL where a null is compared.
+Spark and the library order values alike: texts and bytes by their bytes, floats with one NaN above all others
+and one zero, decimals and times exactly. Both follow SQL if a null is compared.
 """
 
 from __future__ import annotations
@@ -41,15 +43,15 @@ _COMPARISONS: Final[Mapping[str, Operator]] = {
 }
 
 
-class _Untold(Exception):
-    """Not the same in both."""
+class _Untranslatable(Exception):
+    """The filter may mean something else in the store."""
 
 
 def predicate_of(given: Filter, definition: TableDefinition) -> Predicate | None:
-    """The predicate that holds for the same rows; None if it is Spark's to evaluate."""
+    """Translate a filter; return None if Spark has to evaluate it."""
     try:
         return _predicate(given, definition)
-    except _Untold:
+    except _Untranslatable:
         return None
 
 
@@ -69,22 +71,22 @@ def _predicate(given: Any, definition: TableDefinition) -> Predicate:
         return In(column, _values(kind, [value for value in given.value if value is not None]))
     if name == "StringStartsWith":
         if kind.name != "str":
-            raise _Untold
+            raise _Untranslatable
         return Comparison(column, "^=", _value(kind, given.value))
     if name in _COMPARISONS:
         return Comparison(column, _COMPARISONS[name], _value(kind, given.value))
-    raise _Untold
+    raise _Untranslatable
 
 
 def _negated(given: Any, definition: TableDefinition) -> Predicate:
     name = type(given).__name__
     if name == "Not":
-        raise _Untold
+        raise _Untranslatable
     if name == "In" and None in given.value:
-        raise _Untold  # never true, as whatever is not in the list may be the null
+        raise _Untranslatable  # never true: each value may equal the null of the list
     found = Not(_predicate(given, definition))
     if name == "EqualNullSafe" and given.value is not None:
-        # A null is told from every value.
+        # A null differs from every value.
         return Joined("or", (found, IsNull(given.attribute[0])))
     return found
 
@@ -92,82 +94,82 @@ def _negated(given: Any, definition: TableDefinition) -> Predicate:
 def _column(path: tuple[str, ...], definition: TableDefinition) -> tuple[str, ColumnType]:
     column = definition.by_name.get(path[0])
     if column is None or len(path) != 1:
-        raise _Untold
+        raise _Untranslatable
     return column.name, column_type(column.type)
 
 
 def _values(kind: ColumnType, values: list[Any]) -> tuple[Any, ...]:
     if len(values) > MOST_VALUES:
-        raise _Untold
+        raise _Untranslatable
     return tuple(_value(kind, value) for value in values)
 
 
 def _value(kind: ColumnType, value: Any) -> Any:
-    """A value of the column's type that compares as Spark's does."""
-    taken = _TAKEN.get("decimal" if kind.digits else kind.name)
-    if taken is None:
-        raise _Untold
-    found = taken(value)
+    """Convert a value to the column's type, if it then compares as in Spark."""
+    convert = _CONVERTERS.get("decimal" if kind.digits else kind.name)
+    if convert is None:
+        raise _Untranslatable
+    found = convert(value)
     try:
         kind.encode(found)
     except (TypeError, ValueError):
-        raise _Untold from None
+        raise _Untranslatable from None
     return found
 
 
-def _plainly(*types: type) -> Callable[[Any], Any]:
-    def take(value: Any) -> Any:
+def _exactly(*types: type) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
         if type(value) not in types:
-            raise _Untold
+            raise _Untranslatable
         return value
 
-    return take
+    return convert
 
 
 def _bytes(value: Any) -> bytes:
     if not isinstance(value, bytes | bytearray):
-        raise _Untold
+        raise _Untranslatable
     return bytes(value)
 
 
 def _float(value: Any) -> float:
     if not isinstance(value, float):
-        raise _Untold
+        raise _Untranslatable
     return value
 
 
 def _decimal(value: Any) -> Any:
-    # Without its places a decimal comes as an int.
+    # A decimal without places arrives as an int.
     if type(value) not in {int, Decimal}:
-        raise _Untold
+        raise _Untranslatable
     return Decimal(value)
 
 
 def _time(value: Any) -> datetime:
     if not isinstance(value, datetime) or value.utcoffset() is None:
-        raise _Untold
+        raise _Untranslatable
     return value
 
 
 def _uuid(value: Any) -> UUID:
-    """Spark sees such a column as text, in one spelling: only that one is equal to what it stands for."""
+    """For Spark the column is a text in one spelling, and other spellings of a UUID differ from it."""
     try:
         found = UUID(value)
     except (ValueError, TypeError, AttributeError):
-        raise _Untold from None
+        raise _Untranslatable from None
     if str(found) != value:
-        raise _Untold
+        raise _Untranslatable
     return found
 
 
-_TAKEN: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "bool": _plainly(bool),
-    "int": _plainly(int),
+_CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "bool": _exactly(bool),
+    "int": _exactly(int),
     "float": _float,
-    "str": _plainly(str),
+    "str": _exactly(str),
     "bytes": _bytes,
     "datetime": _time,
-    "date": _plainly(date),
+    "date": _exactly(date),
     "decimal": _decimal,
     "uuid": _uuid,
 }

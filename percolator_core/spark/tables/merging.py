@@ -1,4 +1,4 @@
-"""What a transaction of a write does with its rows."""
+"""Merge the rows of one transaction of a write into the table."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ Verdict = Literal["new", "changed", "unchanged", "removed", "kept"]
 def merge(
     options: WriteOptions, version: bytes, since: int | None, rows: Sequence[Row], t: Transaction
 ) -> Counter[str]:
-    """Buffer what the options say of the rows of one transaction; returns how many met which fate.
+    """Buffer the rows of one transaction as the options say; return how many rows had which outcome.
 
-    ``version`` is the table's when the write began; ``since`` is when that was, and rows that were changed
-    later are others' business; None if nobody asks.
+    ``version`` is the version of the table when the write began. ``since`` is the timestamp of that moment:
+    rows that another client changed later are newer than the write. None if the write does not check for
+    newer rows.
 
     Raises:
-        ConfigurationError: the table is no longer what it was.
-        RowExists, RowNotFound: what an insert or an update meets; names the row.
-        PercolatorError: somebody else has changed a row, and the option ``newer`` is ``fail``.
+        ConfigurationError: the definition of the table has changed since the write began.
+        RowExists, RowNotFound: an insert or an update failed; names the row.
+        PercolatorError: another client has changed a row, and the option ``newer`` is ``fail``.
     """
     handle = t.handle_of(options.place.table)
     if handle.version != version:
@@ -40,7 +41,7 @@ def merge(
 
 
 class _Merge:
-    """One transaction's work."""
+    """The merge of one transaction."""
 
     def __init__(self, handle: TableHandle, options: WriteOptions, since: int | None) -> None:
         self._handle = handle
@@ -57,7 +58,7 @@ class _Merge:
             return Counter(written=len(rows))
         handle = self._handle
         markers = dict(zip(rows, t.versions_of(handle, list(rows), [handle.marker]), strict=True))
-        names = self._to_look_at(given)
+        names = self._columns_to_read(given)
         present = [
             row for row, (marker,) in markers.items() if marker is not None and marker.value is not None
         ]
@@ -68,13 +69,15 @@ class _Merge:
             (marker,) = markers[row]
             if row in found:
                 assert marker is not None
-                counts[self._present(t, row, cells, marker, dict(zip(names, found[row], strict=True)))] += 1
+                counts[
+                    self._merge_present(t, row, cells, marker, dict(zip(names, found[row], strict=True)))
+                ] += 1
             else:
-                counts[self._absent(t, row, cells, marker)] += 1
+                counts[self._merge_absent(t, row, cells, marker)] += 1
         return counts
 
     def _is_blind(self, given: Sequence[Row]) -> bool:
-        """Whether nothing need be read: all cells are given, and whatever is there is overwritten."""
+        """Return True if nothing has to be read: all cells are given, and overwrite existing ones."""
         return (
             self._since is None
             and not self._options.skip_unchanged
@@ -82,12 +85,12 @@ class _Merge:
             and len(given[0][1]) == len(self._handle.definition.value_columns)
         )
 
-    def _to_look_at(self, given: Sequence[Row]) -> list[str]:
+    def _columns_to_read(self, given: Sequence[Row]) -> list[str]:
         if self._options.mode == "remove":
             return [column.name for column in self._handle.definition.value_columns]
         return list(given[0][1])
 
-    def _present(
+    def _merge_present(
         self,
         t: Transaction,
         row: bytes,
@@ -106,7 +109,7 @@ class _Merge:
         changed = {name: value for name, value in cells.items() if value != self._value(name, found[name])}
         if mode == "insert":
             if is_newer and not changed:
-                return "unchanged"  # an earlier attempt of this very write
+                return "unchanged"  # an earlier attempt of this write
             raise RowExists(
                 f"{self._handle.name} has a row {described(self._handle, row)}: write it with the option "
                 "mode_of_rows=upsert or update"
@@ -118,7 +121,7 @@ class _Merge:
         self._change(t, row, changed if self._options.skip_unchanged else cells)
         return "changed"
 
-    def _absent(
+    def _merge_absent(
         self, t: Transaction, row: bytes, cells: Mapping[str, bytes | None], marker: Version | None
     ) -> Verdict:
         mode = self._options.mode
@@ -136,10 +139,10 @@ class _Merge:
         return "new"
 
     def _must_keep(self, row: bytes) -> bool:
-        """Whether a row that somebody else has changed stays as it is."""
+        """Return True if a newer row stays unchanged; raise PercolatorError if the write has to fail."""
         if self._options.newer == "fail":
             raise PercolatorError(
-                f"{self._handle.name}, row {described(self._handle, row)}: somebody else has changed it "
+                f"{self._handle.name}, row {described(self._handle, row)}: another client has changed it "
                 "since the write began: write again, or with the option newer=keep or newer=overwrite"
             )
         return self._options.newer == "keep"

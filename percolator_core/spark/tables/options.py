@@ -1,4 +1,4 @@
-"""The options of the data source, as texts that a person wrote."""
+"""Parse the options of the data source, which are texts."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from percolator_core.store.url import absolute
 
 RowMode = Literal["upsert", "insert", "update", "remove"]
 Newer = Literal["keep", "overwrite", "fail"]
-Choice = TypeVar("Choice", bound=str)
+Value = TypeVar("Value", bound=str)
 
 LEASE: Final = 600.0
-"""Seconds for which a read's snapshot stays pinned while no task of it runs."""
+"""Seconds for which the snapshot of a read stays pinned while no task of the read runs."""
 
 FEWEST_PARTITIONS: Final = 4
-"""Tasks of one read on a small machine, unless the option ``partitions`` says how many."""
+"""Tasks of a read on a small machine, without the option ``partitions``."""
 
 _PLACE: Final = frozenset({"url", "namespace", "table"})
 _READ: Final = _PLACE | {"at", "columns", "filter", "lease", "partitions", "since"}
 _WRITE: Final = _PLACE | {"lease", "mode_of_rows", "newer", "since", "skip_unchanged"}
-# Spark hands its own options of a stream to the source, too.
+# Spark passes its own options of a stream to the source, too.
 _OF_STREAMS: Final = frozenset({"checkpointlocation", "queryname", "path"})
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A table of a namespace of a store. The URL is shown without its password."""
+    """A table of a namespace of a store. The URL prints without its password."""
 
     url: str = field(repr=False)
     namespace: str
@@ -41,10 +41,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What of a table is read.
+    """The rows and columns to read.
 
-    ``at`` and ``since`` are timestamps in microseconds, None where they were not given; ``since`` 0 is before
-    all that was ever committed. ``lease`` is in seconds.
+    ``at`` and ``since`` are timestamps in microseconds, None if they were not given. 0 as ``since`` is before
+    all commits. ``lease`` is in seconds.
     """
 
     place: Place
@@ -58,7 +58,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How rows are written. ``since`` is a timestamp, None when it was not given."""
+    """How to write rows. ``since`` is a timestamp, None if it was not given."""
 
     place: Place
     mode: RowMode = "upsert"
@@ -69,7 +69,7 @@ class WriteOptions:
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """The options of a read. Raises ConfigurationError, which names the option."""
+    """Parse the options of a read. Raises ConfigurationError, which names the option."""
     found = _known(given, _READ)
     columns = found.get("columns")
     return ReadOptions(
@@ -84,13 +84,13 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """The options of a write. Raises ConfigurationError, which names the option."""
+    """Parse the options of a write. Raises ConfigurationError, which names the option."""
     found = _known(given, _WRITE)
     return WriteOptions(
         _place(found),
-        _choice("mode_of_rows", found.get("mode_of_rows", "upsert"), get_args(RowMode)),
-        _choice("newer", found.get("newer", "keep"), get_args(Newer)),
-        _choice("skip_unchanged", found.get("skip_unchanged", "true"), ("true", "false")) == "true",
+        _one_of("mode_of_rows", found.get("mode_of_rows", "upsert"), get_args(RowMode)),
+        _one_of("newer", found.get("newer", "keep"), get_args(Newer)),
+        _one_of("skip_unchanged", found.get("skip_unchanged", "true"), ("true", "false")) == "true",
         _time("since", found["since"]) if "since" in found else None,
         _number("lease", found.get("lease", str(LEASE))),
     )
@@ -112,7 +112,7 @@ def _place(found: Mapping[str, str]) -> Place:
             raise ConfigurationError(
                 f"the option {name!r} is missing: add .option({name!r}, …), for instance {example}"
             )
-    # Executors and the driver may stand in different folders.
+    # Executors and the driver may have different current directories.
     url = StoreUrl(absolute(found["url"]))
     return Place(url, found.get("namespace", "default"), found["table"])
 
@@ -127,7 +127,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _partitions() -> int:
-    """Two a core of the driver's machine: a task costs Spark some 50 ms, and a server feeds few at a time."""
+    """Two for each core of this machine: a task costs Spark 50 ms, and a server serves few at a time."""
     return max(FEWEST_PARTITIONS, 2 * (os.cpu_count() or 1))
 
 
@@ -136,7 +136,7 @@ def _since(text: str) -> int:
 
 
 def _time(name: str, text: str) -> int:
-    """Microseconds since 1970, of a number of them or of a time with its zone."""
+    """Parse microseconds since 1970, or a time with its zone."""
     try:
         timestamp = int(text) if text.strip().isdecimal() else _microseconds(datetime.fromisoformat(text))
     except (ValueError, OverflowError):
@@ -166,8 +166,8 @@ def _number(name: str, text: str, *, whole: bool = False) -> float:
     return number
 
 
-def _choice(name: str, text: str, choices: tuple[Choice, ...]) -> Choice:
-    for choice in choices:
-        if text.lower() == choice:
-            return choice
-    raise ConfigurationError(f"the option {name!r} is one of {', '.join(choices)}, not {text!r}")
+def _one_of(name: str, text: str, values: tuple[Value, ...]) -> Value:
+    for value in values:
+        if text.lower() == value:
+            return value
+    raise ConfigurationError(f"the option {name!r} is one of {', '.join(values)}, not {text!r}")

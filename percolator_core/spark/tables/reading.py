@@ -1,12 +1,12 @@
 """Batch reads: one snapshot, many tasks.
 
 The driver chooses the timestamp when it plans a query, pins it (`percolator_core.spark.tables.lease`), and
-tells it to every task with the keys to look at. So all tasks of a read see one snapshot, and a task that is
-run again sees the same. Two reads of one query are two snapshots, unless both are given the same ``at``;
+sends it to every task, with the pieces of the table to read. So all tasks of a read see one snapshot, also a
+task that runs again. Two reads of one query have two snapshots, unless both get the same ``at``;
 `percolator_core.spark.snapshot_views` does that.
 
-What is wrong is said by the driver while it plans: an unknown table, a filter that cannot be, and a snapshot
-that garbage collection has passed.
+The driver reports errors while it plans: an unknown table, a filter that is not valid, and a snapshot that
+garbage collection has passed.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SCANS_ARE_APART: Final = hasattr(DataSourceReader, "pushLimit")
-"""Whether Spark keeps what it has planned for one scan of a DataFrame apart from its other scans.
+"""True if Spark plans each scan of a DataFrame separately.
 
-Spark 4.2 does not: the filters that one query has pushed stay with the DataFrame, and whatever reads it next,
-or elsewhere in the same query, gets only the rows that they leave (SPARK-58551). So filters are taken over
-only where that is mended, which is told by what readers learned at the same time.
+Spark 4.2 does not: the filters that one query pushes stay with the DataFrame, and its next scan, also within
+the same query, gets only the rows that pass them (SPARK-58551). So the source accepts filters only if Spark
+has the fix. Another method of readers, which came with the fix, shows that.
 """
 
 
 _BATCH_ROWS: Final = 4000
 _BATCH_BYTES: Final = 4 << 20
-"""What Spark is handed at a time, about: it takes 10,000 rows itself."""
+"""About the size of the batches for Spark, which makes batches of 10,000 rows itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is read of a table, as far as it is known before the snapshot."""
+    """The plan of a read, before its snapshot is known."""
 
     definition: TableDefinition
     columns: tuple[Column, ...]
@@ -66,7 +66,7 @@ class Plan:
 
     @property
     def bound(self) -> Bound | None:
-        """All of the predicates, bound to the table."""
+        """The conjunction of the predicates, bound to the table."""
         if not self.predicates:
             return None
         return bind(Joined("and", self.predicates), self.definition)
@@ -76,9 +76,9 @@ class Plan:
 class Share(InputPartition):
     """The work of one task, as the driver planned it.
 
-    ``version`` is the table's in the catalog: a task that finds another one does not know what is asked.
-    ``by_index`` is whether an index finds the rows with less work than a look at the pieces: then there is
-    one share, of all of them.
+    ``version`` is the version of the table in the catalog; a task that finds another one refuses the work.
+    ``by_index`` is True if an index finds the rows with less work than a scan of the pieces: then there is
+    one share, with all pieces.
     """
 
     lease: Lease
@@ -90,15 +90,16 @@ class Share(InputPartition):
 
 
 def plan_read(options: ReadOptions, schema: StructType) -> Plan:
-    """What the options say.
+    """Plan a read by its options.
 
     Raises:
-        UnknownTable, UnknownColumn, ConfigurationError: what is asked for cannot be read.
-        ValueError: the filter cannot be read.
+        UnknownTable, UnknownColumn, ConfigurationError: the table or column does not exist, or is not
+        readable.
+        ValueError: the filter is not valid.
     """
     with connect(options.place.url, options.place.namespace) as db:
         definition = typed_table(db, options.place.table).definition
-    columns = _wanted(definition, schema, changes=options.since is not None)
+    columns = _columns(definition, schema, changes=options.since is not None)
     predicates = (parse(options.filter, definition),) if options.filter else ()
     plan = Plan(definition, columns, predicates)
     bound = plan.bound
@@ -111,7 +112,7 @@ def plan_read(options: ReadOptions, schema: StructType) -> Plan:
 
 
 class TableReader(DataSourceReader):
-    """Reads a snapshot, or what was changed before it. Travels to the tasks."""
+    """Reads a snapshot, or the changes before it; sent to tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
@@ -119,54 +120,55 @@ class TableReader(DataSourceReader):
         self.plan = plan_read(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks, over one pinned snapshot."""
+        """Plan the tasks, over one pinned snapshot."""
         with as_sentence():
             options = self.options
             with connect(options.place.url, options.place.namespace) as db:
                 return shares_of(db, options, self.plan, options.at, options.since)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Read the rows of one task."""
         with as_sentence():
             yield from read_share(self.options, self.schema, self.plan, partition)
 
 
 class PushingReader(TableReader):
-    """One that takes filters over; only where the session allows it, and `SCANS_ARE_APART`."""
+    """A reader that accepts filters; only if the session allows it, and `SCANS_ARE_APART`."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes over what means the same here; gives back the rest."""
+        """Accept the filters that can be translated; return the others to Spark."""
         if self.options.since is not None:
             return filters
-        left, taken = [], []
+        left, accepted = [], []
         for one in filters:
             predicate = predicate_of(one, self.plan.definition)
             if predicate is None:
                 left.append(one)
             else:
-                taken.append(predicate)
-        self.plan = replace(self.plan, predicates=(*self.plan.predicates, *taken))
+                accepted.append(predicate)
+        self.plan = replace(self.plan, predicates=(*self.plan.predicates, *accepted))
         return left
 
 
 def shares_of(
     db: Database, options: ReadOptions, plan: Plan, at: int | None, since: int | None
 ) -> list[InputPartition]:
-    """The tasks of a read of the snapshot at a timestamp, or of a fresh one.
+    """Plan the tasks of a read of the snapshot at a timestamp, or at a fresh one.
 
     Raises:
         SnapshotTooOld: garbage collection has passed the snapshot.
-        ConfigurationError: it has not come yet, or lies before ``since``; or the table was changed since the
-        read was planned.
+        ConfigurationError: the snapshot is in the future, or before ``since``; or the definition of the table
+            has
+        changed since the read was planned.
     """
     if at is not None and at > db.timestamp():
         raise ConfigurationError(
-            f"the snapshot at {at} has not come yet: leave the option 'at' out to read the table as it is now"
+            f"the snapshot at {at} is in the future: leave the option 'at' out to read the table as it is now"
         )
     lease = take_lease(db, at, since or None, options.lease)
     if since is not None and since > lease.at:
         raise ConfigurationError(
-            f"the changes since {since} lie behind the snapshot at {lease.at}: give an earlier 'since', or a "
+            f"the changes since {since} are after the snapshot at {lease.at}: give an earlier 'since', or a "
             "later 'at'"
         )
     snapshot = Snapshot(db.client, lease.at)
@@ -191,13 +193,13 @@ def _changed(handle: TableHandle) -> ConfigurationError:
 
 
 def _index(snapshot: Snapshot, query: Query) -> ByIndex | None:
-    """How an index finds the rows with less work than a look at what the key leaves; None if none does."""
+    """Return the index that finds the rows with less work than a scan, if there is one."""
     chosen = choose(snapshot, query, None)
     return chosen if isinstance(chosen, ByIndex) else None
 
 
 def shared_out(wanted: Sequence[Piece], most: int) -> list[tuple[Piece, ...]]:
-    """The pieces in at most so many groups, as alike in number as can be; those of a tablet side by side."""
+    """Divide the pieces into at most ``most`` groups of about equal length, and keep their order."""
     count = min(len(wanted), most)
     bounds = [len(wanted) * number // count for number in range(count + 1)] if count else []
     return [tuple(wanted[low:high]) for low, high in pairwise(bounds)]
@@ -206,13 +208,13 @@ def shared_out(wanted: Sequence[Piece], most: int) -> list[tuple[Piece, ...]]:
 def read_share(
     options: ReadOptions, schema: StructType, plan: Plan, share: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """What an executor does: the rows of a share, in batches as Spark wants them."""
+    """Read the rows of a share, in an executor, as batches in Spark's types."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if not isinstance(share, Share):  # Spark makes one task of none
         return
-    as_spark_has_it = to_arrow_schema(schema, timezone="UTC")
+    arrow_schema = to_arrow_schema(schema, timezone="UTC")
     with connect(options.place.url, options.place.namespace) as db, share.lease.kept(db):
         handle = typed_table(db, options.place.table)
         if handle.version != share.version:
@@ -227,12 +229,12 @@ def read_share(
             found = (from_rows(query.columns, [values for _, values in rows]) for rows in some)
         else:
             found = _batches(snapshot, query, share.pieces)
-        for batch in _joined(found):
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=as_spark_has_it)
+        for batch in _join(found):
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow_schema)
 
 
-def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows in batches that are worth Spark's while: a step of the store may bring a handful."""
+def _join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join small batches: a step of the store may return only a few rows, and each batch costs time."""
     import pyarrow as pa
 
     some: list[pa.RecordBatch] = []
@@ -250,7 +252,7 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _batches(snapshot: Snapshot, query: Query, wanted: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
-    """The rows of some pieces."""
+    """Scan some pieces."""
     for piece in wanted:
         select = query.select(piece)
         while select.more:
@@ -261,8 +263,8 @@ def _batches(snapshot: Snapshot, query: Query, wanted: Sequence[Piece]) -> Itera
                 yield from_rows(query.columns, [values for _, values in late])
 
 
-def _wanted(definition: TableDefinition, schema: StructType, *, changes: bool) -> tuple[Column, ...]:
-    """The columns that Spark wants, which may have been told by a schema of the user's."""
+def _columns(definition: TableDefinition, schema: StructType, *, changes: bool) -> tuple[Column, ...]:
+    """Return the columns of the schema, which the user may have given."""
     added = [column.name for column in CHANGE_COLUMNS] if changes else []
     names = schema.names
     if changes and names[-len(added) :] != added:
@@ -284,7 +286,7 @@ def _wanted(definition: TableDefinition, schema: StructType, *, changes: bool) -
 def must_be_whole(
     db: Database, handle: TableHandle, wanted: Iterable[Piece], at: int, since: int | None
 ) -> None:
-    """Raise SnapshotTooOld if something may be missing of what is read of some of the pieces."""
+    """Raise SnapshotTooOld if garbage collection may have removed versions that a read needs."""
     commands = [handle.standings[number] for number in sorted({piece.tablet for piece in wanted})]
     standings = db.store.call_many(commands, 500)
     if since is not None and not all(stands(one, since) for one in standings):

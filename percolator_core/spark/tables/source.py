@@ -10,31 +10,30 @@
 ==================  ==========================================================================================
 ``url``             the store
 ``namespace``       the table's namespace; ``default`` when left out
-``table``           the table, a typed one
+``table``           the name of a typed table
 ``at``              read: the snapshot, in microseconds or as a time with its zone; when left out, the table
                     as it is when the first query of the DataFrame begins
-``since``           read: the rows that were changed after this timestamp, up to ``at``; ``0`` is from the
-                    beginning. Adds the columns ``_commit_timestamp`` and ``_deleted``; a stream needs it
-``columns``         read: only these, with commas between them
-``filter``          read: only rows for which this is true, as ``percolator scan`` takes it
-``partitions``      read: tasks at most; when left out two for each core of the driver's machine, but 4 at
-                    least
-``lease``           seconds for which a snapshot stays pinned while no task of its read runs; 600 when left
-                    out
+``since``           read: the rows that changed after this timestamp, up to ``at``; ``0`` is all of them. Adds
+                    the columns ``_commit_timestamp`` and ``_deleted``; a stream needs it
+``columns``         read: only these columns, with commas between them
+``filter``          read: only rows for which this is true, as for ``percolator scan``
+``partitions``      read: most tasks; when left out two for each core of the driver's machine, and at least 4
+``lease``           seconds for which a snapshot stays pinned while no task of the read runs; 600 when left
+out
 ``mode_of_rows``    write: ``upsert`` (when left out), ``insert``, ``update`` or ``remove``
-``newer``           write: what becomes of a row that somebody else has changed since the write began:
-                    ``keep`` it as it is (when left out), ``overwrite`` it, or ``fail``
-``since``           write: what ``newer`` takes for the begin of the write: the timestamp of the snapshot that
-                    the rows were made of
+``newer``           write: if another client has changed a row since the write began: ``keep`` that row (when
+                    left out), ``overwrite`` it, or ``fail``
+``since``           write: the beginning of the write for ``newer``: the timestamp of the snapshot from which
+                    the rows were computed
 ``skip_unchanged``  write: ``true`` (when left out) writes only cells that differ
 ==================  ==========================================================================================
 
-Spark's Python data sources know nothing of the columns that a query needs, hence ``columns``; nor of the
-machines that tasks had better run on. What is said with ``filter`` the store evaluates. Filters of queries
-reach it only in a Spark that keeps the scans of a DataFrame apart (`reading.SCANS_ARE_APART`).
+Spark does not report to a Python data source which columns a query needs: name them with ``columns``. Nor can
+the source name the best machine for a task. The store evaluates ``filter``. It evaluates filters of queries
+only if Spark plans each scan of a DataFrame separately (`reading.SCANS_ARE_APART`).
 
-A DataFrame is planned when the first query reads it, and Spark keeps the plan: later queries of the same
-DataFrame see the same snapshot.
+Spark plans a DataFrame when the first query reads it, and keeps the plan: later queries of the same DataFrame
+see the same snapshot.
 """
 
 from __future__ import annotations
@@ -60,19 +59,19 @@ if TYPE_CHECKING:
     from percolator_core.spark.tables.streaming import ChangeReader
 
 _PUSHDOWN: str = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The program that Spark runs to have filters taken over; another one plans reads without it."""
+"""The program in which Spark pushes filters. Another program plans reads without filters."""
 
 
 class TableSource(DataSource):
-    """The data source; see the module."""
+    """The data source; the module's docstring lists its options."""
 
     @classmethod
     def name(cls) -> str:
-        """The format."""
+        """The name of the format."""
         return "percolator"
 
     def schema(self) -> StructType:
-        """The columns that are read."""
+        """The schema of a read."""
         with as_sentence():
             options = read_options(self.options)
             with connect(options.place.url, options.place.namespace) as db:
@@ -85,46 +84,47 @@ class TableSource(DataSource):
             return spark_schema(columns)
 
     def reader(self, schema: StructType) -> TableReader:
-        """A batch read."""
+        """Plan a batch read."""
         with as_sentence():
             kind = PushingReader if _may_push() else TableReader
             return kind(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
-        """A batch write; nothing is written yet."""
+        """Plan a batch write; nothing is written yet."""
         with as_sentence():
             if overwrite:
                 raise ConfigurationError(
                     "the data source percolator does not overwrite tables: use mode('append'), which "
-                    "upserts, and remove the rows that are too many with the option mode_of_rows=remove"
+                    "upserts, and remove surplus rows with the option mode_of_rows=remove"
                 )
             return TableWriter(begin_write(write_options(self.options), schema))
 
     def streamReader(self, schema: StructType) -> ChangeReader:
-        """A stream of changes."""
+        """Plan a stream of changes."""
         from percolator_core.spark.tables.streaming import ChangeReader
 
         with as_sentence():
             options = read_options(self.options)
             if options.since is None:
                 raise ConfigurationError(
-                    "a stream of a table's changes needs to know where to begin: add .option('since', …), a "
+                    "a stream of a table's changes needs a beginning: add .option('since', …), a "
                     "timestamp, or 0 for all rows"
                 )
             return ChangeReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """A stream of rows to be written."""
+        """Plan the write of a stream."""
         with as_sentence():
             if overwrite:
                 raise ConfigurationError(
-                    "the data source percolator overwrites no tables: use outputMode('append'), which upserts"
+                    "the data source percolator does not overwrite tables: use outputMode('append'), which "
+                    "upserts"
                 )
             return StreamWriter(begin_write(write_options(self.options), schema, stream=True))
 
 
 def _may_push() -> bool:
-    """Whether a reader may take filters over; one that offers it where the session does not is refused."""
+    """Return True if a reader may accept filters. Otherwise Spark refuses a reader that can."""
     if not SCANS_ARE_APART:
         return False
     main = getattr(sys.modules["__main__"], "__spec__", None)

@@ -1,9 +1,9 @@
 """Streams of a table's changes: offsets are timestamps.
 
-A micro-batch has the rows that were changed after its start, up to and with its end, which is a fresh
-timestamp. Spark writes both down before it runs the batch, so one that is run again after a failure reads the
-same. While the query runs its process in the driver pins what it has not seen yet; a query that was stopped
-finds its place again if garbage collection has not passed it.
+A micro-batch has the rows that changed after its start, up to and including its end, which is a fresh
+timestamp. Spark stores both before it runs the batch, so a batch that runs again after a failure reads the
+same changes. While the query runs, its process in the driver pins the changes that it has not read yet. A
+query that was stopped can continue if garbage collection has not passed its last offset.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _IDLE: Final = 60.0
-"""Seconds after which a batch is begun although nothing was changed, so that old versions can go."""
+"""Seconds until a batch begins although nothing has changed, so that old versions can be collected."""
 
 _OFFSET: Final = "timestamp"
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads changes. Lives in a process of the driver, one a query; copies travel to the tasks."""
+    """Reads changes. One process of the driver has it, one a query; copies are sent to tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
@@ -59,12 +59,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {_OFFSET: self.options.since or 0}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """What is committed from now on is for another query."""
+        """Fix the end of the query: later commits are not read."""
         with as_sentence():
             self._last = self._store().timestamp()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: ARG002
-        """A fresh timestamp if anything was changed since the start."""
+        """Return a fresh timestamp if anything has changed since the start."""
         with as_sentence():
             db, since = self._store(), start[_OFFSET]
             if since != self._pin_at:
@@ -78,24 +78,24 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {_OFFSET: now}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """The tasks of a batch."""
+        """Plan the tasks of a batch."""
         with as_sentence():
             if start[_OFFSET] >= end[_OFFSET]:
                 return []
             return shares_of(self._store(), self.options, self.plan, end[_OFFSET], start[_OFFSET])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The changed rows of one task."""
+        """Read the changed rows of one task."""
         with as_sentence():
             yield from read_share(self.options, self.schema, self.plan, partition)
 
     def commit(self, end: dict[str, int]) -> None:
-        """What lies before the end is no longer needed."""
+        """Release the versions before the end, which are no longer needed."""
         with as_sentence():
             self._pin(end[_OFFSET])
 
     def stop(self) -> None:
-        """The query has ended."""
+        """End the query."""
         self._pinned.close()
         if self._db is not None:
             self._db.close()
@@ -107,7 +107,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._db
 
     def _pin(self, since: int) -> None:
-        """Keep what was changed since then, and let go of what was kept."""
+        """Pin the changes since a timestamp, and release the pin before it."""
         before, self._pinned = self._pinned, ExitStack()
         if since:
             self._pinned.enter_context(Snapshot(self._store().client, since))

@@ -1,4 +1,4 @@
-"""Reads from a program: with predicates, and several tables as of one moment."""
+"""Functions for programs: reads with predicates, and several tables of one snapshot."""
 
 from __future__ import annotations
 
@@ -28,23 +28,24 @@ def read_table(
     at: int | datetime | None = None,
     partitions: int | None = None,
 ) -> DataFrame:
-    """A table as a DataFrame, of which only what is asked for leaves the store.
+    """Read a table as a DataFrame. Only the named columns and rows leave the store.
 
     Args:
         spark: the session.
         url: the store.
         table: the name of a typed table.
         namespace: the namespace of the table.
-        columns: only these, or all.
-        where: only rows for which this is true: a predicate of a model's columns, or text as ``percolator
-            scan`` takes it.
+        columns: the columns; all when None.
+        where: only rows for which this is true: a predicate of a model's columns, or a text as for
+            ``percolator scan``.
         at: the snapshot: a timestamp in microseconds or an aware datetime. When it is None, the table as it
             is when the first query of the DataFrame begins.
-        partitions: tasks at most.
+        partitions: most tasks.
 
     Raises:
-        AnalysisException: of Spark, around one sentence of ours, which `plain_table_error` takes out.
-        ConfigurationError: ``where`` cannot be said in a text.
+        AnalysisException: an error of Spark with one sentence of this library; `plain_table_error` extracts
+            it.
+        ConfigurationError: ``where`` cannot be written as a text.
     """
     options = {"url": url, "namespace": namespace, "table": table}
     if columns is not None:
@@ -67,17 +68,17 @@ def snapshot_views(
     namespace: str = "default",
     at: int | datetime | None = None,
 ) -> Iterator[int]:
-    """Temporary views of several tables, all of one snapshot, for SQL that joins them.
+    """Create temporary views of several tables, all of one snapshot, for SQL that joins them.
 
     ``with snapshot_views(spark, url, ["orders", "customers"]): spark.sql("select … from orders join …")``
 
-    The snapshot is pinned against garbage collection by this process until the block ends, however long that
-    takes; then the views are dropped.
+    This process pins the snapshot against garbage collection until the block ends, however long that takes.
+    Then the views are dropped.
 
     Args:
         spark: the session.
-        url: the store. An embedded one is held open, too.
-        tables: names of typed tables, which are those of the views; or a mapping of views to tables.
+        url: the store. An embedded store stays open until the block ends.
+        tables: names of typed tables, which are also the names of the views; or a mapping of views to tables.
         namespace: the namespace of the tables.
         at: the snapshot: a timestamp in microseconds, an aware datetime, or now.
 
@@ -85,7 +86,7 @@ def snapshot_views(
         The timestamp of the snapshot.
 
     Raises:
-        UnknownTable, ConfigurationError: a table is not there, or a raw one.
+        UnknownTable, ConfigurationError: a table does not exist, or is raw.
         SnapshotTooOld: garbage collection has passed ``at``.
     """
     views = dict(tables) if isinstance(tables, Mapping) else {table: table for table in tables}
@@ -104,7 +105,7 @@ def snapshot_views(
 
 
 def _text(url: str, namespace: str, table: str, where: Predicate) -> str:
-    """The predicate as a text that means the same."""
+    """Write the predicate as a text that means the same."""
     text = show(where)
     with connect(url, namespace) as db:
         definition = typed_table(db, table).definition
@@ -114,5 +115,7 @@ def _text(url: str, namespace: str, table: str, where: Predicate) -> str:
     except ValueError:
         same = False
     if not same:
-        raise ConfigurationError(f"the predicate {text} cannot be said in a text: filter the DataFrame by it")
+        raise ConfigurationError(
+            f"the predicate {text} cannot be written as a text: filter the DataFrame by it"
+        )
     return text

@@ -1,21 +1,20 @@
 """Batch and streaming writes: transactions of bounded size, which may run any number of times.
 
-A write takes a timestamp when it begins, in the driver, and all its tasks know it. A transaction reads what
-its rows have and writes the cells that differ, so a task that is run again, or twice at the same time, finds
-its work done, and an unchanged row wakes no observer. A row whose cells somebody changed after the write
-began is left as it is, unless the option ``newer`` says otherwise: the write counts as done at the moment it
-began. That is what keeps a late copy of a task from undoing what others have made of its rows meanwhile. It
-costs a look at one cell of each row that is new, and at all cells of each row that is there. Rows that were
-made of a snapshot are written with the option ``since``, its timestamp: then what others have changed since
-the snapshot stays, too.
+The driver takes a timestamp when a write begins, and sends it to all tasks. A transaction reads its rows and
+writes the cells that differ. So a task that runs again, or twice at the same time, finds its work done, and
+an unchanged row starts no observer. If another client changed a row after the write began, the row stays
+unchanged, unless the option ``newer`` says otherwise: in effect the whole write happens when it begins. So a
+late copy of a task cannot undo newer changes of its rows. This costs a read of one cell of each new row, and
+of all cells of each existing row. If the rows were computed from a snapshot, give its timestamp with the
+option ``since``: then changes of other clients since the snapshot stay, too.
 
-The versions by which this is told are pinned as those of a read are (`percolator_core.spark.tables.lease`).
+The versions that this check needs are pinned like those of a read (`percolator_core.spark.tables.lease`).
 
-A stream has no such moment, because its batches may write the same rows again and again: there the last one
-to commit wins, and a batch that is run again after a failure may undo a change that came in between.
+A stream has no such beginning, because its batches may write the same rows again and again. Its last commit
+wins, and a batch that runs again after a failure may undo a change that came in between.
 
-Of several rows with one key some one is written. A transaction is written as a whole or not at all, a write
-is not: of one that fails, what was done stays, and the same write again completes it.
+Of several rows with one key any one is written. A transaction is atomic, a write is not: if it fails,
+committed transactions stay, and the same write completes it.
 """
 
 from __future__ import annotations
@@ -52,18 +51,18 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 WIDTH: Final = 6
-"""Transactions of a task that are under way at a time."""
+"""Transactions of a task at a time."""
 
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 1000
-"""Bounds of what is encoded at a time; Spark hands over 10,000 rows, however long they are."""
+"""Limits of the rows that are encoded at a time; Spark passes 10,000 rows, however long they are."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class WriteJob:
-    """A write, as its tasks know it. ``since`` is when it began, None in a stream."""
+    """A write, as its tasks need it. ``since`` is the timestamp of its beginning, None in a stream."""
 
     options: WriteOptions
     version: bytes
@@ -73,9 +72,9 @@ class WriteJob:
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task did: how many rows were new, changed, unchanged, removed, or kept as others made them.
+    """The outcome of a task: the number of rows that were new, changed, unchanged, removed, or kept.
 
-    Rows that were written without a look count as ``written``.
+    A kept row is newer than the write. Rows that were written without a read count as ``written``.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -85,7 +84,7 @@ def begin_write(options: WriteOptions, schema: StructType, *, stream: bool = Fal
     """Check that rows of the schema can be written to the table; take the write's timestamp.
 
     Raises:
-        UnknownTable, UnknownColumn, ConfigurationError: they cannot; nothing was written.
+        UnknownTable, UnknownColumn, ConfigurationError: the schema does not fit; nothing was written.
         SnapshotTooOld: garbage collection has passed the option ``since``.
     """
     place = options.place
@@ -102,7 +101,7 @@ def _check(definition: TableDefinition, schema: StructType, options: WriteOption
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    # It says what is wrong with columns and their types, and no rows are wrong.
+    # The check of an empty batch finds errors of columns and their types.
     empty: pa.RecordBatch = pa.RecordBatch.from_pylist([], schema=to_arrow_schema(schema, timezone="UTC"))
     encoded_rows(definition, empty)
     given = set(schema.names)
@@ -116,13 +115,13 @@ def _check(definition: TableDefinition, schema: StructType, options: WriteOption
         for column in definition.value_columns:
             if column.name not in given and not column.nullable and column.missing is None:
                 raise ConfigurationError(
-                    f"{definition.name}: the column {column.name!r} is missing, and a new row cannot be "
-                    "without it: add it, or write with the option mode_of_rows=update"
+                    f"{definition.name}: the column {column.name!r} is missing, and a new row needs "
+                    "it: add it, or write with the option mode_of_rows=update"
                 )
 
 
 class TableWriter(DataSourceArrowWriter):
-    """A batch write. Travels to the tasks."""
+    """A batch write; sent to tasks."""
 
     def __init__(self, job: WriteJob) -> None:
         self.job = job
@@ -133,12 +132,12 @@ class TableWriter(DataSourceArrowWriter):
             return write_rows(self.job, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks have written."""
+        """Report the outcome of all tasks."""
         report(self.job, messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """A write of a stream's batches. Travels to the tasks."""
+    """A write of a stream's batches; sent to tasks."""
 
     def __init__(self, job: WriteJob) -> None:
         self.job = job
@@ -149,29 +148,29 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return write_rows(self.job, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002
-        """A batch was written."""
+        """Report the outcome of a batch."""
         report(self.job, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """A batch was not written as a whole; Spark writes it again."""
+        """Do nothing: Spark writes an incomplete batch again."""
 
 
 def report(job: WriteJob, messages: Iterable[WriterCommitMessage | None]) -> None:
-    """Say in the driver's log what was left as others made it."""
+    """Log in the driver how many rows were kept."""
     counts: Counter[str] = Counter()
     for message in messages:
         if isinstance(message, Written):
             counts.update(message.counts)
     if counts["kept"]:
         _log.warning(
-            "%s: %d rows were changed by others since the write began and stay as they are",
+            "%s: other clients have changed %d rows since the write began; these stay unchanged",
             job.options.place.table,
             counts["kept"],
         )
 
 
 def write_rows(job: WriteJob, given: Iterable[pa.RecordBatch]) -> Written:
-    """What an executor does."""
+    """Write the rows of one task, in an executor."""
     place = job.options.place
     written = Written()
     with connect(place.url, place.namespace) as db, job.lease.kept(db):
@@ -187,7 +186,7 @@ def write_rows(job: WriteJob, given: Iterable[pa.RecordBatch]) -> Written:
 
 
 def chunks(handle: TableHandle, given: Iterable[pa.RecordBatch]) -> Iterator[list[Row]]:
-    """The rows in groups that one call to the store commits."""
+    """Group rows so that one call to the store commits a group."""
     rows = (row for batch in given for part in _parts(batch) for row in encoded_rows(handle.definition, part))
     return in_groups(handle.definition, rows, _size)
 
@@ -198,7 +197,7 @@ def _size(row: Row) -> int:
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch in parts of bounded size."""
+    """Cut a batch into parts of bounded size."""
     if not batch.num_rows:
         return
     step = max(1, min(_BATCH_ROWS, _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))

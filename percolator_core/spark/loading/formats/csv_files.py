@@ -1,20 +1,19 @@
 """CSV with a header line: any usual delimiter and encoding, newlines in quoted fields, also gzip-compressed.
 
-Bytes that are not UTF-8 are kept as they are. An empty field is an absent cell (``null_text`` changes
-which text stands for that).
+Bytes that are not UTF-8 stay unchanged. An empty field means that there is no cell; ``null_text`` names
+another text with that meaning.
 """
 
 from __future__ import annotations
 
 import codecs
 import csv
-import gzip
-import zlib
+import io
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
-from typing import BinaryIO, Final, TextIO, cast
+from typing import Final, TextIO
 
+from percolator_core.spark.loading.formats.compressed import UNREADABLE, open_bytes
 from percolator_core.spark.loading.records import HEAD, MAX_LOADED_VALUE, BadRecord, Origin, Record
 from percolator_core.spark.loading.splits import Split, SplitReader
 
@@ -27,10 +26,10 @@ _BOMS: Final = (
 
 
 class CsvReader(SplitReader):
-    """A file is one split: only from its start is it known which newlines are quoted."""
+    """Reads a file as one split: from its start alone the reader knows which newlines are quoted."""
 
     def read(self, split: Split) -> Iterator[Record | BadRecord]:
-        """The rows of the file; positions are line numbers."""
+        """Read the rows of the file; positions are line numbers."""
         csv.field_size_limit(MAX_LOADED_VALUE + 1)
         number = 1
         try:
@@ -39,7 +38,7 @@ class CsvReader(SplitReader):
                 for item in self._rows(split.path, lines):
                     number = lines.number + 1
                     yield item
-        except (OSError, EOFError, zlib.error, UnicodeError, LookupError) as error:
+        except (*UNREADABLE, UnicodeError, LookupError) as error:
             yield BadRecord(Origin(split.path, "line", number), f"unreadable from here on: {error}")
 
     def _rows(self, path: str, lines: _Lines) -> Iterator[Record | BadRecord]:
@@ -53,7 +52,8 @@ class CsvReader(SplitReader):
             except StopIteration:
                 return
             except csv.Error as error:
-                # A stray quote swallows the lines up to the next one: they are read again without it.
+                # A stray quote swallows the lines up to the next quote: read them again without this first
+                # line.
                 yield BadRecord(origin, f"not CSV: {error}", lines.head())
                 lines.give_back()
                 continue
@@ -93,7 +93,7 @@ class CsvReader(SplitReader):
 
 
 class _Lines:
-    """The lines of a file, of which those of a failed record can be given back."""
+    """The lines of a file. The lines of a record that failed can be given back, and are read again."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -113,7 +113,7 @@ class _Lines:
         return line
 
     def peek(self) -> str:
-        """The next line, which stays."""
+        """Return the next line without consuming it."""
         line = next(self, "")
         self._taken.clear()
         if line:
@@ -122,53 +122,50 @@ class _Lines:
         return line
 
     def begin(self) -> int:
-        """A new record starts; returns the number of its first line."""
+        """Begin a record; return the number of its first line."""
         self._taken.clear()
         return self.number + 1
 
     def head(self) -> bytes:
-        """The first bytes of the record."""
+        """Return the first bytes of the record."""
         return _as_bytes("".join(self._taken[:2])[:HEAD])
 
     def give_back(self) -> None:
-        """All lines of the record but its first will be read again."""
+        """Give all lines of the record back but its first."""
         self._pending.extendleft(reversed(self._taken[1:]))
         self.number -= max(0, len(self._taken) - 1)
         self._taken.clear()
 
 
 def open_text(path: str, encoding: str | None) -> TextIO:
-    """The file as text: by its byte order mark, else ``encoding``, else UTF-8 that keeps foreign bytes.
+    """Open a file as text, in the encoding of its byte order mark, else ``encoding``, else UTF-8.
 
-    Raises OSError, EOFError, zlib.error or LookupError (an unknown encoding).
+    UTF-8 keeps bytes of other encodings. Raises an error of `UNREADABLE`, or LookupError: an unknown
+    encoding.
     """
-    with _open_bytes(path) as file:
+    with open_bytes(path) as file:
         start = file.read(3)
     for bom, name in _BOMS:
         if start.startswith(bom):
             encoding = name
     errors = "surrogateescape" if encoding in {None, "utf-8", "utf-8-sig"} else "strict"
-    if path.endswith(".gz"):
-        return cast("TextIO", gzip.open(path, "rt", encoding=encoding or "utf-8", errors=errors, newline=""))
-    return Path(path).open(encoding=encoding or "utf-8", errors=errors, newline="")
+    if encoding is not None:
+        codecs.lookup(encoding)  # before the file is open: nobody else would close it
+    return io.TextIOWrapper(open_bytes(path), encoding=encoding or "utf-8", errors=errors, newline="")
 
 
 def guess_delimiter(header: str) -> str:
-    """The usual delimiter that the header line has most of, outside of quotes; a comma when it has none."""
+    """Return the most frequent usual delimiter of the header line, outside of quotes; else a comma."""
     bare = "".join(header.split('"')[::2])
     return max(_DELIMITERS, key=bare.count)
 
 
 def read_header(path: str, delimiter: str | None, encoding: str | None) -> list[str]:
-    """The field names of a CSV file; raises what `open_text` does, csv.Error and UnicodeError."""
+    """Read the field names of a CSV file. Raises the errors of `open_text`, csv.Error and UnicodeError."""
     with open_text(path, encoding) as file:
         lines = _Lines(file)
         reader = csv.reader(lines, delimiter=delimiter or guess_delimiter(lines.peek()), strict=True)
         return next((row for row in reader if row), [])
-
-
-def _open_bytes(path: str) -> BinaryIO:
-    return cast("BinaryIO", gzip.open(path)) if path.endswith(".gz") else Path(path).open("rb")
 
 
 def _as_bytes(text: str) -> bytes:

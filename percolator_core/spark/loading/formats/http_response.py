@@ -1,4 +1,4 @@
-"""The HTTP responses inside WARC records, with their transfer and content encodings undone."""
+"""Decode the HTTP responses in WARC records: their transfer encoding and content encodings."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 
 class HttpError(ValueError):
-    """The block holds no response, or its body cannot be decoded."""
+    """The block is no response, or its body cannot be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A decoded response; header names are in lower case, of a repeated header the first counts."""
+    """A decoded response. Header names are in lower case; of a repeated header the first one counts."""
 
     status: int
     headers: dict[str, bytes]
@@ -21,10 +21,10 @@ class HttpResponse:
 
 
 def parse_response(block: bytes, limit: int) -> HttpResponse:
-    """The response in ``block``. Raises HttpError, also when the body has more than ``limit`` bytes decoded.
+    """Decode a response. Raises HttpError, also if the decoded body has more than ``limit`` bytes.
 
-    Many crawlers store the decoded body below the headers as they were received. So a body that does
-    not look encoded is taken as it is.
+    Many crawlers store the received headers with the decoded body. So a body that does not look encoded stays
+    unchanged.
     """
     head, separator, body = block.partition(b"\r\n\r\n")
     if not separator:
@@ -55,7 +55,7 @@ def _status(line: bytes) -> int:
 
 
 def _join_chunks(body: bytes) -> bytes:
-    """The body without its chunk sizes; as it is when it does not start with one."""
+    """Remove the chunk sizes; return the body unchanged if it does not start with one."""
     parts: list[bytes] = []
     position = 0
     while True:
@@ -75,7 +75,7 @@ def _join_chunks(body: bytes) -> bytes:
 
 
 def _decode(body: bytes, encoding: bytes, limit: int) -> bytes:
-    """The body without one content encoding."""
+    """Undo one content encoding."""
     if encoding in {b"gzip", b"x-gzip"} and body.startswith(b"\x1f\x8b"):
         try:
             return _inflate(body, 31, limit)

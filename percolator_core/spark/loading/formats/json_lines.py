@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterator
-from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, Final
 
+from percolator_core.spark.loading.formats.compressed import UNREADABLE, open_bytes
 from percolator_core.spark.loading.records import HEAD, MAX_LOADED_VALUE, BadRecord, Origin, Record
 from percolator_core.spark.loading.splits import Split, SplitReader
 from percolator_core.spark.loading.values import JsonNumber
@@ -19,10 +17,10 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 class JsonLinesReader(SplitReader):
-    """A line belongs to the split in which it starts."""
+    """Reads the lines that start in a split, also beyond the end of the split."""
 
     def cut(self, path: str, name: str, size: int, target: int) -> Iterator[Split]:
-        """Byte ranges; a compressed file stays whole."""
+        """Cut byte ranges; a compressed file stays whole."""
         if path.endswith(".gz") or size <= target:
             yield from super().cut(path, name, size, target)
             return
@@ -31,13 +29,11 @@ class JsonLinesReader(SplitReader):
             yield Split(path, name, start, stop, stop - start)
 
     def read(self, split: Split) -> Iterator[Record | BadRecord]:
-        """The records of the lines that start in the split; positions are (uncompressed) bytes."""
+        """Read the records; positions are (uncompressed) bytes."""
         position = split.start
         try:
             compressed = split.path.endswith(".gz")
-            with (
-                cast("BinaryIO", gzip.open(split.path)) if compressed else Path(split.path).open("rb") as file
-            ):
+            with open_bytes(split.path) as file:
                 if split.start > 0:
                     file.seek(split.start - 1)
                     _skip_line(file)
@@ -56,7 +52,7 @@ class JsonLinesReader(SplitReader):
                         line = line.removeprefix(_BOM)
                     if not line.isspace():
                         yield self._record(origin, line)
-        except (OSError, EOFError, zlib.error) as error:
+        except UNREADABLE as error:
             origin = Origin(split.path, "byte", position)
             yield BadRecord(origin, f"unreadable from here on: {error}")
 
@@ -74,8 +70,8 @@ class JsonLinesReader(SplitReader):
 
 
 def first_line(path: str) -> bytes:
-    """The first line with something in it; raises OSError, EOFError and zlib.error."""
-    with cast("BinaryIO", gzip.open(path)) if path.endswith(".gz") else Path(path).open("rb") as file:
+    """Return the first line that is not blank. Raises an error of `UNREADABLE`."""
+    with open_bytes(path) as file:
         line = file.readline(_MAX_LINE).removeprefix(_BOM)
         while line.isspace():
             line = file.readline(_MAX_LINE)
@@ -83,7 +79,7 @@ def first_line(path: str) -> bytes:
 
 
 def _skip_line(file: BinaryIO) -> int:
-    """Reads up to and with the next newline; returns how many bytes that were."""
+    """Read the rest of the line; return its number of bytes."""
     skipped = 0
     while chunk := file.readline(_CHUNK):
         skipped += len(chunk)

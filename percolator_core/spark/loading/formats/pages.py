@@ -1,7 +1,8 @@
 """A folder of pages: HTML, plain text and Markdown files, one record a file.
 
-Fields: ``contents`` (the file's bytes), ``content_type``, ``url``, ``path`` (relative to the folder).
-The first two are loaded unless ``columns`` says otherwise.
+Fields: ``contents`` (the file's bytes), ``content_type``, ``url``, ``path`` (relative to the folder). The
+    first two
+are loaded unless ``columns`` names others.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ CONTENT_TYPES: Final = {
     ".md": "text/markdown",
     ".markdown": "text/markdown",
 }
-"""The suffixes that are read, and the content type of each."""
+"""The suffixes of the files that are read, and their content types."""
 
 _DEFAULT_COLUMNS: Final = {"contents": "contents", "content_type": "content_type"}
 
 
-class DocumentReader(SplitReader):
-    """Reads a file whole."""
+class PageReader(SplitReader):
+    """Reads one page from one file."""
 
     def read(self, split: Split) -> Iterator[Record | BadRecord]:
-        """The one record of the file."""
+        """Read the record of the file."""
         url = page_url(self.options.base_url, split.name)
         origin = Origin(split.path, "file", 0)
         path = Path(split.path)
@@ -57,7 +58,7 @@ class DocumentReader(SplitReader):
 def page_url(base_url: str, name: str) -> str:
     """The URL of the file ``name`` (relative, as the file system spells it) below ``base_url``.
 
-    What a URL cannot hold is percent-encoded, bytes that are no text included.
+    Characters that a URL cannot contain are percent-encoded, and bytes that are no text, too.
     """
     parts = (quote_from_bytes(fsencode(part), safe="!$&'()*+,;=:@~-._") for part in PurePath(name).parts)
     return base_url + "/".join(parts)

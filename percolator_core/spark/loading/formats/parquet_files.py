@@ -1,4 +1,4 @@
-"""Parquet: one record a row, some row groups a split. Binary columns carry any bytes, keys included."""
+"""Parquet: one record a row, some row groups a split. Keys and values may be any bytes, in binary columns."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _BATCH: Final = 512
 """Rows decoded at a time."""
 
 _UNREADABLE: Final = (OSError, ValueError, NotImplementedError)
-"""What pyarrow raises for damaged files and for encodings it does not know."""
+"""Errors of pyarrow for damaged files and unknown encodings."""
 
 
 class ParquetReader(SplitReader):
-    """Reads only the key and the columns that are wanted."""
+    """Reads the key and the columns that are loaded, no others."""
 
     def cut(self, path: str, name: str, size: int, target: int) -> Iterator[Split]:
-        """Runs of row groups; a file whose footer is unreadable stays whole."""
+        """Cut at row groups; a file whose footer is unreadable stays whole."""
         try:
             with _open(path) as file:
                 sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
@@ -35,21 +35,21 @@ class ParquetReader(SplitReader):
         yield Split(path, name, start, len(sizes), filled)
 
     def read(self, split: Split) -> Iterator[Record | BadRecord]:
-        """The rows of the row groups; positions are row numbers within the file."""
+        """Read the rows of the row groups; positions are row numbers within the file."""
         position = 0
         try:
             with _open(split.path) as file:
-                wanted = self._wanted(file.schema_arrow.names)
+                columns = self._columns(file.schema_arrow.names)
                 position = sum(file.metadata.row_group(i).num_rows for i in range(split.start))
                 groups = list(range(split.start, split.stop))
-                batches = file.iter_batches(_BATCH, row_groups=groups, columns=wanted, use_threads=False)
+                batches = file.iter_batches(_BATCH, row_groups=groups, columns=columns, use_threads=False)
                 for batch in batches:
                     yield from self._records(split.path, position, batch)
                     position += batch.num_rows
         except _UNREADABLE as error:
             yield BadRecord(Origin(split.path, "row", position), f"unreadable from here on: {error}")
 
-    def _wanted(self, names: list[str]) -> list[str] | None:
+    def _columns(self, names: list[str]) -> list[str] | None:
         key, typed = self.options.key, self.options.typed
         if typed is not None:
             problem = typed.problem(names)
@@ -80,7 +80,7 @@ class ParquetReader(SplitReader):
 
 
 def read_schema(path: str) -> list[str]:
-    """The column names of a Parquet file; raises OSError or ValueError."""
+    """Read the column names of a Parquet file. Raises OSError or ValueError."""
     with _open(path) as file:
         return list(file.schema_arrow.names)
 
@@ -92,7 +92,7 @@ def _open(path: str) -> Any:
 
 
 def _one_by_one(batch: Any) -> Iterator[Any]:
-    """The rows of a batch in which some value, text that is not UTF-8 say, cannot be decoded."""
+    """Decode a batch row by row, because some value, such as text that is not UTF-8, is undecodable."""
     for number in range(batch.num_rows):
         try:
             yield batch.slice(number, 1).to_pylist()[0]

@@ -1,11 +1,10 @@
 """WARC: the HTTP responses of a crawl, plain or gzip-compressed; a file is one split.
 
-Fields: ``contents`` (the decoded body), ``status``, ``location``, ``content_type``, ``url``, ``date``
-(of the capture). The first four are loaded unless ``columns`` says otherwise. Records of other kinds
-are passed over.
+Fields: ``contents`` (the decoded body), ``status``, ``location``, ``content_type``, ``url``, ``date`` (of the
+capture). The first four are loaded unless ``columns`` names others. Records of other kinds are skipped.
 
-FastWARC is lenient: it returns truncated records as if they were whole. So the length and, where
-there is one, the digest of each record are checked here, and so is the end of the file.
+FastWARC returns truncated records as if they were complete. So this module checks the length of each record,
+its digest if it has one, and the end of the file.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ _CHUNK: Final = 1 << 20
 
 
 class WarcReader(SplitReader):
-    """Goes on after a damaged part: at the next gzip member, or the next record of a plain file."""
+    """Continues after a damaged part: at the next gzip member, or at the next record of a plain file."""
 
     def read(self, split: Split) -> Iterator[Record | BadRecord]:
-        """The responses in the file; positions are bytes of the file as it is stored."""
+        """Read the responses in the file; positions are bytes of the stored file."""
         try:
             with Path(split.path).open("rb") as file:
-                yield from self._from(split.path, file)
+                yield from self._read_all(split.path, file)
         except OSError as error:
             yield BadRecord(Origin(split.path, "file", 0), f"unreadable: {error}")
 
-    def _from(self, path: str, file: BinaryIO) -> Iterator[Record | BadRecord]:
-        """All records, from the start and again from behind each damaged part."""
+    def _read_all(self, path: str, file: BinaryIO) -> Iterator[Record | BadRecord]:
+        """Read all records, and begin again after each damaged part."""
         compressed = file.read(3) == _GZIP_MAGIC
         start: int | None = 0
         damaged = False
@@ -64,8 +63,8 @@ class WarcReader(SplitReader):
                 damaged = True
                 start = _next_start(file, start, last, compressed)
             else:
-                told = damaged or isinstance(item, BadRecord)
-                reason = None if told else _check_end(file, last or start, compressed)
+                reported = damaged or isinstance(item, BadRecord)
+                reason = None if reported else _check_end(file, last or start, compressed)
                 if reason is not None:
                     yield BadRecord(Origin(path, "byte", last or start), reason)
                 return
@@ -73,7 +72,7 @@ class WarcReader(SplitReader):
     def _records(
         self, path: str, file: BinaryIO, start: int
     ) -> Iterator[tuple[int, Record | BadRecord | None]]:
-        """``(position, record)`` from ``start`` on; None for a record that is not a response."""
+        """Yield ``(position, record)`` from ``start`` on; None for a record that is not a response."""
         from fastwarc.warc import ArchiveIterator, WarcRecordType
 
         file.seek(start)
@@ -118,21 +117,18 @@ def _fields(url: str, date: str | None, response: HttpResponse) -> dict[str, obj
 
 
 def digest_matches(digest: str | None, block: bytes) -> bool:
-    """Whether the block has this digest (``sha1:BASE32`` or hexadecimal); true when it cannot be known."""
+    """Return False if the block has another digest (``sha1:BASE32`` or hexadecimal) than a known one."""
     algorithm, _, expected = (digest or "").partition(":")
     algorithm = algorithm.lower().replace("-", "")
     if algorithm not in {"md5", "sha1", "sha256", "sha512"} or not expected:
         return True
     actual = hashlib.new(algorithm, block, usedforsecurity=False).digest()
-    spellings = {
-        actual.hex(),
-        base64.b32encode(actual).decode().rstrip("=").lower(),
-    }
+    spellings = {actual.hex(), base64.b32encode(actual).decode().rstrip("=").lower()}
     return expected.rstrip("=").lower() in spellings
 
 
 def _next_start(file: BinaryIO, start: int, last: int | None, compressed: bool) -> int | None:
-    """Where reading may go on, when it failed behind the record at ``last``, or at ``start`` itself."""
+    """Find the next record after a failure behind the record at ``last``, or at ``start`` itself."""
     if compressed:
         return _find(file, _GZIP_MAGIC, (start if last is None else last) + 1)
     end = None if last is None else _record_end(file, last)
@@ -140,7 +136,7 @@ def _next_start(file: BinaryIO, start: int, last: int | None, compressed: bool) 
 
 
 def _find(file: BinaryIO, magic: bytes, start: int) -> int | None:
-    """Where ``magic`` occurs next, from ``start`` on."""
+    """Find the next position of ``magic``, from ``start`` on."""
     file.seek(start)
     kept = b""
     while chunk := file.read(_CHUNK):
@@ -154,7 +150,7 @@ def _find(file: BinaryIO, magic: bytes, start: int) -> int | None:
 
 
 def _record_end(file: BinaryIO, start: int) -> int | None:
-    """Where the block of the record at ``start`` of a plain file ends; None if the header has no end."""
+    """Find the end of the record at ``start`` of a plain file; None if its header has no end."""
     file.seek(start)
     head, found, _ = file.read(_CHUNK).partition(b"\r\n\r\n")
     if not found:
@@ -164,11 +160,11 @@ def _record_end(file: BinaryIO, start: int) -> int | None:
 
 
 def _check_end(file: BinaryIO, last: int, compressed: bool) -> str | None:
-    """Why the file ends too early, after the record at ``last``; FastWARC does not tell."""
+    """Return why the file ends too early after the record at ``last``, which FastWARC does not report."""
     file.seek(last)
     if compressed:
-        whole = file.read(3) == _GZIP_MAGIC  # else one member holds the whole file, and ``last`` is its end
-        file.seek(last if whole else 0)
+        is_member = file.read(3) == _GZIP_MAGIC  # else the file is one member, and ``last`` is its end
+        file.seek(last if is_member else 0)
         return _check_gzip(file)
     end = _record_end(file, last)
     if end is None:
@@ -181,7 +177,7 @@ def _check_end(file: BinaryIO, last: int, compressed: bool) -> str | None:
 
 
 def _check_gzip(file: BinaryIO) -> str | None:
-    """Why the gzip members from here on are not whole."""
+    """Return why the gzip members from here on are damaged or cut off."""
     member = zlib.decompressobj(wbits=31)
     pending = b""
     fresh = True
