@@ -215,8 +215,8 @@ def _fields_of_pages(
     """Map the fields of pages, whose key is their URL."""
     if len(definition.key) != 1 or definition.key_columns[0].type != "str":
         raise ConfigurationError(
-            f"The key of a page is its URL, and that of {definition.name} is ({', '.join(definition.key)}): load "
-            f"{format_} into a table whose key is one column of text."
+            f"The key of a page is its URL, and that of {definition.name} is "
+            f"({', '.join(definition.key)}): load {format_} into a table whose key is one column of text."
         )
     fields = _columns_to_fields(definition, columns or {})
     if columns is None:
