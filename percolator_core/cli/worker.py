@@ -247,7 +247,7 @@ def _monitored(settings: _Settings, subject: Callable[[], Subject]) -> AbstractC
 
     from percolator_core.database import connect
     from percolator_core.monitoring import Monitor
-    from percolator_core.monitoring.look import PATIENCE
+    from percolator_core.monitoring.probe import PATIENCE
 
     watched = subject()
     monitor = Monitor(

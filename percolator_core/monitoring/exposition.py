@@ -1,6 +1,6 @@
-"""What Prometheus reads: the counts of a worker, and what the store says of its chain.
+"""The metrics for Prometheus: the counts of a worker, and the status of its chain in the store.
 
-The names are documented in docs/reference/metrics.md; a test compares.
+docs/reference/metrics.md documents the names; a test compares both.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from prometheus_client.metrics_core import (
 
 import percolator_core
 from percolator_core.admin.status import ObserverStatus, Status, TableStatus
-from percolator_core.monitoring.look import Looks
+from percolator_core.monitoring.probe import Probe
 from percolator_core.monitoring.subject import Subject
 
 COUNTERS: Final[dict[str, tuple[str, str]]] = {
     "ran": ("percolator_runs", "Runs of observers that committed."),
-    "collapsed": ("percolator_collapsed", "Notifications that an earlier run had dealt with."),
-    "conflicts": ("percolator_conflicts", "Runs that lost against another transaction and were repeated."),
+    "collapsed": ("percolator_collapsed", "Notifications that an earlier run had covered."),
+    "conflicts": ("percolator_conflicts", "Runs that lost against another transaction and ran again."),
     "failed": ("percolator_failures", "Runs that raised."),
     "quarantined": ("percolator_quarantined", "Cells put in quarantine."),
-    "round_trips": ("percolator_round_trips", "Exchanges with the store that runs waited for."),
-    "requests": ("percolator_read_requests", "Exchanges that carried reads of cells by name."),
-    "operations": ("percolator_reads", "Cells that runs asked for by name."),
+    "round_trips": ("percolator_round_trips", "Round trips to the store for which runs waited."),
+    "requests": ("percolator_read_requests", "Requests to the store with reads of cells by name."),
+    "operations": ("percolator_reads", "Cells that runs read by name."),
     "sent": ("percolator_reads_sent", "Commands to the store for reads of cells by name."),
     "cached": ("percolator_reads_cached", "Reads answered because the run had read the cell before."),
-    "served": ("percolator_reads_prefetched", "Reads answered because prefetch had brought the cell."),
-    "prefetched": ("percolator_prefetched_cells", "Cells that prefetch brought, asked for later or not."),
+    "served": ("percolator_reads_prefetched", "Reads answered because the cell was prefetched."),
+    "prefetched": ("percolator_prefetched_cells", "Prefetched cells, whether or not a run read them."),
     "scans": ("percolator_scan_steps", "Steps of scans, each one command to one tablet."),
-    "scanned": ("percolator_scanned_cells", "Cells that scans brought."),
+    "scanned": ("percolator_scanned_cells", "Cells that scans returned."),
 }
-"""The counters without ``_total``, by the field of `percolator_core.worker.ObserverCounts` that they show."""
+"""The counters, without ``_total``, by their field of `percolator_core.worker.ObserverCounts`."""
 
 BACKLOG: Final[dict[str, tuple[str, Callable[[ObserverStatus], float]]]] = {
-    "percolator_backlog_cells": ("Dirty cells, those being worked on included.", lambda one: one.backlog),
+    "percolator_backlog_cells": ("Dirty cells, also those of runs under way.", lambda one: one.backlog),
     "percolator_waiting_cells": (
-        "Dirty cells that are being worked on or wait for a retry.",
+        "Dirty cells of runs under way, or that wait for a retry.",
         lambda one: one.waiting,
     ),
     "percolator_oldest_cell_age_seconds": (
-        "For how long the oldest cell could have been claimed; 0 when none can.",
+        "Seconds for which the oldest cell could have been claimed; 0 if none can be.",
         lambda one: one.oldest or 0.0,
     ),
     "percolator_quarantine_cells": ("Cells in quarantine now.", lambda one: one.failed),
-    "percolator_observer_active": ("Whether writers leave marks for the observer.", lambda one: one.active),
+    "percolator_observer_active": ("1 if writers leave marks for the observer.", lambda one: one.active),
 }
 TABLES: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
     "percolator_table_rows": (
-        "Rows, deleted ones that are not collected yet included.",
+        "Rows, also deleted ones before garbage collection.",
         lambda one: one.rows,
     ),
     "percolator_table_locks": ("Locks of transactions that are committing.", lambda one: one.locks),
@@ -67,34 +67,34 @@ TABLES: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
 class Exposition:
     """The metrics of one subject as text."""
 
-    def __init__(self, subject: Subject, looks: Looks) -> None:
+    def __init__(self, subject: Subject, probe: Probe) -> None:
         self._subject = subject
-        self._looks = looks
+        self._probe = probe
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
     def text(self, accept: str) -> tuple[bytes, str]:
-        """The metrics now and their content type, which ``accept``, a header, may ask for."""
+        """Return the current metrics and their content type, which depends on the header ``accept``."""
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
     def collect(self) -> Iterator[Metric]:
-        """All families; what the library calls."""
+        """Yield all families; prometheus_client calls it."""
         yield from self._about_itself()
         yield from self._counters()
         yield self._times()
         yield from self._of_the_store()
 
     def describe(self) -> list[Metric]:
-        """Nothing: to tell the families beforehand would take a look at the store."""
+        """Return nothing: a list of the families would need a read of the store."""
         return []
 
     def _about_itself(self) -> Iterator[Metric]:
         subject = self._subject
         yield InfoMetricFamily(
             "percolator_build",
-            "The version, and the chain that is run.",
+            "The version, and the chain of the worker.",
             {
                 "version": percolator_core.__version__,
                 "python": platform.python_version(),
@@ -104,8 +104,8 @@ class Exposition:
             },
         )
         for name, text, value in (
-            ("percolator_processes", "Processes of this command that work.", subject.processes()),
-            ("percolator_stalled_seconds", "For how long the loop has not turned.", subject.stalled()),
+            ("percolator_processes", "Worker processes of this command.", subject.processes()),
+            ("percolator_stalled_seconds", "Seconds for which the loop has stood still.", subject.stalled()),
         ):
             yield _gauge(name, text, subject, value)
         replaced = CounterMetricFamily(
@@ -119,7 +119,8 @@ class Exposition:
         for field, (name, text) in COUNTERS.items():
             family = CounterMetricFamily(name, text, labels=["namespace", "observer"])
             for observer in sorted(self._subject.chain.observers):
-                # From the first look on: a counter that appears with its first 1 never rises.
+                # Also before the first run: Prometheus sees no increase of a counter that first appears with
+                # 1.
                 one = counts.observers.get(observer)
                 number = getattr(one, field) if one is not None else 0
                 family.add_metric([self._subject.namespace, observer], number)
@@ -127,18 +128,18 @@ class Exposition:
 
     def _times(self) -> Metric:
         family = HistogramMetricFamily(
-            "percolator_run_seconds", "How long runs took, commit included.", labels=["namespace", "observer"]
+            "percolator_run_seconds", "Duration of runs, with their commit.", labels=["namespace", "observer"]
         )
         for observer, times in sorted(self._subject.times().items()):
             family.add_metric([self._subject.namespace, observer], times.cumulative(), times.seconds)
         return family
 
     def _of_the_store(self) -> Iterator[Metric]:
-        subject, seen = self._subject, self._looks.latest()
-        status = seen.status
-        yield _gauge("percolator_store_up", "Whether the store answers.", subject, status is not None)
+        subject, result = self._subject, self._probe.latest()
+        status = result.status
+        yield _gauge("percolator_store_up", "1 if the store answers.", subject, status is not None)
         yield _gauge(
-            "percolator_store_evicts", "Whether a server evicts or has evicted keys.", subject, seen.evicts
+            "percolator_store_evicts", "1 if a server evicts or has evicted keys.", subject, result.evicts
         )
         if status is None:
             return
@@ -148,7 +149,7 @@ class Exposition:
         )
         yield _gauge(
             "percolator_store_memory_limit_bytes",
-            "What that may be; 0 without a limit.",
+            "Limit of that memory; 0 without a limit.",
             subject,
             status.store.memory_limit,
         )

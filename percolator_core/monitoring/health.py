@@ -1,65 +1,65 @@
-"""Whether a worker lives, and whether it is ready: each with its reason, for people who are woken by it."""
+"""Decide if a worker is alive, and if it is ready; each answer has its reason."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from percolator_core.monitoring.look import Seen
+from percolator_core.monitoring.probe import ProbeResult
 from percolator_core.monitoring.subject import Subject
 from percolator_core.observers import Chain
 
 SLACK: Final = 30.0
-"""Seconds that a loop may stand still beyond the longest run that may hold it up.
+"""Seconds for which a loop may stand still, in addition to the longest run that blocks it.
 
-That covers a store that does not answer, for which a loop waits while it repeats a request.
+A loop waits that long for a store that does not answer, while it repeats a request.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """``well`` or not, and why; ``facts`` are what it was decided by."""
+class Health:
+    """The answer, its reason, and the values on which it depends."""
 
-    well: bool
-    why: str
-    facts: dict[str, Any] = field(default_factory=dict)
+    ok: bool
+    reason: str
+    details: dict[str, Any] = field(default_factory=dict)
 
 
-def still_limit(chain: Chain) -> float:
+def stall_limit(chain: Chain) -> float:
     """Seconds for which the loop of a worker of this chain may stand still.
 
-    An observer that runs in the loop itself holds it up while it computes, for as long as its ``timeout``.
+    An observer that runs in the loop itself blocks it while it computes, for its ``timeout`` at most.
     """
-    held_up = [one.timeout for one in chain.observers.values() if one.executor == "hub"]
-    return SLACK + max(held_up, default=0.0)
+    blocking = [one.timeout for one in chain.observers.values() if one.executor == "hub"]
+    return SLACK + max(blocking, default=0.0)
 
 
-def liveness(subject: Subject) -> Verdict:
-    """Whether the worker should be left alone; if not, only a new start helps."""
-    stalled, limit = subject.stalled(), still_limit(subject.chain)
-    facts = {"stalled_seconds": round(stalled, 3), "limit_seconds": limit, "processes": subject.processes()}
+def liveness(subject: Subject) -> Health:
+    """Report if the worker is alive. If it is not, only a restart helps."""
+    stalled, limit = subject.stalled(), stall_limit(subject.chain)
+    details = {"stalled_seconds": round(stalled, 3), "limit_seconds": limit, "processes": subject.processes()}
     if stalled <= limit:
-        return Verdict(True, "the worker's loop turns" if subject.begun() else "the worker starts", facts)
-    return Verdict(
-        False, f"the worker's loop has not turned for {stalled:.0f} s, and may take {limit:g} s", facts
+        return Health(True, "the worker's loop runs" if subject.begun() else "the worker starts", details)
+    return Health(
+        False, f"the worker's loop has stood still for {stalled:.0f} s; the limit is {limit:g} s", details
     )
 
 
-def readiness(subject: Subject, seen: Seen) -> Verdict:
-    """Whether the worker does its work: the store answers, and writers leave marks for its observers."""
-    inactive = [one.name for one in seen.status.observers if not one.active] if seen.status else []
-    facts = {
+def readiness(subject: Subject, result: ProbeResult) -> Health:
+    """Report if the worker does its work: the store answers, and writers leave marks for its observers."""
+    inactive = [one.name for one in result.status.observers if not one.active] if result.status else []
+    details = {
         "begun": subject.begun(),
         "stopping": subject.stopping(),
-        "store": seen.status is not None,
+        "store": result.status is not None,
         "inactive_observers": inactive,
     }
     if subject.stopping():
-        return Verdict(False, "the worker is stopping", facts)
-    if seen.status is None:
-        return Verdict(False, f"the store cannot be asked: {seen.error}", facts)
+        return Health(False, "the worker is stopping", details)
+    if result.status is None:
+        return Health(False, f"the store cannot be read: {result.error}", details)
     if not subject.begun():
-        return Verdict(False, "the worker starts", facts)
+        return Health(False, "the worker starts", details)
     if inactive:
-        return Verdict(False, f"the chain is not active yet: {', '.join(inactive)}", facts)
-    return Verdict(True, "the store answers and the chain is active", facts)
+        return Health(False, f"the chain is not active yet: {', '.join(inactive)}", details)
+    return Health(True, "the store answers and the chain is active", details)

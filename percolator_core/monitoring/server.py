@@ -1,7 +1,7 @@
-"""The HTTP server: few threads, short requests, no part in the worker's life.
+"""The HTTP server: few threads, short requests, independent of the worker.
 
-Whoever reaches the port may ask; there is no password and no TLS. So it listens on this machine only, unless
-another host is named.
+It has no password and no TLS: each client that reaches the port gets an answer. So it listens on this machine
+only, unless the address names another host.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from typing import Any, Final, NamedTuple, Self
 from percolator_core.database import Database
 from percolator_core.errors import ConfigurationError
 from percolator_core.monitoring.exposition import Exposition
-from percolator_core.monitoring.health import Verdict, liveness, readiness
-from percolator_core.monitoring.look import Looks
+from percolator_core.monitoring.health import Health, liveness, readiness
+from percolator_core.monitoring.probe import Probe
 from percolator_core.monitoring.subject import Subject
 from percolator_core.runtime.log import Log
 
 LOCAL: Final = "127.0.0.1"
-"""The host when none is named."""
+"""The default host."""
 
 AT_A_TIME: Final = 8
-"""Requests that are answered at a time; more are turned away."""
+"""Requests that are answered at a time; further ones are refused."""
 
 REQUEST_TIME: Final = 5.0
-"""Seconds that a client may take over each part of its request."""
+"""Seconds that a client may take for each part of its request."""
 
 _TICK: Final = 0.1
-"""Seconds until a server that is to end has noticed."""
+"""Seconds until the server notices that it has to end."""
 
 log = Log("percolator.worker")
 
 
 class Address(NamedTuple):
-    """Where to listen. Port 0 is any that is free."""
+    """The address of the server. Port 0 means any free port."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """``PORT``, ``HOST:PORT`` or ``[IPV6]:PORT``; raises ValueError with a sentence for anything else."""
+        """Parse ``PORT``, ``HOST:PORT`` or ``[IPV6]:PORT``. Raises ValueError, with a sentence for people."""
         host, separator, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if (separator and not host) or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
             raise ValueError(
-                f"{text!r} is no place to listen: write PORT or HOST:PORT, with a port up to 65535"
+                f"{text!r} is no address to listen on: write PORT or HOST:PORT, with a port up to 65535"
             )
         return cls(host or LOCAL, int(port))
 
@@ -60,20 +60,20 @@ class Address(NamedTuple):
 
 
 class Monitor:
-    """Serves the health and the metrics of ``subject``. A context manager; it listens from its making on.
+    """Serves the health and the metrics of ``subject``. A context manager; the constructor starts the server.
 
     Args:
-        address: where to listen.
-        subject: what is monitored.
-        connect: makes a database connection for looks at the store: with little patience, see `PATIENCE`.
+        address: the address of the server.
+        subject: the worker or crew.
+        connect: opens a connection for reads of the status, with short timeouts (`probe.PATIENCE`).
 
     Raises:
-        ConfigurationError: nobody can listen there; the message says what to do.
+        ConfigurationError: the address cannot be used; the message names a remedy.
     """
 
     def __init__(self, address: Address, subject: Subject, connect: Callable[[], Database]) -> None:
-        self._looks = Looks(connect, subject.chain)
-        self._pages = _Pages(subject, self._looks)
+        self._probe = Probe(connect, subject.chain)
+        self._pages = _Pages(subject, self._probe)
         self._server = _listen(address, self._pages)
         self.address = Address(address.host, int(self._server.server_address[1]))
         self._thread = threading.Thread(
@@ -83,7 +83,7 @@ class Monitor:
 
     @property
     def url(self) -> str:
-        """What the paths are appended to."""
+        """The URL of the server, without a path."""
         return f"http://{self.address}"
 
     def __enter__(self) -> Self:
@@ -93,10 +93,10 @@ class Monitor:
         self.close()
 
     def close(self) -> None:
-        """Listen no more. Waits for no request that is under way. Idempotent."""
+        """Stop the server. Does not wait for requests under way. Idempotent."""
         self._server.shutdown()
         self._server.server_close()
-        self._looks.close()
+        self._probe.close()
 
 
 class _Answer(NamedTuple):
@@ -108,20 +108,20 @@ class _Answer(NamedTuple):
 
 
 class _Pages:
-    """What there is to see, by its path."""
+    """The pages, by their path."""
 
-    def __init__(self, subject: Subject, looks: Looks) -> None:
+    def __init__(self, subject: Subject, probe: Probe) -> None:
         self._subject = subject
-        self._looks = looks
-        self._exposition = Exposition(subject, looks)
+        self._probe = probe
+        self._exposition = Exposition(subject, probe)
         self._pages: dict[str, Callable[[str], _Answer]] = {
             "/metrics": self._metrics,
-            "/healthz": lambda _: _judged("live", liveness(self._subject)),
-            "/readyz": lambda _: _judged("ready", readiness(self._subject, self._looks.latest())),
+            "/healthz": lambda _: _health("live", liveness(self._subject)),
+            "/readyz": lambda _: _health("ready", readiness(self._subject, self._probe.latest())),
         }
 
     def answer(self, path: str, accept: str) -> _Answer:
-        """The answer to a request for the path. Raises nothing."""
+        """Answer a request for the path. Raises nothing."""
         page = self._pages.get(path.partition("?")[0])
         if page is None:
             return _in_json(HTTPStatus.NOT_FOUND, {"error": "no such page", "pages": sorted(self._pages)})
@@ -129,16 +129,16 @@ class _Pages:
             return page(accept)
         except Exception:
             log.exception("a request for health or metrics could not be answered", path=path[:100])
-            return _in_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "the log tells what went wrong"})
+            return _in_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "the log has the cause"})
 
     def _metrics(self, accept: str) -> _Answer:
         body, content_type = self._exposition.text(accept)
         return _Answer(HTTPStatus.OK, content_type, body)
 
 
-def _judged(what: str, verdict: Verdict) -> _Answer:
-    status = HTTPStatus.OK if verdict.well else HTTPStatus.SERVICE_UNAVAILABLE
-    return _in_json(status, {what: verdict.well, "why": verdict.why, **verdict.facts})
+def _health(name: str, health: Health) -> _Answer:
+    status = HTTPStatus.OK if health.ok else HTTPStatus.SERVICE_UNAVAILABLE
+    return _in_json(status, {name: health.ok, "why": health.reason, **health.details})
 
 
 def _in_json(status: HTTPStatus, content: dict[str, Any]) -> _Answer:
@@ -146,7 +146,7 @@ def _in_json(status: HTTPStatus, content: dict[str, Any]) -> _Answer:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request; the connection closes behind it."""
+    """One request; then the connection closes."""
 
     server: _Server
     server_version = "percolator"
@@ -158,11 +158,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(with_body=True)
 
     def do_HEAD(self) -> None:
-        """Answer as to GET, without the page itself."""
+        """Answer as to GET, but without the body."""
         self._send(with_body=False)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is given
-        """Log no request: there is one every few seconds, for ever."""
+        """Log no request: a monitoring system sends one every few seconds."""
 
     def _send(self, *, with_body: bool) -> None:
         answer = self.server.pages.answer(self.path, self.headers.get("Accept", ""))
@@ -176,7 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingMixIn, HTTPServer):
-    """A thread for each request, but never more than `AT_A_TIME`; nobody waits for them at the end."""
+    """Answers each request in a thread, at most `AT_A_TIME` at once; its end does not wait for them."""
 
     daemon_threads = True
     block_on_close = False
@@ -186,33 +186,33 @@ class _Server(ThreadingMixIn, HTTPServer):
     def __init__(self, family: socket.AddressFamily, address: tuple[str, int], pages: _Pages) -> None:
         self.address_family = family
         self.pages = pages
-        self._places = threading.BoundedSemaphore(AT_A_TIME)
+        self._free_threads = threading.BoundedSemaphore(AT_A_TIME)
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        """Bind, without asking the name service for the name of this machine."""
+        """Bind without a query to the name service for the name of this machine."""
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, if there is one left."""
-        if not self._places.acquire(blocking=False):
+        """Answer in a thread, if one is free; otherwise close the connection."""
+        if not self._free_threads.acquire(blocking=False):
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._places.release()
+            self._free_threads.release()
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, in this thread."""
+        """Answer in this thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            self._free_threads.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that went away in the middle."""
+        """Ignore the error of a client that closed its connection early."""
 
 
 def _listen(address: Address, pages: _Pages) -> _Server:
@@ -222,5 +222,5 @@ def _listen(address: Address, pages: _Pages) -> _Server:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigurationError(
-            f"cannot listen on {address}: {reason}; name another HOST:PORT, or port 0 for any that is free"
+            f"cannot listen on {address}: {reason}; name another HOST:PORT, or port 0 for any free port"
         ) from None

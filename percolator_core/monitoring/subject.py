@@ -1,4 +1,4 @@
-"""What is monitored: one worker, or a crew of them, by what can be asked of it at any time."""
+"""The worker or crew that is monitored, as functions that return its current state."""
 
 from __future__ import annotations
 
@@ -10,24 +10,20 @@ from percolator_core.runtime.histogram import Histogram
 from percolator_core.worker import Counts
 
 
-def _none() -> Mapping[str, Histogram]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A worker or a crew. Its functions are called from other threads, and must not wait.
+    """A worker or a crew. Other threads call the functions, which must not block.
 
     Attributes:
-        chain: which observers it runs.
-        namespace: where it works.
-        counts: what it has done so far; no number in it ever falls.
-        begun: whether it works already.
-        stalled: for how many seconds the loop that is stuck longest has not turned; near 0 when all is well.
-        stopping: whether it was told to end.
-        processes: how many processes work now.
-        replaced: how many have ended and were replaced.
-        times: how long the runs took, by observer; none where that is not measured.
+        chain: the observers that it runs.
+        namespace: the namespace of its tables.
+        counts: its runs so far; the numbers never decrease.
+        begun: True when it works.
+        stalled: seconds for which the loop has stood still, of all processes the longest; normally near 0.
+        stopping: True when it has been asked to end.
+        processes: number of running processes.
+        replaced: number of processes that ended and were replaced.
+        times: durations of the runs, by observer; empty if they are not measured.
     """
 
     chain: Chain
@@ -38,4 +34,4 @@ class Subject:
     stopping: Callable[[], bool]
     processes: Callable[[], int] = field(default=lambda: 1)
     replaced: Callable[[], int] = field(default=lambda: 0)
-    times: Callable[[], Mapping[str, Histogram]] = _none
+    times: Callable[[], Mapping[str, Histogram]] = field(default=dict)

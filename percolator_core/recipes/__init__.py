@@ -1,4 +1,4 @@
-"""Ready-made parts for chains, built on a transaction's public methods alone."""
+"""Ready-made parts of chains. They use only the public methods of a transaction."""
 
 from percolator_core.recipes.combine import CombineQueue
 from percolator_core.recipes.counter import Counter

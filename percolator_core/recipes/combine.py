@@ -1,12 +1,12 @@
-"""A queue in front of a cell that many transactions want to change (paper, section 2.4: weak notifications).
+"""A queue for a cell that many transactions change (paper, section 2.4: weak notifications).
 
-Transactions that read and write one cell collide. With a queue each writes a row of its own, which nothing
-else writes, so it never conflicts; a weak observer folds what has gathered into the cell, many items in one
-transaction. The cell lags behind by a run of the observer.
+Transactions that read and write one cell conflict. With a queue each transaction writes a row of its own, so
+it never conflicts. A weak observer folds the queued items into the cell, many in one transaction. The cell is
+behind by one run of the observer.
 
-The queue's rows lie in *slices* of time, a key's slices one after the other, and each slice is notified by
-itself. A drained row is a deletion that stays until garbage is collected; a run looks at one slice, not at
-all that was ever drained. Run ``collect_garbage`` now and then, as everywhere.
+The rows of a key are in *slices* of time, one slice after another, and each slice has its own notification. A
+drained row is a deletion until garbage collection removes it. A run reads one slice, not all rows that were
+ever drained. Run ``collect_garbage`` regularly, as for all tables.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ ADDED: Final = "added"
 VALUE: Final = "value"
 
 _SLICE: Final = 1 << 15
-"""Microseconds of a slice: a run passes the drained rows of one, and a backlog has few that collide."""
+"""Microseconds of a slice. A run reads the drained rows of one, and few slices of a backlog conflict."""
 
 _BYTES: Final = 4 << 20
-"""Bytes of items that one transaction folds, about."""
+"""About the bytes of items that one transaction folds."""
 
 _TIME: Final = struct.Struct(">Q")
 _ITEM: Final = struct.Struct(">QQ")
 _END: Final = MAX_TIMESTAMP // _SLICE + 1
 
 _sequence: Final = itertools.count()
-"""For the whole process: unique under one start timestamp, which no other transaction has."""
+"""Of the process: makes rows unique for one start timestamp, which no other transaction has."""
 
 
 class CombineQueue:
     """Items for many keys, in one table; folded into one cell a key.
 
-    The table has a notify-only column ``added`` and needs few tablets, since every run looks into all of
-    them. The observer is weak and feeds back to itself where more is left than one run takes::
+    The table has a notify-only column ``added``. It needs few tablets, because every run reads all of them.
+    The observer is weak, and notifies itself if items are left::
 
         tables:
           deposits: {tablets: 1, notify_only: [added]}
@@ -66,11 +66,11 @@ class CombineQueue:
         def deposit(t, cell):
             deposits.drain(t, cell)
 
-    Every item is folded exactly once: the transaction that folds it deletes it. Only what is notified is
-    folded: after a time in which items were added while no such observer was active, or in which it had
-    another name, `notify_all` wakes it for what has gathered. Items of a key that are
-    folded together come in the order of their transactions' starts, and as added within one. Those of other
-    runs come in any order: a transaction may commit after a later one was drained.
+    Every item is folded exactly once: the transaction that folds it deletes it. Without an active observer,
+    or while the observer has another name, no notifications are left; `notify_all` writes them afterwards. A
+    run folds the items of a key in the order of the transactions' starts, and of the calls within a
+    transaction. Several runs may fold items in any order: a transaction may commit after a later one was
+    drained.
     """
 
     __slots__ = ("_fold", "_into", "_most", "_table")
@@ -78,9 +78,10 @@ class CombineQueue:
     def __init__(self, table: str, into: tuple[str, str], fold: Fold, *, most: int = 512) -> None:
         """``into`` is the table and column of the cells; the row is the key.
 
-        ``fold`` is called with a cell's value (None where there is none) and a sequence of items, and returns
-        the new value, or None to delete the cell. It has no side effects: a run may be repeated. ``most`` is
-        how many items one transaction folds, 1 or more, else ValueError; it ends earlier at 4 MiB.
+        ``fold`` gets the value of a cell (None without a cell) and a sequence of items. It returns the new
+        value, or None to delete the cell. It must not have side effects, because a run may be repeated.
+        ``most`` is the number of items that one transaction folds, 1 or more, else ValueError; 4 MiB are a
+        limit, too.
         """
         if most < 1:
             raise ValueError(f"most is 1 or more, not {most}")
@@ -90,14 +91,14 @@ class CombineQueue:
         self._most = most
 
     def add(self, t: AnyTransaction, key: str | bytes, value: bytes) -> None:
-        """Add an item for ``key`` when ``t`` commits, without a conflict with anybody.
+        """Add an item for ``key`` when ``t`` commits. Conflicts with no other transaction.
 
-        Fixes the snapshot of ``t``, which costs a round trip where it has read nothing yet.
+        Fixes the snapshot of ``t``, which costs a round trip if ``t`` has read nothing yet.
 
         Raises:
-            UnknownTable, UnknownColumn: the queue's table is not there, or has no such notify-only column.
-            ConfigurationError: in an observer which does not declare the queue's column.
-            TypeError, ValueError: as `Transaction.set`; a key has at most 65,000 bytes.
+            UnknownTable, UnknownColumn: the queue's table does not exist, or has no such notify-only column.
+            ConfigurationError: the observer does not declare the queue's column.
+            TypeError, ValueError: as for `Transaction.set`; a key has at most 65,000 bytes.
             StoreUnavailable: the store does not answer.
         """
         start = t.start_timestamp
@@ -106,25 +107,25 @@ class CombineQueue:
         t.notify(self._table, slice_row, ADDED)
 
     def waiting(self, t: AnyReader, key: str | bytes) -> Iterator[bytes]:
-        """The items of ``key`` that are not folded yet, as ``t`` sees them, its own included.
+        """Yield the items of ``key`` that are not folded yet, as ``t`` sees them, in the order of `drain`.
 
-        A drain takes items away and changes the cell in one commit, so the cell and what is waiting, read
-        from the same snapshot, are each item once. In the order of `drain`. It passes whatever was drained
-        since garbage was collected, and reads while it is consumed.
+        A drain deletes items and changes the cell in one commit. So in one snapshot each item is either in
+        the cell or waits. The scan passes all rows that were drained since the last garbage collection, and
+        reads while it is consumed.
 
         Raises:
             ValueError: the key has more than 65,000 bytes.
-            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.
+            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as for `Transaction.scan`.
         """
         found = row_bytes(key)
         rows = t.scan(self._table, _slice_row(found, 0), _slice_row(found, _END), columns=[VALUE])
         return (cells[VALUE] for _, cells in rows)
 
     def notify_all(self, db: Database) -> int:
-        """Notify every slice that has items; returns how many those are. It reads the whole queue.
+        """Notify every slice with items; return the number of slices. Reads the whole queue.
 
         Raises:
-            UnknownTable, UnknownColumn, StoreUnavailable: as `add`.
+            UnknownTable, UnknownColumn, StoreUnavailable: as for `add`.
         """
         slice_rows = {row[: -_ITEM.size] for row, _ in db.snapshot().scan(self._table, columns=[VALUE])}
         for slice_row in slice_rows:
@@ -133,20 +134,20 @@ class CombineQueue:
         return len(slice_rows)
 
     def drain(self, t: AnyTransaction, cell: Cell) -> int:
-        """Fold waiting items of the notified cell's key, in ``t``; returns how many they were.
+        """Fold items of the notified cell's key, in ``t``; return their number.
 
-        The body of the observer. Where more may be left it notifies the cell once more.
+        The observer calls it. If items may be left, it notifies the cell again.
 
         Raises:
-            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.
-            ConfigurationError: the observer does not declare what it writes.
+            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as for `Transaction.scan`.
+            ConfigurationError: the observer does not declare its writes.
         """
         key, number = _split(cell.row)
         taken = self._take(t, cell.row, _slice_row(key, number + 1), self._most)
         if not taken:
-            return 0  # a run for an earlier slice came here before
+            return 0  # a run for an earlier slice has folded them
         if len(taken) < self._most:
-            # Later slices too: their own runs would only collide with this one in the key's cell.
+            # Later slices, too: their own runs would only conflict with this one, in the cell of the key.
             rest = self._most - len(taken)
             taken += self._take(t, _slice_row(key, number + 1), _slice_row(key, _END), rest)
         sizes = itertools.accumulate(len(item) for _, item in taken)
@@ -170,7 +171,7 @@ class CombineQueue:
 
 
 def _slice_row(key: bytes, number: int) -> bytes:
-    """The rows of a key's slice begin with this; it is itself the row that is notified."""
+    """The prefix of the rows of a slice; it is also the row that is notified."""
     return key_row(key) + _TIME.pack(number)
 
 

@@ -1,7 +1,7 @@
-"""Counters that many transactions change at the same time, and that are exact all the same.
+"""Exact counters that many transactions change at the same time.
 
-A `CombineQueue` whose items are increments: no two of them collide. What a counter is worth as of a snapshot
-is what is folded into its cell, and the increments that still wait.
+A counter is a `CombineQueue` of increments, which never conflict. Its value in a snapshot is the number in
+its cell plus the increments that wait.
 """
 
 from __future__ import annotations
@@ -15,74 +15,61 @@ from percolator_core.recipes.rows import AnyReader, AnyTransaction
 
 
 class Counter:
-    """Whole numbers, one a key: each is a cell, with a queue in front of it.
+    """Whole numbers, one a key, each in a cell with a queue of increments.
 
-    The queue's table has a notify-only column ``added`` and needs few tablets; the observer is weak::
-
-        tables:
-          hits: {tablets: 1, notify_only: [added]}
-          pages: {}
-
-        observer: count
-        observe: hits.added
-        mode: weak
-        function: site:count
-        reads: [hits.value, pages.hits]
-        writes: [hits.added, hits.value, pages.hits]
-        feedback: true
-
-    and in ``site.py``::
+    Declare tables and observer as for `CombineQueue`; the queue's table is ``hits`` here, and the cells are in the
+    table ``pages``, column ``hits``::
 
         hits = Counter("hits", ("pages", "hits"))
 
         def count(t, cell):
             hits.drain(t, cell)
 
-    The cell holds decimal digits, any number of them. Read by itself it lags behind; `value` does not.
+    The cell has decimal digits, any number of them. The cell alone may be behind; `value` is exact.
     """
 
     __slots__ = ("_into", "_queue")
 
     def __init__(self, table: str, into: tuple[str, str], *, most: int = 512) -> None:
-        """``into`` is the table and column of the cells; the row is the key. Nothing else writes there.
+        """``into`` is the table and column of the cells; the row is the key. Nothing else may write there.
 
-        ``most`` is how many increments one transaction folds, 1 or more, else ValueError.
+        ``most`` is the number of increments that one transaction folds, 1 or more, else ValueError.
         """
         self._into = into
         self._queue = CombineQueue(table, into, _sum, most=most)
 
     def add(self, t: AnyTransaction, key: str | bytes, n: int = 1) -> None:
-        """Add ``n``, which may be negative, when ``t`` commits, without a conflict with anybody.
+        """Add ``n``, which may be negative, when ``t`` commits. Conflicts with no other transaction.
 
         Raises:
             TypeError: ``n`` is no int.
-            Others: as `CombineQueue.add`.
+            Others: as for `CombineQueue.add`.
         """
         if not isinstance(n, int):
             raise TypeError(f"a counter is changed by an int, not {type(n).__name__}")
         self._queue.add(t, key, b"%d" % n)
 
     def value(self, t: AnyReader, key: str | bytes) -> int:
-        """The sum of all that was added, exactly, as ``t`` sees it, its own increments included; 0 for none.
+        """Return the exact sum of all increments that ``t`` sees, also its own; 0 without any.
 
-        Reads the cell and the increments that wait, and passes what was drained since garbage was collected.
-        Nothing keeps two transactions from reading the same value and both adding: they do not conflict.
+        Reads the cell and the increments that wait, and passes rows that were drained since the last garbage
+        collection. Two transactions may read the same value and both add: they do not conflict.
 
         Raises:
-            LockTimeout, SnapshotTooOld, StoreUnavailable, UnknownTable: as `Transaction.scan`.
+            LockTimeout, SnapshotTooOld, StoreUnavailable, UnknownTable: as for `Transaction.scan`.
         """
         table, column = self._into
         return int(t.get(table, key, column) or 0) + sum(map(int, self._queue.waiting(t, key)))
 
     def drain(self, t: AnyTransaction, cell: Cell) -> int:
-        """Fold waiting increments into the cell; returns how many. The body of the observer.
+        """Fold increments into the cell; return their number. The observer calls it.
 
-        Raises as `CombineQueue.drain`.
+        Raises the errors of `CombineQueue.drain`.
         """
         return self._queue.drain(t, cell)
 
     def notify_all(self, db: Database) -> int:
-        """Wake the observer for all that waits, as `CombineQueue.notify_all`."""
+        """Notify the observer of all waiting increments, as `CombineQueue.notify_all` does."""
         return self._queue.notify_all(db)
 
 

@@ -1,22 +1,23 @@
-"""A queue of changes on their way out of the store, to something that takes no part in its transactions.
+"""A queue of changes for a system outside the store, which takes no part in transactions.
 
-A run of an observer may be repeated, so an observer that sends what it computed somewhere may send it
-twice, send what is never committed, or send the newer before the older. With a queue the transaction that
-makes a change adds an item, which is committed with the change or not at all; an observer of the queue hands
-the items of a key to a sink one after the other, and takes each off the queue in the run's transaction.
+A run of an observer may be repeated. So an observer that sends its results to another system may send them
+twice, may send results that are never committed, or may send a newer one before an older one. With a queue,
+the transaction of a change adds an item, which commits with the change or not at all. An observer of the
+queue passes the items of a key to a sink, one after another, and deletes each from the queue in the
+transaction of the run.
 
-Order. Every item of a key has a *sequence*, which its transaction takes from a cell of that key and writes
-back: of two transactions that add for one key, one conflicts and starts again, so sequences rise in the order
-of commits. They are start timestamps, moved up where need be, not a plain count: so they also rise over a
-table that was dropped and made again, and over commits that a failover lost, where a count would begin again
-below what the sink has seen.
+Order. Every item of a key has a *sequence*. Its transaction reads the last one from a cell of the key, and
+writes its own. Of two transactions that add for one key one conflicts and runs again, so sequences rise in
+the order of commits. A sequence is the start timestamp, or the last sequence plus 1 if that is higher. A
+plain count would start again, below the sequences that the sink has seen, after a table was dropped and
+created again, or after a failover lost commits.
 
 The sink is called before the transaction commits. A crash or a conflict in between repeats the call, and two
-runs for one key may call at the same time, one of them late. So a sink ignores what is not newer than the
-last sequence that it has of that key; see `percolator_core.recipes.sinks`.
+runs for one key may call at the same time, one of them late. So a sink ignores a sequence that is not above
+the last one of its key; see `percolator_core.recipes.sinks`.
 
 The observer is strong (paper, section 2.4), on a cell that every add writes. A weak notification would cut
-the wait short that follows a failure: with a sink that is down, a busy key would be in quarantine at once.
+the backoff after a failure short: if a sink is down, a busy key would be in quarantine at once.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from percolator_core.recipes.sinks import Sink
 from percolator_core.runtime.log import Log
 
 LAST: Final = "last"
-"""The sequence of a key's newest item. Written by every add, so it is what is observed."""
+"""The column of the sequence of a key's newest item. Every add writes it, so it is observed."""
 
 MORE: Final = "more"
-"""Written by a run that leaves something over, and observed, too.
+"""The column that a run writes if items are left. It is observed, too.
 
-Were it ``last`` instead, every add would collide with a run, which takes as long as its sink.
+If a run wrote ``last`` instead, every add would conflict with the run, which takes as long as its sink.
 """
 
 DONE: Final = "done"
-"""The sequence of the newest item that was exported. A run begins behind it, so it passes no deleted rows."""
+"""The column of the newest exported sequence. A run begins behind it, and passes no deleted rows."""
 
 PAYLOAD: Final = "payload"
 
@@ -51,17 +52,17 @@ log = Log("percolator.recipes")
 
 
 class Item(NamedTuple):
-    """A committed change that waits for its export; ``sequence`` is in microseconds, see the module."""
+    """A committed change that waits for its export; ``sequence`` is in microseconds."""
 
     sequence: int
     payload: bytes
 
 
 class ExportQueue:
-    """Changes of many keys, in one table, each handed to a sink in the order of commits.
+    """Changes of many keys, in one table, passed to a sink in the order of commits.
 
-    The table needs few tablets, since every run looks into all of them. The observer is strong and runs in
-    threads, since it blocks on the sink::
+    The table needs few tablets, because every run reads all of them. The observer is strong. It runs in
+    threads, because it waits for the sink::
 
         tables:
           exports: {tablets: 1}
@@ -83,22 +84,22 @@ class ExportQueue:
         def ship(t, cell):
             exports.export(t, cell, sink)
 
-    Every item is handed over at least once, and none before it is committed. The items of a key come in
-    order; those behind one that the sink does not take wait for it. A key's ``last`` and ``done`` stay in
-    the table: two cells of 8 bytes. An exported row is a deletion that stays until garbage is collected.
+    The sink gets every item at least once, and none before its commit. It gets the items of a key in order:
+    if it refuses one, later ones wait. A key's ``last`` and ``done``, two cells of 8 bytes, stay in the
+    table. An exported row is a deletion until garbage collection removes it.
     """
 
     __slots__ = ("_most", "_seconds", "_size", "_table")
 
     def __init__(self, table: str, *, most: int = 256, size: int = 4 << 20, seconds: float = 10.0) -> None:
-        """Where the queue is, and what one run takes at most.
+        """Name the table, and limit the work of one run.
 
         Args:
-            table: the queue's table, of nothing else.
-            most: items; 1 or more.
-            size: bytes of payload, 1 or more; a single item may be larger.
-            seconds: after which no further item is begun, above 0. With the time that the sink needs for
-                one item it lies below the observer's ``timeout``: a run past that has done nothing.
+            table: the table of the queue, and of nothing else.
+            most: items of a run; 1 or more.
+            size: bytes of payload of a run, 1 or more; a single item may be larger.
+            seconds: after which the run takes no further item, above 0. Together with the time of one item it
+                has to be below the observer's ``timeout``: a run that exceeds the timeout exports nothing.
 
         Raises:
             ValueError: a number out of range.
@@ -113,32 +114,33 @@ class ExportQueue:
         self._seconds = seconds
 
     def add(self, t: AnyTransaction, key: str | bytes, payload: bytes) -> int:
-        """Export ``payload`` for ``key`` once ``t`` has committed; returns the item's sequence.
+        """Export ``payload`` for ``key`` once ``t`` has committed; return the item's sequence.
 
-        Two transactions that add for one key collide: one of them raises TransactionConflict at its commit,
-        for `Database.run` or the worker to repeat. What is added for other keys is in nobody's way. Reads a
-        cell, which fixes the snapshot of ``t``.
+        Two transactions that add for one key conflict: one raises TransactionConflict at its commit, and
+        `Database.run` or the worker runs it again. Adds for other keys do not conflict. Reads a cell, which
+        fixes the snapshot of ``t``.
 
         Raises:
-            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.get`.
-            ConfigurationError: in an observer which does not declare the queue's ``last``.
-            TypeError, ValueError: as `Transaction.set`; a key has at most 65,000 bytes.
+            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as for `Transaction.get`.
+            ConfigurationError: the observer does not declare the queue's ``last``.
+            TypeError, ValueError: as for `Transaction.set`; a key has at most 65,000 bytes.
         """
         row = key_row(row_bytes(key))
         last = t.get(self._table, row, LAST)
-        # Read and written: whoever commits to this key in between makes us conflict, so a greater sequence is
-        # a later commit. Our own writes are seen, so several items of one transaction are in order, too.
+        # Read and written: another commit to this key in between is a conflict, so a greater sequence is a
+        # later commit. A transaction sees its own writes, so several items of one transaction are in order,
+        # too.
         sequence = t.start_timestamp if last is None else max(_number(last) + 1, t.start_timestamp)
-        # First: an observer that did not declare it is refused here, and has not added half an item.
+        # First: an observer that does not declare the column fails here, before a part of the item is added.
         t.set(self._table, row, LAST, _SEQUENCE.pack(sequence))
         t.set(self._table, row + _SEQUENCE.pack(sequence), PAYLOAD, payload)
         return sequence
 
     def waiting(self, t: AnyReader, key: str | bytes, limit: int | None = None) -> list[Item]:
-        """The items of ``key`` that are not exported yet, in order, at most ``limit`` of them.
+        """Return the items of ``key`` that are not exported yet, in order, at most ``limit`` of them.
 
         Raises:
-            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.
+            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as for `Transaction.scan`.
             ValueError: the key has more than 65,000 bytes, or ``limit`` is below 0.
         """
         row = key_row(row_bytes(key))
@@ -146,23 +148,24 @@ class ExportQueue:
         return [Item(_number(found[len(row) :]), cells[PAYLOAD]) for found, cells in rows]
 
     def export(self, t: AnyTransaction, cell: Cell, sink: Sink) -> int:
-        """Hand what waits for the observed cell's key to ``sink``, in ``t``; returns how many items it took.
+        """Pass the items of the observed cell's key to ``sink``, in ``t``; return how many it took.
 
-        The body of the observer. Takes a bounded batch, and wakes the observer again where more is left. An
-        item that the sink does not take ends the batch: what it took before is committed, and the next run
-        begins with that item. If it is the first, its exception is raised, and the worker tries again later.
+        The observer calls it. It takes a bounded batch, and notifies the observer again if items are left. If
+        the sink refuses an item, the batch ends: the items before it are committed, and the next run begins
+        with the refused one. If that is the first of the batch, its exception is raised, and the worker tries
+        again later.
 
         Raises:
-            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.
-            ConfigurationError: the observer does not declare what it writes.
-            Exception: what the sink raised for the first item.
+            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as for `Transaction.scan`.
+            ConfigurationError: the observer does not declare its writes.
+            Exception: the exception of the sink for the first item.
         """
         key, _ = split_row(cell.row)
         batch, more = self._batch(t, cell.row)
         begun = time.monotonic()
         taken = 0
         for sequence, payload in batch:
-            # At least one, or a slow sink would keep the queue from ever moving.
+            # At least one item, or with a slow sink the queue would never progress.
             if taken and time.monotonic() - begun > self._seconds:
                 break
             try:
@@ -170,26 +173,26 @@ class ExportQueue:
             except Exception as error:
                 if not taken:
                     raise
-                # A sink that fails now and then would otherwise be given all of the batch again, every time.
-                log.info("a sink failed, its item is tried again", table=self._table, error=repr(error))
+                # If it were raised, a sink that fails now and then would get the whole batch again each time.
+                log.info("a sink refused an item, which is tried again", table=self._table, error=repr(error))
                 break
             t.delete(self._table, cell.row + _SEQUENCE.pack(sequence), PAYLOAD)
             taken += 1
         if taken:
-            # The cell in which two runs for one key collide; it never meets an add, which writes others.
+            # Two runs for one key conflict in this cell. An add does not write it, and never conflicts with a
+            # run.
             t.set(self._table, cell.row, DONE, _SEQUENCE.pack(batch[taken - 1].sequence))
         if more or taken < len(batch):
             t.set(self._table, cell.row, MORE, b"")
         return taken
 
     def notify_all(self, db: Database) -> int:
-        """Wake the observer for every key that has items; returns how many those are.
+        """Notify the observer of every key with items; return the number of keys. Reads the whole queue.
 
-        For what was added while no such observer was active, or while it had another name. It reads the
-        whole queue.
+        For items that were added without an active observer, or while it had another name.
 
         Raises:
-            UnknownTable, LockTimeout, StoreUnavailable: as `add`.
+            UnknownTable, LockTimeout, StoreUnavailable: as for `add`.
         """
         with db.snapshot() as snapshot:
             rows = snapshot.scan(self._table, columns=[PAYLOAD])
@@ -200,14 +203,14 @@ class ExportQueue:
         return len(key_rows)
 
     def _batch(self, t: AnyTransaction, row: bytes) -> tuple[list[Item], bool]:
-        """What one run takes, and whether there is more."""
+        """Return the items of one run, and True if more items wait."""
         batch: list[Item] = []
         size = 0
         for found, cells in t.scan(
             self._table, self._begin(t, row), _end(row), columns=[PAYLOAD], limit=self._most + 1
         ):
             item = Item(_number(found[len(row) :]), cells[PAYLOAD])
-            # What this very transaction has added is not committed, and lies at its start or above.
+            # Items of this transaction are not committed yet; their sequences begin at its start timestamp.
             if item.sequence >= t.start_timestamp or len(batch) == self._most or size >= self._size:
                 return batch, True
             size += len(item.payload)

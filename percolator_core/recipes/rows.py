@@ -1,4 +1,4 @@
-"""Row keys of the recipes' tables: a key with something behind it, so put together that no two are alike."""
+"""Row keys of the recipes' tables: a key and a suffix, in a unique encoding."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from percolator_core.transaction.snapshot import Snapshot
 from percolator_core.transaction.transaction import Transaction
 
 AnyTransaction: TypeAlias = Transaction | ObserverTransaction
-"""The user's own transaction, or the one that an observer is given."""
+"""A transaction of the user, or of an observer."""
 
 AnyReader: TypeAlias = Snapshot | ObserverTransaction
-"""What can be read from: a snapshot or, being one, a transaction; or an observer's."""
+"""A snapshot, a transaction (which is a snapshot), or a transaction of an observer."""
 
 LONGEST_KEY: Final = 65_000
-"""Bytes of a key: with what a recipe puts behind it, it still is a row key."""
+"""Bytes of a key, so that it still fits into a row key with the suffix of a recipe."""
 
 _KEY: Final = struct.Struct(">H")
 
 
 def key_row(key: bytes) -> bytes:
-    """The rows of a key begin with this, and those of no other key do: its length stands in front."""
+    """The prefix of the rows of a key, and of no other key: it begins with the key's length."""
     if len(key) > LONGEST_KEY:
         raise ValueError(
             f"a recipe's key has at most {LONGEST_KEY} bytes, not {len(key)}: use a digest of it"
@@ -31,6 +31,6 @@ def key_row(key: bytes) -> bytes:
 
 
 def split_row(row: bytes) -> tuple[bytes, bytes]:
-    """The key of a row, and what stands behind it."""
+    """Split a row key into the key and the suffix."""
     end = _KEY.size + _KEY.unpack_from(row)[0]
     return row[_KEY.size : end], row[end:]

@@ -1,8 +1,8 @@
-"""Where an `ExportQueue` hands its items to: what a sink owes it, and three that are ready made.
+"""The sinks of an `ExportQueue`: the interface, and three implementations.
 
-A call may be repeated, whatever the sink did with it, and calls for one key may overlap, an old one being
-late. So a sink keeps the last sequence of every key beside what it keeps of the key, compares and replaces
-both in one step, and ignores what is not newer.
+A call may be repeated, also after it succeeded, and calls for one key may overlap, so that an older one is
+late. So a sink stores the last sequence of every key with the key's data, compares and replaces both in one
+step, and ignores a sequence that is not above it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _PAUSE: Final = 0.01
 
 
 class NotTaken(PercolatorError):
-    """A sink's other side did not take an item; the message says why. The observer's worker tries again."""
+    """The receiver of a sink refused an item; the message has the reason. The worker tries again."""
 
 
 class Sink(Protocol):
-    """What takes items out of the store. Any object with this method is one."""
+    """A receiver of items. Any object with this method is one."""
 
     def take(self, key: bytes, sequence: int, payload: bytes) -> None:
-        """Take an item, for good: when this returns, the item leaves the queue.
+        """Take an item durably: after the return the item leaves the queue.
 
-        Called with one key's items in order, by several threads and processes at once for different keys;
-        more than once for an item; and, from a run that was held up, for an item older than one already
-        taken. ``sequence`` is above 0 and below 2**53, and rises with every item of a key: what is not above
-        the last one of its key is ignored, without an error. Raise any exception where the item was
-        not taken, or where that is unknown.
+        The items of a key come in order, but an item may come more than once, and a delayed run may pass an
+        item that is older than one already taken. Threads and processes call it at the same time for
+        different keys. ``sequence`` is above 0 and below 2**53, and rises with every item of a key: ignore,
+        without an error, an item whose sequence is not above the last one of its key. Raise any exception if
+        the item was not taken, or if that is unknown.
         """
 
 
@@ -51,13 +51,13 @@ Effect: TypeAlias = Callable[[sqlite3.Connection, bytes, int, bytes], object]
 
 
 class SQLiteSink:
-    """Items in one SQLite file: of each key the newest payload and its sequence; each item has effect once.
+    """Stores the newest payload of each key, with its sequence, in an SQLite file.
 
     The table is ``(key BLOB PRIMARY KEY, sequence INTEGER, payload BLOB)``. For more than the newest payload,
-    such as a log of all or columns of your own, give an ``effect``: it is called for every new item, in the
-    transaction that takes it, and so exactly once for each that is committed.
+    such as a log of all items or columns of your own, pass an ``effect``. It is called for every new item, in
+    the transaction that takes the item, and so takes effect exactly once.
 
-    For all threads of a process, and for several processes that share the file. A context manager.
+    Threads of a process may share it, and processes may share the file. A context manager.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class SQLiteSink:
         effect: Effect | None = None,
         timeout: float = 10.0,
     ) -> None:
-        """Open the file, or make it, with the table in it.
+        """Open or create the file and the table.
 
         Args:
-            path: the file; its folder must be there.
+            path: the file; its folder must exist.
             table: the name of the table.
-            effect: called as ``effect(connection, key, sequence, payload)`` for every new item, in its
-                transaction, which it must not end; what it raises undoes the item.
+            effect: called as ``effect(connection, key, sequence, payload)`` for every new item, in a
+                transaction that it must not end; an exception rolls the item back.
             timeout: seconds to wait for another process that writes.
 
         Raises:
@@ -93,20 +93,21 @@ class SQLiteSink:
             raise
 
     def take(self, key: bytes, sequence: int, payload: bytes) -> None:
-        """Keep the item if it is newer than what there is of its key.
+        """Store the item if its sequence is above the last one of its key.
 
         Raises:
-            sqlite3.Error: nothing was written, such as for a full disk or a lock that others hold.
-            Exception: what the effect raised; nothing was written.
+            sqlite3.Error: nothing was written; for instance, the disk is full, or another process has the
+            lock.
+            Exception: the exception of the effect; nothing was written.
         """
         connection = self._connection
         with self._lock:
             try:
                 if connection.in_transaction:
-                    connection.execute("ROLLBACK")  # left behind by one that was interrupted in its clean-up
+                    connection.execute("ROLLBACK")  # of a call that was interrupted in its own rollback
                 connection.execute("BEGIN IMMEDIATE")
                 changed = connection.execute(
-                    # In one statement: two processes must not both find the sequence below their own.
+                    # One statement, so that two processes cannot both find a lower sequence.
                     f"INSERT INTO {self._name} AS kept VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE "  # noqa: S608
                     "SET sequence = excluded.sequence, payload = excluded.payload "
                     "WHERE excluded.sequence > kept.sequence",
@@ -121,12 +122,12 @@ class SQLiteSink:
                 raise
 
     def get(self, key: str | bytes) -> tuple[int, bytes] | None:
-        """The newest sequence and payload of a key, or None."""
-        wanted = key.encode() if isinstance(key, str) else key
+        """Return the newest sequence and payload of a key, or None."""
+        key = key.encode() if isinstance(key, str) else key
         with self._lock:
             found = self._connection.execute(
                 f"SELECT sequence, payload FROM {self._name} WHERE key = ?",  # noqa: S608
-                (wanted,),
+                (key,),
             ).fetchone()
         return None if found is None else (found[0], found[1])
 
@@ -142,17 +143,18 @@ class SQLiteSink:
         self.close()
 
     def _prepare(self, deadline: float) -> None:
-        """Set the journal up, and make the table."""
+        """Switch to a write-ahead log, and create the table."""
         while True:
             try:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 break
             except sqlite3.OperationalError as error:
-                # The processes of a worker open the file all at once, and SQLite does not wait for this lock.
+                # The processes of a worker open the file at the same time, and SQLite does not wait for this
+                # lock.
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
             time.sleep(_PAUSE)
-        # An item leaves the queue once we have it: we must have it after a loss of power, too.
+        # The item leaves the queue after this write, which therefore has to survive a loss of power.
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute(
             f"CREATE TABLE IF NOT EXISTS {self._name} "
@@ -161,16 +163,16 @@ class SQLiteSink:
 
 
 class KafkaSink:
-    """Items as messages of a Kafka topic: the key is the item's, the sequence stands in a header.
+    """Sends items as messages of a Kafka topic: with the key of the item, and its sequence in a header.
 
-    Takes a producer that you made, as the common clients for Python have it:
-    ``send(topic, key=, value=, headers=)`` returns a future with ``get(timeout)``, and ``flush()`` sends what
-    lingers. It must wait for all replicas (``acks="all"``), be usable by several threads, and give a message
-    up before the observer's ``timeout`` is over, which cannot interrupt it.
+    It takes a producer with the interface of the common Python clients: ``send(topic, key=, value=,
+    headers=)`` returns a future with ``get(timeout)``, and ``flush()`` sends buffered messages. The producer
+    has to wait for all replicas (``acks="all"``) and be thread-safe. It has to give a message up before the
+    observer's ``timeout``, which cannot interrupt it.
 
-    A key's messages go to one partition, which the producer chooses by the key. Each is acknowledged before
-    the next is sent, so none overtakes another, whatever the producer repeats. Repeats do come: a consumer
-    keeps the last sequence of each key, and drops what is not above it (`sequence_of`).
+    The producer chooses the partition by the key, so the messages of a key go to one partition. Each message
+    is acknowledged before the next is sent, so their order is kept. Messages may be repeated: a consumer
+    stores the last sequence of each key, and drops messages that are not above it (`sequence_of`).
     """
 
     def __init__(self, producer: Any, topic: str, *, timeout: float = 30.0) -> None:
@@ -183,7 +185,7 @@ class KafkaSink:
         """Send the item, and wait until it is acknowledged.
 
         Raises:
-            Exception: what the producer or its future raised. It may have been sent all the same.
+            Exception: of the producer or its future. The message may still have been sent.
         """
         headers = [(SEQUENCE_HEADER, b"%d" % sequence)]
         future = self._producer.send(self._topic, key=key, value=payload, headers=headers)
@@ -192,7 +194,7 @@ class KafkaSink:
 
     @staticmethod
     def sequence_of(headers: Iterable[tuple[str, bytes]]) -> int | None:
-        """For consumers: the sequence in a message's headers, None where there is none."""
+        """Return the sequence in the headers of a message, for consumers; None without one."""
         for name, value in headers:
             if name == SEQUENCE_HEADER:
                 return int(value)
@@ -200,15 +202,16 @@ class KafkaSink:
 
 
 class HTTPSink:
-    """Items as requests, one each, to an HTTP or HTTPS server.
+    """Sends each item as a request to an HTTP or HTTPS server.
 
-    ``{key}`` in the path or query of the URL stands for the item's key, percent-encoded. The body is the
-    payload. Two headers go with it: ``Idempotency-Key``, made of key and sequence and so the same for each
-    repeat, and ``Export-Sequence``, the sequence in decimal digits. A server that knows the idempotency key
-    answers 409, or what it answered before. It compares sequences, too: where it has a higher one of the key
-    it ignores the request, and answers 409.
+    ``{key}`` in the path or query of the URL is replaced by the item's key, percent-encoded. The body is the
+    payload. There are two headers: ``Idempotency-Key``, of key and sequence, which is the same for each
+    repetition, and ``Export-Sequence``, the sequence in decimal digits. If the server knows the idempotency
+    key, it answers 409, or its earlier answer. If it has a higher sequence of the key, it ignores the request
+    and answers 409.
 
-    2xx: taken. 409: it has that one, or a newer one, already. Anything else, redirections too: not taken.
+    2xx means taken, and 409 that the server already has the item or a newer one. All other answers, also
+    redirections, mean not taken.
     """
 
     def __init__(
@@ -220,17 +223,17 @@ class HTTPSink:
         headers: Mapping[str, str] | None = None,
         context: ssl.SSLContext | None = None,
     ) -> None:
-        """Nothing is sent yet.
+        """Check the arguments; nothing is sent yet.
 
         Args:
-            url: ``http://`` or ``https://``, without user and password: those belong into ``headers``.
+            url: ``http://`` or ``https://``, without user and password: put those into ``headers``.
             method: POST or PUT.
-            timeout: seconds that the server may be silent, above 0.
+            timeout: seconds to wait for the server, above 0.
             headers: sent with every request, such as Authorization and Content-Type.
-            context: whom to trust with https; by default the system's authorities.
+            context: the trusted authorities for https; by default those of the system.
 
         Raises:
-            ValueError: the URL, method or timeout cannot be.
+            ValueError: the URL, method or timeout is not valid.
         """
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username is not None:
@@ -248,8 +251,8 @@ class HTTPSink:
         """Send the item, and read the answer.
 
         Raises:
-            NotTaken: the server answered something else than 2xx or 409.
-            OSError, http.client.HTTPException: no answer. It may have been taken all the same.
+            NotTaken: the answer was not 2xx or 409.
+            OSError, http.client.HTTPException: no answer. The item may still have been taken.
         """
         name = quote(key, safe="")
         headers = {
@@ -266,11 +269,11 @@ class HTTPSink:
                 said = answer.read(_BODY_SHOWN).decode("utf-8", "replace")
                 raise NotTaken(
                     f"{self._host} answered {answer.status} {answer.reason}: {said!r}; it must answer 2xx, "
-                    "or 409 for what it has already"
+                    "or 409 for an item that it has already"
                 )
 
     def _connect(self) -> http.client.HTTPConnection:
-        # Not urllib's opener: that follows a redirection, and makes a GET without the payload of a POST.
+        # Not urllib's opener: it follows a redirection, and turns a POST into a GET without the payload.
         if self._context is None:
             return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
         return http.client.HTTPSConnection(
@@ -279,7 +282,7 @@ class HTTPSink:
 
 
 def _short(key: bytes, name: str) -> str:
-    """The key as a part of a header: no two alike, and no longer than servers take."""
+    """Encode the key for a header: unique, and short enough for servers."""
     if len(name) <= _LONGEST_READABLE_KEY:
         return name
     return "sha256=" + hashlib.sha256(key).hexdigest()  # no percent-encoded key has a "="

@@ -11,7 +11,7 @@ import pytest
 import percolator_core
 from percolator_core import Chain, Database
 from percolator_core.monitoring import Subject
-from percolator_core.monitoring.look import Looks
+from percolator_core.monitoring.probe import Probe
 from percolator_core.runtime.histogram import Histogram
 from percolator_core.worker import Counts
 
@@ -32,17 +32,17 @@ def opened(store_url: str) -> Callable[[], Database]:
 
 
 @pytest.fixture
-def looks_at(opened: Callable[[], Database]) -> Iterator[Callable[[Chain], Looks]]:
-    """Looks at the test's namespace; the last connection to a store stops it, so all are closed."""
-    made: list[Looks] = []
+def probe_of(opened: Callable[[], Database]) -> Iterator[Callable[[Chain], Probe]]:
+    """Probe at the test's namespace; the last connection to a store stops it, so all are closed."""
+    made: list[Probe] = []
 
-    def make(chain: Chain) -> Looks:
-        made.append(Looks(opened, chain))
+    def make(chain: Chain) -> Probe:
+        made.append(Probe(opened, chain))
         return made[-1]
 
     yield make
-    for looks in made:
-        looks.close()
+    for probe in made:
+        probe.close()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from percolator_core import Worker
 from percolator_core.errors import StoreUnavailable
 from percolator_core.monitoring.exposition import COUNTERS, Exposition
 from percolator_core.monitoring.health import readiness
-from percolator_core.monitoring.look import Looks, Seen
+from percolator_core.monitoring.probe import Probe, ProbeResult
 from percolator_core.observers import Retry
 from percolator_core.runtime.histogram import BOUNDS, Histogram
 from percolator_core.worker import Counts
@@ -67,14 +67,14 @@ def test_every_count_has_a_counter() -> None:
 
 
 def test_counts_of_a_worker_and_the_state_of_its_store(
-    db: Database, looks_at: Callable[[Chain], Looks]
+    db: Database, probe_of: Callable[[Chain], Probe]
 ) -> None:
     state = State(a_chain())
     state.chain.create_tables(db)
     for row in ("good", "better", "bad"):
         put(db, row, b"x")
-    looks = looks_at(state.chain)
-    exposition = Exposition(state.subject(), looks)
+    probe = probe_of(state.chain)
+    exposition = Exposition(state.subject(), probe)
     before = read(exposition)
     assert before["percolator_runs_total", "count"] == 0
     assert before["percolator_backlog_cells", "count"] == 3
@@ -84,9 +84,9 @@ def test_counts_of_a_worker_and_the_state_of_its_store(
 
     worker = Worker(db, state.chain)
     state.counts = worker.run_until_idle(60)
-    looks._until = 0.0
+    probe.fresh_until = 0.0
     after = read(exposition)
-    looks.close()
+    probe.close()
     assert after["percolator_runs_total", "count"] == 2
     assert after["percolator_runs_total", "idle"] == 0
     assert after["percolator_failures_total", "count"] == 1
@@ -106,7 +106,7 @@ def test_without_a_store_the_counts_are_told_all_the_same() -> None:
         raise StoreUnavailable("away")
 
     state = State(a_chain(), Counts({"count": ObserverCounts(ran=7)}), stalled=2.5)
-    found = read(Exposition(state.subject(), Looks(refused, state.chain)))
+    found = read(Exposition(state.subject(), Probe(refused, state.chain)))
     assert found["percolator_runs_total", "count"] == 7
     assert found["percolator_store_up", ""] == 0
     assert found["percolator_stalled_seconds", ""] == 2.5
@@ -114,45 +114,45 @@ def test_without_a_store_the_counts_are_told_all_the_same() -> None:
 
 
 def test_a_store_that_evicts_is_told_with_its_name(
-    opened: Callable[[], Database], looks_at: Callable[[Chain], Looks]
+    opened: Callable[[], Database], probe_of: Callable[[Chain], Probe]
 ) -> None:
     state = State(a_chain())
-    early, late = looks_at(state.chain), looks_at(state.chain)
+    early, late = probe_of(state.chain), probe_of(state.chain)
     with opened() as db, redis.Redis(unix_socket_path=db.store.endpoints()[0].host) as client:
         assert read(Exposition(state.subject(), early))["percolator_store_evicts", ""] == 0
         client.config_set("maxmemory-policy", "allkeys-random")
         try:
-            for looks in (early, late):  # the second one connects only now
-                until(lambda looks=looks: _looks_again(looks).evicts)  # type: ignore[misc]
-                found = read(Exposition(state.subject(), looks))
+            for probe in (early, late):  # the second one connects only now
+                until(lambda probe=probe: read_again(probe).evicts)  # type: ignore[misc]
+                found = read(Exposition(state.subject(), probe))
                 assert found["percolator_store_evicts", ""] == 1
                 assert found["percolator_store_up", ""] == 0
-                why = readiness(state.subject(), looks.latest()).why
+                why = readiness(state.subject(), probe.latest()).reason
                 assert "set maxmemory-policy noeviction" in why
         finally:
             client.config_set("maxmemory-policy", "noeviction")
-        assert not _looks_again(late).evicts
+        assert not read_again(late).evicts
 
 
-def _looks_again(looks: Looks) -> Seen:
-    looks._until = 0.0
-    return looks.latest()
+def read_again(probe: Probe) -> ProbeResult:
+    probe.fresh_until = 0.0
+    return probe.latest()
 
 
-def test_the_version_and_the_chain(looks_at: Callable[[Chain], Looks]) -> None:
+def test_the_version_and_the_chain(probe_of: Callable[[Chain], Probe]) -> None:
     state = State(a_chain())
-    body, _ = Exposition(state.subject(), looks_at(state.chain)).text("")
+    body, _ = Exposition(state.subject(), probe_of(state.chain)).text("")
     (line,) = re.findall(r"^percolator_build_info\{.*$", body.decode(), re.MULTILINE)
     assert f'version="{percolator_core.__version__}"' in line
     assert f'digest="{state.chain.digest}"' in line
 
 
-def test_how_long_runs_took(looks_at: Callable[[Chain], Looks]) -> None:
+def test_how_long_runs_took(probe_of: Callable[[Chain], Probe]) -> None:
     times = Histogram()
     for seconds in (0.001, 0.002, 0.3, 1000.0):
         times.add(seconds)
     state = State(a_chain(), times={"count": times})
-    found = read(Exposition(state.subject(), looks_at(state.chain)))
+    found = read(Exposition(state.subject(), probe_of(state.chain)))
     buckets = [found["percolator_run_seconds_bucket", f"count{bound}"] for bound in map(str, BOUNDS)]
     assert buckets[:3] == [1, 2, 2]
     assert buckets[-1] == 3
@@ -161,19 +161,19 @@ def test_how_long_runs_took(looks_at: Callable[[Chain], Looks]) -> None:
     assert found["percolator_run_seconds_sum", "count"] == 1000.303
 
 
-def test_openmetrics_is_spoken_too(looks_at: Callable[[Chain], Looks]) -> None:
+def test_openmetrics_is_spoken_too(probe_of: Callable[[Chain], Probe]) -> None:
     state = State(a_chain())
-    body, content_type = Exposition(state.subject(), looks_at(state.chain)).text(
+    body, content_type = Exposition(state.subject(), probe_of(state.chain)).text(
         "application/openmetrics-text; version=1.0.0"
     )
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     assert body.endswith(b"# EOF\n")
 
 
-def test_the_page_names_every_metric_and_no_other(db: Database, looks_at: Callable[[Chain], Looks]) -> None:
+def test_the_page_names_every_metric_and_no_other(db: Database, probe_of: Callable[[Chain], Probe]) -> None:
     state = State(a_chain(), times={"count": Histogram()})
     state.chain.create_tables(db)
-    body, _ = Exposition(state.subject(), looks_at(state.chain)).text("")
+    body, _ = Exposition(state.subject(), probe_of(state.chain)).text("")
     exposed = {
         name
         for name in re.findall(r"^# TYPE (\w+) ", body.decode(), re.MULTILINE)

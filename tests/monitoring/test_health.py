@@ -9,8 +9,8 @@ import pytest
 from percolator_core import Worker
 from percolator_core.crew.pulse import Pulse
 from percolator_core.errors import StoreUnavailable
-from percolator_core.monitoring.health import SLACK, liveness, readiness, still_limit
-from percolator_core.monitoring.look import Looks
+from percolator_core.monitoring.health import SLACK, liveness, readiness, stall_limit
+from percolator_core.monitoring.probe import Probe
 from tests.chains import chain_of, put, watch
 from tests.monitoring.conftest import State
 
@@ -27,32 +27,32 @@ def chain() -> Chain:
 
 
 def test_a_loop_may_stand_still_for_the_longest_run_in_it() -> None:
-    assert still_limit(chain()) == SLACK + 7.0  # what runs in a thread holds nothing up
-    assert still_limit(chain_of()) == SLACK
+    assert stall_limit(chain()) == SLACK + 7.0  # what runs in a thread holds nothing up
+    assert stall_limit(chain_of()) == SLACK
 
 
 def test_liveness() -> None:
     state = State(chain())
-    well = liveness(state.subject())
-    assert (well.well, well.why) == (True, "the worker's loop turns")
-    assert well.facts == {"stalled_seconds": 0.0, "limit_seconds": 37.0, "processes": 1}
+    alive = liveness(state.subject())
+    assert (alive.ok, alive.reason) == (True, "the worker's loop runs")
+    assert alive.details == {"stalled_seconds": 0.0, "limit_seconds": 37.0, "processes": 1}
     state.begun = False
-    assert liveness(state.subject()).why == "the worker starts"
+    assert liveness(state.subject()).reason == "the worker starts"
     state.stalled = 37.1
     stuck = liveness(state.subject())
-    assert not stuck.well
-    assert stuck.why == "the worker's loop has not turned for 37 s, and may take 37 s"
+    assert not stuck.ok
+    assert stuck.reason == "the worker's loop has stood still for 37 s; the limit is 37 s"
 
 
-def test_readiness_from_nothing_to_stopping(db: Database, looks_at: Callable[[Chain], Looks]) -> None:
+def test_readiness_from_nothing_to_stopping(db: Database, probe_of: Callable[[Chain], Probe]) -> None:
     state = State(chain())
-    looks = looks_at(state.chain)
+    probe = probe_of(state.chain)
     db.create_table("docs", tablets=4)
 
     def judged() -> tuple[bool, str]:
-        looks._until = 0.0
-        verdict = readiness(state.subject(), looks.latest())
-        return verdict.well, verdict.why
+        probe.fresh_until = 0.0
+        health = readiness(state.subject(), probe.latest())
+        return health.ok, health.reason
 
     assert judged() == (False, "the chain is not active yet: quick, slow")
     state.chain.create_tables(db)
@@ -61,7 +61,7 @@ def test_readiness_from_nothing_to_stopping(db: Database, looks_at: Callable[[Ch
     assert judged() == (False, "the worker starts")
     state.begun, state.stopping = True, True
     assert judged() == (False, "the worker is stopping")
-    looks.close()
+    probe.close()
 
 
 def test_without_a_store_it_is_not_ready() -> None:
@@ -69,11 +69,11 @@ def test_without_a_store_it_is_not_ready() -> None:
         raise StoreUnavailable("nobody answers at the door")
 
     state = State(chain())
-    verdict = readiness(state.subject(), Looks(refused, state.chain).latest())
-    assert not verdict.well
-    assert verdict.why == "the store cannot be asked: nobody answers at the door"
-    assert verdict.facts["store"] is False
-    assert liveness(state.subject()).well  # a new start would not bring the store back
+    health = readiness(state.subject(), Probe(refused, state.chain).latest())
+    assert not health.ok
+    assert health.reason == "the store cannot be read: nobody answers at the door"
+    assert health.details["store"] is False
+    assert liveness(state.subject()).ok  # a new start would not bring the store back
 
 
 def test_a_look_is_remembered(
@@ -86,17 +86,17 @@ def test_a_look_is_remembered(
         return connections[-1]
 
     state = State(chain())
-    looks = Looks(connect, state.chain)
-    first = looks.latest()
+    probe = Probe(connect, state.chain)
+    first = probe.latest()
     assert first.status is not None
-    assert looks.latest() is first
-    looks._until = 0.0
-    assert looks.latest() is not first
+    assert probe.latest() is first
+    probe.fresh_until = 0.0
+    assert probe.latest() is not first
     assert len(connections) == 1
-    monkeypatch.setattr("percolator_core.monitoring.look.status", broken_by_the_end)
-    looks.close()
-    looks._until = 0.0
-    assert looks.latest() is looks.latest()  # closed: whatever comes late is told what was seen last
+    monkeypatch.setattr("percolator_core.monitoring.probe.status", broken_by_the_end)
+    probe.close()
+    probe.fresh_until = 0.0
+    assert probe.latest() is probe.latest()  # closed: whatever comes late is told what was seen last
 
 
 def broken_by_the_end(*_: object) -> None:

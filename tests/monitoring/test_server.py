@@ -96,7 +96,7 @@ def test_pages(state: State, monitor: Monitor) -> None:
     assert code == 503
     assert json.loads(body) == {
         "ready": False,
-        "why": "the store cannot be asked: away",
+        "why": "the store cannot be read: away",
         "begun": True,
         "stopping": False,
         "store": False,

@@ -246,7 +246,7 @@ def test_what_rebuild_saw_has_changed_when_it_mends(db: Database, theirs: bytes 
     seen = by_city.check(db)
     assert len(seen) == 2
     t = db.begin()
-    by_city._mend(t, seen)
+    by_city._repair(t, seen)
     with db.transaction() as other:
         if theirs is None:
             by_city.delete(other, "ada")
@@ -258,7 +258,7 @@ def test_what_rebuild_saw_has_changed_when_it_mends(db: Database, theirs: bytes 
     else:
         with pytest.raises(TransactionConflict):
             t.commit()
-    db.run(lambda t: by_city._mend(t, seen))
+    db.run(lambda t: by_city._repair(t, seen))
     assert by_city.check(db) == []
 
 
