@@ -17,8 +17,8 @@ from percolator_core.recipes.rows import AnyReader, AnyTransaction
 class Counter:
     """Whole numbers, one a key, each in a cell with a queue of increments.
 
-    Declare tables and observer as for `CombineQueue`; the queue's table is ``hits`` here, and the cells are in the
-    table ``pages``, column ``hits``::
+    Declare tables and observer as for `CombineQueue`; the queue's table is ``hits`` here, and the cells are
+    in the table ``pages``, column ``hits``::
 
         hits = Counter("hits", ("pages", "hits"))
 

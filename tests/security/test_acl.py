@@ -15,7 +15,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from percolator_core import CommitUndetermined, Database, PercolatorError, connect
 from percolator_core.layout.keys import Keyspace
-from percolator_core.monitoring.look import Looks, Seen
+from percolator_core.monitoring.probe import Probe, ProbeResult
 from percolator_core.notifications.activation import activate
 from tests.chains import chain_of, watch
 from tests.security.jobs import FIRST, JOBS, TABLES, Scene, refusals
@@ -396,9 +396,9 @@ def test_the_health_of_a_worker(own: Server) -> None:
     url = own.tcp.replace("//", f"//worker:{PASSWORD}@")
     chain = chain_of(watch("total", lambda t, cell: None, "docs.text"))
 
-    def looked() -> Seen:
-        with closing(Looks(lambda: connect(url, namespace), chain)) as looks:
-            return looks.latest()
+    def looked() -> ProbeResult:
+        with closing(Probe(lambda: connect(url, namespace), chain)) as probe:
+            return probe.latest()
 
     with own.client() as client:
         give(client, rule, namespace)
