@@ -157,7 +157,10 @@ def sync(tag: bytes) -> Call[None]:
 
 
 class Prewritten(NamedTuple):
-    """The reply of `prewrite`; ``cell`` is the position of the cell that refused it, from 0."""
+    """The reply of `prewrite`.
+
+    ``commit_ts`` is 0 unless it is committed, ``cell`` the position of the cell that refuses it, from 0.
+    """
 
     outcome: Literal[
         "prewritten",
@@ -186,9 +189,23 @@ def prewrite(  # noqa: PLR0917
     cells: Sequence[bytes],
     lock: Sequence[bytes | str | int],
     versions: bytes,
-) -> Call[list[Any]]:
+) -> Call[Prewritten]:
     """Prewrite cells, and commit them if ``role`` is both."""
-    return Call("prewrite", (*tags, *oracle), (role, start_ts, *cells, *lock, versions), _as_it_is)
+    return Call("prewrite", (*tags, *oracle), (role, start_ts, *cells, *lock, versions), _prewritten)
+
+
+def _prewritten(reply: list[Any]) -> Prewritten:
+    if reply[0] == b"committed":
+        return Prewritten("committed", reply[1])
+    word, *refused = reply
+    return Prewritten(word.decode(), 0, *refused)
+
+
+class Committed(NamedTuple):
+    """The reply of `commit`; ``commit_ts`` is 0 unless it is committed."""
+
+    outcome: Literal["committed", "rolled back", "too old", "failed over"]
+    commit_ts: int = 0
 
 
 def commit(  # noqa: PLR0917
@@ -198,9 +215,10 @@ def commit(  # noqa: PLR0917
     start_ts: int,
     commit_ts: int,
     cells: Sequence[bytes | int],
-) -> Call[list[Any]]:
+) -> Call[Committed]:
     """Commit cells that were prewritten."""
-    return Call("commit", (*tags, *oracle), (role, start_ts, commit_ts, *cells), _as_it_is)
+    arguments = (role, start_ts, commit_ts, *cells)
+    return Call("commit", (*tags, *oracle), arguments, lambda reply: Committed(reply[0].decode(), *reply[1:]))
 
 
 def rollback(tags: Sequence[bytes], start_ts: int, cells: Sequence[bytes | int]) -> Call[int]:
@@ -218,6 +236,13 @@ def refresh(tag: bytes, start_ts: int, row: bytes, column: bytes) -> Call[bool]:
     return Call("refresh", (tag,), (start_ts, row, column), lambda reply: reply == b"refreshed")
 
 
+class Fate(NamedTuple):
+    """What became of a transaction. ``commit_ts`` is 0 unless it is committed."""
+
+    state: Literal["committed", "rolled back", "live"]
+    commit_ts: int = 0
+
+
 def resolve_primary(  # noqa: PLR0917
     tag: bytes,
     start_ts: int,
@@ -226,9 +251,13 @@ def resolve_primary(  # noqa: PLR0917
     owner: Literal["dead", "alive"],
     wall: int,
     ttl_ms: int,
-) -> Call[list[Any]]:
+) -> Call[Fate]:
     """Decide a transaction's fate at its primary."""
-    return Call("resolve_primary", (tag,), (start_ts, row, column, owner, wall, ttl_ms), _as_it_is)
+    return Call("resolve_primary", (tag,), (start_ts, row, column, owner, wall, ttl_ms), _fate)
+
+
+def _fate(reply: list[Any]) -> Fate:
+    return Fate("live") if reply[0] == b"live" else Fate(reply[0].decode(), *reply[1:])
 
 
 class Held(NamedTuple):

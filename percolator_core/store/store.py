@@ -156,14 +156,15 @@ class Store:
         replies = exchange.result()
         return exchange.timestamp, exchange.epoch, replies
 
-    def then_timestamp(self, *commands: Command) -> tuple[list[Any], int]:
-        """The replies to the commands, and a timestamp given out after the last of them was executed.
+    def then_timestamp(self, several: Sequence[Call[T]]) -> tuple[list[T], int]:
+        """Call scripts; returns their replies, and a timestamp given out after the last of them ran.
 
         Raises:
-            StoreUnavailable: no answer, or the commands are not as safe as the durability asks.
+            StoreUnavailable: no answer, or the writes are not as safe as the durability asks.
         """
-        exchange = self._durable_exchange(commands, AFTER)
-        return exchange.replies, exchange.timestamp
+        exchange = self._durable_exchange([self.command(call) for call in several], AFTER)
+        replies = [call.decode(reply) for call, reply in zip(several, exchange.replies, strict=True)]
+        return replies, exchange.timestamp
 
     def decide(self, command: Command, *, then_timestamp: bool = False) -> Decision:
         """Send a command on which an outcome hangs.
@@ -319,10 +320,6 @@ class Store:
         else:
             replies = self.call_many(commands, together or len(commands) or 1)
         return [call.decode(reply) for call, reply in zip(several, replies, strict=True)]
-
-    def script(self, name: str, keys: Sequence[bytes], *args: bytes | str | int) -> Command:
-        """The command that runs a script."""
-        return (b"EVALSHA", self._scripts[name].sha, len(keys), *keys, *args)
 
     def tell_newest(self, newest: Callable[[], int]) -> None:
         """``newest`` gives the newest timestamp that was seen: a server that has lost it jumps beyond."""

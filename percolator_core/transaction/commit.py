@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from percolator_core.catalog.catalog import CHANGED
 from percolator_core.errors import (
@@ -26,13 +26,14 @@ from percolator_core.errors import (
 from percolator_core.layout.keys import CellAddress, decode_column, encode_primary
 from percolator_core.layout.records import NOTIFY, unpack_lock
 from percolator_core.scripts import calls
-from percolator_core.scripts.calls import Role
+from percolator_core.scripts.calls import Call, Committed, Fate, Prewritten, Role
 from percolator_core.store import OutcomeOpenError
-from percolator_core.store.packing import NUMBERS, Command
+from percolator_core.store.packing import NUMBERS
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.lock_resolver import Resolver, settling
 
 T = TypeVar("T")
+D = TypeVar("D", Prewritten, Committed, Fate)
 
 CELLS_PER_CALL: Final = 1000
 BYTES_PER_CALL: Final = 4 << 20
@@ -123,7 +124,7 @@ class Commit:
 
         def attempt() -> int:
             reply, repeated = self._decisively(self._prewrite_call(call, "both"))
-            if repeated and reply[0] != b"committed":
+            if repeated and reply.outcome != "committed":
                 # The first copy may still lie in a connection that the server has not read to its end. Once
                 # the primary says that we are rolled back, a copy that arrives late is refused.
                 return self._noted(self._fence(reply))
@@ -147,17 +148,18 @@ class Commit:
     def commit_primary(self, commit_ts: int) -> int:
         """Second phase, the commit point. Returns the commit timestamp that counts."""
         reply, repeated = self._decisively(self._commit_call(self._calls[0], commit_ts, "primary"))
-        if reply[0] == b"too old" and repeated:
+        if reply.outcome == "too old" and repeated:
             raise CommitUndetermined(self._start_ts)  # garbage collection took the traces, if there were any
-        if reply[0] != b"committed":
+        if reply.outcome != "committed":
             self.roll_back()
-            raise self._aborted("failed over" if reply[0] == b"failed over" else "rolled back")
-        return self._noted(reply[1])
+            raise self._aborted("failed over" if reply.outcome == "failed over" else "rolled back")
+        return self._noted(reply.commit_ts)
 
     def commit_secondaries(self, commit_ts: int) -> None:
         """Make the other writes visible. Nobody waits: whoever meets a lock left behind rolls it forward."""
-        self._client.store.defer(
-            *[self._commit_call(call, commit_ts, "secondaries") for call in self._calls[1:]]
+        store = self._client.store
+        store.defer(
+            *[store.command(self._commit_call(call, commit_ts, "secondaries")) for call in self._calls[1:]]
         )
 
     def roll_back(self) -> None:
@@ -182,17 +184,16 @@ class Commit:
         primary = self._primary
         return TransactionAborted(primary.table, primary.row, decode_column(primary.column), reason)
 
-    def _fence(self, refusal: list[Any]) -> int:
+    def _fence(self, refusal: Prewritten) -> int:
         """Roll back a one-phase commit that was refused, unless an earlier copy of it has committed."""
-        if refusal[0] == b"too old":
+        if refusal.outcome == "too old":
             raise CommitUndetermined(self._start_ts)  # garbage collection took the traces, if there were any
         primary = self._primary
         cell = primary.tag, self._start_ts, primary.row, primary.column
-        command = self._client.store.command(calls.resolve_primary(*cell, "dead", 0, 0))
-        fate, _ = self._decisively(command, repeated=True)
-        if fate[0] == b"committed":
-            return int(fate[1])
-        if refusal[0] == b"changed":
+        fate, _ = self._decisively(calls.resolve_primary(*cell, "dead", 0, 0), repeated=True)
+        if fate.state == "committed":
+            return fate.commit_ts
+        if refusal.outcome == "changed":
             raise CommitUndetermined(self._start_ts)  # the traces are gone, if the table was dropped
         self._check(self._calls[0], refusal)
         raise self._aborted()
@@ -233,11 +234,11 @@ class Commit:
         timestamp = 0
         for batch in _batches(self._calls):
             self._stay_fresh()
-            commands = [
+            prewrites = [
                 self._prewrite_call(call, "primary" if call is self._calls[0] else "secondaries")
                 for call in batch
             ]
-            replies, timestamp = client.oracle.then_timestamp(*commands)
+            replies, timestamp = client.oracle.then_timestamp(prewrites)
             for call, reply in zip(batch, replies, strict=True):
                 self._check(call, reply)
         return timestamp
@@ -252,38 +253,34 @@ class Commit:
             store.run(calls.refresh(primary.tag, self._start_ts, primary.row, primary.column))
             self._fresh_at = now
 
-    def _prewrite_call(self, call: Sequence[Mutation], role: Role) -> Command:
+    def _prewrite_call(self, call: Sequence[Mutation], role: Role) -> Call[Prewritten]:
         client, primary = self._client, self._primary
         tags, cells = _cells(call, values=True)
         versions = _versions(call)
         if role == "both":
             oracle = (client.store.keyspace.oracle,)
-            return client.store.command(
-                calls.prewrite(tags, oracle, role, self._start_ts, cells, (), versions)
-            )
+            return calls.prewrite(tags, oracle, role, self._start_ts, cells, (), versions)
         address = encode_primary(CellAddress(primary.tag, primary.row, primary.column))
         lock = int(client.timeouts.lock_ttl * 1000), client.owner(), address
-        return client.store.command(
-            calls.prewrite(tags, self._local_oracle, role, self._start_ts, cells, lock, versions)
-        )
+        return calls.prewrite(tags, self._local_oracle, role, self._start_ts, cells, lock, versions)
 
     def _commit_call(
         self, call: Sequence[Mutation], commit_ts: int, role: Literal["primary", "secondaries"]
-    ) -> Command:
+    ) -> Call[Committed]:
         tags, cells = _cells(call, values=False)
         oracle = self._local_oracle if role == "primary" else ()
-        return self._client.store.command(calls.commit(tags, oracle, role, self._start_ts, commit_ts, cells))
+        return calls.commit(tags, oracle, role, self._start_ts, commit_ts, cells)
 
-    def _decisively(self, command: Command, *, repeated: bool = False) -> tuple[list[Any], bool]:
-        """Send a command that may be the commit point; returns the reply, and whether it was repeated.
+    def _decisively(self, call: Call[D], *, repeated: bool = False) -> tuple[D, bool]:
+        """Send a call that may be the commit point; returns the reply, and whether it was repeated.
 
         Sending it again is harmless, so only a store that stays silent leaves the outcome open. ``repeated``
         is True when an earlier request has left it open already.
         """
-        oracle = self._client.oracle
+        oracle, store = self._client.oracle, self._client.store
         seen = oracle.seen
         try:
-            decision = self._client.store.decide(command, then_timestamp=self._restock)
+            decision = store.decide(store.command(call), then_timestamp=self._restock)
         except OutcomeOpenError as error:
             raise CommitUndetermined(self._start_ts) from error.__cause__
         except PercolatorError as error:
@@ -292,27 +289,26 @@ class Commit:
             raise
         if decision.timestamp > seen:
             oracle.put_aside(decision.timestamp)
-        if decision.reply[0] == b"committed" and not decision.durable:
+        reply = call.decode(decision.reply)
+        if reply.commit_ts and not decision.durable:
             raise CommitUndetermined(self._start_ts)  # a failover may undo what is not safe yet
-        return decision.reply, decision.repeated
+        return reply, decision.repeated
 
-    def _check(self, call: Sequence[Mutation], reply: list[Any]) -> int:
+    def _check(self, call: Sequence[Mutation], reply: Prewritten) -> int:
         """What a prewrite call answered; returns the commit timestamp of a one-phase commit, else 0."""
-        word = reply[0]
-        if word == b"prewritten":
-            return 0
-        if word == b"committed":
-            return int(reply[1])
-        if word == b"too old":
+        outcome = reply.outcome
+        if outcome in {"prewritten", "committed"}:
+            return reply.commit_ts
+        if outcome == "too old":
             raise SnapshotTooOld(
                 f"the transaction begun at {self._start_ts} lies below the safe point of garbage collection: "
                 "run it again"
             )
-        if word == b"failed over":
+        if outcome == "failed over":
             raise self._aborted("failed over")
-        if word == b"changed":
+        if outcome == "changed":
             raise _changed(call[0])
-        raise _Refused(call[reply[1]], word.decode(), reply[2] if word == b"locked" else None)
+        raise _Refused(call[reply.cell], outcome, reply.lock)
 
 
 def notify(client: Client, mutations: Sequence[Mutation]) -> int:
@@ -322,12 +318,12 @@ def notify(client: Client, mutations: Sequence[Mutation]) -> int:
         TransactionConflict: a table was changed or dropped meanwhile. Notifying again does no harm.
         StoreUnavailable: the store does not answer. Notifying again does no harm.
     """
-    commands = []
+    notifications = []
     for call in bounded_calls(mutations, client.one_call_a_tablet):
         tags, cells = _cells(call, values=False)
-        commands.append(client.store.command(calls.notify(tags, cells, _versions(call))))
-    replies, timestamp = client.oracle.then_timestamp(*commands)
-    if b"changed" in replies:
+        notifications.append(calls.notify(tags, cells, _versions(call)))
+    notified, timestamp = client.oracle.then_timestamp(notifications)
+    if not all(notified):
         _catch_up(client, mutations)
         raise _changed(mutations[0])
     return timestamp

@@ -9,23 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from percolator_core.layout.keys import decode_primary
 from percolator_core.layout.records import Lock, start_of_lock, unpack_lock
 from percolator_core.scripts import calls
+from percolator_core.scripts.calls import Call, Fate
 from percolator_core.store.packing import Command
 from percolator_core.transaction.client import Client
-
-
-@dataclass(frozen=True, slots=True)
-class Fate:
-    """What became of a transaction. ``commit_ts`` is 0 unless it is committed."""
-
-    state: Literal["committed", "rolled back", "live"]
-    commit_ts: int = 0
-
 
 LockedCell: TypeAlias = tuple[bytes, bytes, bytes]
 """Row and column of a cell, and the lock in it, which may be cut in front of its value."""
@@ -88,20 +79,13 @@ class Resolver:
             return {}
         # Durably: what was decided here must not come out otherwise after a failover.
         asked = [self._question(lock, owner_is) for lock in locks]
-        replies = self._client.store.call_durably(*asked)
-        return {lock.start_ts: _fate(reply) for lock, reply in zip(locks, replies, strict=True)}
+        fates = self._client.store.run_all(asked, durably=True)
+        return {lock.start_ts: fate for lock, fate in zip(locks, fates, strict=True)}
 
-    def _question(self, lock: Lock, owner_is: Literal["dead", "alive"]) -> Command:
+    def _question(self, lock: Lock, owner_is: Literal["dead", "alive"]) -> Call[Fate]:
         primary = decode_primary(lock.primary)
         cell = primary.tag, lock.start_ts, primary.row, primary.column
-        return self._client.store.command(calls.resolve_primary(*cell, owner_is, lock.wall, lock.ttl_ms))
-
-
-def _fate(reply: list[Any]) -> Fate:
-    state = reply[0].decode()
-    if state == "committed":
-        return Fate("committed", commit_ts=reply[1])
-    return Fate("live" if state == "live" else "rolled back")
+        return calls.resolve_primary(*cell, owner_is, lock.wall, lock.ttl_ms)
 
 
 class Patience:

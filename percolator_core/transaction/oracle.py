@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
 
 from percolator_core.errors import StoreUnavailable
 from percolator_core.runtime import process
 from percolator_core.scripts import calls
+from percolator_core.scripts.calls import Call
 from percolator_core.store import Store
 from percolator_core.store.packing import Command
+
+T = TypeVar("T")
 
 SPARE_LIFE: Final = 1.0
 """Seconds for which a spare timestamp may start a transaction."""
@@ -99,8 +103,8 @@ class Oracle:
         timestamp, epoch, replies = self._store.timestamp_then(*commands)
         return self.accept(timestamp, seen), epoch, replies
 
-    def then_timestamp(self, *commands: Command) -> tuple[list[Any], int]:
+    def then_timestamp(self, several: Sequence[Call[T]]) -> tuple[list[T], int]:
         """The replies to commands, and a timestamp given out after them, in one round trip."""
         seen = self.seen
-        replies, timestamp = self._store.then_timestamp(*commands)
+        replies, timestamp = self._store.then_timestamp(several)
         return replies, self.accept(timestamp, seen)

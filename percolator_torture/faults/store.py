@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from percolator_core import scripts
 from percolator_core.database import Database
 from percolator_core.errors import PercolatorError, StoreUnavailable
 from percolator_core.layout.keys import Keyspace
@@ -58,7 +57,7 @@ class FaultyStore(Store):
         if clock is not None:
             settings["load_scripts"] = clock.load_scripts
         super().__init__(url, keyspace, **settings)
-        self._names = {self.script(name, ())[1]: name for name in scripts.NAMES}
+        self._names = {script.sha: name for name, script in self._scripts.items()}
         self.plan = plan
 
     # The seam.

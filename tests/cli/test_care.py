@@ -10,6 +10,8 @@ import pytest
 from percolator_core.admin.status import locks
 from percolator_core.layout.keys import CellAddress, encode_primary
 from percolator_core.notation.times import parse_length
+from percolator_core.scripts import calls
+from percolator_core.scripts.calls import Role
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Project
@@ -23,11 +25,12 @@ def abandoned(project: Project) -> Project:
         start = db.timestamp()
         primary = encode_primary(CellAddress(db.catalog.table("docs").tag(b"a"), b"a", b"text"))
         version = db.catalog.table("docs").version
-        for row, role in ((b"a", "primary"), (b"\xff", "secondaries")):
+        prewritten: list[tuple[bytes, Role]] = [(b"a", "primary"), (b"\xff", "secondaries")]
+        for row, role in prewritten:
             tag = db.catalog.table("docs").tag(row)
-            cell = (1, row, "text", 0, "never committed")
-            lock = (1000, "nobody", primary)
-            db.store.one(db.store.script("prewrite", [tag], role, start, *cell, *lock, version))
+            cell = (b"1", row, b"text", b"0", b"never committed")
+            lock = (1000, b"nobody", primary)
+            db.store.run(calls.prewrite([tag], (), role, start, cell, lock, version))
     return project
 
 
@@ -51,19 +54,10 @@ def test_the_oldest_locks_of_all_tablets_come_first(project: Project) -> None:
         rows = [b"row%d" % number for number in range(20)]
         for row in rows:
             primary = encode_primary(CellAddress(db.catalog.table("docs").tag(row), row, b"text"))
-            cell = (1, row, "text", 0, "never committed")
-            command = db.store.script(
-                "prewrite",
-                [db.catalog.table("docs").tag(row)],
-                "primary",
-                db.timestamp(),
-                *cell,
-                60_000,
-                "nobody",
-                primary,
-                db.catalog.table("docs").version,
-            )
-            db.store.one(command)
+            tag, version = db.catalog.table("docs").tag(row), db.catalog.table("docs").version
+            cell = (b"1", row, b"text", b"0", b"never committed")
+            lock = (60_000, b"nobody", primary)
+            db.store.run(calls.prewrite([tag], (), "primary", db.timestamp(), cell, lock, version))
         for limit in (1, 7, 20, 100):
             assert [lock.row for lock in locks(db, limit)] == rows[:limit]
         with pytest.raises(ValueError, match="limit is 1 or more, not 0"):

@@ -14,6 +14,7 @@ from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.notation.typedtext import Rows
 from percolator_core.schema.definition_changes import without_column
 from percolator_core.schema.definitions import Column, TableDefinition, to_json
+from percolator_core.scripts import calls
 from percolator_core.tables.indexes import indexes_of
 from tests.cli import typed
 
@@ -73,10 +74,10 @@ def test_locks(project: Project, models: Any) -> None:
         handle = db.catalog.table("orders")
         row = models.Order.row_key(**KEY)
         primary = encode_primary(CellAddress(handle.tag(row), row, b"paid"))
-        cell = (1, row, "paid", 0, "never committed")
-        lock = (1000, "nobody", primary)
-        command = ("primary", db.timestamp(), *cell, *lock, handle.version)
-        db.store.one(db.store.script("prewrite", [handle.tag(row)], *command))
+        cell = (b"1", row, b"paid", b"0", b"never committed")
+        lock = (1000, b"nobody", primary)
+        tags = [handle.tag(row)]
+        db.store.run(calls.prewrite(tags, (), "primary", db.timestamp(), cell, lock, handle.version))
     assert "orders  shop=north number=-7  paid" in project.ok("locks").out
     [listed] = project.ok("locks", "--json").json["locks"]
     assert (listed["row"], listed["primary"]["row"]) == (KEY, KEY)

@@ -23,6 +23,7 @@ from percolator_core.notifications.ack import TRACED_BYTES, Ack, TracedWrite
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Retry
 from percolator_core.schema.definitions import TableDefinition
+from percolator_core.scripts import calls
 from percolator_core.transaction.commit import BYTES_PER_CALL, Mutation, bounded_calls
 from percolator_core.transaction.transaction import CACHE_BYTES, CACHE_COLUMN
 from tests.chains import chain_of, watch
@@ -302,10 +303,12 @@ def tablet_of_long_names(db: Database) -> bytes:
 @pytest.mark.parametrize("columns", [(), LONG])
 def test_a_scan_stops_after_so_many_bytes_of_names(db: Database, columns: tuple[str, ...]) -> None:
     tag = tablet_of_long_names(db)
-    bounds = (db.timestamp(), b"-", b"+", 512, 1 << 20, b"forward", 0)
-    reply = db.store.one(db.store.script("scan", [tag], *bounds, *columns))
-    assert reply[1] != b""
-    assert 1 <= (len(reply) - 2) / 2 <= (1 << 20) / (len(LONG) * MAX_COLUMN) + 1
+    bounds = (db.timestamp(), b"-", b"+", 512, 1 << 20)
+    encoded = [column.encode() for column in columns]
+    scanned = db.store.run(calls.scan(tag, *bounds, "forward", 0, encoded))
+    assert scanned is not None
+    assert scanned.resume != b""
+    assert 1 <= len(scanned.rows) <= (1 << 20) / (len(LONG) * MAX_COLUMN) + 1
     found = dict(db.snapshot().scan("one", columns=columns or None))
     assert found == {b"%02d" % row: dict.fromkeys(LONG, b"") for row in range(40)}
 
@@ -314,7 +317,7 @@ def test_collection_stops_after_so_many_bytes_of_names(db: Database) -> None:
     tag = tablet_of_long_names(db)
     bound, steps = b"-", 0
     while bound:
-        bound, _, _ = db.store.one(db.store.script("collect", [tag], bound, 200, 1, db.timestamp()))
+        bound, _, _ = db.store.run(calls.collect(tag, bound, 200, 1, ()))
         steps += 1
     assert steps >= 40 * len(LONG) * MAX_COLUMN / (6 << 20)
 

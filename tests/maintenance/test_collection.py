@@ -11,6 +11,7 @@ import pytest
 
 from percolator_core import Database, SnapshotTooOld, TransactionConflict
 from percolator_core.maintenance.janitor import Janitor
+from percolator_core.scripts import calls
 from percolator_core.store import Store
 from percolator_core.store.packing import Command
 from tests.clock import FakeClock, connect_with_clock
@@ -41,7 +42,7 @@ def test_two_collectors_drop_only_what_each_has_resolved(
         put(db, HOT, b"next")
         safe = db.timestamp()
         tags = db.catalog.table("t").tags
-        db.store.call(*[db.store.script("raise_safe_point", [tag], safe) for tag in tags])
+        db.store.run_all([calls.raise_safe_point(tag, safe) for tag in tags])
 
     first._store = Interrupted(db, "collect", meanwhile)  # type: ignore[assignment]
     first.collect(0.0)

@@ -10,6 +10,7 @@ import pytest
 
 from percolator_core import Database, LockTimeout, Snapshot, SnapshotTooOld, UnknownTable
 from percolator_core.maintenance.janitor import Janitor, ResolvedLocks
+from percolator_core.scripts import calls
 from tests.maintenance.test_collection import ACCOUNTS, TOTAL, Crew, transfers
 from tests.servers.plain import commit_of, die, rows_apart
 from tests.transaction.crash import Connect, Interrupted
@@ -97,7 +98,7 @@ def test_a_part_that_begins_later_and_ends_sooner(
         # A third one dies once it has raised the safe point.
         safe = seen[0].start_timestamp - 1 if pinned else db.timestamp()
         tags = db.catalog.table("t").tags
-        db.store.call(*[db.store.script("raise_safe_point", [tag], safe) for tag in tags])
+        db.store.run_all([calls.raise_safe_point(tag, safe) for tag in tags])
 
     first._store = Interrupted(db, "collect", meanwhile)  # type: ignore[assignment]
     first.collect(0.0, part=part_of(db, HOT))

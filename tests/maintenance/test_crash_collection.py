@@ -9,6 +9,7 @@ import pytest
 
 from percolator_core import Database, LockTimeout, SnapshotTooOld, TransactionAborted
 from percolator_core.maintenance.janitor import Janitor, ResolvedLocks
+from percolator_core.scripts import calls
 from tests.transaction.crash import NEW, POINTS, RESOLVERS, ROWS, Connect, Interrupted, Scene, X
 
 NOTHING = timedelta(0)
@@ -27,7 +28,7 @@ def some_tablets_raised(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     tags = db.catalog.table("t").tags
     safe = db.timestamp()
     raised = {db.catalog.table("t").tag(row) for row in ROWS[1:]} | set(tags[::2])
-    db.store.call(*[db.store.script("raise_safe_point", [tag], safe) for tag in sorted(raised)])
+    db.store.run_all([calls.raise_safe_point(tag, safe) for tag in sorted(raised)])
 
 
 def all_tablets_raised(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,5 +152,5 @@ def test_a_safe_point_never_falls(db: Database) -> None:
     tag = db.catalog.table("t").tags[0]
     now = db.timestamp()
     for asked, counts in ((now, now), (now - 5, now), (now + 5, now + 5)):
-        assert db.store.one(db.store.script("raise_safe_point", [tag], asked)) == counts
+        assert db.store.run(calls.raise_safe_point(tag, asked)) == counts
         assert int(db.store.one((b"HGET", tag + b"meta", b"safe"))) == counts

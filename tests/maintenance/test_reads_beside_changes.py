@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -26,6 +26,8 @@ from percolator_core import (
 )
 from percolator_core.layout.keys import decode_column
 from percolator_core.maintenance.schema_change import SchemaChanges
+from percolator_core.scripts import calls
+from percolator_core.scripts.calls import Fencing
 from percolator_core.transaction.snapshot import Snapshot
 from tests.servers.cluster import Cluster
 from tests.servers.fixtures import BINARIES, connecting
@@ -197,7 +199,7 @@ def test_a_table_is_in_the_middle_of_its_drop(reader: Snapshot, other: Database,
             break
     for number in range(4):
         tag = other.store.keyspace.tag("raw", number)
-        assert other.store.one(other.store.script("drop_table", [tag], held.version, 5)) == 5
+        assert other.store.run(calls.drop_table(tag, held.version, 5, ())) == 5
     with pytest.raises((*REFUSED, UnknownTable)):
         READS[read](reader)
 
@@ -355,9 +357,9 @@ def test_a_fence_that_comes_late_brings_no_tablet_back(reader: Snapshot, other: 
     assert entry is not None
     tags = [other.store.keyspace.tag("raw", number) for number in range(4)]
     other.drop_table("raw")
-    for how in ("raise", "found", "mend"):
-        late = [other.store.script("fence", [tag], entry.version, 0, how, "safe", "0") for tag in tags]
-        assert other.store.call(*late) == [0] * 4
+    for how in get_args(Fencing):
+        late = [calls.fence(tag, entry.version, 0, how, ("safe", "0")) for tag in tags]
+        assert other.store.run_all(late) == [False] * 4
         with pytest.raises((*REFUSED, UnknownTable)):
             list(reader.scan("raw"))
 

@@ -26,6 +26,8 @@ from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.schema.definitions import Column, HashRule, RangeRule, TableDefinition
 from percolator_core.schema.row_keys import encode_key
 from percolator_core.schema.types import column_type
+from percolator_core.scripts import calls
+from percolator_core.scripts.calls import Fate
 from percolator_core.tables import rows
 from tests.servers.plain import commit_of, die
 
@@ -218,8 +220,8 @@ def test_a_resolved_lock_leaves_nothing_where_its_primary_was(made: Database) ->
     """A prewrite that was late, of a transaction with its primary in a table that is dropped by then."""
     tags = made.catalog.table("docs").tags
     made.drop_table("docs")
-    asked = [made.store.script("resolve_primary", [tag], 1, b"row", b"title", "dead", 0, 0) for tag in tags]
-    assert made.store.call(*asked) == [[b"rolled back"]] * len(tags)
+    asked = [calls.resolve_primary(tag, 1, b"row", b"title", "dead", 0, 0) for tag in tags]
+    assert made.store.run_all(asked) == [Fate("rolled back")] * len(tags)
     kept = [made.store.one((b"KEYS", b"*" + tag.strip(b"{}").rpartition(b"%20")[2] + b"*")) for tag in tags]
     assert kept == [[tag + b"meta"] for tag in tags]
 

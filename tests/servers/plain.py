@@ -194,9 +194,7 @@ def rows_apart(count: int, tablets: int = 16) -> list[bytes]:
 
 def sha_of(store: Store, name: str) -> bytes:
     """The name by which a server knows a script."""
-    _, sha, *_ = store.script(name, ())
-    assert isinstance(sha, bytes)
-    return sha
+    return store._scripts[name].sha
 
 
 def commit_of(transaction: Transaction) -> Commit:

@@ -24,6 +24,7 @@ from percolator_core import (
     Worker,
 )
 from percolator_core.notifications.dirty import DirtyIndex
+from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Call, Role
 from percolator_core.store import Store
 from percolator_core.store.packing import Command
@@ -114,14 +115,14 @@ class Scene:
         """Send the prewrites of these calls, in this order; that of the primary is number 0."""
         for number in numbers:
             role: Role = "secondaries" if number else "primary"
-            reply = self.writer.store.one(self.commit._prewrite_call(self.commit._calls[number], role))
-            assert reply == [b"prewritten"]
+            reply = self.writer.store.run(self.commit._prewrite_call(self.commit._calls[number], role))
+            assert reply.outcome == "prewritten"
 
     def roll_back(self, *numbers: int) -> None:
         """Send the client's own rollback of these calls."""
         for number in numbers:
             tags, cells = _cells(self.commit._calls[number], values=False)
-            self.writer.store.one(self.writer.store.script("rollback", tags, self.start_ts, *cells))
+            self.writer.store.run(calls.rollback(tags, self.start_ts, cells))
 
     def finish(self) -> None:
         """Do all that is left, or all over again."""
@@ -136,9 +137,8 @@ class Scene:
     def be_judged(self) -> None:
         """Somebody takes the client for dead and rolls its primary back, and stops there."""
         primary = self.commit._primary
-        where = [primary.tag], self.start_ts, primary.row, primary.column
-        judged = self.other.store.script("resolve_primary", *where, "dead", 0, 0)
-        assert self.other.store.one(judged) == [b"rolled back"]
+        where = primary.tag, self.start_ts, primary.row, primary.column
+        assert self.other.store.run(calls.resolve_primary(*where, "dead", 0, 0)).state == "rolled back"
 
     def stop(self) -> None:
         """The client stops here, and becomes what its owner's state says."""
@@ -232,8 +232,8 @@ def _judged_before_the_primary_was_written(scene: Scene) -> None:
 
 def _one_rolled_forward(scene: Scene) -> None:
     _committed(scene)
-    command = scene.commit._commit_call(scene.commit._calls[1], scene.commit_ts, "secondaries")
-    assert scene.writer.store.one(command) == [b"committed", scene.commit_ts]
+    call = scene.commit._commit_call(scene.commit._calls[1], scene.commit_ts, "secondaries")
+    assert scene.writer.store.run(call) == ("committed", scene.commit_ts)
 
 
 def _rolled_back(*numbers: int) -> Callable[[Scene], None]:

@@ -11,6 +11,7 @@ from redis.exceptions import NoScriptError
 
 from percolator_core import Database, LockTimeout, SnapshotTooOld, Transaction, TransactionAborted
 from percolator_core.layout.records import Lock, unpack_lock
+from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Role
 from percolator_core.store.request import AFTER, Exchange
 from percolator_core.transaction.commit import Commit, _cells
@@ -47,8 +48,8 @@ def started(writer: Database, value: bytes, *rows: bytes) -> Commit:
 def judge(db: Database, commit: Commit) -> None:
     """Take the owner for dead and roll its primary back."""
     primary = commit._primary
-    where = [primary.tag], commit._start_ts, primary.row, primary.column
-    assert db.store.one(db.store.script("resolve_primary", *where, "dead", 0, 0)) == [b"rolled back"]
+    where = primary.tag, commit._start_ts, primary.row, primary.column
+    assert db.store.run(calls.resolve_primary(*where, "dead", 0, 0)).state == "rolled back"
 
 
 def values(db: Database) -> list[bytes | None]:
@@ -90,12 +91,11 @@ def test_where_tombstones_may_be_gone_the_safe_point_refuses(writer: Database, d
 def test_a_start_at_the_safe_point_itself_is_refused(writer: Database, db: Database, role: Role) -> None:
     late = started(writer, b"late", X)
     tag = late._primary.tag
-    raised = db.store.script("raise_safe_point", [tag], late._start_ts)
-    assert db.store.one(raised) == late._start_ts
-    assert db.store.one(late._prewrite_call(late._calls[0], role)) == [b"too old"]
+    assert db.store.run(calls.raise_safe_point(tag, late._start_ts)) == late._start_ts
+    assert db.store.run(late._prewrite_call(late._calls[0], role)).outcome == "too old"
     above = started(writer, b"above", X)
     assert above._start_ts > late._start_ts
-    assert db.store.one(above._prewrite_call(above._calls[0], role)) != [b"too old"]
+    assert db.store.run(above._prewrite_call(above._calls[0], role)).outcome != "too old"
 
 
 # Scripts that arrive when the cell belongs to somebody else by now.
@@ -218,25 +218,25 @@ def test_a_lock_never_ends_by_itself(writer: Database, db: Database) -> None:
 # Scripts keep what they wrote before they stop.
 
 
-def refused_by_a_newer_commit(db: Database, writer: Database, commit: Commit) -> bytes:
+def refused_by_a_newer_commit(db: Database, writer: Database, commit: Commit) -> str:
     put(db, b"newer", Y)
-    return b"newer commit"
+    return "newer commit"
 
 
-def refused_by_a_lock(db: Database, writer: Database, commit: Commit) -> bytes:
+def refused_by_a_lock(db: Database, writer: Database, commit: Commit) -> str:
     started(writer, b"other", Y, Z).prewrite()
-    return b"locked"
+    return "locked"
 
 
-def refused_by_a_tombstone(db: Database, writer: Database, commit: Commit) -> bytes:
+def refused_by_a_tombstone(db: Database, writer: Database, commit: Commit) -> str:
     judge(db, commit)
-    return b"rolled back"
+    return "rolled back"
 
 
-def refused_by_a_safe_point(db: Database, writer: Database, commit: Commit) -> bytes:
+def refused_by_a_safe_point(db: Database, writer: Database, commit: Commit) -> str:
     tag = db.catalog.table("t").tag(Y)
-    db.store.one(db.store.script("raise_safe_point", [tag], commit._start_ts))
-    return b"too old"
+    db.store.run(calls.raise_safe_point(tag, commit._start_ts))
+    return "too old"
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def refused_by_a_safe_point(db: Database, writer: Database, commit: Commit) -> b
 )
 @pytest.mark.parametrize("role", ["both", "primary"])
 def test_a_prewrite_that_is_refused_has_written_nothing(
-    writer: Database, db: Database, refused: Callable[[Database, Database, Commit], bytes], role: Role
+    writer: Database, db: Database, refused: Callable[[Database, Database, Commit], str], role: Role
 ) -> None:
     """What stands in the way is in its last cell but one, or concerns the whole of it."""
     t = writer.begin()
@@ -258,7 +258,7 @@ def test_a_prewrite_that_is_refused_has_written_nothing(
     why = refused(db, writer, commit)
     writer.client.owner()  # coming alive moves the oracle along
     before = everything(db)
-    assert db.store.one(commit._prewrite_call(call, role))[0] == why
+    assert db.store.run(commit._prewrite_call(call, role)).outcome == why
     assert everything(db) == before
 
 
@@ -266,7 +266,7 @@ def test_a_rollback_concerns_the_cells_that_it_is_given(writer: Database, db: Da
     commit = started(writer, b"new", X, Y)
     commit.prewrite()
     tags, cells = _cells(commit._calls[1], values=False)
-    assert db.store.one(db.store.script("rollback", tags, commit._start_ts, *cells)) == 1
+    assert db.store.run(calls.rollback(tags, commit._start_ts, cells)) == 1
     assert [lock.row for lock in db.locks()] == [X]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import Database, PercolatorError
+from percolator_core.scripts import calls
 from percolator_core.store.connections import Connections
 from percolator_core.store.request import Exchange
 from percolator_core.transaction import commit as percolator_commit
@@ -155,7 +156,7 @@ def test_a_commit_calls_the_workers_of_a_tablet_once_for_each_observer(db: Datab
     tags = [handle.tag(row) for row in (X, Y)]
     observed = ("a", "look,other", "b", "other,look")
     for tag in tags:
-        db.store.one(db.store.script("observe", [tag], "replace", handle.version, 0, 0, *observed))
+        db.store.run(calls.observe(tag, "replace", handle.version, 0, (), observed))
 
     def published() -> int:
         (line,) = [

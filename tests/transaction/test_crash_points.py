@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from percolator_core import TransactionConflict
+from percolator_core.scripts import calls
 from tests.servers.plain import until
 from tests.transaction.crash import NEW, POINTS, RESOLVERS, ROWS, Connect, Owner, Scene, Y
 
@@ -54,9 +55,9 @@ def no_lock_is_left_after_twice_the_time_to_live(scene: Scene) -> None:
     if scene.owner == "expired":
         # By the clock of the server that wrote them, and a lock may have been written just now.
         tag = scene.other.catalog.table("t").tags[0]
-        now = scene.other.store.script("now", [tag])
-        end = scene.other.store.one(now) + 2 * int(scene.ttl * 1e6)
-        until(lambda: bool(scene.other.store.one(now) > end))
+        now = calls.now(tag)
+        end = scene.other.store.run(now) + 2 * int(scene.ttl * 1e6)
+        until(lambda: bool(scene.other.store.run(now) > end))
     swept = scene.other.resolve_locks(timedelta(0))
     assert swept.live == 0
     assert scene.locks() == 0

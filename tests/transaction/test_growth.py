@@ -15,6 +15,7 @@ from percolator_core import Database, SnapshotTooOld, Transaction, TransactionCo
 from percolator_core.maintenance.janitor import Janitor
 from percolator_core.notifications.ack import acknowledge
 from percolator_core.notifications.dirty import DirtyIndex
+from percolator_core.scripts import calls
 from percolator_core.transaction.snapshot import Snapshot
 from tests.chains import chain_of, watch
 from tests.servers.plain import commit_of, die, rows_apart
@@ -199,8 +200,8 @@ def test_tombstones_go(connect: Connect, db: Database) -> None:
             t.set("t", OTHER, "v", b"lost")
             commit = commit_of(t)
             commit.prewrite()
-            judged = db.store.script("resolve_primary", [commit._primary.tag], t.start_timestamp, row, b"v")
-            assert db.store.one((*judged, b"dead", 0, 0)) == [b"rolled back"]
+            cell = commit._primary.tag, t.start_timestamp, row, b"v"
+            assert db.store.run(calls.resolve_primary(*cell, "dead", 0, 0)).state == "rolled back"
     with db.transaction() as t:  # the next writer clears the other locks away
         t.set("t", OTHER, "v", b"kept")
     assert [size_of(db, row).fields for row in (HOT, COOL, OTHER)] == [1001, 2, 1]

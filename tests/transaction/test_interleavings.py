@@ -19,6 +19,7 @@ import pytest
 from percolator_core import Version
 from percolator_core.layout.keys import Keyspace, tablet_of
 from percolator_core.layout.records import unpack_version
+from percolator_core.scripts import calls
 from percolator_core.store.packing import Command
 from percolator_torture.checker.check import check
 from percolator_torture.faults.plan import ExactPlan, Kind, Operation
@@ -352,8 +353,8 @@ class Schedule:
     def _histories(self) -> dict[str, list[Version]]:
         """All versions of the cells, as they lie in the store; there is no lock any more."""
         store, table = self.world.judge.store, self.world.judge.catalog.table("t")
-        scripts = [store.script("history", [table.tag(row)], row, b"v", 100) for row in self.rows.values()]
-        *packed, left, also_left = store.call(*scripts, *[(b"ZCARD", tag + b"locks") for tag in table.tags])
+        packed = store.run_all([calls.history(table.tag(row), row, b"v", 100) for row in self.rows.values()])
+        left, also_left = store.call(*[(b"ZCARD", tag + b"locks") for tag in table.tags])
         assert left == also_left == 0
         return {
             cell: [unpack_version(version) for version in versions]

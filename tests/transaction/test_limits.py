@@ -15,6 +15,7 @@ from percolator_core.layout.records import MAX_ROW, MAX_VALUE
 from percolator_core.notifications.ack import acknowledge
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.schema.definitions import TableDefinition
+from percolator_core.scripts import calls
 from percolator_core.transaction.commit import CELLS_PER_CALL
 from tests.chains import chain_of, watch
 from tests.servers.cluster import Cluster
@@ -236,7 +237,7 @@ def test_collection_stops_after_so_many_cells(db: Database) -> None:
     safe = db.timestamp()
     bound, steps = b"-", 0
     while bound:
-        bound, versions, _ = db.store.one(db.store.script("collect", [tag], bound, 200, safe))
+        bound, versions, _ = db.store.run(calls.collect(tag, bound, 200, safe, ()))
         assert versions == 0
         steps += 1
     assert steps == 3
@@ -256,9 +257,9 @@ def test_collection_stops_after_so_many_versions(db: Database) -> None:
             members += (0, prefix + number.to_bytes(8, "big") + number.to_bytes(8, "big"))
         db.store.one((b"ZADD", tag + b"v:row", *members))
     bound, dropped = b"-", []
-    db.store.one(db.store.script("raise_safe_point", [tag], newest))
+    db.store.run(calls.raise_safe_point(tag, newest))
     while bound:
-        bound, versions, _ = db.store.one(db.store.script("collect", [tag], bound, 200, newest))
+        bound, versions, _ = db.store.run(calls.collect(tag, bound, 200, newest, ()))
         dropped.append(versions)
         assert db.snapshot().get_row("t", "row") == {"a": b"newest", "b": b"newest"}
     assert sum(dropped) == 12_355
@@ -277,12 +278,11 @@ def test_a_deletion_goes_after_what_it_hides(db: Database) -> None:
     for number in range(1, 6_001):
         members += (0, pack_column(b"v") + number.to_bytes(8, "big") + number.to_bytes(8, "big"))
     db.store.one((b"ZADD", tag + b"v:row", *members))
-    db.store.one(db.store.script("raise_safe_point", [tag], safe))
-    collect = db.store.script("collect", [tag], b"-", 200, safe)
-    bound, versions, rows = db.store.one(collect)
-    assert (bound, versions, rows) == (b"[row", 5_000, 0)
+    db.store.run(calls.raise_safe_point(tag, safe))
+    collect = calls.collect(tag, b"-", 200, safe, ())
+    assert db.store.run(collect) == (b"[row", 5_000, 0)
     assert db.store.one((b"HEXISTS", tag + b"r:row", b"cv")) == 1
-    assert db.store.one(collect) == [b"", 1_001, 1]
+    assert db.store.run(collect) == (b"", 1_001, 1)
     assert db.store.one((b"EXISTS", tag + b"r:row", tag + b"v:row", tag + b"rows")) == 0
 
 
@@ -293,8 +293,8 @@ def test_dropping_stops_after_so_many_cells(db: Database) -> None:
             for column in range(30_000):
                 t.set("one", b"%d" % row, f"c{column}", b"")
     handle = db.catalog.table("one")
-    command = db.store.script("drop_table", [handle.tag(b"0")], handle.version, 1000)
-    steps = [db.store.one(command) for _ in range(3)]
+    step = calls.drop_table(handle.tag(b"0"), int(handle.version), 1000, ())
+    steps = [db.store.run(step) for _ in range(3)]
     assert steps == [2, 1, 0]
 
 
@@ -308,9 +308,10 @@ def test_a_scan_stops_after_so_many_cells(db: Database) -> None:
                 t.set("one", b"%02d" % row, f"c{column}", b"")
     tag = db.catalog.table("one").tag(b"00")
     for at, rows in ((before, 0), (db.timestamp(), 10)):
-        reply = db.store.one(db.store.script("scan", [tag], at, b"-", b"+", 512, 1 << 20, b"forward", 0))
-        assert reply[1] != b""
-        assert (len(reply) - 2) / 2 <= max(rows, 17)
+        scanned = db.store.run(calls.scan(tag, at, b"-", b"+", 512, 1 << 20, "forward", 0, ()))
+        assert scanned is not None
+        assert scanned.resume != b""
+        assert len(scanned.rows) <= max(rows, 17)
     assert len(list(db.snapshot().scan("one"))) == 40
     assert list(db.snapshot(before).scan("one")) == []
 
@@ -327,9 +328,9 @@ def test_a_scan_of_the_past_stops_after_so_many_bytes(db: Database, columns: tup
         for row in range(8):
             t.delete("one", b"%d" % row, "v")
     tag = db.catalog.table("one").tag(b"0")
-    command = db.store.script("scan", [tag], before, b"-", b"+", 512, 1 << 20, b"forward", 0, *columns)
-    reply = db.store.one(command)
-    assert (len(reply) - 2) / 2 <= 3
+    scanned = db.store.run(calls.scan(tag, before, b"-", b"+", 512, 1 << 20, "forward", 0, columns))
+    assert scanned is not None
+    assert len(scanned.rows) <= 3
     assert len(list(db.snapshot(before).scan("one"))) == 8
 
 
@@ -340,13 +341,13 @@ def test_a_claim_of_more_marks_than_lua_can_unpack(db: Database) -> None:
         marks += (2, encode_mark(b"v", b"%05d" % number))
     db.store.one((b"ZADD", tag + b"dirty:look", *marks))
     db.store.one((b"HSET", tag + b"tries:look", encode_mark(b"v", b"08999"), 7))
-    reply = db.store.one(db.store.script("claim", [tag], 10_000, 5_000, 60_000, 1, 1, "look", 10_000))
-    assert [reply[position] for position in range(4, len(reply), 6)] == marks[1::2]
-    tries = [reply[position] for position in range(6, len(reply), 6)]
+    claimed = db.store.run(calls.claim([tag], 10_000, 5_000, 60_000, (1, 1, "look", 10_000)))
+    assert [mark for _, _, mark, _, _, _ in claimed.cells] == marks[1::2]
+    tries = [tries for _, _, _, _, tries, _ in claimed.cells]
     assert tries == [0] * 8_999 + [7]
     assert {
         int(score) for score in db.store.one((b"ZRANGE", tag + b"dirty:look", 0, -1, b"WITHSCORES"))[1::2]
-    } == {reply[0]}
+    } == {claimed.deadline}
 
 
 def test_cells_of_one_row_that_stand_side_by_side_are_each_judged(db: Database) -> None:

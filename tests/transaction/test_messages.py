@@ -16,7 +16,9 @@ from percolator_core import (
 )
 from percolator_core.layout.keys import CellAddress, encode_primary
 from percolator_core.layout.records import Lock
-from percolator_core.transaction.lock_resolver import Fate, Resolver
+from percolator_core.scripts import calls
+from percolator_core.scripts.calls import Fate
+from percolator_core.transaction.lock_resolver import Resolver
 from tests.servers.plain import Faults, commit_of
 from tests.transaction.phases import X, Y, Z, locks, started, values
 
@@ -28,24 +30,24 @@ def test_every_script_may_be_repeated(writer: Database, reader: Database) -> Non
     t = started(writer)
     commit = commit_of(t)
     primary, secondaries = commit._calls[0], commit._calls[1:]
-    commands = [commit._prewrite_call(primary, "primary")]
-    commands += [commit._prewrite_call(call, "secondaries") for call in secondaries]
-    for command in commands * 2:
-        assert store.one(command) == [b"prewritten"]
+    prewrites = [commit._prewrite_call(primary, "primary")]
+    prewrites += [commit._prewrite_call(call, "secondaries") for call in secondaries]
+    for prewrite in prewrites * 2:
+        assert store.run(prewrite).outcome == "prewritten"
     first, second = writer.timestamp(), writer.timestamp()
-    assert store.one(commit._commit_call(primary, first, "primary")) == [b"committed", first]
+    assert store.run(commit._commit_call(primary, first, "primary")) == ("committed", first)
     # A second copy, even with a later timestamp, learns the first.
-    assert store.one(commit._commit_call(primary, second, "primary")) == [b"committed", first]
+    assert store.run(commit._commit_call(primary, second, "primary")) == ("committed", first)
     for call in secondaries * 2:
-        assert store.one(commit._commit_call(call, first, "secondaries")) == [b"committed", first]
+        assert store.run(commit._commit_call(call, first, "secondaries")) == ("committed", first)
     # Copies of the prewrite change nothing any more, nor when others have committed since.
     for _ in range(2):
-        for command in commands:
-            assert store.one(command) == [b"prewritten"]
+        for prewrite in prewrites:
+            assert store.run(prewrite).outcome == "prewritten"
         assert locks(reader) == []
         with reader.transaction() as other:
             other.set("t", X, "v", b"newer")
-    assert store.one(commit._commit_call(primary, second, "primary")) == [b"committed", first]
+    assert store.run(commit._commit_call(primary, second, "primary")) == ("committed", first)
     assert [version.commit_ts for version in reader.history("t", X, "v")].count(first) == 1
 
 
@@ -63,8 +65,8 @@ def test_a_repeated_rollback_and_resolution_say_the_same(writer: Database, reade
     for _ in range(3):
         assert fate_of(reader, lock).state == "rolled back"
     tags = [commit._calls[1][0].tag]
-    rollback = store.script("rollback", tags, t.start_timestamp, 1, Y, b"v", 0)
-    assert [store.one(rollback), store.one(rollback)] == [1, 0]
+    rollback = calls.rollback(tags, t.start_timestamp, (1, Y, b"v", 0))
+    assert store.run_all([rollback, rollback]) == [1, 0]
     again = started(writer)
     commit = commit_of(again)
     commit_ts = commit.commit_primary(commit.prewrite())
@@ -77,12 +79,12 @@ def test_a_repeated_rollback_and_resolution_say_the_same(writer: Database, reade
 def test_both_phases_repeated_commit_once(db: Database) -> None:
     t = started(db)
     commit = commit_of(t)
-    command = commit._prewrite_call(commit._calls[0], "both")
-    first = db.store.one(command)
-    assert first[0] == b"committed"
+    prewrite = commit._prewrite_call(commit._calls[0], "both")
+    first = db.store.run(prewrite)
+    assert first.outcome == "committed"
     with db.transaction() as other:
         other.set("t", X, "v", b"newer")
-    assert db.store.one(command) == first
+    assert db.store.run(prewrite) == first
     assert values(db) == [b"newer", b"new", b"new"]
 
 

@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 
 from percolator_core import Snapshot, SnapshotTooOld, Transaction, TransactionConflict
 from percolator_core.layout.keys import decode_mark
+from percolator_core.scripts import calls
 from percolator_torture.faults.stepper import Stepper
 from percolator_torture.faults.store import FaultyDatabase, connect
 from tests.servers.plain import Server, die
@@ -130,7 +131,7 @@ class Machine(RuleBasedStateMachine):
         store, handle = self.clients[0].store, self.clients[0].catalog.table(TABLE)
         for tag in handle.tags:
             watched = (PING, OBSERVER, self.columns[0], OBSERVER)
-            store.one(store.script("observe", [tag], "replace", handle.version, 0, 0, *watched))
+            store.run(calls.observe(tag, "replace", handle.version, 0, (), watched))
         store.one((b"HSET", store.keyspace.chain, b"observers", OBSERVER))
 
     # Beginning.

@@ -14,6 +14,7 @@ from percolator_core import (
     TransactionAborted,
     TransactionConflict,
 )
+from percolator_core.scripts import calls
 from percolator_core.transaction.commit import Commit
 from tests.clock import FakeClock, connect_with_clock
 from tests.servers.plain import Server, commit_of, die
@@ -149,7 +150,7 @@ def test_a_primary_rolled_back_before_it_was_written_is_refused(writer: Database
     commit = commit_of(t)
     primary = commit._primary
     # The secondaries arrive first, and their owner dies.
-    writer.store.one(commit._prewrite_call(commit._calls[1], "secondaries"))
+    writer.store.run(commit._prewrite_call(commit._calls[1], "secondaries"))
     die(writer)
     assert values(reader) == [b"old"] * 3
     writer.client._lives.clear()
@@ -169,14 +170,14 @@ def test_a_refresh_prolongs_the_life_of_the_primary(server: Server, db: Database
         slow.client.one_call_a_tablet = True
         commit = commit_of(started(slow))
         commit_ts = commit.prewrite()
-        refresh = slow.store.script("refresh", [commit._primary.tag], commit._start_ts, X, b"v")
+        refresh = calls.refresh(commit._primary.tag, commit._start_ts, X, b"v")
         for _ in range(10):
-            assert slow.store.one(refresh) == b"refreshed"
+            assert slow.store.run(refresh)
             clock.set_forward(slow.store, 500)
             with pytest.raises(LockTimeout):
                 values(reader)
         commit.commit_secondaries(commit.commit_primary(commit_ts))
-        assert slow.store.one(refresh) == b"lost"
+        assert not slow.store.run(refresh)
         assert values(reader) == [b"new"] * 3
 
 
