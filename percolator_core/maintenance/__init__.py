@@ -1,1 +1,1 @@
-"""Locks that dead clients left, and versions that no snapshot can see: how they are removed."""
+"""Clean-up of a namespace: locks of dead clients, and versions that no snapshot can read."""

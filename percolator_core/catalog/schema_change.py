@@ -1,0 +1,302 @@
+"""Create, change and drop tables while other clients use them.
+
+A schema change is first written into the table's entry in the catalog as ``pending``. Then it proceeds in
+steps that may be repeated. Any client that meets a pending change finishes it, even if the client that began
+it has died:
+
+1. *begin*: the entry gets the pending change and a new version.
+2. *fence*: every tablet gets that version. From now on it refuses writes by the old definition.
+3. *settle*: transactions with locks from before the fence are waited for, or ended. Now no write by the old
+   definition is in flight.
+4. *publish*: the entry gets the new definition, and writers use it.
+5. *sweep*: data of dropped columns is removed.
+
+A change that turns out to be impossible publishes the old definition.
+
+Readers do not wait. The timestamp of a snapshot comes with the catalog's epoch, so a snapshot uses the
+definitions of its timestamp until it ends. This stays correct during a change: no row moves, no stored name is
+used again, and what is committed to new tablets is newer than the snapshot. Only a change that removes data
+would leave a gap. It first raises the safe point above every snapshot by the old definition, so these are
+refused.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from percolator_core.catalog.catalog import Entry
+from percolator_core.catalog.schema_change_steps import Client, LockSettler, PendingChange, split_range
+from percolator_core.errors import ConfigurationError, UnknownTable
+from percolator_core.schema.definition_changes import (
+    agrees,
+    describe,
+    with_column,
+    with_range,
+    with_renamed,
+    without_column,
+)
+from percolator_core.schema.definitions import (
+    Column,
+    TableDefinition,
+    check_definition,
+    from_json,
+    index_definition,
+    to_json,
+)
+from percolator_core.store import FORMAT
+
+_Plan: TypeAlias = dict[str, Any]
+"""A pending change in JSON types: its ``kind`` and what the kind needs."""
+
+
+class SchemaChanges:
+    """The schema changes of one namespace; `Database` documents what each public change raises."""
+
+    def __init__(self, client: Client, locks: LockSettler) -> None:
+        self._client = client
+        self._store = client.store
+        self._catalog = client.catalog
+        self._locks = locks
+
+    def create(self, definition: TableDefinition) -> None:
+        """Create a table and its indexes, unless the table exists; see `Database.create_table`."""
+        check_definition(definition)
+        while True:
+            entry = self._catalog.entry(definition.name)
+            if entry is None:
+                # Indexes first: a client that finds the table finds its indexes, too.
+                for rule in definition.indexes:
+                    self.create(index_definition(definition, rule))
+                format_, entry = self._catalog.add(definition, {"kind": "create"}, FORMAT)
+                self._store.check_format(format_)
+            if entry.pending is None:
+                break
+            self.finish(entry)
+        if not agrees(definition, entry.definition):
+            raise ConfigurationError(
+                f"table {definition.name!r} exists with {describe(entry.definition)}, not "
+                f"{describe(definition)}: drop it first, or use its definition"
+            )
+
+    def drop(self, name: str) -> None:
+        """Drop a table, its rows and its indexes in bounded steps; see `Database.drop_table`."""
+        entry = self._catalog.entry(name)
+        if entry is None:
+            raise self._unknown(name)
+        table = entry.definition.index_of
+        # An index without a table remains if a client dies while it creates both.
+        if table and self._catalog.entry(table) is not None:
+            raise ConfigurationError(f"{name} is an index: drop its table, {entry.definition.index_of!r}")
+        self._drop(name)
+
+    def _drop(self, name: str, before: float = math.inf) -> None:
+        """Drop a table if its version is less than ``before``: a later one is a new table of this name."""
+        while True:
+            entry = self._catalog.entry(name)
+            if entry is None or (entry.is_there and entry.version >= before):
+                return
+            if entry.is_there and entry.pending is not None:
+                self.finish(entry)
+                continue
+            held: Entry | None = entry
+            if entry.is_there:
+                observers = sorted(self._client.active_observers())
+                drop = {"kind": "drop", "observers": observers}
+                held = self._catalog.replace(entry, entry.definition, pending=drop)
+            if held is not None and not held.is_there:
+                self.finish(held)
+                return
+
+    def add_column(self, name: str, column: Column) -> None:
+        """Add a column to a typed table; existing rows have ``column.missing``. See `Database.add_column`."""
+
+        def plan(found: TableDefinition) -> _Plan | None:
+            return _to_definition(found, with_column(found, column))
+
+        self._change(name, ["add column", column.name, column.type], plan)
+
+    def drop_column(self, name: str, column: str) -> None:
+        """Drop a column and its cells; see `Database.drop_column`."""
+
+        def plan(found: TableDefinition) -> _Plan | None:
+            new = without_column(found, column)
+            self._refuse_observed(found, column)
+            return _to_definition(found, new, sweep=[found.by_name[column].stored])
+
+        self._change(name, ["drop column", column], plan)
+
+    def rename_column(self, name: str, old: str, new: str) -> None:
+        """Rename a column, whose stored name stays; see `Database.rename_column`."""
+
+        def plan(found: TableDefinition) -> _Plan | None:
+            return _to_definition(found, with_renamed(found, old, new))
+
+        self._change(name, ["rename column", old, new], plan)
+
+    def add_range(self, name: str, value: bytes) -> None:
+        """Split the range that contains an encoded value; see `Database.add_range`.
+
+        No row moves: the part without rows gets the new tablets.
+        """
+
+        def plan(found: TableDefinition) -> _Plan | None:
+            wanted = with_range(found, value, upper_is_new=True)
+            if wanted == found:
+                return None
+            check_definition(wanted)
+            split_range(self._store, found, value)  # refuses most impossible splits before the fence
+            return {"kind": "add range", "value": value.hex()}
+
+        self._change(name, ["add range", value.hex()], plan)
+
+    def finish_or_repair(self, name: str, version: bytes) -> None:
+        """Finish or repair the pending schema change after a tablet refused ``version``.
+
+        The caller can retry then.
+
+        Raises:
+            LockTimeout: a transaction is still committing.
+        """
+        entry = self._catalog.entry(name)
+        if entry is None or not entry.is_there:
+            return
+        if entry.pending is not None:
+            self.finish(entry, sweep=False)
+        elif entry.writers_version == version and not self._pending(entry).tablets_have(version):
+            # Entry and tablets disagree although no change is pending: a failover has lost one of both. (If
+            # the tablets do have the version, another table of the transaction caused the refusal. A new
+            # version for this table would refuse its other writers, who would then do the same to the next
+            # table; and an index with a newer version than the drop of its table would not be dropped.)
+            held = self.begin(entry, {"kind": "mend", "definition": to_json(entry.definition)})
+            if held is not None:
+                self.finish(held, sweep=False)
+
+    def finish_all(self) -> None:
+        """Finish all pending changes and sweeps. Raises LockTimeout if a transaction is still committing."""
+        for entry in self._catalog.entries():
+            if entry.pending is not None:
+                self.finish(entry)
+            elif entry.sweep:
+                self._pending(entry).sweep()
+
+    def finish(self, entry: Entry, *, sweep: bool = True, is_ours: bool = False) -> None:
+        """Finish a pending change, without the sweep if ``sweep`` is False.
+
+        Raises:
+            ConfigurationError: the change is impossible. Only the client that began it (``is_ours``) gets this.
+            LockTimeout: a transaction is still committing. The change remains pending.
+        """
+        try:
+            for step in self.steps(entry):
+                if step == "publish" and not sweep:
+                    return
+        except ConfigurationError:
+            if is_ours:
+                raise
+
+    def steps(self, entry: Entry) -> Iterator[str]:
+        """Finish a pending change; yield the name of each step after it."""
+        change, plan = self._pending(entry), entry.pending
+        assert plan is not None
+        change.fence()
+        yield "fence"
+        if plan["kind"] == "create":
+            change.publish(entry.definition)
+            yield "publish"
+            return
+        change.settle()
+        yield "settle"
+        if plan["kind"] == "drop":
+            # Indexes first: without the table's entry nobody would know of them.
+            for rule in entry.definition.indexes:
+                self._drop(rule.table, before=entry.version)
+            yield "indexes"
+            change.drop_rows()
+            yield "rows"
+            return
+        if plan["kind"] == "add range":
+            try:
+                new = change.split_range()
+            except ConfigurationError:
+                change.publish(entry.definition, entry.sweep)
+                raise
+            change.seed(new)
+            yield "seed"
+        else:
+            new = from_json(plan["definition"])
+            change.observe_new_columns(new)
+        held = change.publish(new, (*entry.sweep, *plan.get("sweep", ())))
+        yield "publish"
+        if held is not None and held.sweep and held.pending is None:
+            self._pending(held).sweep()
+            yield "sweep"
+
+    def begin(self, entry: Entry, plan: _Plan) -> Entry | None:
+        """Write a pending change into the entry; return the new entry, None if another client was faster."""
+        token = uuid.uuid4().hex
+        pending = {**plan, "token": token}
+        held = self._catalog.replace(entry, entry.definition, pending=pending, sweep=entry.sweep)
+        # A request whose reply was lost is repeated and refuses itself: then the entry has our token.
+        is_ours = held is not None and held.pending is not None and held.pending.get("token") == token
+        return held if is_ours else None
+
+    def _change(
+        self, name: str, what: Sequence[str], plan: Callable[[TableDefinition], _Plan | None]
+    ) -> None:
+        """Begin a change and finish it.
+
+        ``plan`` returns the change of a definition, None if there is nothing to do. ``what`` identifies the
+        change: a client that repeats an interrupted change is done once the pending one is finished.
+        """
+        while True:
+            entry = self._catalog.entry(name)
+            if entry is None or not entry.is_there:
+                raise self._unknown(name)
+            if entry.definition.index_of:
+                raise ConfigurationError(
+                    f"{name} is an index: change its table, {entry.definition.index_of!r}"
+                )
+            if entry.pending is None and entry.sweep:
+                self._pending(entry).sweep()
+                entry = self._catalog.entry(name) or entry
+            held: Entry | None = entry
+            if entry.pending is None:
+                change = plan(entry.definition)
+                if change is None:
+                    return
+                held = self.begin(entry, {**change, "what": list(what)})
+            if held is not None and held.pending is not None:
+                is_ours = held.pending.get("what") == list(what)
+                self.finish(held, is_ours=is_ours)
+                if is_ours:
+                    return
+
+    def _pending(self, entry: Entry) -> PendingChange:
+        return PendingChange(self._client, self._locks, entry)
+
+    def _refuse_observed(self, definition: TableDefinition, column: str) -> None:
+        stored = definition.by_name[column].stored.encode()
+        tag = self._store.keyspace.tag(definition.name, 0)
+        registered = self._store.one((b"HGET", tag + b"meta", b"o" + stored))
+        active = self._client.active_observers()
+        names = [name for name in (registered or b"").decode().split(",") if name in active]
+        if names:
+            raise ConfigurationError(
+                f"{definition.name}.{column} is watched by the observer {names[0]!r}: take it out of the "
+                "chain and start its workers again first"
+            )
+
+    def _unknown(self, name: str) -> UnknownTable:
+        namespace = self._store.keyspace.namespace
+        return UnknownTable(f"there is no table {name!r} in the namespace {namespace!r}: create it first")
+
+
+def _to_definition(found: TableDefinition, new: TableDefinition, **more: Any) -> _Plan | None:
+    """Return the change to another definition; None if it is the same."""
+    if new == found:
+        return None
+    check_definition(new)
+    return {"kind": "define", "definition": to_json(new), **more}

@@ -1,0 +1,234 @@
+"""The steps of one schema change, one method each. Every step may be repeated.
+
+`percolator_core.catalog.schema_change` explains their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+from percolator_core.catalog.catalog import Catalog, Entry, raise_safe_points
+from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.errors import ConfigurationError, UnknownColumn
+from percolator_core.schema.definition_changes import with_range
+from percolator_core.schema.definitions import TableDefinition
+from percolator_core.schema.partitions import Partition
+from percolator_core.schema.row_keys import KeyCodec
+from percolator_core.scripts import calls
+from percolator_core.scripts.calls import Fencing
+from percolator_core.store import Store
+
+_ROWS_AT_ONCE: Final = 1000
+"""Rows of a tablet that one call drops, sweeps or reads: a script blocks all other clients."""
+
+
+class Oracle(Protocol):
+    """The source of timestamps."""
+
+    def timestamp(self) -> int:
+        """Return a new timestamp."""
+
+
+class Client(Protocol):
+    """What a schema change uses of `percolator_core.transaction.client.Client`."""
+
+    @property
+    def store(self) -> Store:
+        """The store."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog."""
+
+    @property
+    def oracle(self) -> Oracle:
+        """The oracle."""
+
+    def active_observers(self) -> set[str]:
+        """Return the observers of the last activation."""
+
+    def observed_columns(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
+        """Return the recorded observers of each column by table."""
+
+
+class LockSettler(Protocol):
+    """What a schema change uses of `percolator_core.maintenance.locks.Locks`."""
+
+    def settle_table(self, table: str, tags: Sequence[bytes], upto: int, *, primaries: bool) -> None:
+        """Settle the locks of one table, and with ``primaries`` those whose primary is in it."""
+
+
+class PendingChange:
+    """An unfinished schema change, as its entry in the catalog describes it."""
+
+    def __init__(self, client: Client, locks: LockSettler, entry: Entry) -> None:
+        self._client = client
+        self._store = client.store
+        self._locks = locks
+        self._entry = entry
+        self._definition = entry.definition
+        self._plan = entry.pending or {}
+        self._kind: str = self._plan.get("kind", "")
+        self._tags = tags_of(client.store, entry.definition)
+
+    def fence(self) -> None:
+        """Give all tablets the entry's version: from now on they refuse writes by the old definition."""
+        # A new table refuses older snapshots; a table that is dropped refuses all snapshots that exist; a
+        # tablet that is repaired may have lost its safe point.
+        refuses = self._kind in ("create", "drop", "mend")
+        least = self._client.oracle.timestamp() if refuses else 0
+        hows: dict[str, Fencing] = {"create": "found", "mend": "mend"}
+        how = hows.get(self._kind, "raise")
+        # The chain's record is read after the entry was written: a later activation finds the entry.
+        fields = () if how == "raise" else _flat(self._observers(self._definition), b"o")
+        self._fence(self._tags, how, least, fields)
+
+    def settle(self) -> None:
+        """Wait for the transactions that have locks from before the fence, or end them."""
+        # Locks from before the fence have older starts. Newer locks are possible if another client is ahead.
+        upto = self._client.oracle.timestamp()
+        # If the change removes data, the locks elsewhere that have their primary here are settled, too:
+        # without the primary nobody could find out later whether they were committed.
+        removes_data = self._kind == "drop" or bool(self._plan.get("sweep"))
+        self._locks.settle_table(self._definition.name, self._tags, upto, primaries=removes_data)
+        if removes_data:
+            # A failover must not bring back a resolved lock after its primary is gone.
+            tags = [tag for _, tag in self._client.catalog.tablets()]
+            raise_safe_points(self._store, tags, durably=True)
+
+    def publish(self, definition: TableDefinition, sweep: Sequence[str] = ()) -> Entry | None:
+        """Write the definition into the catalog; return the present entry, which may be another client's."""
+        return self._client.catalog.replace(self._entry, definition, self._entry.version, sweep=sweep)
+
+    def split_range(self) -> TableDefinition:
+        """Return the definition with the new range. Raises ConfigurationError if rows would have to move."""
+        return split_range(self._store, self._definition, bytes.fromhex(self._plan["value"]))
+
+    def seed(self, new: TableDefinition) -> None:
+        """Give the added tablets the version and the meta hash of an old tablet, before any write to them.
+
+        A concurrent activation loses nothing. An old tablet that it reaches after the fence refuses, and the
+        activation repeats; what it wrote before the fence is copied here.
+        """
+        flat = self._store.one((b"HGETALL", self._tags[0] + b"meta"))
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        fields = [part for pair in pairs if pair[0] != b"version" for part in pair]
+        self._fence(tags_of(self._store, new)[len(self._tags) :], "found", fields=fields)
+
+    def observe_new_columns(self, new: TableDefinition) -> None:
+        """Register the observers of added columns, before anybody can write to these."""
+        stored = {column.stored.encode() for column in self._definition.columns}
+        added = {column: names for column, names in self._observers(new).items() if column not in stored}
+        if added:
+            version, pairs = b"%d" % self._entry.version, _flat(added)
+            registered = [calls.observe(tag, "add", version, 0, (), pairs) for tag in self._tags]
+            self._store.run_all(registered, durably=True)
+
+    def drop_rows(self) -> None:
+        """Remove everything in the tablets, then the entry."""
+        observers = sorted({*self._plan["observers"], *self._client.active_observers()})
+        for tag in self._tags:
+            step = calls.drop_table(tag, self._entry.version, _ROWS_AT_ONCE, observers)
+            while self._store.run(step):
+                pass
+        self._client.catalog.replace(self._entry, None)
+
+    def sweep(self) -> None:
+        """Remove the cells of dropped columns, then the note about them in the entry."""
+        # Raise the safe point above every snapshot that can read the columns: no published definition has
+        # them. In all tablets before the first cell goes, and durably: a failover must not allow such a
+        # snapshot again.
+        safe = self._client.oracle.timestamp()
+        raise_safe_points(self._store, self._tags, safe, durably=True)
+        columns = [name.encode() for name in self._entry.sweep]
+        for tag in self._tags:
+            bound: bytes | None = b"-"
+            while bound:
+                bound = self._store.run(
+                    calls.sweep(tag, self._entry.version, bound, _ROWS_AT_ONCE, columns)
+                )
+                if bound is None:
+                    return  # another client has changed the table, and finds the rest of the sweep in the entry
+        self.publish(self._definition)
+
+    def tablets_have(self, version: bytes) -> bool:
+        """Return True if all tablets have this version."""
+        wanted = [(b"HGET", tag + b"meta", b"version") for tag in self._tags]
+        return all((found or b"") == version for found in self._store.call(*wanted))
+
+    def _fence(
+        self, tags: Sequence[bytes], how: Fencing, least: int = 0, fields: Sequence[bytes] = ()
+    ) -> None:
+        """Give tablets the entry's version and at least the safe point ``least`` (`fence.lua`)."""
+        # Durably: what is published next relies on it. No client writes to a new table by another definition.
+        fences = [calls.fence(tag, self._entry.version, least, how, fields) for tag in tags]
+        self._store.run_all(fences, durably=not self._entry.is_new)
+
+    def _observers(self, definition: TableDefinition) -> dict[bytes, bytes]:
+        """Return the recorded observers of the table's columns, joined by commas, by encoded column.
+
+        A new table is thus observed from its first write, even if it is made again while workers run.
+        """
+        handle = TableHandle(definition, self._store)
+        found: dict[bytes, bytes] = {}
+        for column, observers in self._client.observed_columns().get(definition.name, {}).items():
+            with suppress(UnknownColumn):  # the chain has another definition, so its start will be refused
+                found[handle.encode(column)] = ",".join(observers).encode()
+        return found
+
+
+def tags_of(store: Store, definition: TableDefinition) -> list[bytes]:
+    """Return the tags of all tablets of a table."""
+    return [store.keyspace.tag(definition.name, number) for number in range(definition.tablets)]
+
+
+def _flat(pairs: Mapping[bytes, bytes], prefix: bytes = b"") -> list[bytes]:
+    return [part for name, value in pairs.items() for part in (prefix + name, value)]
+
+
+def split_range(store: Store, definition: TableDefinition, value: bytes) -> TableDefinition:
+    """Split a range at ``value``, and give the new tablets to the part without rows.
+
+    Raises:
+        ConfigurationError: both parts have rows, which would have to move.
+    """
+    partition, codec = Partition(definition), KeyCodec(definition)
+    below = above = None
+    for number in partition.tablets_of_range(value):
+        low, high = _row_on_each_side(store, partition, store.keyspace.tag(definition.name, number), value)
+        # An empty row key is possible, so only None means that there is no row.
+        below, above = low if below is None else below, high if above is None else above
+    if below is not None and above is not None:
+        raise ConfigurationError(
+            f"table {definition.name!r}: a split there would move rows, such as {codec.describe(below)} "
+            f"below it or {codec.describe(above)} above: add ranges where there are no rows yet; of "
+            "deleted rows something is left until garbage is collected"
+        )
+    return with_range(definition, value, upper_is_new=above is None)
+
+
+def _row_on_each_side(
+    store: Store, partition: Partition, tag: bytes, value: bytes
+) -> tuple[bytes | None, bytes | None]:
+    """Return a row of the tablet below the value, and one at or above it."""
+    key = tag + b"rows"
+    bound = partition.first_row(value)
+    if bound is not None:
+        low, high = store.call(
+            (b"ZRANGEBYLEX", key, b"-", b"(" + bound, b"LIMIT", 0, 1),
+            (b"ZRANGEBYLEX", key, b"[" + bound, b"+", b"LIMIT", 0, 1),
+        )
+        return next(iter(low), None), next(iter(high), None)
+    below = above = None
+    start: bytes = b"-"
+    while start and (below is None or above is None):
+        rows: Sequence[bytes] = store.one((b"ZRANGEBYLEX", key, start, b"+", b"LIMIT", 0, _ROWS_AT_ONCE))
+        for row in rows:
+            if partition.is_below(row, value):
+                below = row
+            else:
+                above = row
+        start = b"(" + rows[-1] if len(rows) == _ROWS_AT_ONCE else b""
+    return below, above

@@ -1,0 +1,225 @@
+"""A client's view of one table: tablets, columns and the keys of its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+from percolator_core.errors import UnknownColumn, abbreviated
+from percolator_core.layout.keys import MARKER, acknowledged, decode_column, encode_column, tablet_of
+from percolator_core.layout.records import LOCK_MARK, VERSION_MARK
+from percolator_core.schema.definitions import TableDefinition
+from percolator_core.schema.partitions import placement
+from percolator_core.store import Store
+from percolator_core.store.packing import pack, pack_fields
+
+T = TypeVar("T")
+
+SPARSE: Final = 64
+"""Number of reads that also ask for the tablet's standing after a row was found without the column."""
+
+COLUMNS_BYTES: Final = 64 << 20
+"""Most memory, in bytes, for the remembered columns of a raw table; then all of them are forgotten."""
+
+COLUMN_BYTES: Final = 400
+"""Memory of a remembered column in bytes, without its name."""
+
+
+class ColumnFields:
+    """A column that holds data, and its fields in the hash of a row.
+
+    A table handle has one instance for each column, so columns can be compared by identity, which is cheap.
+    ``sparse`` is the number of further reads that also ask for the tablet's standing: without the standing a
+    missing cell proves nothing. It starts at 1; `note_missing` sets it to `SPARSE`.
+    """
+
+    __slots__ = ("encoded", "lock", "name", "packed", "sparse", "version")
+
+    def __init__(self, name: str, encoded: bytes | None = None) -> None:
+        """``encoded`` is the column's name in the store; None if that is ``name``."""
+        self.name = name
+        self.encoded = encode_column(name) if encoded is None else encoded
+        self.version = VERSION_MARK + self.encoded
+        self.lock = LOCK_MARK + self.encoded
+        self.packed = pack_fields(self.version, self.lock)
+        self.sparse = 1
+
+    def note_missing(self) -> None:
+        """Note that a read found a row without the column."""
+        self.sparse = SPARSE
+
+    @property
+    def names_bytes(self) -> int:
+        """Estimated memory of the name in bytes: there are about six copies."""
+        return 6 * len(self.encoded)
+
+
+class _RawColumns(dict[str, ColumnFields]):
+    """The columns of a raw table that were looked up; a lookup adds a new column."""
+
+    __slots__ = ("_bytes_left", "_definition")
+
+    def __init__(self, definition: TableDefinition) -> None:
+        super().__init__()
+        self._definition = definition
+        self._bytes_left = COLUMNS_BYTES
+
+    def __missing__(self, column: str) -> ColumnFields:
+        if column in self._definition.notify_only:
+            raise UnknownColumn(
+                f"{self._definition.name}.{abbreviated(column)} is notify-only and holds no data: use notify"
+            )
+        fields = ColumnFields(column)
+        size = COLUMN_BYTES + fields.names_bytes
+        self._bytes_left -= size
+        if self._bytes_left < 0:
+            self.clear()  # names that contain data, such as dates, have no end
+            self._bytes_left = COLUMNS_BYTES - size
+        return self.setdefault(column, fields)  # one instance, even if two threads come here at once
+
+
+class _TypedColumns(dict[str, ColumnFields]):
+    """The columns of a typed table that hold data."""
+
+    __slots__ = ("_definition",)
+
+    def __init__(self, definition: TableDefinition) -> None:
+        super().__init__(
+            (column.name, ColumnFields(column.name, encode_column(column.stored)))
+            for column in definition.value_columns
+        )
+        self._definition = definition
+
+    def __missing__(self, column: str) -> ColumnFields:
+        definition = self._definition
+        if column in definition.notify_only:
+            raise UnknownColumn(f"{definition.name}.{column} is notify-only and holds no data: use notify")
+        if column in definition.key:
+            raise UnknownColumn(
+                f"{definition.name}.{column} is part of the key: it is in the row key and is no cell"
+            )
+        raise UnknownColumn(
+            f"the table {definition.name!r} has no column {abbreviated(column)!r}: it has "
+            f"{', '.join(self) or 'none but its key'}"
+        )
+
+
+class TableHandle:
+    """What a client needs to reach the cells of one table.
+
+    ``columns`` has the columns that hold data, by name; looking up any other one raises UnknownColumn.
+    ``row_prefixes`` has, by tablet, the prefix of the keys of its rows. ``standings`` has, by tablet, the
+    packed command that reads its standing: version and safe point. ``place`` returns the tablet of a row;
+    None means ``crc32(row) % tablets``. ``by_encoded`` maps the names in the store to the names of a typed
+    table's columns; it is empty for a raw table, where both are the same. ``marker`` is the internal column
+    that every row of a typed table has. ``bindings`` caches what `percolator_core.tables` derives from models
+    and indexes. ``version`` is the version of the catalog's entry as text, or ``?`` during a schema change.
+    Writes carry it, and a tablet with another version refuses them.
+    """
+
+    __slots__ = (
+        "bindings",
+        "by_encoded",
+        "columns",
+        "definition",
+        "is_typed",
+        "marker",
+        "name",
+        "place",
+        "row_prefixes",
+        "standings",
+        "tablets",
+        "tags",
+        "version",
+    )
+
+    def __init__(self, definition: TableDefinition, store: Store, version: bytes = b"") -> None:
+        self.definition = definition
+        self.name = definition.name
+        self.is_typed = definition.is_typed
+        self.bindings: dict[Any, Any] = {}
+        self.tablets = definition.tablets
+        self.version = version
+        self.tags = tuple(store.keyspace.tag(definition.name, number) for number in range(definition.tablets))
+        self.row_prefixes = tuple(tag + b"r:" for tag in self.tags)
+        self.standings = tuple(pack((b"HMGET", tag + b"meta", b"version", b"safe")) for tag in self.tags)
+        self.place = placement(definition)
+        self.marker = ColumnFields(decode_column(MARKER), MARKER)
+        self.columns: dict[str, ColumnFields] = (
+            _TypedColumns(definition) if definition.is_typed else _RawColumns(definition)
+        )
+        self.by_encoded: dict[bytes, str] = (
+            {fields.encoded: name for name, fields in self.columns.items()} if definition.is_typed else {}
+        )
+
+    def tablet(self, row: bytes) -> int:
+        """Return the number of the row's tablet. Raises ValueError for a row that is no key of the table."""
+        place = self.place
+        return tablet_of(row, self.tablets) if place is None else place(row)
+
+    def tag(self, row: bytes) -> bytes:
+        """Return the tag of the row's tablet. Raises like `tablet`."""
+        return self.tags[self.tablet(row)]
+
+    def row_key(self, row: bytes) -> bytes:
+        """Return the key of the row's hash. Raises like `tablet`."""
+        return self.row_prefixes[self.tablet(row)] + row
+
+    def standing(self, row: bytes) -> bytes:
+        """Return the packed command that reads the standing of the row's tablet. Raises like `tablet`."""
+        return self.standings[self.tablet(row)]
+
+    def encode(self, column: str) -> bytes:
+        """Return the name in the store of a column, which may be notify-only.
+
+        Raises:
+            UnknownColumn: the typed table has no such column outside its key.
+        """
+        if column in self.definition.notify_only:
+            return encode_column(column)
+        return self.columns[column].encoded
+
+    def decode(self, encoded: bytes) -> str:
+        """Return the name of a column from its name in the store; of an internal column a few words."""
+        if not self.is_typed:
+            return decode_column(encoded)
+        name = self.by_encoded.get(encoded)
+        if name is not None:
+            return name
+        observed = acknowledged(encoded)
+        if observed:
+            return decode_column(encoded[: -len(observed)]) + self.decode(observed)
+        plain = decode_column(encoded)
+        # Another column may now have the name of a dropped one.
+        return f"{plain} (dropped)" if plain in self.definition.retired else plain
+
+    def fields(self, encoded: bytes) -> ColumnFields:
+        """Return the column with this name in the store. Raises UnknownColumn if there is none."""
+        if not self.is_typed:
+            return self.columns[decode_column(encoded)]
+        if encoded == MARKER:
+            return self.marker
+        name = self.by_encoded.get(encoded)
+        if name is None:
+            raise UnknownColumn(
+                f"the table {self.name!r} has no column {self.decode(encoded)!r} that holds data"
+            )
+        return self.columns[name]
+
+    def named(self, cells: Mapping[bytes, T]) -> dict[bytes, T]:
+        """Replace the columns' names in the store by their present names."""
+        if not self.by_encoded:
+            return dict(cells)
+        return {
+            self.by_encoded[column].encode() if column in self.by_encoded else column: value
+            for column, value in cells.items()
+        }
+
+    def notify_column(self, column: str) -> bytes:
+        """Return the name in the store of a notify-only column. Raises UnknownColumn for any other."""
+        if column not in self.definition.notify_only:
+            raise UnknownColumn(
+                f"{self.name}.{abbreviated(column)} is not notify-only: list it under notify_only of the "
+                "table"
+            )
+        return encode_column(column)

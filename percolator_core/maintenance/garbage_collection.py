@@ -1,0 +1,95 @@
+"""Garbage collection: remove the versions that no snapshot can read.
+
+Several collections may run at once and beside everything else, and each may stop at any point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from percolator_core.catalog.catalog import raise_safe_points
+from percolator_core.maintenance.locks import Locks, Part, ResolvedLocks
+from percolator_core.scripts import calls
+from percolator_core.transaction.client import Client
+
+_ROWS_PER_STEP: Final = 200
+"""Rows of a tablet that one call collects: a script blocks all other clients."""
+
+_PINS_AT_ONCE: Final = 1000
+"""Pins whose owners are looked up by one batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The result of a garbage collection.
+
+    ``safe_point`` is in microseconds; snapshots below it are refused from now on. ``versions`` and ``rows``
+    are the numbers of removed versions and rows.
+    """
+
+    safe_point: int
+    versions: int
+    rows: int
+    locks: ResolvedLocks
+
+
+class GarbageCollector:
+    """Collects the garbage of one namespace."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.store = client.store
+        self.locks = Locks(client)
+
+    def collect(self, keep: float, part: Part | None = None) -> Collected:
+        """Remove versions that only unpinned snapshots older than ``keep`` seconds could read.
+
+        ``part`` names the tablets whose versions are removed; None is all. In every case the safe point is
+        raised and locks are resolved in all tablets.
+
+        Raises:
+            LockTimeout: an older transaction is still committing. No version was removed, but snapshots below
+            the new safe point are refused already. Collect again later.
+            UnknownTable, ValueError: ``part`` names a table or tablet that does not exist.
+        """
+        client = self._client
+        chosen = None if part is None else [tag for _, tag in self.locks.tablets_of(part)]
+        now = client.oracle.timestamp()
+        safe = max(1, min([now - int(keep * 1e6), *(at - 1 for at in self.pins())]))
+        # The order: first no new lock can appear at or below the safe point, then old locks are resolved, then
+        # versions are removed. The versions of a primary decide what becomes of the other locks of its
+        # transaction, which may be in any tablet; so the first two steps always concern all tablets. Each part
+        # is a complete collection with its own safe point and relies on no other part, whose client may have
+        # died or not begun.
+        tags = [tag for _, tag in client.catalog.tablets()]
+        furthest = max([safe, *raise_safe_points(self.store, tags, safe)])
+        # Another collection may have raised some tablets further. New locks may still appear between its safe
+        # point and ours, and that collection resolves them.
+        locks = self.locks.settle(lambda lock: lock.start_ts <= safe, remedy="collect later")
+        # Durably: a failover must not bring back a resolved lock after the versions that decide it are gone.
+        tags = [tag for _, tag in client.catalog.tablets()]
+        raise_safe_points(self.store, tags, safe, durably=True)
+        observers = sorted(client.active_observers())
+        versions = rows = 0
+        for tag in tags if chosen is None else chosen:
+            bound: bytes = b"-"
+            while bound:
+                bound, dropped, gone = self.store.run(
+                    calls.collect(tag, bound, _ROWS_PER_STEP, safe, observers)
+                )
+                versions += dropped
+                rows += gone
+        return Collected(furthest, versions, rows, locks)
+
+    def pins(self) -> list[int]:
+        """Return the timestamps of pinned snapshots whose owners are alive; forget the other pins."""
+        key = self.store.keyspace.pins
+        flat = self.store.one((b"ZRANGE", key, 0, -1, b"WITHSCORES"))
+        pins = dict(zip(flat[::2], map(float, flat[1::2]), strict=True))
+        owners = sorted({pin.partition(b":")[0] for pin in pins})
+        asked = [self._client.liveness(owner) for owner in owners]
+        lives = dict(zip(owners, self.store.call_many(asked, _PINS_AT_ONCE), strict=True))
+        dead = {pin for pin in pins if not lives[pin.partition(b":")[0]]}
+        self.store.call_many([(b"ZREM", key, pin) for pin in sorted(dead)], _PINS_AT_ONCE)
+        return [int(at) for pin, at in pins.items() if pin not in dead]

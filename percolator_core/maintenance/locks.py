@@ -1,0 +1,288 @@
+"""Find the locks of a namespace, and resolve those that dead clients left."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.errors import LockTimeout, UnknownColumn
+from percolator_core.layout.keys import acknowledgement, decode_lock_mark, decode_primary, encode_lock_mark
+from percolator_core.layout.records import start_of_lock, unpack_lock, wall_of_lock
+from percolator_core.scripts import calls
+from percolator_core.transaction.client import Client
+from percolator_core.transaction.lock_resolver import LockedCell, Resolver
+
+_LOCKS_PER_STEP: Final = 500
+"""Entries of a tablet's lock index that one call reads, and locks that are resolved together."""
+
+_LOCKS_AT_ONCE: Final = 100
+"""Entries that one call looks up: with the longest keys these are a few MiB."""
+
+_TABLETS_AT_ONCE: Final = 1000
+"""Tablets that one batch asks for a number or a few entries."""
+
+_ACKNOWLEDGES: Final = " acknowledges "
+"""Stands between observer and column in the displayed name of an acknowledgement."""
+
+Part: TypeAlias = Iterable[tuple[str, int]]
+"""Tablets, each as the name of its table and its number."""
+
+Outcome: TypeAlias = Literal["committed", "rolled back", "live", "gone"]
+"""The outcome for a lock: rolled forward, rolled back, left to its live owner, or not found."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedLocks:
+    """The numbers of locks rolled forward, rolled back, and left to a live client."""
+
+    committed: int = 0
+    rolled_back: int = 0
+    live: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLock:
+    """An entry of the lock index with its lock.
+
+    ``wall`` (µs) is the time at which the lock was written or refreshed. ``packed`` is the lock without the
+    value that it will write.
+    """
+
+    table: str
+    tag: bytes
+    row: bytes
+    column: bytes
+    start_ts: int
+    wall: int
+    packed: bytes
+
+    @property
+    def cell(self) -> LockedCell:
+        """The locked cell for the lock resolver."""
+        return self.row, self.column, self.packed
+
+
+class Locks:
+    """The locks of one namespace."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.store = client.store
+        self._resolver = Resolver(client)
+
+    def by_tablet(self, limit: int | None = None) -> Iterator[FoundLock]:
+        """Yield the locks of each tablet, oldest first; at most ``limit`` of each, None for all."""
+        for table, tag in self._occupied(self._client.catalog.tablets()):
+            walls = self._entries(tag)
+            oldest = sorted(walls, key=lambda entry: (walls[entry], entry))[:limit]
+            for step in self._look_up([(table, tag, oldest)]):
+                yield from step
+
+    def oldest(self, limit: int) -> list[FoundLock]:
+        """Return the ``limit`` oldest locks of all tablets, in a few round trips."""
+        tablets = self._client.catalog.tablets()
+        asked = [(b"ZRANGE", tag + b"locks", 0, limit - 1, b"WITHSCORES") for _, tag in tablets]
+        entries = [
+            (float(flat[position + 1]), flat[position], table, tag)
+            for (table, tag), flat in zip(tablets, self.store.call_many(asked, _TABLETS_AT_ONCE), strict=True)
+            for position in range(0, len(flat), 2)
+        ]
+        chosen: dict[tuple[str, bytes], list[bytes]] = {}
+        for _, entry, table, tag in heapq.nsmallest(limit, entries):
+            chosen.setdefault((table, tag), []).append(entry)
+        steps = self._look_up([(*tablet, found) for tablet, found in chosen.items()])
+        return sorted((lock for step in steps for lock in step), key=lambda lock: lock.wall)
+
+    def resolve(self, older_than: float, part: Part | None = None) -> ResolvedLocks:
+        """Resolve the locks, untouched for ``older_than`` seconds, of clients that are dead or too slow.
+
+        Raises:
+            UnknownTable, ValueError: ``part`` names a table or tablet that does not exist.
+        """
+        tablets = self._client.catalog.tablets() if part is None else self.tablets_of(part)
+        return self._resolve(self._steps(tablets, older_than))
+
+    def resolve_one(self, table: str, row: bytes, column: str, start_ts: int) -> Outcome:
+        """Resolve one lock unless its owner may still commit.
+
+        ``column`` is a name as `Catalog.column_name` returns it, also of an acknowledgement.
+
+        Raises:
+            UnknownTable, UnknownColumn: the table or the column does not exist.
+        """
+        handle = self._client.catalog.table(table)
+        tag = handle.tag(row)
+        entries = [encode_lock_mark(start_ts, encoded, row) for encoded in _encodings(handle, column)]
+        outcome: Outcome = "gone"
+        for step in self._look_up([(table, tag, entries)]):
+            for fate in self._resolver.resolve_all(tag, [lock.cell for lock in step]):
+                outcome = fate.state
+        return outcome
+
+    def settle(
+        self,
+        wanted: Callable[[FoundLock], bool],
+        tablets: Sequence[tuple[str, bytes]] | None = None,
+        remedy: str = "try again later",
+    ) -> ResolvedLocks:
+        """Resolve all locks for which ``wanted`` returns True, and wait until the live ones are gone.
+
+        ``tablets`` are pairs of table and tag; None is all.
+
+        Raises:
+            LockTimeout: some locks are still live after `Timeouts.lock_wait`; the message ends with
+            ``remedy``.
+        """
+        deadline = time.monotonic() + self._client.timeouts.lock_wait
+        committed = rolled_back = 0
+        while True:
+            steps = self._steps(self._client.catalog.tablets() if tablets is None else tablets)
+            found = self._resolve([lock for lock in step if wanted(lock)] for step in steps)
+            committed += found.committed
+            rolled_back += found.rolled_back
+            if not found.live:
+                return ResolvedLocks(committed, rolled_back)
+            if time.monotonic() > deadline:
+                raise LockTimeout(
+                    f"{found.live} locks of transactions that began before are still live: {remedy}"
+                )
+            self.store.sleep(0.05)
+
+    def settle_table(self, table: str, tags: Sequence[bytes], upto: int, *, primaries: bool) -> None:
+        """Settle the locks of one table whose transactions began at or before ``upto``.
+
+        ``primaries`` also settles the locks in other tables whose primary is in this one.
+
+        Raises:
+            LockTimeout: some locks are still live after `Timeouts.lock_wait`.
+        """
+        self.settle(lambda lock: lock.start_ts <= upto, [(table, tag) for tag in tags])
+        if primaries:
+            own = set(tags)
+            self.settle(
+                lambda lock: (
+                    lock.start_ts <= upto and decode_primary(unpack_lock(lock.packed).primary).tag in own
+                )
+            )
+
+    def tablets_of(self, part: Part) -> list[tuple[str, bytes]]:
+        """Return the table and the tag of each tablet in ``part``, in its order, without repetitions.
+
+        Raises:
+            UnknownTable, ValueError: a table or tablet does not exist.
+        """
+        found = []
+        for table, number in dict.fromkeys((table, number) for table, number in part):
+            tags = self._client.catalog.table(table).tags
+            if not 0 <= number < len(tags):
+                raise ValueError(
+                    f"the table {table!r} has {len(tags)} tablets, numbered from 0: there is no {number}"
+                )
+            found.append((table, tags[number]))
+        return found
+
+    def _occupied(self, tablets: Iterable[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        """Return the tablets that have locks."""
+        places = list(tablets)
+        asked = [(b"ZCARD", tag + b"locks") for _, tag in places]
+        counts = self.store.call_many(asked, _TABLETS_AT_ONCE)
+        return [place for place, count in zip(places, counts, strict=True) if count]
+
+    def _entries(self, tag: bytes) -> dict[bytes, float]:
+        """Return the entries of a tablet's lock index with their wall times."""
+        found: dict[bytes, float] = {}
+        cursor: bytes = b"0"
+        while True:
+            cursor, flat = self.store.one((b"ZSCAN", tag + b"locks", cursor, b"COUNT", _LOCKS_PER_STEP))
+            found |= zip(flat[::2], map(float, flat[1::2]), strict=True)
+            if cursor == b"0":
+                return found
+
+    def _steps(
+        self, tablets: Iterable[tuple[str, bytes]], older_than: float | None = None
+    ) -> Iterator[list[FoundLock]]:
+        """Yield all locks, or those untouched for ``older_than`` seconds, in bounded steps of one tablet.
+
+        The order is arbitrary and a lock may come twice. A lock that exists during the whole walk is never
+        missed, even if others come, go and are refreshed; a walk by rank or score could miss it. The caller
+        may resolve the locks of a step before the next step.
+        """
+        untouched = None if older_than is None else int(older_than * 1e6)
+        for table, tag in self._occupied(tablets):
+            cursor: bytes = b"0"
+            while True:
+                step = calls.held(tag, cursor=cursor, most=_LOCKS_PER_STEP, untouched=untouched)
+                cursor, entries, lists = self.store.run(step)
+                yield _found(table, tag, entries, lists)
+                yield from self._look_up([(table, tag, entries[len(lists) :])])
+                if cursor == b"0":
+                    break
+
+    def _look_up(self, asked: Iterable[tuple[str, bytes, Sequence[bytes]]]) -> Iterator[list[FoundLock]]:
+        """Yield the locks of entries of the lock index, in bounded steps of one tablet."""
+        left = [one for one in asked if one[2]]
+        while left:
+            steps = [calls.held(tag, entries[:_LOCKS_AT_ONCE]) for _, tag, entries in left]
+            rest = []
+            found = self.store.run_all(steps, together=_LOCKS_AT_ONCE)
+            for (table, tag, entries), (_, _, lists) in zip(left, found, strict=True):
+                yield _found(table, tag, entries, lists)
+                if len(lists) < len(entries):
+                    rest.append((table, tag, entries[len(lists) :]))
+            left = rest
+
+    def _resolve(self, steps: Iterable[Sequence[FoundLock]]) -> ResolvedLocks:
+        """Resolve the locks of each step, which are of one tablet, together."""
+        counts = {"committed": 0, "rolled back": 0}
+        living: set[int] = set()
+        # Cell, kind and transaction identify a lock that comes twice, even if it was refreshed in between.
+        live: set[tuple[bytes, bytes, bytes, bytes]] = set()
+        for step in steps:
+            asked = [lock for lock in step if lock.start_ts not in living]
+            if asked:
+                fates = self._resolver.resolve_all(asked[0].tag, [lock.cell for lock in asked])
+                for lock, fate in zip(asked, fates, strict=True):
+                    if fate.state == "live":
+                        living.add(lock.start_ts)
+                    else:
+                        counts[fate.state] += 1
+            live.update(
+                (lock.tag, lock.row, lock.column, lock.packed[:8]) for lock in step if lock.start_ts in living
+            )
+        return ResolvedLocks(counts["committed"], counts["rolled back"], len(live))
+
+
+def _encodings(handle: TableHandle, column: str) -> list[bytes]:
+    """Return the names in the store that `TableHandle.decode` turns into ``column``. Raises UnknownColumn."""
+    found = [handle.marker.encoded] if column == handle.marker.name else []
+    observer, word, observed = column.partition(_ACKNOWLEDGES)
+    if word:
+        # A column of a raw table may itself be called like an acknowledgement.
+        with suppress(UnknownColumn, ValueError):
+            found.append(acknowledgement(observer, handle.encode(observed)))
+    try:
+        found.append(handle.encode(column))
+    except UnknownColumn:
+        if not found:
+            raise
+    return found
+
+
+def _found(
+    table: str, tag: bytes, entries: Sequence[bytes], lists: Sequence[Sequence[bytes]]
+) -> list[FoundLock]:
+    """Return the locks that belong to the transactions of their entries."""
+    found = []
+    for entry, held in zip(entries, lists, strict=False):
+        start_ts, column, row = decode_lock_mark(entry)
+        found += [
+            FoundLock(table, tag, row, column, start_ts, wall_of_lock(packed), packed)
+            for packed in held
+            if start_of_lock(packed) == start_ts
+        ]
+    return found
