@@ -9,13 +9,14 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from percolator_core.catalog.catalog import Catalog
+from percolator_core.catalog.schema_change import SchemaChanges
 from percolator_core.concurrency import Concurrency
 from percolator_core.errors import ConfigurationError, SnapshotTooOld, TransactionConflict
 from percolator_core.layout.key_ranges import check_limit
 from percolator_core.layout.keys import Keyspace
 from percolator_core.layout.records import MAX_TIMESTAMP, Version, row_bytes, unpack_version
-from percolator_core.maintenance.janitor import Collected, FoundLock, Janitor, Outcome, Part, ResolvedLocks
-from percolator_core.maintenance.schema_change import SchemaChanges
+from percolator_core.maintenance.garbage_collection import Collected, GarbageCollector
+from percolator_core.maintenance.locks import FoundLock, Locks, Outcome, Part, ResolvedLocks
 from percolator_core.schema.definitions import DEFAULT_TABLETS, TableDefinition
 from percolator_core.scripts import calls
 from percolator_core.store import Durability, Store, StoreUrl
@@ -94,7 +95,8 @@ class Database:
 
     def __init__(self, client: Client, arguments: Callable[[], dict[str, Any]] | None = None) -> None:
         self.client = client
-        client.carry_on = SchemaChanges(client).carry_on
+        self.schema_changes = SchemaChanges(client, Locks(client))
+        client.finish_schema_change = self.schema_changes.finish_or_repair
         # A function, so that no way of showing or pickling this object comes upon a password.
         self._arguments = arguments
 
@@ -160,7 +162,7 @@ class Database:
 
     def create_defined(self, definition: TableDefinition) -> None:
         """As `create_table`, of a definition."""
-        SchemaChanges(self.client).create(definition)
+        self.schema_changes.create(definition)
 
     def add_column(self, table: type[Table], name: str) -> None:
         """Add a column that the model has to its table; the same once more does nothing.
@@ -173,7 +175,7 @@ class Database:
             has an index, or its default is not as said.
             LockTimeout: a transaction is still committing to the table; add it again later.
         """
-        SchemaChanges(self.client).add_column(definition_of(table).name, added_column(table, name))
+        self.schema_changes.add_column(definition_of(table).name, added_column(table, name))
 
     def drop_column(self, table: type[Table] | str, name: str) -> None:
         """Drop a column of a typed table and all it holds. Takes time in proportion to the rows.
@@ -185,7 +187,7 @@ class Database:
             ConfigurationError: it is part of the key or has an index, or an active observer watches it.
             LockTimeout: a transaction is still committing to the table; drop it again later.
         """
-        SchemaChanges(self.client).drop_column(table_name(table), name)
+        self.schema_changes.drop_column(table_name(table), name)
 
     def rename_column(self, table: type[Table] | str, old: str, new: str) -> None:
         """Rename a column of a typed table, in its key, partition rules and indexes, too; no data is touched.
@@ -195,7 +197,7 @@ class Database:
             ConfigurationError: there is a column of the new name.
             LockTimeout: a transaction is still committing to the table; rename it again later.
         """
-        SchemaChanges(self.client).rename_column(table_name(table), old, new)
+        self.schema_changes.rename_column(table_name(table), old, new)
 
     def add_range(self, table: type[Table] | str, value: Any) -> None:
         """Cut a range of a typed table at a value of its column; the value belongs to the upper part.
@@ -211,7 +213,7 @@ class Database:
         name = table_name(table)
         definition = self.client.catalog.table(name).definition
         encoded = b"" if definition.ranges is None else range_value(definition, model_of(table), value)
-        SchemaChanges(self.client).add_range(name, encoded)
+        self.schema_changes.add_range(name, encoded)
 
     def tables(self) -> list[TableDefinition]:
         """All tables, by name."""
@@ -227,7 +229,7 @@ class Database:
             ConfigurationError: it is an index, which goes with its table.
             LockTimeout: a transaction is still committing to it; drop it again later. It is out of use.
         """
-        SchemaChanges(self.client).drop(table_name(name))
+        self.schema_changes.drop(table_name(name))
 
     # Transactions.
 
@@ -335,7 +337,7 @@ class Database:
             StoreUnavailable: the store does not answer.
         """
         _check_span("older_than", older_than)
-        return Janitor(self.client).resolve(older_than.total_seconds(), tablets)
+        return Locks(self.client).resolve(older_than.total_seconds(), tablets)
 
     def resolve_lock(self, table: str, row: str | bytes, column: str, start_timestamp: int) -> Outcome:
         """Roll one lock forward or back, unless its owner may still commit: one of `locks`, or of the status.
@@ -350,11 +352,11 @@ class Database:
             UnknownTable, UnknownColumn: there is none such.
             StoreUnavailable: the store does not answer; asking again is harmless.
         """
-        return Janitor(self.client).resolve_one(table, row_bytes(row), column, start_timestamp)
+        return Locks(self.client).resolve_one(table, row_bytes(row), column, start_timestamp)
 
     def locks(self, limit: int | None = None) -> Iterator[FoundLock]:
         """The locks that stand now, oldest first in each tablet; at most ``limit`` (1 or more) of each."""
-        return Janitor(self.client).locks(limit=limit)
+        return Locks(self.client).by_tablet(limit)
 
     def collect_garbage(
         self, keep: timedelta = timedelta(hours=1), *, tablets: Part | None = None
@@ -378,8 +380,8 @@ class Database:
             StoreUnavailable: the store does not answer; collecting again carries on.
         """
         _check_span("keep", keep)
-        SchemaChanges(self.client).finish_all()
-        return Janitor(self.client).collect(keep.total_seconds(), part=tablets)
+        self.schema_changes.finish_all()
+        return GarbageCollector(self.client).collect(keep.total_seconds(), part=tablets)
 
     def active_observers(self) -> set[str]:
         """The names of the observers that were last activated."""

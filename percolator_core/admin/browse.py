@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import Final, Protocol, TypeAlias
 
 from percolator_core.admin.condition import ROW, Condition
-from percolator_core.catalog.catalog import TableHandle
+from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.database import Database
 from percolator_core.layout.key_ranges import scan_bounds
 from percolator_core.schema.partitions import pieces

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from percolator_core.catalog.catalog import TableHandle
+from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.database import Database
 from percolator_core.schema.partitions import pieces
 from percolator_core.schema.predicates import Predicate, bind, columns_of

@@ -30,7 +30,7 @@ from percolator_core.scripts import calls
 from percolator_core.transaction.scan import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from percolator_core.catalog.catalog import TableHandle
+    from percolator_core.catalog.table_handle import TableHandle
     from percolator_core.database import Database
     from percolator_core.observers import Chain, Observer
     from percolator_core.transaction.transaction import Transaction

@@ -12,7 +12,7 @@ from operator import and_
 from typing import Any, Protocol, TypeAlias
 
 from percolator_core.admin.condition import REVISION, ROW, Condition
-from percolator_core.catalog.catalog import TableHandle
+from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.layout.key_ranges import KeyRange, scan_bounds
 from percolator_core.schema.expression import parse
 from percolator_core.schema.partitions import pieces

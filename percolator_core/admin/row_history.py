@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from percolator_core.catalog.catalog import ColumnFields, TableHandle
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.database import Database
 from percolator_core.errors import SnapshotTooOld
 from percolator_core.layout.keys import is_internal

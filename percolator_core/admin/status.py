@@ -15,7 +15,7 @@ from typing import Any, Final
 from percolator_core.database import Database
 from percolator_core.layout.keys import CellAddress, decode_primary, dirty_key, failed_key, tablet_number
 from percolator_core.layout.records import Lock, unpack_lock
-from percolator_core.maintenance.janitor import FoundLock, Janitor
+from percolator_core.maintenance.locks import FoundLock, Locks
 from percolator_core.notifications.activation import LiveWorker, live_workers
 from percolator_core.notifications.counts import RunCounts, run_counts
 from percolator_core.observers import Chain
@@ -255,7 +255,7 @@ def locks(db: Database, limit: int = 1000) -> list[HeldLock]:
     """
     if limit < 1:
         raise ValueError(f"limit is 1 or more, not {limit}")
-    found = Janitor(db.client).oldest(limit)
+    found = Locks(db.client).oldest(limit)
     now = db.store.now()
     unpacked = [unpack_lock(lock.packed) for lock in found]
     owners = sorted({lock.owner for lock in unpacked})

@@ -1,1 +1,1 @@
-"""Which tables a namespace has, and how their definitions change while others use them."""
+"""The tables of a namespace, and the changes of their definitions."""

@@ -19,8 +19,8 @@ from percolator_core.store.packing import Command
 LOOKED_AT_EVERY: Final = 1.0
 """Seconds after which a transaction that begins looks for changed tables again.
 
-Correctness does not depend on it: the timestamp of a snapshot comes with the catalog's epoch. But a transaction
-that has looked is seldom refused because of a schema change.
+Correctness does not depend on it: the timestamp of a snapshot comes with the catalog's epoch. But a
+transaction that has looked is seldom refused because of a schema change.
 """
 
 CHANGED: Final = "table changed"

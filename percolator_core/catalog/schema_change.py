@@ -14,10 +14,10 @@ it has died:
 A change that turns out to be impossible publishes the old definition.
 
 Readers do not wait. The timestamp of a snapshot comes with the catalog's epoch, so a snapshot uses the
-definitions of its timestamp until it ends. This stays correct during a change: no row moves, no stored name is
-used again, and what is committed to new tablets is newer than the snapshot. Only a change that removes data
-would leave a gap. It first raises the safe point above every snapshot by the old definition, so these are
-refused.
+definitions of its timestamp until it ends. This stays correct during a change: no row moves, no stored name
+is used again, and what is committed to new tablets is newer than the snapshot. Only a change that removes
+data would leave a gap. It first raises the safe point above every snapshot by the old definition, so that
+these are refused.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class SchemaChanges:
         """Finish a pending change, without the sweep if ``sweep`` is False.
 
         Raises:
-            ConfigurationError: the change is impossible. Only the client that began it (``is_ours``) gets this.
+            ConfigurationError: the change is impossible; raised only if we began it (``is_ours``).
             LockTimeout: a transaction is still committing. The change remains pending.
         """
         try:
@@ -216,6 +216,8 @@ class SchemaChanges:
             yield "indexes"
             change.drop_rows()
             yield "rows"
+            change.remove_entry()
+            yield "publish"
             return
         if plan["kind"] == "add range":
             try:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -127,12 +127,15 @@ class PendingChange:
             self._store.run_all(registered, durably=True)
 
     def drop_rows(self) -> None:
-        """Remove everything in the tablets, then the entry."""
+        """Remove everything in the tablets."""
         observers = sorted({*self._plan["observers"], *self._client.active_observers()})
         for tag in self._tags:
             step = calls.drop_table(tag, self._entry.version, _ROWS_AT_ONCE, observers)
             while self._store.run(step):
                 pass
+
+    def remove_entry(self) -> None:
+        """Remove the dropped table from the catalog."""
         self._client.catalog.replace(self._entry, None)
 
     def sweep(self) -> None:
@@ -146,11 +149,9 @@ class PendingChange:
         for tag in self._tags:
             bound: bytes | None = b"-"
             while bound:
-                bound = self._store.run(
-                    calls.sweep(tag, self._entry.version, bound, _ROWS_AT_ONCE, columns)
-                )
+                bound = self._store.run(calls.sweep(tag, self._entry.version, bound, _ROWS_AT_ONCE, columns))
                 if bound is None:
-                    return  # another client has changed the table, and finds the rest of the sweep in the entry
+                    return  # another client has changed the table, and finds the rest in the entry
         self.publish(self._definition)
 
     def tablets_have(self, version: bytes) -> bool:

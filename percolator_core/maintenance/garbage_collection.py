@@ -57,11 +57,11 @@ class GarbageCollector:
         chosen = None if part is None else [tag for _, tag in self.locks.tablets_of(part)]
         now = client.oracle.timestamp()
         safe = max(1, min([now - int(keep * 1e6), *(at - 1 for at in self.pins())]))
-        # The order: first no new lock can appear at or below the safe point, then old locks are resolved, then
-        # versions are removed. The versions of a primary decide what becomes of the other locks of its
-        # transaction, which may be in any tablet; so the first two steps always concern all tablets. Each part
-        # is a complete collection with its own safe point and relies on no other part, whose client may have
-        # died or not begun.
+        # The order matters. First no new lock can appear at or below the safe point, then old locks are
+        # resolved, then versions are removed. The first two steps concern all tablets, even for a part: a
+        # primary's versions decide about the locks of its transaction, and both may be in any tablets. Each
+        # part is a complete collection with its own safe point and relies on no other part, whose client may
+        # have died or not begun.
         tags = [tag for _, tag in client.catalog.tablets()]
         furthest = max([safe, *raise_safe_points(self.store, tags, safe)])
         # Another collection may have raised some tablets further. New locks may still appear between its safe

@@ -15,9 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from percolator_core.catalog.catalog import TableHandle
+from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError
-from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.notifications.counts import Counted, Tally
 from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Call, Observed
@@ -135,7 +134,7 @@ def _activate(
     while changed := _tell_tablets(db, observed, how, retired, turn):
         # A table was changed meanwhile, or a failover has lost a part of a change.
         for name, version in changed:
-            SchemaChanges(db.client).carry_on(name, version)
+            db.schema_changes.finish_or_repair(name, version)
     # This goes last: an activation that breaks off is repeated by the next worker.
     observers = ",".join(sorted(names | known if others else names))
     turn.record(db, digest=digest, observers=observers, beside=",".join(others))
@@ -193,7 +192,7 @@ def _tell_tablets(
 def _entries(db: Database) -> list[Entry]:
     """The tables as they are when no change of one is under way."""
     while any(entry.pending for entry in db.catalog.entries()):
-        SchemaChanges(db.client).finish_all()
+        db.schema_changes.finish_all()
     return db.catalog.entries()
 
 

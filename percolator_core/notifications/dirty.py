@@ -34,7 +34,8 @@ from percolator_core.store.packing import Command
 from percolator_core.transaction.client import Client
 
 if TYPE_CHECKING:
-    from percolator_core.catalog.catalog import Catalog, TableHandle
+    from percolator_core.catalog.catalog import Catalog
+    from percolator_core.catalog.table_handle import TableHandle
 
 LEASE: Final = 5.0
 """Seconds of a lease; a worker renews those of observers that run longer."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from percolator_core.catalog.catalog import TableHandle
+from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError, UnknownColumn
 from percolator_core.layout.records import MAX_ROW, MAX_VALUE
 from percolator_core.schema.definitions import Column, TableDefinition

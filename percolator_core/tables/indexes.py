@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from percolator_core.catalog.catalog import ColumnFields, TableHandle
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.errors import RowExists
 from percolator_core.layout.records import DELETE, MAX_ROW, PUT, Write
 from percolator_core.schema.definitions import IndexRule, TableDefinition, index_definition

@@ -16,7 +16,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Final, Protocol
 
-from percolator_core.catalog.catalog import TableHandle
+from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.layout.key_ranges import KeyRange
 from percolator_core.schema.partitions import Piece, pieces
 from percolator_core.schema.predicates import Bound, Group, Test, bounds_of

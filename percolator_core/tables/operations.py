@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from percolator_core.catalog.catalog import ColumnFields, TableHandle, Tables
+from percolator_core.catalog.catalog import Tables
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.key_ranges import KeyRange, check_limit
 from percolator_core.schema.predicates import Predicate, bind

@@ -14,7 +14,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Protocol, TypeAlias
 
-from percolator_core.catalog.catalog import TableHandle
+from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.schema.definitions import Column
 from percolator_core.schema.partitions import Piece
 from percolator_core.schema.predicates import Bound, columns_of

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from percolator_core.catalog.catalog import ColumnFields, TableHandle
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.errors import RowExists, RowNotFound
 from percolator_core.layout.records import PUT, Write
 from percolator_core.tables.indexes import (

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise, repeat
 from typing import Final
 
-from percolator_core.catalog.catalog import TableHandle
+from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.records import VERSION_HEADER
 from percolator_core.schema.definitions import Column, TableDefinition

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
 
-from percolator_core.catalog.catalog import TableHandle
+from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import RowExists
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.tables.binding import table_name

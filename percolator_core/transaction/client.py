@@ -61,8 +61,8 @@ class Client:
 
         Then no script can reach a tablet and the oracle, so that every commit has two phases.
         """
-        self.carry_on: Callable[[str, bytes], None] = lambda _name, _version: None
-        """Finishes a change of a table after a tablet refused a version; `Database` sets it.
+        self.finish_schema_change: Callable[[str, bytes], None] = lambda _name, _version: None
+        """Finishes or repairs a schema change after a tablet refused a version; `Database` sets it.
 
         Without it a refused transaction only takes in the catalog again. Raises LockTimeout.
         """

@@ -338,7 +338,7 @@ def _catch_up(client: Client, mutations: Iterable[Mutation]) -> None:
     client.catalog.expire()
     for name, version in {(one.table, one.version) for one in mutations}:
         try:
-            client.carry_on(name, version)
+            client.finish_schema_change(name, version)
         except LockTimeout:
             pass  # the caller's next attempt comes here again
 

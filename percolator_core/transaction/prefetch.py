@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from percolator_core.catalog.catalog import ColumnFields, TableHandle
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.layout.keys import is_internal
 from percolator_core.layout.records import value_of
 from percolator_core.transaction.client import Client

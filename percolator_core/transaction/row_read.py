@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from percolator_core.catalog.catalog import ColumnFields, TableHandle
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.store.packing import Command, pack_read
 
 UNREAD: Final[Any] = object()

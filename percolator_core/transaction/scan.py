@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
-from percolator_core.catalog.catalog import ColumnFields
+from percolator_core.catalog.table_handle import ColumnFields
 from percolator_core.layout.keys import is_internal
 from percolator_core.layout.records import (
     KIND,

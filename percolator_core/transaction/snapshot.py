@@ -23,7 +23,8 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
-from percolator_core.catalog.catalog import CHANGED, ColumnFields, TableHandle, Tables
+from percolator_core.catalog.catalog import CHANGED, Tables
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.errors import (
     LockTimeout,
     PercolatorError,

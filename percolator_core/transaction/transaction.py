@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any, Final, Literal, NoReturn, Self
 from zlib import crc32
 
-from percolator_core.catalog.catalog import CHANGED, ColumnFields, TableHandle
+from percolator_core.catalog.catalog import CHANGED
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.errors import ConfigurationError, PercolatorError, SnapshotTooOld, TransactionConflict
 from percolator_core.layout.key_ranges import check_limit, scan_bounds
 from percolator_core.layout.keys import decode_column, is_internal

@@ -29,7 +29,6 @@ from percolator_core.errors import (
     abbreviated,
 )
 from percolator_core.layout.records import Cell
-from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.notifications.ack import Ack, acknowledge, trace
 from percolator_core.notifications.dirty import DirtyIndex, Lease, known_table
 from percolator_core.observers import Guard, Observer, ObserverTransaction
@@ -115,7 +114,7 @@ class Admission:
             # dropped table of that name: then the mark is gone, and giving the cell back does nothing.
             self._client.catalog.expire()
             with suppress(LockTimeout):  # the next attempt finishes the schema change
-                SchemaChanges(self._client).carry_on(lease.table, handle.version)
+                self._client.finish_schema_change(lease.table, handle.version)
             self._give_back(lease, _GIVEN_BACK)
             return False
         if not self._observes(lease):

@@ -12,7 +12,7 @@ from percolator_core.errors import (
     UnknownColumn,
     UnknownTable,
 )
-from percolator_core.maintenance.janitor import Janitor
+from percolator_core.maintenance.locks import Locks
 from percolator_core.notifications.activation import Active, Registration, activate, active, live_workers
 from percolator_core.notifications.dirty import LEASE, DirtyIndex, Lease, known_table
 from percolator_core.observers import Chain
@@ -52,7 +52,7 @@ class Stranded:
         if not locked:
             return 0
         try:
-            return Janitor(client).resolve(older_than, locked).committed
+            return Locks(client).resolve(older_than, locked).committed
         except (UnknownTable, ValueError):
             return 0  # a table was dropped with its locks, and perhaps made again
 

@@ -10,7 +10,6 @@ from percolator_core.cli.check_store import check_store
 from percolator_core.errors import LockTimeout
 from percolator_core.layout.keys import CellAddress, encode_primary
 from percolator_core.layout.records import DELETE, PUT, Write
-from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.notation.typedtext import Rows
 from percolator_core.schema.definition_changes import without_column
 from percolator_core.schema.definitions import Column, TableDefinition, to_json
@@ -181,10 +180,10 @@ def test_an_unfinished_change_of_a_table_is_told(
 ) -> None:
     """Broken off when its tablets were fenced, and before what it left was swept."""
     with project.connect() as db:
-        changes, entry = SchemaChanges(db.client), db.catalog.entry("orders")
+        changes, entry = db.schema_changes, db.catalog.entry("orders")
         assert entry is not None
         new = without_column(entry.definition, "weight")
-        held = changes._begin(entry, {"kind": "define", "definition": to_json(new), "sweep": ["weight"]})
+        held = changes.begin(entry, {"kind": "define", "definition": to_json(new), "sweep": ["weight"]})
         assert held is not None
         next(step for step in changes.steps(held) if step == last)
     name = project.namespace

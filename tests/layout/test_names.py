@@ -15,7 +15,7 @@ from percolator_core.admin.quarantine import Quarantine
 from percolator_core.admin.row_history import row_history
 from percolator_core.admin.status import locks
 from percolator_core.admin.trace import trace
-from percolator_core.catalog.catalog import COLUMNS_BYTES
+from percolator_core.catalog.table_handle import COLUMNS_BYTES
 from percolator_core.errors import MOST_NAMED, abbreviated
 from percolator_core.layout.keys import MAX_COLUMN, acknowledgement, encode_column
 from percolator_core.layout.records import MAX_ROW, PUT

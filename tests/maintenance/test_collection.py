@@ -10,7 +10,8 @@ from datetime import timedelta
 import pytest
 
 from percolator_core import Database, SnapshotTooOld, TransactionConflict
-from percolator_core.maintenance.janitor import Janitor
+from percolator_core.maintenance.garbage_collection import GarbageCollector
+from percolator_core.maintenance.locks import Locks
 from percolator_core.scripts import calls
 from percolator_core.store import Store
 from percolator_core.store.packing import Command
@@ -30,9 +31,9 @@ def test_two_collectors_drop_only_what_each_has_resolved(
     """A second one raises the safe point while the first drops: the locks in between are not resolved yet."""
     writer = connect()
     writer.client.one_call_a_tablet = True
-    first, second = Janitor(db.client), Janitor(connect().client)
+    first, second = GarbageCollector(db.client), GarbageCollector(connect().client)
 
-    def meanwhile() -> None:
+    def interfere() -> None:
         t = writer.begin()
         t.set("t", HOT, "v", b"whole")
         t.set("t", COOL, "v", b"whole")
@@ -44,7 +45,7 @@ def test_two_collectors_drop_only_what_each_has_resolved(
         tags = db.catalog.table("t").tags
         db.store.run_all([calls.raise_safe_point(tag, safe) for tag in tags])
 
-    first._store = Interrupted(db, "collect", meanwhile)  # type: ignore[assignment]
+    first.store = Interrupted(db, "collect", interfere)  # type: ignore[assignment]
     first.collect(0.0)
     if finish:
         second.collect(0.0)
@@ -70,9 +71,9 @@ def test_new_locks_below_the_safe_point_are_refused_before_the_old_ones_are_reso
         except SnapshotTooOld as error:
             refused.append(error)
 
-    janitor = Janitor(db.client)
-    janitor._store = Interrupted(db, "collect", late)  # type: ignore[assignment]
-    janitor.collect(0.0)
+    collector = GarbageCollector(db.client)
+    collector.store = Interrupted(db, "collect", late)  # type: ignore[assignment]
+    collector.collect(0.0)
     assert refused
     with db.transaction() as reader:
         assert (reader.get("t", HOT, "v"), reader.get("t", COOL, "v")) == (b"old", None)
@@ -223,7 +224,7 @@ def test_no_lock_is_missed_while_others_come_and_go(connect: Connect, db: Databa
     locks = db.store.one((b"ZRANGE", tag + b"locks", b"0", b"-1"))
     stays = max(locks, key=lambda mark: mark.endswith(b"zz"))
     db.store.one((b"ZADD", tag + b"locks", b"%d" % db.timestamp(), stays))
-    janitor = Janitor(db.client)
+    locks = Locks(db.client)
     pages: list[object] = []
     sha = sha_of(db.store, "held")
 
@@ -243,8 +244,8 @@ def test_no_lock_is_missed_while_others_come_and_go(connect: Connect, db: Databa
                     bulk.store.one((b"PING",))  # what was sent before has been executed
             return db.store.one(command)
 
-    janitor._store = BetweenPages()  # type: ignore[assignment]
-    janitor._resolve_up_to(safe)
+    locks.store = BetweenPages()  # type: ignore[assignment]
+    locks.settle(lambda lock: lock.start_ts <= safe)
     assert len(pages) >= 2
     assert not list(db.locks())
     assert db.snapshot().get("one", b"zz", "v") == b"whole"

@@ -9,7 +9,8 @@ from datetime import timedelta
 import pytest
 
 from percolator_core import Database, LockTimeout, Snapshot, SnapshotTooOld, UnknownTable
-from percolator_core.maintenance.janitor import Janitor, ResolvedLocks
+from percolator_core.maintenance.garbage_collection import GarbageCollector
+from percolator_core.maintenance.locks import ResolvedLocks
 from percolator_core.scripts import calls
 from tests.maintenance.test_collection import ACCOUNTS, TOTAL, Crew, transfers
 from tests.servers.plain import commit_of, die, rows_apart
@@ -83,13 +84,13 @@ def test_a_part_that_begins_later_and_ends_sooner(
     """Its safe point is further: the first must not drop up to there, the locks between are not its own."""
     put(db, HOT, b"old")
     put(db, COOL, b"old")
-    first, second = Janitor(db.client), Janitor(connect().client)
+    first, second = GarbageCollector(db.client), GarbageCollector(connect().client)
     reader, taken = connect(), ExitStack()
     part = {"the same": part_of(db, HOT), "another": part_of(db, COOL), "all": None}[other]
 
     seen: list[Snapshot] = []
 
-    def meanwhile() -> None:
+    def interfere() -> None:
         seen.append(taken.enter_context(reader.snapshot()) if pinned else reader.snapshot())
         put(db, COOL, b"older")
         second.collect(0.0, part=part)
@@ -100,7 +101,7 @@ def test_a_part_that_begins_later_and_ends_sooner(
         tags = db.catalog.table("t").tags
         db.store.run_all([calls.raise_safe_point(tag, safe) for tag in tags])
 
-    first._store = Interrupted(db, "collect", meanwhile)  # type: ignore[assignment]
+    first.store = Interrupted(db, "collect", interfere)  # type: ignore[assignment]
     first.collect(0.0, part=part_of(db, HOT))
     if pinned:
         assert [seen[0].get("t", row, "v") for row in (HOT, COOL)] == [b"old", b"old"]
@@ -118,20 +119,20 @@ def test_a_part_dies_and_the_others_go_on(connect: Connect, db: Database, script
     put(db, COOL, b"old")
     strand(connect())
     put(db, HOT, b"next")
-    janitor = Janitor(connect().client)
+    collector = GarbageCollector(connect().client)
 
     class StoppedError(Exception):
         pass
 
-    def stop() -> None:
+    def stop(*_: object, **__: object) -> None:
         raise StoppedError
 
     if script == "sync":  # between raising and dropping
-        janitor._resolve_up_to = lambda _: stop()  # type: ignore[method-assign,assignment,return-value]
+        collector.locks.settle = stop  # type: ignore[method-assign,assignment]
     else:
-        janitor._store = Interrupted(db, script, stop, 5 if script == "raise_safe_point" else 1)  # type: ignore[assignment]
+        collector.store = Interrupted(db, script, stop, 5 if script == "raise_safe_point" else 1)  # type: ignore[assignment]
     with pytest.raises(StoppedError):
-        janitor.collect(0.0, part=part_of(db, HOT))
+        collector.collect(0.0, part=part_of(db, HOT))
     db.collect_garbage(NOTHING, tablets=part_of(db, HOT))
     assert size_of(db, HOT).versions == 0
     assert both(db) == (b"next", b"whole")

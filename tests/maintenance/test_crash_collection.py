@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from percolator_core import Database, LockTimeout, SnapshotTooOld, TransactionAborted
-from percolator_core.maintenance.janitor import Janitor, ResolvedLocks
+from percolator_core.maintenance.garbage_collection import GarbageCollector
+from percolator_core.maintenance.locks import Locks, ResolvedLocks
 from percolator_core.scripts import calls
 from tests.transaction.crash import NEW, POINTS, RESOLVERS, ROWS, Connect, Interrupted, Scene, X
 
@@ -19,7 +20,7 @@ class StoppedError(Exception):
     """The collector died here."""
 
 
-def stop(*_: object) -> ResolvedLocks:
+def stop(*_: object, **__: object) -> ResolvedLocks:
     raise StoppedError
 
 
@@ -33,17 +34,17 @@ def some_tablets_raised(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def all_tablets_raised(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(Janitor, "_resolve_up_to", stop)
+        patch.setattr(Locks, "settle", stop)
         with pytest.raises(StoppedError):
             db.collect_garbage(NOTHING)
 
 
 def at_collect(nth: int) -> Callable[[Database, pytest.MonkeyPatch], None]:
     def collect(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-        janitor = Janitor(db.client)
-        janitor._store = Interrupted(db, "collect", stop, nth)  # type: ignore[assignment]
+        collector = GarbageCollector(db.client)
+        collector.store = Interrupted(db, "collect", stop, nth)  # type: ignore[assignment]
         with pytest.raises(StoppedError):
-            janitor.collect(0.0)
+            collector.collect(0.0)
 
     return collect
 

@@ -25,7 +25,6 @@ from percolator_core import (
     UnknownTable,
 )
 from percolator_core.layout.keys import decode_column
-from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Fencing
 from percolator_core.transaction.snapshot import Snapshot
@@ -194,7 +193,7 @@ def test_a_table_is_in_the_middle_of_its_drop(reader: Snapshot, other: Database,
     assert entry is not None
     held = other.catalog.replace(entry, entry.definition, pending={"kind": "drop", "observers": []})
     assert held is not None
-    for step in SchemaChanges(other.client).steps(held):
+    for step in other.schema_changes.steps(held):
         if step == "indexes":
             break
     for number in range(4):

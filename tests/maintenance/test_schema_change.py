@@ -19,8 +19,9 @@ from percolator_core import (
     UnknownTable,
 )
 from percolator_core.catalog.catalog import Entry
+from percolator_core.catalog.schema_change import SchemaChanges
 from percolator_core.layout.records import PUT, Write
-from percolator_core.maintenance.schema_change import SchemaChanges
+from percolator_core.maintenance.locks import Locks
 from percolator_core.notifications.activation import activate
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.schema.definitions import Column, HashRule, RangeRule, TableDefinition
@@ -102,7 +103,7 @@ def stop_after(db: Database, count: int, change: Callable[[SchemaChanges], None]
                     raise Stopped
 
     try:
-        change(Dying(db.client))
+        change(Dying(db.client, Locks(db.client)))
     except Stopped:
         return True
     return False
@@ -146,7 +147,7 @@ def test_who_comes_next_finishes(made: Database, connect: Connect, change: str, 
                 # Until it is published there is no such table, and who wants it creates it.
                 with suppress(UnknownTable):
                     writer.run(lambda t: t.set("more", "row", "c", b"1"))
-                CHANGES[change](SchemaChanges(writer.client))
+                CHANGES[change](writer.schema_changes)
             else:
                 write(writer, "a", 8, rank=b"%d" % count)
                 assert (read(writer, "a", 8) or {})["rank"] == b"%d" % count
@@ -161,7 +162,7 @@ def test_who_comes_next_finishes(made: Database, connect: Connect, change: str, 
         else:
             # Once it is published the change is made: then there is no such column.
             with suppress(UnknownColumn):
-                CHANGES[change](SchemaChanges(writer.client))
+                CHANGES[change](writer.schema_changes)
             assert nothing_is_under_way(writer)
         fresh = connect()
         assert not any(entry.pending for entry in fresh.catalog.entries())
@@ -176,7 +177,7 @@ def test_who_comes_next_finishes(made: Database, connect: Connect, change: str, 
 
 
 def undo(db: Database, change: str) -> None:
-    changes = SchemaChanges(db.client)
+    changes = db.schema_changes
     if change == "add column":
         changes.drop_column("docs", "language")
     elif change == "drop column":
@@ -235,10 +236,10 @@ def test_one_who_is_late_harms_no_table_made_since(made: Database, connect: Conn
         plan = {"kind": "drop", "token": "mine", "observers": []}
         held = made.catalog.replace(begun, begun.definition, pending=plan)
         assert held is not None
-        steps = SchemaChanges(made.client).steps(held)
+        steps = made.schema_changes.steps(held)
         for _ in range(count):
             next(steps, None)
-        SchemaChanges(other.client).create(DOCS)
+        other.schema_changes.create(DOCS)
         write(other, "a", 1, title=b"new", rank=b"%d" % count)
         list(steps)
         assert (read(other, "a", 1) or {})["rank"] == b"%d" % count
@@ -322,8 +323,8 @@ def test_two_changes_at_once(made: Database, connect: Connect) -> None:
     clients = [connect() for _ in names]
 
     def add(db: Database, name: str) -> None:
-        SchemaChanges(db.client).add_column("docs", Column(name, "str", nullable=True))
-        SchemaChanges(db.client).rename_column("docs", name, name + "x")
+        db.schema_changes.add_column("docs", Column(name, "str", nullable=True))
+        db.schema_changes.rename_column("docs", name, name + "x")
 
     threads = [threading.Thread(target=add, args=pair) for pair in zip(clients, names, strict=True)]
     for thread in threads:
@@ -348,9 +349,7 @@ def test_a_dropped_column_leaves_nothing_and_its_name_is_free(made: Database) ->
     assert made.store.one((b"HEXISTS", tag + b"r:" + row, b"ctitle")) == 0
     assert made.store.one((b"EXISTS", tag + b"v:" + row)) == 0
     assert read(made, "a", 1) == {"rank": b"r"}
-    SchemaChanges(made.client).add_column(
-        "docs", Column("title", "int", missing=column_type("int").encode(7))
-    )
+    made.schema_changes.add_column("docs", Column("title", "int", missing=column_type("int").encode(7)))
     handle = made.catalog.table("docs")
     assert handle.columns["title"].encoded == b"2.title"
     assert handle.decode(b"title") == "title (dropped)"
@@ -360,7 +359,7 @@ def test_a_dropped_column_leaves_nothing_and_its_name_is_free(made: Database) ->
 
 
 def test_columns_that_cannot_be_dropped_added_or_renamed(made: Database) -> None:
-    changes = SchemaChanges(made.client)
+    changes = made.schema_changes
     refused: list[tuple[Callable[[], None], str]] = [
         (lambda: changes.drop_column("docs", "site"), "part of the key"),
         (lambda: changes.rename_column("docs", "title", "rank"), "rank is there"),
@@ -446,12 +445,10 @@ def test_a_range_with_rows_on_both_sides_is_refused(connect: Connect, column: st
         db.add_range("docs", 10 if column == "page" else "g")
     assert db.catalog.table("docs").version == version
     # A row that comes after the first look is found by the second.
-    changes = SchemaChanges(db.client)
+    changes = db.schema_changes
     entry = db.catalog.entry("docs")
     assert entry is not None
-    held = changes._begin(
-        entry, {"kind": "add range", "value": encode(10 if column == "page" else "g").hex()}
-    )
+    held = changes.begin(entry, {"kind": "add range", "value": encode(10 if column == "page" else "g").hex()})
     assert held is not None
     with pytest.raises(ConfigurationError, match="would move rows"):
         changes.finish(held, is_ours=True)
@@ -478,7 +475,7 @@ def test_every_kind_of_store(connect_to_every_kind: Connect) -> None:
     db, other = connect_to_every_kind(), connect_to_every_kind()
     db.create_defined(DOCS)
     write(other, "a", 1, title=b"one")
-    SchemaChanges(db.client).add_column("docs", LANGUAGE)
+    db.schema_changes.add_column("docs", LANGUAGE)
     db.rename_column("docs", "title", "headline")
     db.add_range("docs", "g")
     write(other, "k", 1, headline=b"two")
@@ -498,7 +495,7 @@ def test_a_column_that_is_added_to_a_watched_table_is_watched(made: Database) ->
     activate(made, {("docs", "language"): ["watcher"]}, "digest")
     made.drop_table("docs")
     made.create_defined(DOCS)
-    SchemaChanges(made.client).add_column("docs", LANGUAGE)
+    made.schema_changes.add_column("docs", LANGUAGE)
     handle = made.catalog.table("docs")
     field = b"o" + handle.columns["language"].encoded
     known = made.store.call(*[(b"HGET", tag + b"meta", field) for tag in handle.tags])

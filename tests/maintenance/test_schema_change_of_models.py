@@ -17,7 +17,8 @@ from percolator_core import (
     Table,
     UnknownColumn,
 )
-from percolator_core.maintenance.schema_change import SchemaChanges
+from percolator_core.catalog.schema_change import SchemaChanges
+from percolator_core.maintenance.locks import Locks
 
 Connect = Callable[..., Database]
 
@@ -85,13 +86,14 @@ def test_indexes_come_and_go_with_their_table(made: Database, connect: Connect) 
     assert rows == [{"writer": "a"}]
 
     class Dying(SchemaChanges):
-        def _dropping(self, entry: Any) -> Any:
-            steps = super()._dropping(entry)
-            yield next(steps)
-            raise KeyboardInterrupt
+        def steps(self, entry: Any) -> Any:
+            for step in super().steps(entry):
+                yield step
+                if step == "indexes":
+                    raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Dying(made.client).drop("notes")
+        Dying(made.client, Locks(made.client)).drop("notes")
     other = connect()
     assert other.tables() == []
     other.create_table(First)

@@ -26,7 +26,6 @@ from percolator_core.catalog import catalog as catalog_module
 from percolator_core.catalog.catalog import Tables
 from percolator_core.layout.keys import Keyspace, acknowledgement, dirty_key, encode_mark, failed_key
 from percolator_core.layout.records import unpack_version
-from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.notifications.ack import acknowledge
 from percolator_core.notifications.activation import Registration, activate
 from percolator_core.notifications.dirty import DirtyIndex, Lease
@@ -105,12 +104,12 @@ def activation(
 
 
 def create(client: Client) -> None:
-    SchemaChanges(client.db.client).create(DOCS)
+    client.db.schema_changes.create(DOCS)
 
 
 def make_again(client: Client) -> None:
-    SchemaChanges(client.db.client).drop("docs")
-    SchemaChanges(client.db.client).create(DOCS)
+    client.db.schema_changes.drop("docs")
+    client.db.schema_changes.create(DOCS)
 
 
 def away_and_back(client: Client) -> None:
@@ -247,7 +246,7 @@ class World:
         for db in (self.judge, *self._clients.values()):
             self.forget(db)
         if scene.made:
-            SchemaChanges(self.judge.client).create(DOCS)
+            self.judge.schema_changes.create(DOCS)
         if scene.active:
             activate(self.judge, OBSERVED, CHAIN)
         if scene.other_lives:
@@ -339,7 +338,7 @@ class Schedule:
     def judge(self) -> None:
         db = self.world.judge
         self.world.forget(db)
-        SchemaChanges(db.client).finish_all()
+        db.schema_changes.finish_all()
         db.resolve_locks(timedelta(0))
         if "W" not in self.clients:
             with db.transaction() as t:

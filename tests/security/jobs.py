@@ -22,7 +22,6 @@ from percolator_core.admin.rerun import rerun
 from percolator_core.admin.samples import record, samples
 from percolator_core.admin.status import locks, status, tablets
 from percolator_core.admin.trace import trace
-from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.notifications.activation import activate
 from percolator_core.notifications.counts import run_counts
 from percolator_core.notifications.dirty import DirtyIndex
@@ -281,10 +280,10 @@ def _read_all(db: Database) -> None:
 
 def _carries_on(scene: Scene, db: Database) -> None:
     """A change of a table that another client left when its tablets were fenced."""
-    changes = SchemaChanges(scene.helper.client)
+    changes = scene.helper.schema_changes
     entry = scene.helper.catalog.entry("docs")
     assert entry is not None
-    held = changes._begin(entry, {"kind": "define", "definition": to_json(entry.definition)})
+    held = changes.begin(entry, {"kind": "define", "definition": to_json(entry.definition)})
     assert held is not None
     next(changes.steps(held))
     db.run(lambda t: t.set("docs", FIRST, "text", b"new"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from percolator_core import Database
-from percolator_core.catalog.catalog import TableHandle
+from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.layout.keys import MARKER, encode_mark, pack_column
 from percolator_core.layout.records import DELETE, PUT
 from percolator_core.schema.definitions import Column, TableDefinition

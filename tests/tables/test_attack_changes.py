@@ -20,7 +20,8 @@ from percolator_core import (
     Unique,
     UnknownTable,
 )
-from percolator_core.maintenance.schema_change import SchemaChanges
+from percolator_core.catalog.schema_change import SchemaChanges
+from percolator_core.maintenance.locks import Locks
 from percolator_core.schema.definitions import Column
 from percolator_core.tables.verify import check_indexes
 
@@ -50,7 +51,7 @@ def test_a_refused_writer_does_not_change_the_tables_beside(connect: Connect) ->
     before = versions(db)
     late = writer.begin()
     late.upsert(Part(id=1, code="b", kind=1))
-    SchemaChanges(db.client).add_column("parts", Column("more", "int", nullable=True))
+    db.schema_changes.add_column("parts", Column("more", "int", nullable=True))
     with pytest.raises(TransactionConflict, match="table changed"):
         late.commit()
     after = versions(db)
@@ -76,7 +77,7 @@ def test_a_dropped_table_leaves_no_index_behind_whoever_writes_meanwhile(connect
         late = writer.begin()
         late.upsert(Part(id=2, code=stop, kind=1))
         late.upsert(Part(id=1, code="c", kind=1))
-        Dropping(db.client).drop("parts")
+        Dropping(db.client, Locks(db.client)).drop("parts")
         assert db.catalog.entries() == []
         db.create_table(Part)
         writer.run(lambda t: t.insert(Part(id=9, code=stop, kind=1)))  # noqa: B023

@@ -28,7 +28,6 @@ from percolator_core import (
 )
 from percolator_core.admin.diff import changes
 from percolator_core.layout.records import DELETE, MAX_ROW, PUT, Write
-from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.schema.definitions import Column, HashRule, IndexRule, TableDefinition, index_definition
 from percolator_core.schema.predicates import ColumnExpression, Predicate
 from percolator_core.schema.row_keys import KeyCodec
@@ -636,7 +635,7 @@ def test_rows_older_than_an_indexed_column_are_found_by_its_default(
     level = Column("level", "int", missing=column_type("int").encode(7))
     index = IndexRule("level", False, "users(level)")
     more = plain.with_(columns=(*plain.columns, level), indexes=(*plain.indexes, index))
-    SchemaChanges(db.client).create(more)
+    db.schema_changes.create(more)
     put(db, User(name="ada"))
     with db.transaction() as t:
         t.insert("users", name="bob", city=None, email=None, age=None, level=7)
@@ -672,9 +671,7 @@ def test_an_index_outlives_new_names_of_its_columns(db: Database, monkeypatch: p
 
 def test_a_model_that_does_not_know_of_an_index_keeps_it(db: Database) -> None:
     plain = definition_of(User)
-    SchemaChanges(db.client).create(
-        plain.with_(indexes=(*plain.indexes, IndexRule("age", True, "users(age)")))
-    )
+    db.schema_changes.create(plain.with_(indexes=(*plain.indexes, IndexRule("age", True, "users(age)"))))
     put(db, User(name="ada", age=3), User(name="bob", age=4))
     with db.transaction() as t:
         t.update(User(name="ada", age=5))

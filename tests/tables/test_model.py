@@ -25,7 +25,6 @@ from percolator_core import (
     Unique,
     UnknownColumn,
 )
-from percolator_core.maintenance.schema_change import SchemaChanges
 from percolator_core.schema.definitions import Column, HashRule, IndexRule, RangeRule, TableDefinition
 from percolator_core.schema.types import column_type
 from percolator_core.tables.model import definition_of
@@ -415,7 +414,7 @@ NEW = OLD.with_(
 
 
 def table(db: Database, definition: TableDefinition) -> None:
-    SchemaChanges(db.client).create(definition)
+    db.schema_changes.create(definition)
 
 
 def test_an_old_model_and_a_table_with_more_columns(db: Database) -> None:

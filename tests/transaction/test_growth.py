@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from percolator_core import Database, SnapshotTooOld, Transaction, TransactionConflict
-from percolator_core.maintenance.janitor import Janitor
+from percolator_core.maintenance.garbage_collection import GarbageCollector
 from percolator_core.notifications.ack import acknowledge
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.scripts import calls
@@ -136,7 +136,7 @@ def test_acknowledgements_do_not_pile_up(watched: tuple[Database, DirtyIndex]) -
         run.commit()
         db.store.one(dirty.clear(lease, "strong", run.start_timestamp))
     for _ in range(2):  # first the cell, then what acknowledges it
-        Janitor(db.client).collect(0)
+        GarbageCollector(db.client).collect(0)
     assert but_safe_points(keys_with(db, b":t:")) == set()
 
 
@@ -268,7 +268,7 @@ def test_a_deletion_that_nobody_observed_yet_is_kept(watched: tuple[Database, Di
     put(db, HOT, b"there")
     with db.transaction() as t:
         t.delete("t", HOT, "v")
-    Janitor(db.client).collect(0)
+    GarbageCollector(db.client).collect(0)
     [lease], _ = dirty.claim(1)
     run = Transaction(db.client)
     assert acknowledge(run, lease, "strong")
@@ -346,7 +346,7 @@ def test_a_snapshot_below_the_safe_point_is_refused(db: Database, how: str, miss
     with db.transaction() as t:
         t.delete("t", COOL, "v")
     assert db.snapshot(at).get_many([("t", HOT, "v"), ("t", COOL, "v")]) == [b"2", b"1"]
-    Janitor(db.client).collect(0)
+    GarbageCollector(db.client).collect(0)
     with pytest.raises(SnapshotTooOld):
         READS[how](db.snapshot(at))
     assert dict(db.snapshot().scan("t")) == {HOT: {"v": b"3"}}

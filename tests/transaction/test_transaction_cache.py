@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from percolator_core import Database, PercolatorError, SnapshotTooOld, Transaction
-from percolator_core.catalog.catalog import COLUMN_BYTES
+from percolator_core.catalog.table_handle import COLUMN_BYTES
 from percolator_core.transaction.prefetch import Habits, PrefetchingTransaction
 from percolator_core.transaction.scan import first_page
 from percolator_core.transaction.transaction import CACHE_COLUMN

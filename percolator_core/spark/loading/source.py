@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote
 
-from percolator_core.catalog.catalog import TableHandle
+from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError
 from percolator_core.spark.loading.formats import csv_files, json_lines, parquet_files
 from percolator_core.spark.loading.formats.compressed import UNREADABLE

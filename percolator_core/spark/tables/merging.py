@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from percolator_core.catalog.catalog import TableHandle
+from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError, PercolatorError, RowExists, RowNotFound
 from percolator_core.layout.records import Version
 from percolator_core.spark.tables.options import WriteOptions

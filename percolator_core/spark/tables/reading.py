@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from percolator_core.catalog.catalog import TableHandle
+from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.database import Database, connect
 from percolator_core.errors import ConfigurationError, SnapshotTooOld
 from percolator_core.schema.definitions import Column, TableDefinition

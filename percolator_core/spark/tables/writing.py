@@ -32,7 +32,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from percolator_core.catalog.catalog import TableHandle
+from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.database import connect
 from percolator_core.errors import ConfigurationError
 from percolator_core.schema.definitions import TableDefinition

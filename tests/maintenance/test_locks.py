@@ -14,7 +14,8 @@ import pytest
 
 from percolator_core import Database
 from percolator_core.admin.status import locks
-from percolator_core.maintenance.janitor import Janitor, ResolvedLocks
+from percolator_core.maintenance.garbage_collection import GarbageCollector
+from percolator_core.maintenance.locks import Locks, ResolvedLocks
 from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Call
 from percolator_core.store import Store
@@ -162,7 +163,7 @@ def test_tablets_without_locks_cost_nothing_of_their_own(db: Database, watched: 
     for action in (
         lambda: db.resolve_locks(NOTHING),
         lambda: list(db.locks()),
-        lambda: Janitor(db.client).settle(lambda lock: True),
+        lambda: Locks(db.client).settle(lambda lock: True),
         lambda: locks(db),
     ):
         trips, _ = watched.during(action)
@@ -176,7 +177,7 @@ def test_pins_of_the_dead_are_forgotten_in_a_batch(connect: Connect, watched: Wa
             client.snapshot().__enter__()
     die(dead)
     pinned: list[int] = []
-    trips, _ = watched.during(lambda: pinned.extend(Janitor(db.client)._pins()))
+    trips, _ = watched.during(lambda: pinned.extend(GarbageCollector(db.client).pins()))
     assert trips <= 3
     assert len(pinned) == 30
     assert db.store.one((b"ZCARD", db.store.keyspace.pins)) == 30
@@ -213,7 +214,7 @@ def test_what_stands_in_one_tablet_is_settled_by_the_fate_of_each(connect_to_eve
             after |= news
         fates[fate] += 6
     die(dead)
-    found = Janitor(db.client).resolve(0, [("t", 0)])
+    found = Locks(db.client).resolve(0, [("t", 0)])
     assert found == ResolvedLocks(fates["committed"], fates["rolled back"], fates["live"])
     # The primaries of the dead were rolled back on the way; those of the living stand.
     assert len(list(db.locks())) == fates["live"] + len(carried_on)
@@ -252,9 +253,9 @@ def test_a_lock_that_changes_once_it_was_found(connect: Connect, db: Database, w
     db.create_table("one", tablets=1)
     client = two_phase(connect, lock_ttl=0.001 if what == "refreshes" else 60)
     commit, commit_ts = prewritten(client, ("one", b"a", b"1"), ("t", b"row", b"1"))
-    janitor = Janitor(db.client)
+    found_locks = Locks(db.client)
 
-    def meanwhile() -> None:
+    def interfere() -> None:
         commit.commit_secondaries(commit.commit_primary(commit_ts))
         client.store.one((b"PING",))
         if what == "gives way to another":
@@ -268,8 +269,8 @@ def test_a_lock_that_changes_once_it_was_found(connect: Connect, db: Database, w
         lock = store.one((b"HGET", key, b"lv"))
         store.one((b"HSET", key, b"lv", lock[:16] + (60_000).to_bytes(4, "big") + lock[20:]))
 
-    janitor._store = BeforeSettling(db, refresh if what == "refreshes" else meanwhile)  # type: ignore[assignment]
-    found = janitor.resolve(
+    found_locks.store = BeforeSettling(db, refresh if what == "refreshes" else interfere)  # type: ignore[assignment]
+    found = found_locks.resolve(
         0, [("one", 0), ("t", db.catalog.table("t").tags.index(db.catalog.table("t").tag(b"row")))]
     )
     if what == "refreshes":
