@@ -35,7 +35,7 @@ GROWTH: Final = Target("at most", 100.0)
 
 _TABLE: Final = "piles"
 _COLUMN: Final = "due"
-_A_CALL: Final = 2000
+MARKS_PER_CALL: Final = 2000
 """Notifications set by one call of the script, in one tablet."""
 
 _ARGUMENTS: Final = 4
@@ -82,7 +82,7 @@ def _measured(here: Place, chain: Chain, marks: int) -> Iterator[Figure]:
     here.db.store.one((b"CONFIG", b"SET", b"appendonly", b"no"))
     chain.create_tables(here.db)
     before, began = _used(here), time.perf_counter()
-    _fill(here, marks)
+    fill(here, marks)
     seconds = time.perf_counter() - began
     yield figure("server's memory for one", "bytes", samples=[(_used(here) - before) / marks])
     yield figure("set by the script", "/s", samples=[marks / seconds])
@@ -96,7 +96,7 @@ def _measured(here: Place, chain: Chain, marks: int) -> Iterator[Figure]:
     yield figure("worker's memory, at most", "MB", samples=[most])
 
 
-def _fill(here: Place, marks: int) -> None:
+def fill(here: Place, marks: int) -> None:
     """Set the marks, spread over the tablets by their rows like any."""
     handle, store = here.db.catalog.table(_TABLE), here.db.store
     column = _COLUMN.encode()
@@ -108,7 +108,7 @@ def _fill(here: Place, marks: int) -> None:
             row = b"row:%d" % number
             arguments = waiting[tags[crc32(row) % len(tags)]]
             arguments += (1, row, column, b"n")
-            if len(arguments) == _A_CALL * _ARGUMENTS:
+            if len(arguments) == MARKS_PER_CALL * _ARGUMENTS:
                 store.run(calls.notify([handle.tag(row)], arguments, handle.version))
                 arguments.clear()
     for tag, arguments in waiting.items():

@@ -1,72 +1,88 @@
-"""The benchmarks: ``bench``."""
+"""The command ``bench``."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from percolator_core.cli import output as outputs
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from percolator_bench import Scale
+
+Suites = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SUITE",
+        help="micro, latency, memory, oracle, tpce, contention, growth, webindex, stress, finding, "
+        "duplicates, backlog, kills, tables; all if none is named.",
+        show_default=False,
+    ),
+]
+Operations = Annotated[
+    int,
+    typer.Option(
+        min=1, help="Operations of a contestant in a round of micro; five times as many under the hub."
+    ),
+]
+Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds; figures are medians over them.")]
+Width = Annotated[int, typer.Option(min=1, help="Most operations in flight in micro.")]
+Writes = Annotated[int, typer.Option(min=1, help="Writes whose latency is measured.")]
+Cells = Annotated[int, typer.Option(min=1, help="Cells whose memory is measured.")]
+CellsMax = Annotated[int, typer.Option(min=1, help="Cells of the largest store in growth.")]
+Customers = Annotated[int, typer.Option(min=1, help="Customers of the brokerage in tpce.")]
+Documents = Annotated[int, typer.Option(min=1, help="Most documents in the index of webindex.")]
+Pages = Annotated[int, typer.Option(min=1, help="Pages of the generated crawl in webindex.")]
+Marks = Annotated[int, typer.Option(min=1, help="Notifications that wait in backlog.")]
+Events = Annotated[
+    int, typer.Option(min=1, help="Events that are counted in kills, while workers are killed.")
+]
+Numbers = Annotated[int, typer.Option(min=1, help="Integers of the first load in stress.")]
+Observed = Annotated[int, typer.Option(min=1, help="Clean cells of the largest store in finding.")]
+Changes = Annotated[int, typer.Option(min=1, help="Changes of each workload in duplicates.")]
+Rows = Annotated[int, typer.Option(min=1, help="Rows of the table in tables.")]
+OutputFile = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="FILE", help="Write the JSON to this file, too, after each suite."),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Draw the figures: .png, .svg or .pdf; needs matplotlib."),
+]
+
 
 def bench(
-    suites: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SUITE",
-            help="micro, latency, memory, oracle, tpce, contention, growth, webindex, stress, finding, "
-            "duplicates, backlog, kills, tables; all if none is named.",
-            show_default=False,
-        ),
-    ] = None,
+    suites: Suites = None,
     *,
-    operations: Annotated[
-        int, typer.Option(min=1, help="Operations of a round of micro; five times as many under the hub.")
-    ] = 2000,
-    rounds: Annotated[
-        int, typer.Option(min=1, help="Interleaved rounds; figures are medians over them.")
-    ] = 7,
-    width: Annotated[int, typer.Option(min=1, help="Most operations in flight in micro.")] = 256,
-    writes: Annotated[int, typer.Option(min=1, help="Writes whose latency is taken.")] = 500,
-    cells: Annotated[int, typer.Option(min=1, help="Cells that are weighed.")] = 200_000,
-    cells_max: Annotated[int, typer.Option(min=1, help="Cells of the largest store in growth.")] = 5_000_000,
-    customers: Annotated[int, typer.Option(min=1, help="Customers of the brokerage in tpce.")] = 1000,
-    documents: Annotated[int, typer.Option(min=1, help="Most documents indexed in webindex.")] = 300,
-    pages: Annotated[int, typer.Option(min=1, help="Pages of the made crawl in webindex.")] = 5000,
-    marks: Annotated[int, typer.Option(min=1, help="Notifications that wait in backlog.")] = 10_000_000,
-    events: Annotated[
-        int, typer.Option(min=1, help="Events that are counted in kills, while workers are killed.")
-    ] = 100_000,
-    numbers: Annotated[int, typer.Option(min=1, help="Integers of the first load in stress.")] = 20_000,
-    observed: Annotated[
-        int, typer.Option(min=1, help="Clean cells of the largest store in finding.")
-    ] = 1_000_000,
-    changes: Annotated[int, typer.Option(min=1, help="Changes of each workload in duplicates.")] = 4000,
-    rows: Annotated[int, typer.Option(min=1, help="Rows of the table in tables.")] = 1_000_000,
-    output_file: Annotated[
-        Path | None,
-        typer.Option("--output", metavar="FILE", help="Write the JSON to this file too, after each suite."),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw the figures: .png, .svg or .pdf; needs matplotlib."),
-    ] = None,
+    operations: Operations = 2000,
+    rounds: Rounds = 7,
+    width: Width = 256,
+    writes: Writes = 500,
+    cells: Cells = 200_000,
+    cells_max: CellsMax = 5_000_000,
+    customers: Customers = 1000,
+    documents: Documents = 300,
+    pages: Pages = 5000,
+    marks: Marks = 10_000_000,
+    events: Events = 100_000,
+    numbers: Numbers = 20_000,
+    observed: Observed = 1_000_000,
+    changes: Changes = 4000,
+    rows: Rows = 1_000_000,
+    output_file: OutputFile = None,
+    plot: Plot = None,
 ) -> None:
     """Measure this machine: operations beside Redis and PostgreSQL, a brokerage, observers, growth, memory.
 
-    On private servers of its own. A target that is not met is no failure of the command.
+    All servers are private. The command succeeds also if a figure does not meet its target.
     """
-    from percolator_bench import Scale, run
-    from percolator_bench.plot import check, draw
-    from percolator_bench.progress import StatusLine
-    from percolator_bench.runner import interruptible
+    from percolator_bench import Scale
 
-    output = outputs.current()
-    output.carry_on = "its servers are stopped; run it again to measure anew"
-    if plot is not None:
-        check(plot)
     scale = Scale(
         operations=operations,
         rounds=rounds,
@@ -84,11 +100,24 @@ def bench(
         changes=changes,
         rows=rows,
     )
+    _measure(suites or (), scale, output_file, plot)
+
+
+def _measure(suites: Sequence[str], scale: Scale, output_file: Path | None, plot: Path | None) -> None:
+    from percolator_bench import run
+    from percolator_bench.plot import check, draw
+    from percolator_bench.progress import StatusLine
+    from percolator_bench.runner import interruptible
+
+    output = outputs.current()
+    output.carry_on = "its servers are stopped; run it again to measure anew"
+    if plot is not None:
+        check(plot)
     line = StatusLine(sys.stderr)
     try:
         keep = None if output_file is None else lambda so_far: so_far.write(output_file)
         with interruptible():
-            report = run(suites or (), scale, tell=line.show, keep=keep)
+            report = run(suites, scale, tell=line.show, keep=keep)
     finally:
         line.clear()
     if plot is not None:

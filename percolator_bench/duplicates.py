@@ -146,7 +146,7 @@ def measure(scale: Scale) -> Iterator[Figure | Note]:
             progress.tell(f"round {number + 1} of {rounds}", workload.name)
             found[workload].append(_run(workload, scale.changes))
     for workload, done in found.items():
-        yield from _figures(workload, done)
+        yield from figures_of(workload, done)
         counts = ObserverCounts.sum(one.counts for one in done)
         yield Note(
             _SUITE,
@@ -204,7 +204,9 @@ def check(db: Database, workload: Workload, rows: Sequence[bytes], ran: int) -> 
         )
 
 
-def _figures(workload: Workload, done: Sequence[_Done]) -> Iterator[Figure]:
+def figures_of(workload: Workload, done: Sequence[_Done]) -> Iterator[Figure]:
+    """The figures of a workload."""
+
     def figure(name: str, unit: Unit, samples: Sequence[float], target: Target | None = None) -> Figure:
         return median_figure(_SUITE, workload.name, name, unit, samples=samples, target=target)
 

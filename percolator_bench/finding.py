@@ -39,7 +39,7 @@ _COLUMNS: Final = ("anchor", "contents", "crawled", "language", "title")
 _OBSERVER: Final = "watch"
 _VALUE: Final = b"v" * 20
 _ROWS_A_WRITE: Final = 100
-_CLAIMS: Final = 10
+CLAIMS: Final = 10
 """Claims of a round, whose median counts."""
 
 _ROUNDS: Final = 2
@@ -98,7 +98,7 @@ def _race(stores: dict[int, Store], rounds: int) -> dict[int, list[Claim]]:
         # Claim by claim in turn: what else the machine does within a round falls on all alike, too.
         claims: dict[int, list[Claim]] = {size: [] for size in stores}
         gc.collect()
-        for turn in range(_CLAIMS):
+        for turn in range(CLAIMS):
             for size in stores if turn % 2 else reversed(stores):
                 claims[size].append(stores[size].claim())
         for size, store in stores.items():
@@ -136,7 +136,7 @@ class Store:
         with self._db.transaction() as t:
             for number in chosen:
                 row, column = divmod(number, len(_COLUMNS))
-                t.set(_TABLE, _row(row), _COLUMNS[column], _VALUE)
+                t.set(_TABLE, row_key(row), _COLUMNS[column], _VALUE)
 
     def make_clean(self) -> None:
         """Drop all marks."""
@@ -168,7 +168,7 @@ class Store:
             with self._db.transaction() as t:
                 for number in range(first, min(first + _ROWS_A_WRITE, self.rows)):
                     for column in _COLUMNS:
-                        t.set(_TABLE, _row(number), column, _VALUE)
+                        t.set(_TABLE, row_key(number), column, _VALUE)
 
         what = f"loading {self.rows * len(_COLUMNS):,} cells"
         with self._db.concurrency(8) as executor:
@@ -177,5 +177,6 @@ class Store:
                     progress.tell(what, f"{number * _ROWS_A_WRITE / self.rows:.0%}")
 
 
-def _row(number: int) -> bytes:
+def row_key(number: int) -> bytes:
+    """The key of a row, by its number."""
     return b"com.example/%08x" % number

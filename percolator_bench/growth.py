@@ -45,7 +45,7 @@ _PLAIN: Final = "plain HGETALL"
 _SCANS: Final = 10
 """Steps of scans in a round."""
 
-_ROUNDS: Final = 3
+ROUNDS: Final = 3
 """Rounds for each that is asked for: a round is as short as the small store has few rows."""
 
 _FEW_ROWS: Final = 50_000
@@ -85,7 +85,7 @@ def _race(small: _Store, grown: _Store, scale: Scale) -> dict[str, _Pairs]:
         _PLAIN: lambda store: store.plain_reads(count),
     }
     found: dict[str, _Pairs] = {kind: [] for kind in kinds}
-    rounds = scale.rounds * _ROUNDS
+    rounds = scale.rounds * ROUNDS
     for number in range(rounds + 1):
         progress.tell(f"{grown.rows * len(_COLUMNS):,} cells", f"round {number} of {rounds}")
         order = (small, grown) if number % 2 else (grown, small)
@@ -143,7 +143,7 @@ class _Store:
             with self._db.transaction() as t:
                 for number in range(first, min(first + _ROWS_A_WRITE, rows)):
                     for column in _COLUMNS:
-                        t.set(_TABLE, _row(number), column, VALUE)
+                        t.set(_TABLE, row_key(number), column, VALUE)
 
         with self._db.concurrency(8) as executor:
             for number, _ in enumerate(executor.map(write, range(self.rows, rows, _ROWS_A_WRITE))):
@@ -156,7 +156,7 @@ class _Store:
     def transactions(self, count: int) -> _Cost:
         """Two reads and two writes each, on rows that are there."""
         chosen = random.sample(range(self.rows), 2 * count)
-        pairs = [(_row(one), _row(other)) for one, other in zip(chosen[::2], chosen[1::2], strict=True)]
+        pairs = [(row_key(one), row_key(other)) for one, other in zip(chosen[::2], chosen[1::2], strict=True)]
         columns = [random.choice(_COLUMNS) for _ in pairs]
 
         def both(number: int) -> None:
@@ -189,7 +189,7 @@ class _Store:
     def plain_reads(self, count: int) -> _Cost:
         """Whole rows by plain commands, in pipelines."""
         handle = self._db.catalog.table(_TABLE)
-        keys = [handle.row_key(_row(number)) for number in random.sample(range(self.rows), count)]
+        keys = [handle.row_key(row_key(number)) for number in random.sample(range(self.rows), count)]
 
         def run() -> None:
             for first in range(0, count, _WIDTH):
@@ -214,7 +214,7 @@ class _Store:
         return _Cost(wall / count, (client + server) / count, server / count)
 
 
-def _row(number: int) -> bytes:
+def row_key(number: int) -> bytes:
     """Rows in an order that has nothing to do with that of their keys."""
     return _key(number * _SCATTER % _KEYS)
 

@@ -92,7 +92,7 @@ def measure(scale: Scale) -> Iterator[Figure | Note]:
     """
     with shipped_chain("events") as chain, place("unix") as here:
         with workers_of(here, chain, PROCESSES) as workers:
-            done = _count(here, workers, scale.events)
+            done = run_workers(here, workers, scale.events)
         progress.tell("counting anew")
         events, how = recounted(here.db)
         compare(events, totals(here.db))
@@ -105,14 +105,14 @@ def measure(scale: Scale) -> Iterator[Figure | Note]:
     yield Note("kills", f"{number:,} events of {len(events):,} keys, counted anew by {how}: all totals agree")
 
 
-def _count(here: Place, workers: Workers, events: int) -> _Done:
+def run_workers(here: Place, workers: Workers, events: int) -> _Done:
     """Write the events and have them counted, while workers are killed."""
     keys = max(1, events // _EVENTS_A_KEY)
     killer = _Killer(workers)
     began = time.monotonic()
     for first in range(0, events, _A_BATCH):
         killer.look(0.0)
-        _write(here.db, range(first, min(first + _A_BATCH, events)), keys)
+        write_events(here.db, range(first, min(first + _A_BATCH, events)), keys)
         while workers.backlog() > _AHEAD:
             killer.look(_LOOK)
     progress.tell(f"{events:,} events", "all are written")
@@ -124,7 +124,9 @@ def _count(here: Place, workers: Workers, events: int) -> _Done:
     return _Done(seconds, killer.kills, workers.stop())
 
 
-def _write(db: Database, numbers: range, keys: int) -> None:
+def write_events(db: Database, numbers: range, keys: int) -> None:
+    """Write events with random keys, one a transaction."""
+
     def write(number: int) -> None:
         with db.transaction() as t:
             row = b"event:%d" % number
@@ -176,11 +178,11 @@ def recounted(db: Database) -> tuple[Totals, str]:
                 event = {"row": row, "key": cells["key"], "amount": cells["amount"]}
                 json.dump({name: value.decode() for name, value in event.items()}, file)
                 file.write("\n")
-        found = _by_spark(lines)
-        return (_by_hand(lines), "a loop") if found is None else (found, "Spark")
+        found = count_in_spark(lines)
+        return (count_in_python(lines), "a loop") if found is None else (found, "Spark")
 
 
-def _by_spark(lines: Path) -> Totals | None:
+def count_in_spark(lines: Path) -> Totals | None:
     """The totals of the lines; None where there is no Spark. In a process of its own, which ends with it."""
     # Not at the top: worker processes import this module for its observer, and need no Spark.
     from percolator_core.spark import check_java
@@ -198,7 +200,8 @@ def _by_spark(lines: Path) -> Totals | None:
     return {key: (number, amount) for key, (number, amount) in json.loads(done.stdout).items()}
 
 
-def _by_hand(lines: Path) -> Totals:
+def count_in_python(lines: Path) -> Totals:
+    """Count the events in a loop."""
     found: Totals = {}
     with lines.open(encoding="utf-8") as file:
         for line in file:

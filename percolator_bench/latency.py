@@ -59,10 +59,10 @@ _FIRST_RATE: Final = 2000.0
 """Writes a second that the search begins with, over the number of observers."""
 
 _STEP: Final = 1.6
-_CLOSE: Final = 1.1
+CLOSE: Final = 1.1
 """The search goes by steps, then halves the gap until its ends are no further apart."""
 
-_TRIALS: Final = 14
+TRIALS: Final = 14
 _WRITES_A_SECOND: Final = 400
 """``writes`` over this is how many seconds a trial lasts."""
 
@@ -85,10 +85,10 @@ def step(t: ObserverTransaction, cell: Cell) -> None:
 
 def measure(scale: Scale) -> Iterator[Figure]:
     """Idle over both transports, then over a Unix socket with chains of all lengths and loads."""
-    with _line("tcp", 1) as line:
+    with chain_of_observers("tcp", 1) as line:
         yield from _idle(line, scale.writes)
     for length in LENGTHS:
-        with _line("unix", length) as line:
+        with chain_of_observers("unix", length) as line:
             yield from _idle(line, scale.writes if length == 1 else max(1, scale.writes // 2))
             yield from _loaded(line, scale.writes / _WRITES_A_SECOND)
 
@@ -104,7 +104,7 @@ def _idle(line: _Line, writes: int) -> Iterator[Figure]:
 
 
 def _loaded(line: _Line, seconds: float) -> Iterator[Figure]:
-    highest = _highest(
+    highest = highest_rate(
         lambda rate: line.offer_rate(rate, seconds).share >= SUSTAINED, _FIRST_RATE / line.length
     )
     yield line.figure("highest rate", "/s", [highest])
@@ -114,17 +114,17 @@ def _loaded(line: _Line, seconds: float) -> Iterator[Figure]:
         yield from line.latencies(name, offered.latencies, target if line.length == 1 else None)
 
 
-def _highest(sustained: Callable[[float], bool], rate: float) -> float:
+def highest_rate(sustained: Callable[[float], bool], rate: float) -> float:
     """The highest rate that is sustained, within a tenth; the lowest one tried if none is."""
     good, bad = 0.0, math.inf
     lowest = rate
-    for _ in range(_TRIALS):
+    for _ in range(TRIALS):
         lowest = min(lowest, rate)
         if sustained(rate) or sustained(rate):
             good = rate
         else:
             bad = rate
-        if bad < good * _CLOSE:
+        if bad < good * CLOSE:
             break
         rate = good * _STEP if math.isinf(bad) else math.sqrt(good * bad) if good else bad / _STEP
     return good or lowest
@@ -207,7 +207,8 @@ class _Line:
 
 
 @contextmanager
-def _line(transport: Transport, length: int) -> Iterator[_Line]:
+def chain_of_observers(transport: Transport, length: int) -> Iterator[_Line]:
+    """Run a worker for a chain of so many observers, until the block ends."""
     with tempfile.TemporaryDirectory(prefix="percolator-bench-") as name, place(transport) as here:
         folder = Path(name)
         _write_chain(folder, length)

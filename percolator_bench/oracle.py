@@ -77,7 +77,7 @@ def _under_one_hub(here: Place, scale: Scale) -> Iterator[Figure]:
             each = max(1, scale.operations * (1 if callers == 1 else 5) // callers)
             here.raw.config_resetstat()
             began, ended, seen = _callers(here.db, callers, each)
-            _check_increasing(seen, 1)
+            check_increasing(seen, 1)
             rates[callers].append(len(seen) / (ended - began))
             coalesced[callers].append(len(seen) / _requests(here)[0])
     figure = partial(_figure, axis="callers")
@@ -94,7 +94,7 @@ def _from_processes(here: Place, scale: Scale, pool: ProcessPoolExecutor) -> Ite
         progress.tell(f"callers in {count} processes")
         for _ in range(scale.rounds):
             spans = _together(pool, count, partial(_call, here.url, _WIDTH, each))
-            _check_increasing(sorted(stamp for _, _, seen in spans for stamp in seen), 1)
+            check_increasing(sorted(stamp for _, _, seen in spans for stamp in seen), 1)
             rates.append(_rate(spans, 1))
         name = f"callers in processes, {_WIDTH} each"
         yield _figure(here.name, name, "/s", rates, axis="processes", at=count)
@@ -109,8 +109,8 @@ def _capacity(here: Place, scale: Scale, pool: ProcessPoolExecutor, batch: int) 
             here.raw.config_resetstat()
             spans = _together(pool, count, partial(_request, here.url, batch, bunches))
             for _, _, replies in spans:
-                _check_increasing(replies, batch)
-            _check_increasing(sorted(reply for _, _, replies in spans for reply in replies), batch)
+                check_increasing(replies, batch)
+            check_increasing(sorted(reply for _, _, replies in spans for reply in replies), batch)
             rates.append(_rate(spans, batch))
             cost.append(_requests(here)[1])
         figure = partial(_figure, here.name, axis="processes", at=count)
@@ -144,7 +144,7 @@ def _rate(spans: Sequence[Span], batch: int) -> float:
     return sum(len(replies) for _, _, replies in spans) * batch / seconds
 
 
-def _check_increasing(replies: Sequence[int], batch: int) -> None:
+def check_increasing(replies: Sequence[int], batch: int) -> None:
     """A reply is the last of ``batch`` timestamps: each must lie above the one before by as many."""
     for before, reply in pairwise(replies):
         if reply - before < batch:
@@ -187,7 +187,7 @@ def _callers(db: Database, callers: int, each: int) -> Span:
 
     def ask(_: int) -> None:
         mine = [db.timestamp() for _ in range(each)]
-        _check_increasing(mine, 1)
+        check_increasing(mine, 1)
         seen.extend(mine)
 
     with db.concurrency(callers) as executor:

@@ -155,7 +155,7 @@ def _by(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
 
 def _blocks(figures: Sequence[Figure]) -> list[tuple[float, _Render]]:
     """The parts of the picture for one suite, from top to bottom, each with its height in inches."""
-    curves, rest = _curves(figures)
+    curves, rest = panels_of_lines(figures)
     blocks: list[tuple[float, _Render]] = []
     # Each place begins a new row.
     for panels in _by(curves, lambda panel: tuple(panel.places)).values():
@@ -163,12 +163,13 @@ def _blocks(figures: Sequence[Figure]) -> list[tuple[float, _Render]]:
             row = panels[first : first + _A_ROW]
             blocks.append((_CURVES_HEIGHT, partial(_draw_curves, row)))
     blocks.extend(
-        (_BAR_HEIGHT * len(panel.figures) + _BARS_FRAME, partial(_draw_bars, panel)) for panel in _bars(rest)
+        (_BAR_HEIGHT * len(panel.figures) + _BARS_FRAME, partial(_draw_bars, panel))
+        for panel in panels_of_bars(rest)
     )
     return blocks
 
 
-def _curves(figures: Sequence[Figure]) -> tuple[list[_Panel], list[Figure]]:
+def panels_of_lines(figures: Sequence[Figure]) -> tuple[list[_Panel], list[Figure]]:
     """The panels of lines, and the figures that belong to none."""
     points = [figure for figure in figures if figure.at is not None]
     rest = [figure for figure in figures if figure.at is None]
@@ -186,7 +187,8 @@ def _curves(figures: Sequence[Figure]) -> tuple[list[_Panel], list[Figure]]:
     return panels, rest
 
 
-def _bars(figures: Sequence[Figure]) -> list[_Panel]:
+def panels_of_bars(figures: Sequence[Figure]) -> list[_Panel]:
+    """The panels of bars, one or more for each unit."""
     panels = []
     for unit, group in _by(figures, lambda one: one.unit).items():
         panels += _panels(group, _title(group[0].suite, "", unit), apart=len(group) > _MOST_BARS)

@@ -49,7 +49,7 @@ _WIDTH: Final = 128
 """Inserts in flight."""
 
 _ATTEMPTS: Final = 1000
-_BATCHES: Final = 5
+BATCHES: Final = 5
 _BATCH: Final = 100
 """A batch has this part of the first load."""
 
@@ -115,7 +115,7 @@ def measure(scale: Scale) -> Iterator[Figure | Note]:
     yield Note(
         _SUITE,
         f"every count was exact: {unique:,} distinct integers in {rounds * len(WORKERS)} tries, each "
-        f"compared {1 + _BATCHES} times at the root, and at the end at every level",
+        f"compared {1 + BATCHES} times at the root, and at the end at every level",
     )
 
 
@@ -134,8 +134,8 @@ def _round(processes: int, numbers: int) -> _Round:
         with workers_of(here, chain, processes) as workers:
             trie = Trie(here.db, shape, partial(workers.wait_until_idle, _LIMIT, _LOOK))
             batches = []
-            for number in range(_BATCHES):
-                progress.tell(f"batch {number + 1} of {_BATCHES}")
+            for number in range(BATCHES):
+                progress.tell(f"batch {number + 1} of {BATCHES}")
                 batches.append(trie.load(_batch(chance, known, max(1, numbers // _BATCH)), known).seconds)
         progress.tell("checking")
         trie.check(len(known))

@@ -82,7 +82,7 @@ def measured(
         with serving() as index, place("unix") as here:
             seconds, runs = _index(here, chain, documents, processes)
             progress.tell(_PLACE, f"{processes} worker processes", "checking")
-            _check(here, index)
+            check_index(here, index)
         figure = partial(median_figure, "webindex", _PLACE, unit="/s", axis="worker processes", at=processes)
         last = processes == max(PROCESSES)
         yield figure("pages", samples=[pages / seconds], target=PAGES if last else None)
@@ -110,7 +110,8 @@ def _index(here: Place, chain: Chain, documents: Mapping[bytes, bytes], processe
     return seconds, counts.ran
 
 
-def _check(here: Place, index: Path) -> None:
+def check_index(here: Place, index: Path) -> None:
+    """Run the checker of the application. Raises PercolatorError if it finds an error."""
     command = [sys.executable, "-m", CHECKER, here.url, NAMESPACE, str(index)]
     done = subprocess.run(
         command,

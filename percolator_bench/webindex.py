@@ -115,7 +115,7 @@ def measure(scale: Scale) -> Iterator[Figure | Note]:
         return
     progress.tell("collecting documents")
     installed = application.documents(scale.documents)
-    made = [_Corpus({"made pages": _pages(links)}, links) for links in LINKS]
+    made = [_Corpus({"made pages": generated_pages(links)}, links) for links in LINKS]
     progress.tell("warming up")
     application.build(made[0], WITH)
     yield Note(_SUITE, f"{_INSTALLED}: {len(installed):,} documents, {_megabytes(installed):.1f} MB")
@@ -218,7 +218,7 @@ def _megabytes(documents: Documents) -> float:
     return sum(map(len, documents.values())) / 1e6
 
 
-def _pages(links: int) -> Documents:
+def generated_pages(links: int) -> Documents:
     """Pages with so many links each; the same ones every time."""
     chance = random.Random(_SEED)
     targets = range(max(_PAGES * _LINKED, links))

@@ -1,11 +1,13 @@
-"""Putting the library to the proof: ``torture``."""
+"""The command ``torture``: tests of the library under faults."""
 
 from __future__ import annotations
 
 import random
 import shlex
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +16,7 @@ from percolator_core.cli.output import ExitCode, Failure
 from percolator_core.notation.amounts import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rich.console import RenderableType
 
@@ -24,66 +26,82 @@ if TYPE_CHECKING:
 _LARGEST_SEED = 1_000_000
 
 
-def torture(
-    suites: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SUITE",
-            help="bank, append, counter, long-fork, ring, aof, oracle, failover; all when none is named.",
-            show_default=False,
-        ),
-    ] = None,
-    *,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, help="Repeats plan and choices. Default: a new one.", show_default=False),
-    ] = None,
-    transactions: Annotated[int, typer.Option(min=1, help="Transactions of each workload.")] = 20_000,
-    kills: Annotated[int, typer.Option(min=0, help="Clients killed in each workload.")] = 20,
-    clients: Annotated[int, typer.Option(min=1, help="Client processes at a time.")] = 4,
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Rounds of aof, oracle and failover. Default: 10, 20, 4.", show_default=False
-        ),
-    ] = None,
-    nemesis: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="What happens in the workloads: kill, stop, drop-request, drop-reply, duplicate, delay, "
-            "script-flush, server-kill, clock-back, out-of-memory, collect; all (but collect); none. "
-            "Default: all, and on a server of yours what others there do not notice.",
-            show_default=False,
-        ),
-    ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "--url",
-            help="Run the workloads on this server, cluster or service of sentinels, in a namespace of their "
-            "own. "
-            "Default: private servers that the command starts and stops.",
-            show_default=False,
-        ),
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the figures into this Markdown page too.")
-    ] = None,
-    section: Annotated[str, typer.Option(help="Which part of the page is written anew.")] = "figures",
-) -> None:
-    """Run workloads while clients, servers and the network fail, and check what comes out.
+Suites = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SUITE",
+        help="bank, append, counter, long-fork, ring, aof, oracle, failover; all when none is named.",
+        show_default=False,
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(min=0, help="Repeats plan and choices. Default: a new one.", show_default=False),
+]
+Transactions = Annotated[int, typer.Option(min=1, help="Transactions of each workload.")]
+Kills = Annotated[int, typer.Option(min=0, help="Clients killed in each workload.")]
+Clients = Annotated[int, typer.Option(min=1, help="Client processes at a time.")]
+Rounds = Annotated[
+    int | None,
+    typer.Option(min=1, help="Rounds of aof, oracle and failover. Default: 10, 20, 4.", show_default=False),
+]
+Nemesis = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Faults in the workloads: kill, stop, drop-request, drop-reply, duplicate, delay, "
+        "script-flush, server-kill, clock-back, out-of-memory, collect; all (but collect); none. "
+        "Default: all; on a server of yours, those that other users of it do not notice.",
+        show_default=False,
+    ),
+]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        help="Run the workloads on this server, cluster or service of sentinels, in a namespace of "
+        "their own. Default: private servers that the command starts and stops.",
+        show_default=False,
+    ),
+]
+Report = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write the figures into this Markdown page, too.")
+]
+Section = Annotated[str, typer.Option(help="The part of the page that is replaced.")]
 
-    What a workload did and saw is recorded and checked for strong snapshot isolation; aof, oracle and
-    failover take servers away. Exits with 1 when anything is wrong. Ctrl-C ends the suite at hand early and
-    tells what was found.
+
+def torture(
+    suites: Suites = None,
+    *,
+    seed: Seed = None,
+    transactions: Transactions = 20_000,
+    kills: Kills = 20,
+    clients: Clients = 4,
+    rounds: Rounds = None,
+    nemesis: Nemesis = None,
+    url: Url = None,
+    report: Report = None,
+    section: Section = "figures",
+) -> None:
+    """Run workloads while clients, servers and the network fail, and check the outcome.
+
+    Each workload records its transactions, and the record is checked for strong snapshot isolation; aof,
+    oracle and failover take servers away. Exits with 1 if a check fails. Ctrl-C ends the running suite early,
+    and reports the findings so far.
     """
+    settings = _settings(seed, transactions, kills, clients, rounds, nemesis, url)
+    keep: Callable[[Sequence[Result]], None] | None = None
+    if report is not None:
+        keep = partial(_write, report, section, _command(suites or (), settings, nemesis))
+    _run(suites or (), settings, keep)
+
+
+def _run(suites: Sequence[str], settings: Settings, keep: Callable[[Sequence[Result]], None] | None) -> None:
+    """Run the suites, print their results, and exit; ``keep`` gets the results after each suite."""
     from percolator_core.cli.signals import stopping
     from percolator_torture.suites.runner import run
 
     output = outputs.current()
-    settings = _settings(seed, transactions, kills, clients, rounds, nemesis, url)
-    command = _command(suites or (), settings, nemesis)
     output.carry_on = f"--seed {settings.seed} repeats the plan"
     results: list[Result] = []
     with output.progress() as progress:
@@ -94,15 +112,15 @@ def torture(
 
         try:
             with stopping(settings.stop.set) as received:
-                for result in run(suites or (), _telling(settings, tell)):
+                for result in run(suites, replace(settings, tell=tell)):
                     results.append(result)
-                    if report is not None:  # at once: whatever happens later, this is on file
-                        _write(report, section, command, results)
+                    if keep is not None:  # at once, so that a later failure cannot lose it
+                        keep(results)
                     progress.console.print(_lines(result)[0], highlight=False)
         except BaseException as error:
             for note in getattr(error, "__notes__", ()):
                 output.note(note)
-            if results:  # what the suites before this one found
+            if results:  # the suites before this one
                 _print(output, results, settings.seed, ok=False, interrupted=settings.stop.is_set())
             raise
     ok, interrupted = all(result.ok for result in results), bool(received.number)
@@ -134,26 +152,20 @@ def _settings(  # noqa: PLR0917
     from percolator_torture.clients.schedule import DEFAULT, HARMLESS, parse_nemeses
     from percolator_torture.suites.settings import Settings
 
-    usual = DEFAULT if url is None else HARMLESS
+    default = DEFAULT if url is None else HARMLESS
     return Settings(
         seed=random.randrange(_LARGEST_SEED) if seed is None else seed,
         transactions=transactions,
         kills=kills,
         clients=clients,
         rounds=rounds,
-        nemeses=usual if nemesis is None else parse_nemeses(nemesis),
+        nemeses=default if nemesis is None else parse_nemeses(nemesis),
         url=url,
     )
 
 
-def _telling(settings: Settings, tell: Any) -> Settings:
-    import dataclasses
-
-    return dataclasses.replace(settings, tell=tell)
-
-
 def _command(suites: Sequence[str], settings: Settings, nemesis: str | None) -> str:
-    """The command that runs the same, but for the page it writes and the server of a user."""
+    """Return the command line that repeats the run, without the page and the URL of a user's server."""
     usual = type(settings)()
     numbers = {name: getattr(settings, name) for name in ("transactions", "kills", "clients", "rounds")}
     changed = [f"--{name} {number}" for name, number in numbers.items() if number != getattr(usual, name)]
@@ -209,11 +221,11 @@ def _conclude(results: Sequence[Result], seed: int, *, interrupted: bool) -> Non
         folders = [result.folder for result in results if result.folder is not None]
         kept = f", the histories are in {', '.join(folders)}" if folders else ""
         raise Failure(
-            f"{count_of(len(wrong), 'suite')} found something wrong ({', '.join(wrong)}): "
+            f"{count_of(len(wrong), 'suite')} found errors ({', '.join(wrong)}): "
             f"--seed {seed} repeats the plan{kept}"
         )
     if interrupted:
         raise Failure(
-            f"interrupted; what was done until then is as it should be: --seed {seed} repeats the plan",
+            f"interrupted; all checks until then passed: --seed {seed} repeats the plan",
             ExitCode.INTERRUPTED,
         )

@@ -28,7 +28,7 @@ from percolator_core.errors import ConfigurationError, StoreUnavailable
 if TYPE_CHECKING:
     import psycopg
 
-_PACKAGED: Final = Path("/usr/lib/postgresql")
+PACKAGED: Final = Path("/usr/lib/postgresql")
 """Where Debian keeps the programs of each version, off the ``PATH``."""
 _ROLE: Final = "postgres"
 _INIT_LIMIT: Final = 120.0
@@ -41,7 +41,7 @@ _STOP_LIMIT: Final = 30.0
 
 def why_missing() -> str | None:
     """Why PostgreSQL cannot be measured on this machine, in one sentence with the mend; None if it can."""
-    if _folder_of_programs() is None:
+    if folder_of_programs() is None:
         return (
             "the comparison with PostgreSQL needs initdb and postgres: install the server (Debian: "
             "apt install postgresql), or put its bin folder on the PATH"
@@ -130,7 +130,7 @@ def _conninfo(folder: Path) -> str:
 @contextmanager
 def _running(max_connections: int) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     missing = why_missing()
-    programs = _folder_of_programs()
+    programs = folder_of_programs()
     if missing is not None or programs is None:
         raise ConfigurationError(missing or "PostgreSQL is missing")
     identity = _identity()
@@ -148,12 +148,12 @@ def _running(max_connections: int) -> Iterator[tuple[subprocess.Popen[bytes], Pa
             _stop(server)
 
 
-def _folder_of_programs() -> Path | None:
+def folder_of_programs() -> Path | None:
     """Where both initdb and postgres are: on the PATH, else the newest packaged version."""
     initdb = shutil.which("initdb")
     if initdb is not None and shutil.which("postgres", path=str(Path(initdb).parent)):
         return Path(initdb).parent
-    packaged = [path.parent for path in _PACKAGED.glob("*/bin/postgres") if (path.parent / "initdb").exists()]
+    packaged = [path.parent for path in PACKAGED.glob("*/bin/postgres") if (path.parent / "initdb").exists()]
     return max(packaged, key=_version, default=None)
 
 

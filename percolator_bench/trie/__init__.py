@@ -96,7 +96,7 @@ class Node:
 def insert(t: ObserverTransaction, cell: Cell) -> None:
     """Strong, of a leaf: the number that has arrived counts 1."""
     if t.get(TABLE, cell.row, SEEN) is None:
-        _pass_on(t, Node.of_row(cell.row), 1)
+        pass_on(t, Node.of_row(cell.row), 1)
 
 
 def add_up(t: ObserverTransaction, cell: Cell) -> None:
@@ -105,10 +105,11 @@ def add_up(t: ObserverTransaction, cell: Cell) -> None:
     seen = counts.pop(SEEN, None)
     count = sum(map(int, counts.values()))
     if seen is None or int(seen) != count:
-        _pass_on(t, Node.of_row(cell.row), count)
+        pass_on(t, Node.of_row(cell.row), count)
 
 
-def _pass_on(t: ObserverTransaction, node: Node, count: int) -> None:
+def pass_on(t: ObserverTransaction, node: Node, count: int) -> None:
+    """Write the count of a node where its parent reads it, and notify the parent."""
     value = b"%d" % count
     t.set(TABLE, node.row, SEEN, value)
     parent = node.parent

@@ -29,10 +29,10 @@ def test_both_backlogs() -> None:
 
 
 def test_each_mark_waits_in_the_tablet_of_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlog, "_A_CALL", 7)
+    monkeypatch.setattr(backlog, "MARKS_PER_CALL", 7)
     with shipped_chain("piles") as chain, place("unix") as here:
         chain.create_tables(here.db)
-        backlog._fill(here, 500)
+        backlog.fill(here, 500)
         dirty = DirtyIndex(here.db.client, chain.observed)
         assert dirty.backlog() == {"settle": 500}
         leases, _ = dirty.claim(100_000)

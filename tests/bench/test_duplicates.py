@@ -62,7 +62,7 @@ def test_what_is_counted() -> None:
     counts = ObserverCounts(ran=90, collapsed=6, conflicts=3, failed=1)
     done = duplicates._Done(80, counts, 2.0)
     assert (done.executed, done.in_vain, done.begun) == (94, 4, 100)
-    found = {figure.name: figure.value for figure in duplicates._figures(Workload("w", 1), [done])}
+    found = {figure.name: figure.value for figure in duplicates.figures_of(Workload("w", 1), [done])}
     assert found == {
         "begun in vain": 0.1,
         "of it, executed in vain": 4 / 94,

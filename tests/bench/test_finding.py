@@ -28,7 +28,7 @@ def measured(scale: Scale) -> dict[tuple[str, float | None], Figure]:
 
 def test_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding, "SIZES", (1000, 4000))
-    monkeypatch.setattr(finding, "_CLAIMS", 3)
+    monkeypatch.setattr(finding, "CLAIMS", 3)
     told: list[tuple[str, ...]] = []
     with progress.listening(told.append):
         found = measured(Scale(rounds=1, observed=5000))
@@ -47,7 +47,7 @@ def test_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_small_machine_stops_sooner_and_has_no_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding, "_CLAIMS", 1)
+    monkeypatch.setattr(finding, "CLAIMS", 1)
     found = measured(Scale(rounds=1, observed=50))
     assert {at for _, at in found} == {50}
     assert not any(figure.target for figure in found.values())
@@ -71,7 +71,7 @@ def test_a_mark_that_is_not_found_is_an_error(here: Place) -> None:
     store = finding.Store(here, 100)
     store.make_dirty()
     handle = here.db.catalog.table("bench")
-    tag = handle.tag(finding._row(3))
+    tag = handle.tag(finding.row_key(3))
     assert here.raw.zpopmin(tag + b"dirty:watch")
     with pytest.raises(PercolatorError, match="99 of 100 dirty cells were found"):
         store.claim()

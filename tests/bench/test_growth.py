@@ -29,7 +29,7 @@ def measured(scale: Scale) -> dict[tuple[str, float | None], Figure]:
 @pytest.mark.slow
 def test_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "SIZES", (300, 600))
-    monkeypatch.setattr(growth, "_ROUNDS", 1)
+    monkeypatch.setattr(growth, "ROUNDS", 1)
     told: list[tuple[str, ...]] = []
     with progress.listening(told.append):
         found = measured(Scale(operations=20, rounds=2, cells_max=1000))
@@ -48,7 +48,7 @@ def test_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_small_machine_stops_sooner_and_has_no_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growth, "_ROUNDS", 1)
+    monkeypatch.setattr(growth, "ROUNDS", 1)
     found = measured(Scale(operations=20, rounds=1, cells_max=500))
     assert {at for _, at in found} == {500}
     assert not any(figure.target for figure in found.values())
@@ -63,7 +63,7 @@ def test_what_is_there_stays_as_large(here: Place) -> None:
     found = list(here.db.snapshot().scan("bench"))
     assert len(found) == store.rows == 20
     assert {len(cells) for _, cells in found} == {5}
-    row = min(growth._row(number) for number in range(20))
+    row = min(growth.row_key(number) for number in range(20))
     assert len(here.db.history("bench", row, "title")) == 1
 
 

@@ -23,7 +23,7 @@ EVENTS = 300
 @pytest.fixture(autouse=True)
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of it are in tests/spark; and the first worker is killed before it holds anything."""
-    monkeypatch.setattr(kills, "_by_spark", lambda lines: None)
+    monkeypatch.setattr(kills, "count_in_spark", lambda lines: None)
     monkeypatch.setattr(kills, "FIRST", 0.0)
     monkeypatch.setattr(kills, "EVERY", 60.0)
 
@@ -48,14 +48,14 @@ def test_an_update_made_twice_is_an_error(again: list[int], monkeypatch: pytest.
         yield
 
     def counted(here: Place, workers: None, events: int) -> kills._Done:
-        kills._write(here.db, range(events), keys=3)
+        kills.write_events(here.db, range(events), keys=3)
         for number in [*range(events), *again]:
             with here.db.transaction() as t:
                 kills.count(cast(ObserverTransaction, t), Cell("events", b"event:%d" % number, "key", 0))
         return kills._Done(1.0, 0, ObserverCounts())
 
     monkeypatch.setattr(kills, "workers_of", nobody)
-    monkeypatch.setattr(kills, "_count", counted)
+    monkeypatch.setattr(kills, "run_workers", counted)
     if not again:
         assert list(kills.measure(Scale(events=20)))
         return
@@ -75,4 +75,4 @@ def test_counting_anew(tmp_path: Path) -> None:
     lines = tmp_path / "events.jsonl"
     events = [("a", "3"), ("b", "1"), ("a", "4")]
     lines.write_text("".join(json.dumps({"key": key, "amount": amount}) + "\n" for key, amount in events))
-    assert kills._by_hand(lines) == {"a": (2, 7), "b": (1, 1)}
+    assert kills.count_in_python(lines) == {"a": (2, 7), "b": (1, 1)}

@@ -18,7 +18,7 @@ WRITES = 3
 
 def test_idle_and_loaded_over_the_length_of_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latency, "LENGTHS", (1, 3))
-    monkeypatch.setattr(latency, "_TRIALS", 2)
+    monkeypatch.setattr(latency, "TRIALS", 2)
     figures = list(latency.measure(Scale(writes=WRITES)))
     found = {(figure.place, figure.name, figure.at): figure for figure in figures}
     assert len(found) == len(figures)
@@ -45,7 +45,7 @@ def test_a_latency_counts_from_when_the_write_was_due(monkeypatch: pytest.Monkey
         with begin(db, *arguments) as t:
             yield t
 
-    with latency._line("unix", 1) as line:
+    with latency.chain_of_observers("unix", 1) as line:
         monkeypatch.setattr(Database, "transaction", late)
         offered = line.offer([0.0, 0.05, 0.1])
     assert len(offered.latencies) == 3
@@ -55,8 +55,8 @@ def test_a_latency_counts_from_when_the_write_was_due(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("limit", [50.0, 900.0, 12_345.0])
 def test_the_highest_rate_is_found_within_a_tenth(limit: float) -> None:
-    found = latency._highest(lambda rate: rate <= limit, 1000.0)
-    assert limit / latency._CLOSE <= found <= limit
+    found = latency.highest_rate(lambda rate: rate <= limit, 1000.0)
+    assert limit / latency.CLOSE <= found <= limit
 
 
 def test_one_failure_is_forgiven_and_a_second_is_not() -> None:
@@ -67,7 +67,7 @@ def test_one_failure_is_forgiven_and_a_second_is_not() -> None:
         failed.add(rate)
         return again and rate <= 3000
 
-    assert latency._highest(at_the_second_time, 1000.0) > 3000 / latency._CLOSE
+    assert latency.highest_rate(at_the_second_time, 1000.0) > 3000 / latency.CLOSE
 
 
 def test_where_no_rate_is_sustained_the_lowest_one_stands() -> None:
@@ -77,4 +77,4 @@ def test_where_no_rate_is_sustained_the_lowest_one_stands() -> None:
         tried.append(rate)
         return False
 
-    assert latency._highest(never, 1000.0) == min(tried)
+    assert latency.highest_rate(never, 1000.0) == min(tried)

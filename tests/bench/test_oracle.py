@@ -32,9 +32,9 @@ def test_every_point(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("replies", [[10, 10], [20, 10], [10, 13]])
 def test_overlapping_batches_are_an_error(replies: list[int]) -> None:
     with pytest.raises(PercolatorError, match="overlap"):
-        oracle._check_increasing(replies, 4)
+        oracle.check_increasing(replies, 4)
 
 
 def test_batches_side_by_side_are_none() -> None:
-    oracle._check_increasing([10, 14, 18], 4)
-    oracle._check_increasing([], 4)
+    oracle.check_increasing([10, 14, 18], 4)
+    oracle.check_increasing([], 4)

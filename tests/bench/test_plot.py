@@ -72,7 +72,7 @@ def test_nothing_to_draw_is_refused(tmp_path: Path) -> None:
 
 def test_what_can_be_compared_shares_a_panel() -> None:
     figures = [*curve("get: a"), *curve("get: b"), *curve("set: a"), *curve("get: a", "µs")]
-    panels, rest = plot._curves(figures)
+    panels, rest = plot.panels_of_lines(figures)
     assert [panel.title for panel in panels] == [
         "micro: get per second, here",
         "micro: set per second, here",
@@ -84,20 +84,20 @@ def test_what_can_be_compared_shares_a_panel() -> None:
 
 def test_a_full_panel_is_cut_by_place_and_so_are_its_suites_others() -> None:
     few = [*curve("set: a", place="one"), *curve("set: a", place="two")]
-    [panel], _ = plot._curves(few)
+    [panel], _ = plot.panels_of_lines(few)
     assert panel.places == ["one", "two"]
     assert panel.named(few[0], "a") == "a (one)"
     many = [
         one for place in ("one", "two") for number in range(6) for one in curve(f"get: {number}", place=place)
     ]
-    panels, _ = plot._curves([*many, *few])
+    panels, _ = plot.panels_of_lines([*many, *few])
     assert [panel.places for panel in panels] == [["one"], ["two"]] * 2
 
 
 def test_a_point_alone_is_a_bar() -> None:
-    panels, rest = plot._curves(curve("f", at=[7]))
+    panels, rest = plot.panels_of_lines(curve("f", at=[7]))
     assert panels == []
-    [bars] = plot._bars(rest)
+    [bars] = plot.panels_of_bars(rest)
     assert len(bars.figures) == 1
 
 

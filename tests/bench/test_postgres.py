@@ -109,7 +109,7 @@ def test_a_server_that_does_not_start_says_why_and_is_gone() -> None:
 
 def test_missing_programs_are_named_with_the_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(postgres, "_PACKAGED", tmp_path)
+    monkeypatch.setattr(postgres, "PACKAGED", tmp_path)
     assert "install the server" in (why_missing() or "")
     with pytest.raises(ConfigurationError, match="initdb"), PostgresServer():
         pass
@@ -128,8 +128,8 @@ def test_the_newest_packaged_version_is_taken(tmp_path: Path, monkeypatch: pytes
         (folder / "initdb").touch()
         (folder / "postgres").touch()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    monkeypatch.setattr(postgres, "_PACKAGED", tmp_path)
-    assert postgres._folder_of_programs() == tmp_path / "15" / "bin"
+    monkeypatch.setattr(postgres, "PACKAGED", tmp_path)
+    assert postgres.folder_of_programs() == tmp_path / "15" / "bin"
 
 
 def test_no_connections_are_refused() -> None:

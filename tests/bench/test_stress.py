@@ -45,7 +45,7 @@ def seen(here: Place, node: Node) -> bytes | None:
 
 def test_every_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stress, "WORKERS", (1,))
-    monkeypatch.setattr(stress, "_BATCHES", 2)
+    monkeypatch.setattr(stress, "BATCHES", 2)
     made = list(stress.measure(Scale(numbers=100, rounds=1)))
     figures = {figure.name: figure for figure in made if isinstance(figure, Figure)}
     assert {(figure.suite, figure.axis, figure.at) for figure in figures.values()} == {
@@ -89,13 +89,13 @@ def test_a_trie_may_stop_further_down(here: Place, counted: Callable[[Shape], Tr
 
 
 def test_a_lost_update_is_an_error(monkeypatch: pytest.MonkeyPatch, counted: Callable[[Shape], Trie]) -> None:
-    whole = trie._pass_on
+    whole = trie.pass_on
 
     def loses_one(t: ObserverTransaction, node: Node, count: int) -> None:
         if node.level != 8 or node.number != 17:
             whole(t, node, count)
 
-    monkeypatch.setattr(trie, "_pass_on", loses_one)
+    monkeypatch.setattr(trie, "pass_on", loses_one)
     with pytest.raises(PercolatorError, match="counts 29 integers at level 0, and 30 distinct ones"):
         counted(Shape("lossy")).load(range(30), set())
 

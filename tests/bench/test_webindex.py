@@ -104,8 +104,8 @@ def test_both_ways_take_turns_and_the_corpus_is_told(
 
 
 def test_made_pages_are_the_same_every_time() -> None:
-    pages = webindex._pages(300)
-    assert pages == webindex._pages(300)
+    pages = webindex.generated_pages(300)
+    assert pages == webindex.generated_pages(300)
     assert {contents.count(b"<a ") for contents in pages.values()} == {300}
 
 
@@ -126,11 +126,11 @@ def test_an_index_that_is_wrong_is_no_figure() -> None:
     application = webindex._Application()
     with application.serving() as index, place("unix") as here:
         application.chain.create_tables(here.db)
-        throughput._check(here, index)
+        throughput.check_index(here, index)
         with here.db.transaction() as t:
             t.set("pages", "https://example.com/", "cluster", b"nowhere")
         with pytest.raises(PercolatorError, match=r"orphan: pages https://example\.com/"):
-            throughput._check(here, index)
+            throughput.check_index(here, index)
 
 
 def test_the_made_crawl_is_like_one() -> None:

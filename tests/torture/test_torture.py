@@ -161,7 +161,7 @@ def test_something_wrong_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert code == 1
     assert "wrong: the bank is broke" in out
     assert "the histories are in somewhere" in out
-    told = "1 suite found something wrong (bank): --seed 1 repeats the plan, the histories are in somewhere"
+    told = "1 suite found errors (bank): --seed 1 repeats the plan, the histories are in somewhere"
     assert told in err
     wrong.folder = None
     _, _, err = invoke("bank", "--seed", "1")
@@ -199,7 +199,7 @@ def test_ctrl_c_ends_it_early_and_tells_what_was_found(scratch: Path) -> None:
     assert suite["interrupted"]
     assert suite["wrong"] == []
     assert suite["figures"]["transactions"] > 0
-    assert "interrupted; what was done until then is as it should be" in err
+    assert "interrupted; all checks until then passed" in err
     assert list(scratch.iterdir()) == []
     assert mentioning(str(scratch)) == []
 
