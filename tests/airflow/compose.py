@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from percolator_bench.peers.postgres import _folder_of_programs, _identity
+from percolator_bench.peers.postgres import _identity, folder_of_programs
 from percolator_core.cli.sessions import Child
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -217,5 +217,5 @@ class Machine:
 
 
 def _postgres_programs() -> list[Path]:
-    found = _folder_of_programs()
+    found = folder_of_programs()
     return [] if found is None else [found]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from percolator_bench.kills import _by_hand
+from percolator_bench.kills import count_in_python
 from percolator_core.spark.recount import recount
 
 if TYPE_CHECKING:
@@ -23,4 +23,4 @@ def test_spark_counts_as_a_loop_does(spark: SparkContext, tmp_path: Path) -> Non
     lines.write_text("".join(json.dumps(event) + "\n" for event in events))
     found = recount(lines)
     assert len(found) == 7
-    assert found == _by_hand(lines)
+    assert found == count_in_python(lines)
