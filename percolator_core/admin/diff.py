@@ -20,7 +20,8 @@ from percolator_core.tables import rows
 from percolator_core.tables.binding import binding_of, model_of, table_name
 from percolator_core.tables.model import Table
 from percolator_core.tables.query import Query, in_order
-from percolator_core.transaction.snapshot import BYTES_AT_ONCE, Snapshot
+from percolator_core.transaction.row_read import BYTES_AT_ONCE
+from percolator_core.transaction.snapshot import Snapshot
 
 _AT_ONCE: Final = 256
 """Rows of which is read at once what one of the moments lacks; fewer if they are large."""

@@ -33,7 +33,7 @@ class ColumnFields:
     missing cell proves nothing. It starts at 1; `note_missing` sets it to `SPARSE`.
     """
 
-    __slots__ = ("encoded", "lock", "name", "packed", "sparse", "version")
+    __slots__ = ("encoded", "lock", "name", "names_bytes", "packed", "sparse", "version")
 
     def __init__(self, name: str, encoded: bytes | None = None) -> None:
         """``encoded`` is the column's name in the store; None if that is ``name``."""
@@ -43,15 +43,12 @@ class ColumnFields:
         self.lock = LOCK_MARK + self.encoded
         self.packed = pack_fields(self.version, self.lock)
         self.sparse = 1
+        self.names_bytes = 6 * len(self.encoded)
+        """Estimated memory of the name in bytes: there are about six copies."""
 
     def note_missing(self) -> None:
         """Note that a read found a row without the column."""
         self.sparse = SPARSE
-
-    @property
-    def names_bytes(self) -> int:
-        """Estimated memory of the name in bytes: there are about six copies."""
-        return 6 * len(self.encoded)
 
 
 class _RawColumns(dict[str, ColumnFields]):

@@ -1,11 +1,11 @@
-"""What transactions asked for, and what it took.
+"""Counters of transactions: operations, and the commands and round trips that they took.
 
-An *operation* is a cell asked for by its name: one by ``get``, each by ``get_many``, each of the columns that
+An *operation* is the read of a cell by name: one in ``get``, each cell of ``get_many``, each column that
 ``get_row`` names, and the cells of an observer's acknowledgement. A read that is *sent* is one command to the
-store: an ``HMGET``, which brings any number of columns of one row, or a call of the script that reads older
-versions. So ``operations / sent`` is what cache, prefetch and grouping by rows save together, against a store
-that is asked for one cell at a time, as in the paper (section 2.5). Scans, and rows read whole, name no
-cells: they are counted apart. What a transaction reads of its own writes counts nowhere.
+store: an ``HMGET``, which reads any number of columns of one row, or a call of the script that reads older
+versions. So ``operations / sent`` is the saving by cache, prefetch and grouping by rows, compared with one
+command a cell as in the paper (section 2.5). Scans, and reads of whole rows, name no cells and are counted
+separately. Reads of a transaction's own writes are not counted.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from percolator_core.runtime import process
 
 @dataclass(slots=True)
 class Cost:
-    """What one transaction asked for, and what it took.
+    """Counters of one transaction.
 
     Attributes:
-        round_trips: exchanges with the store that it waited for, whatever number of commands each had. A
-            commit counts 1 where one call does it, and 2 in two phases: what a very large write set, a lost
-            reply or the lock of another adds is left out.
-        requests: those of them that carried reads of cells by name.
-        operations: cells asked for by name.
-        sent: commands for them.
-        cached: operations that were answered because the transaction had read the cell before.
-        served: operations that were answered because prefetch had brought the cell.
-        prefetched: cells that prefetch brought, asked for later or not.
+        round_trips: requests to the store that it waited for, each with any number of commands. A commit
+            counts 1 in one call, and 2 in two phases. Further requests of a commit, for a very large write
+            set, a lost reply or another client's lock, are not counted.
+        requests: round trips that carried reads of cells by name.
+        operations: cells read by name.
+        sent: commands that read them.
+        cached: operations that were answered from the cache, by an earlier read.
+        served: operations that were answered from the cache, by prefetch.
+        prefetched: cells that prefetch read, whether they were asked for later or not.
         scans: steps of scans, each one command to one tablet.
-        scanned: cells that scans brought.
+        scanned: cells that scans returned.
     """
 
     round_trips: int = 0
@@ -49,7 +49,7 @@ class Cost:
 
 @dataclass(slots=True)
 class Metrics(Cost):
-    """The sums over the transactions of a database connection that have ended, since it was opened.
+    """Sums over the transactions of a database connection that have ended since it was opened.
 
     ``transactions`` were committed or rolled back, ``commits`` were committed; the others are as in `Cost`.
     Plain snapshots do not end and are not counted.
@@ -60,60 +60,55 @@ class Metrics(Cost):
 
     @property
     def saved(self) -> int:
-        """Operations that took no command of their own."""
+        """Operations without a command of their own."""
         return self.operations - self.sent
 
     @property
     def unused(self) -> int:
-        """Cells that prefetch brought and nobody asked for."""
+        """Cells that prefetch read and nobody asked for."""
         return self.prefetched - self.served
 
 
 Numbers: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
-"""The numbers of a `Cost`, in its order: an object would take longer to make, once a transaction."""
+"""The numbers of a `Cost` in its order; faster to make than an object."""
 
 NAMES: Final = tuple(field.name for field in fields(Cost))
 
-_FOLD: Final = 1000
+FOLD: Final = 1000
 """Ended transactions that are added up together."""
 
 
 class Tally:
-    """Adds up what the transactions of all threads cost.
+    """Adds up the costs of transactions of all threads.
 
-    They only put their numbers into a queue, which takes no lock; now and then somebody adds them up.
+    A transaction appends to ``ended``, True if it committed and its numbers, which takes no lock. One that
+    finds `FOLD` entries there calls `fold`.
     """
 
-    __slots__ = ("_ended", "_lock", "_sums")
+    __slots__ = ("_lock", "_sums", "ended")
 
     def __init__(self) -> None:
-        self._ended: deque[tuple[bool, Numbers]] = deque()
+        self.ended: deque[tuple[bool, Numbers]] = deque()
         self._lock = process.Lock()
         self._sums = [0] * len(fields(Metrics))
 
-    def add(self, committed: bool, numbers: Numbers) -> None:
-        """A transaction has ended."""
-        ended = self._ended
-        ended.append((committed, numbers))
-        if len(ended) >= _FOLD:
-            self._fold()
-
     def metrics(self) -> Metrics:
         """The sums so far."""
-        self._fold()
+        self.fold()
         with self._lock:
             return Metrics(*self._sums)
 
-    def _fold(self) -> None:
+    def fold(self) -> None:
+        """Add the entries of ``ended`` to the sums."""
         with self._lock:
             rows = []
             try:
                 while True:
-                    committed, numbers = self._ended.popleft()
+                    committed, numbers = self.ended.popleft()
                     rows.append((*numbers, 1, committed))
             except IndexError:
-                pass  # all are taken out, some perhaps by a signal handler
+                pass  # the queue is empty; a signal handler may have taken some entries
             if rows:
                 sums = [sum(column) for column in zip(*rows, strict=True)]
-                # In a single step of the interpreter's: a signal handler may come in between any two.
+                # In one step of the interpreter: a signal handler may run between two steps.
                 self._sums[:] = map(add, self._sums, sums)

@@ -1,13 +1,13 @@
-"""Prefetch: reading at once what a run is going to read (paper, section 2.5).
+"""Prefetch: the first read of a row also reads the columns that a run is likely to need (paper, section 2.5).
 
-To read two columns of a row costs hardly more than to read one. So the first read of a row brings the other
-columns, too, that runs of the same observer have read after such a first read before. *Such* means of the
-same column, or by the acknowledgement: an observer that reads five columns of its own row and one of a
-thousand others would, by the table alone, seem to need one column of any row.
+Reading two columns of a row costs hardly more than reading one. So the first read of a row also reads the
+columns that earlier runs of the same observer read after such a first read. *Such* means: of the same column,
+or by the acknowledgement. Statistics by table alone would be wrong for an observer that reads five columns of
+its own row and one column of a thousand other rows.
 
-Nothing depends on a guess. A cell that was brought is used if it could have been read just so: no lock, and
-a version below the snapshot, or none and a tablet that stands. Any other is left, and read when it is asked
-for: no prefetch waits for a lock, resolves one, or fails.
+No result depends on a guess. A prefetched cell is used only if it would settle an ordinary read: no lock, and
+a version below the snapshot, or no version in a tablet that stands. Any other cell is read when it is asked
+for. So prefetch never waits for a lock, never resolves one, and never fails.
 """
 
 from __future__ import annotations
@@ -18,66 +18,59 @@ from typing import Final, NamedTuple, TypeAlias
 
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.layout.keys import is_internal
-from percolator_core.layout.records import value_of
-from percolator_core.transaction.client import Client
-from percolator_core.transaction.metrics import Numbers
-from percolator_core.transaction.row_read import RowRead, tells
-from percolator_core.transaction.snapshot import BYTES_AT_ONCE
-from percolator_core.transaction.transaction import CACHE_BYTES, Transaction
+from percolator_core.transaction.row_read import BYTES_AT_ONCE, RowRead
 
 MOST_BROUGHT: Final = 32
-"""Columns that are brought unasked, at most."""
+"""Most columns that one read adds."""
 
 USUAL: Final = 0.5
-"""A column is brought if runs have read it in this share of the rows."""
+"""A column is prefetched if runs have read it in at least this share of the rows."""
 
 LARGE: Final = 64 << 10
 NEARLY_ALWAYS: Final = 0.9
-"""A column whose values have more than so many bytes in the mean is brought only if it is read so often."""
+"""A column whose values have more than `LARGE` bytes on average needs this share."""
 
-LARGEST: Final = CACHE_BYTES // 4
-"""One whose values have more than so many bytes is not brought at all: a few would leave no room."""
+LARGEST: Final = 4 << 20
+"""A column whose values are larger on average is never prefetched: four of them would fill the cache."""
 
 WINDOW: Final = 128
-"""After so many rows all counts are halved, so that what is learned follows a change."""
+"""All counts are halved after this many rows, so that the statistics follow a change."""
 
 _MOST_KNOWN: Final = 256
-"""Columns that are counted after one trigger, and triggers that are known, at most."""
+"""Most columns that are counted for one trigger, and most triggers."""
 
 _ROWS_RECORDED: Final = 512
-"""Rows of a table from which one run learns, at most."""
+"""Most rows of a table from which one run learns."""
 
 _SMOOTHING: Final = 8
-"""The mean size of a column's values follows the last values, of about so many."""
+"""The average size of a column's values follows about this many last values."""
 
 _FEW_ROWS: Final = 8
-"""Rows after which a new plan is worth making; among the first so many, each one is."""
+"""A plan is made again after this many rows; among the first of them, after each row."""
 
 Trigger: TypeAlias = TableHandle | ColumnFields
-"""What read a row first: its table for an acknowledgement, else the column that was asked for."""
+"""The first read of a row: its table for an acknowledgement, else the column that was asked for."""
 
 Record: TypeAlias = dict[Trigger, int]
-"""What a run read of a row: the trigger, then columns, each with the bytes of its value."""
-
-Records: TypeAlias = dict[TableHandle, dict[bytes, Record]]
+"""A run's reads of one row: the trigger, then columns, each with the size of its value."""
 
 
 class Plan(NamedTuple):
-    """What to bring along, and how many bytes that is likely to be."""
+    """The columns to prefetch, and their expected size in bytes."""
 
     columns: tuple[ColumnFields, ...]
     size: int
 
 
 class _Group:
-    """What runs read of rows that they began to read in the same way."""
+    """Statistics of the rows whose first read was the same."""
 
     __slots__ = ("planned_at", "reads", "rows", "sizes")
 
     def __init__(self) -> None:
         self.rows = 0
         self.planned_at = 0
-        """How many rows were counted when the plan was made last."""
+        """The number of rows at the last plan."""
         self.reads: dict[Trigger, int] = {}
         self.sizes: dict[Trigger, float] = {}
 
@@ -96,11 +89,11 @@ class _Group:
 
     @property
     def wants_planning(self) -> bool:
-        """Whether a new plan may differ from the last one."""
+        """True if a new plan may differ from the last one."""
         return self.rows <= _FEW_ROWS or abs(self.rows - self.planned_at) >= _FEW_ROWS
 
     def plan(self, trigger: Trigger) -> Plan | None:
-        """What a read that begins so should bring along."""
+        """The plan for reads that begin with the trigger; None if no column is read often enough."""
         self.planned_at = self.rows
         likely = sorted(
             ((count, column) for column, count in self.reads.items() if self._is_worth(column, count)),
@@ -123,7 +116,10 @@ class _Group:
 
 
 class Habits:
-    """What the runs of one observer read, learned as they go. Threads may share it."""
+    """The reads of one observer's runs, learned from each run. Threads may share it.
+
+    ``plans`` is replaced as a whole, so it is read without a lock.
+    """
 
     __slots__ = ("_groups", "_lock", "plans")
 
@@ -131,15 +127,14 @@ class Habits:
         self._groups: dict[Trigger, _Group] = {}
         self._lock = threading.Lock()
         self.plans: dict[Trigger, Plan] = {}
-        """What to bring along. It is replaced as a whole, so it is read without a lock."""
 
     def learn(self, records: Iterable[Record]) -> None:
-        """Take in what one run has read."""
+        """Count the reads of one run."""
         with self._lock:
             touched: dict[Trigger, _Group] = {}
             for record in records:
                 trigger = next(iter(record))
-                # Those that were met last stand at the end.
+                # Moved to the end: the oldest groups are dropped first.
                 group = self._groups[trigger] = (
                     self._groups.pop(trigger) if trigger in self._groups else _Group()
                 )
@@ -163,90 +158,72 @@ class Habits:
             self.plans = plans
 
 
-class PrefetchingTransaction(Transaction):
-    """A transaction that brings along what runs like it have read, and remembers what it reads itself."""
+class Prefetch:
+    """The policy of one transaction's cache: adds columns to reads, and records the reads of the run.
 
-    __slots__ = ("_habits", "_prefetched", "_records", "_served")
+    ``brought`` counts the cells that were read unasked, ``served`` those of them that were asked for later.
+    """
 
-    def __init__(self, client: Client, habits: Habits) -> None:
-        super().__init__(client)
+    __slots__ = ("_habits", "_records", "brought", "served")
+
+    def __init__(self, habits: Habits) -> None:
         self._habits = habits
-        self._records: Records = {}
-        self._prefetched = self._served = 0
-
-    def get(self, table: str, row: str | bytes, column: str) -> bytes | None:
-        """The value of a cell in this transaction's view, or None. Raises as `Snapshot.get`."""
-        self._must_be_open()
-        # Not the short way of `Transaction.get`: that knows nothing of prefetch.
-        return self._read_cells([(table, row, column)])[0]
+        self._records: dict[TableHandle, dict[bytes, Record]] = {}
+        self.brought = self.served = 0
 
     def learn(self) -> None:
-        """The run has read all that it wanted: let later ones profit from it."""
+        """Add the reads of this run to the observer's habits."""
         self._habits.learn([record for rows in self._records.values() for record in rows.values()])
 
-    # Inside.
-
-    def _numbers(self) -> Numbers:
-        round_trips, requests, operations, sent, cached, _, _, scans, scanned = super()._numbers()
-        served, brought = self._served, self._prefetched
-        return round_trips, requests, operations + served, sent, cached, served, brought, scans, scanned
-
-    def _count_found(self, handle: TableHandle, row: bytes, fields: ColumnFields) -> None:
+    def serves(self, handle: TableHandle, row: bytes, column: ColumnFields, value: bytes | None) -> bool:
+        """Record the read of a cached cell; return True for the first read of one that was prefetched."""
         record = self._records.get(handle, _NOTHING).get(row)
-        if record is None or fields in record:
-            self._cached += 1
-        else:
-            record[fields] = len(self._cells[fields][row] or b"")
-            self._served += 1
+        if record is None or column in record:
+            return False
+        record[column] = len(value or b"")
+        self.served += 1
+        return True
 
-    def _fetch(self, reads: Sequence[RowRead], values: list[bytes | None]) -> None:
-        room = min(self._room, BYTES_AT_ONCE)
+    def extend(self, reads: Sequence[RowRead], room: int) -> None:
+        """Add to each first read of a row the columns of its plan, up to ``room`` bytes in all."""
+        room = min(room, BYTES_AT_ONCE)
         for read in reads:
             trigger = read.columns[0]
-            if self._record(read.handle, read.row, trigger):
+            if self._begin(read.handle, read.row, trigger):
                 size, columns = self._plan(trigger, room)
                 room -= size
-                read.extra = [fields for fields in columns if fields not in read.columns]
-        super()._fetch(reads, values)
+                read.extra = [one for one in columns if one not in read.columns]
+
+    def extra_of_run(
+        self, handle: TableHandle, row: bytes, columns: Sequence[bytes], room: int
+    ) -> Sequence[ColumnFields]:
+        """The columns to add when a run begins with the acknowledgement of these encoded columns."""
+        if self._begin(handle, row, handle):
+            # The observed column is read too, although the run has not asked for it yet.
+            known = [handle.fields(one) for one in columns if not is_internal(one)]
+            self._records[handle][row].update(dict.fromkeys(known, 0))
+        _, planned = self._plan(handle, min(room, BYTES_AT_ONCE))
+        return [one for one in planned if one.encoded not in columns]
+
+    def record(self, reads: Iterable[RowRead], values: Sequence[bytes | None]) -> None:
+        """Record reads that the store has answered."""
         for read in reads:
             record = self._records[read.handle].get(read.row)
             if record is not None:
-                for fields, position in zip(read.columns, read.positions, strict=True):
-                    record[fields] = len(values[position] or b"")
-            if read.extra:
-                self._bring_along(read)
+                for column, position in zip(read.columns, read.positions, strict=True):
+                    record[column] = len(values[position] or b"")
 
-    def _record(self, handle: TableHandle, row: bytes, trigger: Trigger) -> bool:
-        """Note that a read begins with the trigger; whether it is the first one of the row."""
+    def _begin(self, handle: TableHandle, row: bytes, trigger: Trigger) -> bool:
+        """Record the first read of a row; return False if the row was read before, or too many rows were."""
         rows = self._records.setdefault(handle, {})
         if row in rows or len(rows) >= _ROWS_RECORDED:
             return False
         rows[row] = {trigger: 0}
         return True
 
-    def _to_bring_along(
-        self, handle: TableHandle, row: bytes, columns: Sequence[bytes]
-    ) -> Sequence[ColumnFields]:
-        if self._record(handle, row, handle):
-            # What a run begins with is read as well, whoever asked for it.
-            known = [handle.fields(one) for one in columns if not is_internal(one)]
-            self._records[handle][row].update(dict.fromkeys(known, 0))
-        _, planned = self._plan(handle, min(self._room, BYTES_AT_ONCE))
-        return [fields for fields in planned if fields.encoded not in columns]
-
     def _plan(self, trigger: Trigger, room: int) -> tuple[int, Sequence[ColumnFields]]:
-        """Size and columns of what such reads go on to read; nothing where there is no room for it."""
         plan = self._habits.plans.get(trigger)
         return (plan.size, plan.columns) if plan is not None and plan.size < room else (0, ())
-
-    def _bring_along(self, read: RowRead) -> None:
-        self._prefetched += len(read.extra)
-        versions, locks = read.brought[::2], read.brought[1::2]
-        for fields, version, lock in zip(read.extra, versions, locks, strict=True):
-            if version is None:
-                fields.note_missing()
-            if tells(version, lock, self._limit, read.stands):
-                self._keep(fields, read.row, value_of(version))
 
 
 _NOTHING: Final[Mapping[bytes, Record]] = {}

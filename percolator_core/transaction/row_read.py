@@ -1,4 +1,4 @@
-"""Cells that are to be read, put together by rows."""
+"""The cells of one row that one command reads, and when their newest versions settle a read."""
 
 from __future__ import annotations
 
@@ -8,35 +8,39 @@ from typing import Any, Final
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.store.packing import Command, pack_read
 
+CELLS_AT_ONCE: Final = 1000
+BYTES_AT_ONCE: Final = 8 << 20
+"""Bounds of one step of reading many cells. Sizes are estimated from the step before."""
+
 UNREAD: Final[Any] = object()
-"""In place of a value: the cell has to be read. None is a value, too: the cell does not exist."""
+"""Stands for a value that has to be read. None is a value: the cell does not exist."""
 
 
-def tells(version: bytes | None, lock: bytes | None, limit: bytes, stands: bool) -> bool:
-    """Whether a cell's newest version and its lock tell what a snapshot has of it (paper, figure 6).
+def is_settled(version: bytes | None, lock: bytes | None, limit: bytes, stands: bool) -> bool:
+    """Return True if a cell's newest version and lock settle the read of a snapshot (paper, figure 6).
 
-    ``limit`` is the snapshot's start as versions have theirs. ``stands`` is True if the tablet's standing was
-    asked for behind the read, and makes absence an answer. A lock may still commit below the snapshot, and a
-    version above it hides an older one: then the store is asked.
+    ``limit`` is the snapshot's timestamp, packed as in a version. ``stands`` is True if the tablet's standing
+    was read after the cell and makes a missing version an answer. A lock may still commit below the snapshot,
+    and a version above the snapshot hides an older one: both need another request.
     """
     return lock is None and (stands if version is None else version < limit)
 
 
 def stands(standing: Sequence[bytes | None], at: int) -> bool:
-    """Whether a tablet has all that a snapshot may see of it.
+    """Return True if a tablet has everything that a snapshot at ``at`` may see.
 
-    ``standing`` is the reply to one of `TableHandle.standings`. The tablet must have a version, or its table
-    was dropped, and no safe point above the snapshot, or what is missing may have been removed.
+    ``standing`` is the reply to one of `TableHandle.standings`. A tablet without a version belongs to a
+    dropped table. With a safe point above the snapshot, versions that it sees may have been collected.
     """
     version, safe = standing
     return version is not None and at >= int(safe or 0)
 
 
 class RowRead:
-    """Cells of one row that one command brings: those asked for, and ``extra`` ones beside them.
+    """Cells of one row that one command reads: ``columns`` that were asked for, and ``extra`` ones.
 
-    ``positions`` tells where in the caller's list the value of each of the ``columns`` belongs; ``stands`` is
-    True if a missing cell is an answer.
+    ``positions`` has, for each of the ``columns``, the index of its value in the caller's list. ``brought``
+    has the version and the lock of each extra column. ``stands`` is True if a missing cell is an answer.
     """
 
     __slots__ = ("brought", "columns", "extra", "handle", "positions", "row", "stands")
@@ -48,16 +52,15 @@ class RowRead:
         self.positions: list[int] = []
         self.extra: Sequence[ColumnFields] = ()
         self.brought: Sequence[bytes | None] = ()
-        """What the store has of the extra ones: version and lock of each."""
         self.stands = False
 
     @property
     def is_sparse(self) -> bool:
-        """Whether a cell is likely to be missing, so that the tablet's standing is worth asking for."""
+        """True if a cell is likely to be missing, so that the tablet's standing should be read too."""
         return any(one.sparse for one in self.columns) or any(one.sparse for one in self.extra)
 
     def command(self) -> Command:
-        """The command that brings them, version and lock of each."""
+        """The command that reads version and lock of each column."""
         if len(self.columns) == 1 and not self.extra:
             return pack_read(self.handle.row_key(self.row), self.columns[0].packed)
         command = [b"HMGET", self.handle.row_key(self.row)]

@@ -1,7 +1,7 @@
-"""Scans: the rows of a tablet between two keys, a bounded step at a time.
+"""Scans: the rows of a tablet between two keys, in bounded steps.
 
-The server passes on what it has, as long as the newest versions answer; taking values out of it is quicker
-here than in a script that everybody waits for.
+The script replies with packed versions as long as the newest versions settle the read. The client unpacks the
+values, which is faster than a script for which all other clients wait.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
-from percolator_core.catalog.table_handle import ColumnFields
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.layout.keys import is_internal
 from percolator_core.layout.records import (
     KIND,
@@ -33,15 +33,15 @@ PAGE_BYTES: Final = 1 << 20
 """Bounds of one step of a scan over one tablet."""
 
 _JUDGED: Final = b"judged"
-"""In front of a whole row's cells where some needed more than a look at the newest version."""
+"""Stands in front of a whole row's cells if the newest version did not settle some of them."""
 
 
 class TabletScan:
-    """The rows of one tablet, fetched a bounded step at a time.
+    """The rows of one tablet, fetched in bounded steps.
 
-    ``columns`` are those wanted, none of them means all. ``read_slowly`` reads a cell with a lock in its way,
-    by tag, row and encoded column. With ``cut``, of whole rows that many bytes of each value are fetched, and
-    all of a value that needed ``read_slowly``.
+    ``columns`` are the columns to return; none means all. ``read_slowly`` reads a cell with a lock in its
+    way, by tag, row and encoded column. ``cut`` is for scans of all columns: the most bytes of each value to
+    fetch, except of values that needed ``read_slowly``. ``more`` is False after the last step.
     """
 
     __slots__ = (
@@ -79,27 +79,26 @@ class TabletScan:
         self._cut = cut
         self._rows: list[Row] = []
         self.more = True
-        """Whether another step may bring more rows."""
 
     @property
     def rows(self) -> list[Row]:
-        """What the last step brought."""
+        """The rows of the last step."""
         return self._rows
 
     @property
     def reached(self) -> bytes:
-        """Forward: all rows below this key have been looked at."""
+        """In a forward scan: all rows below this key have been scanned."""
         return self._low[1:] + (b"\0" if self._low[:1] == b"(" else b"")
 
     def step(self, at: int) -> Call[Scanned | None]:
-        """The next step, at a timestamp."""
+        """The call of the next step, at a timestamp."""
         bounds = (at, self._low, self._high, self._page, PAGE_BYTES)
         longest = VERSION_HEADER + self._cut if self._cut is not None else 0
         columns = (column.encoded for column in self._columns)
         return calls.scan(self._tag, *bounds, "backward" if self._reverse else "forward", longest, columns)
 
     def take(self, found: Scanned) -> int:
-        """Take in the answer to a step; returns how many cells it brought."""
+        """Take the reply to a step; returns the number of cells in it."""
         self.more = bool(found.resume)
         if self._reverse:
             self._high = found.resume
@@ -135,7 +134,7 @@ class TabletScan:
     def _add(
         self, cells: dict[str, bytes], row: bytes, name: str, column: bytes, cell: Sequence[bytes]
     ) -> None:
-        """Add a cell as read.lua replies it: a version, nothing, or a lock that stands in the way."""
+        """Add a cell from a reply of read.lua: a version, nothing, or the lock in its way."""
         if len(cell) == 2:
             found = self._read_slowly(self._tag, row, column)
         else:
@@ -144,13 +143,28 @@ class TabletScan:
             cells[name] = found.value
 
 
+def scans_of_tablets(  # noqa: PLR0917
+    handle: TableHandle,
+    low: bytes,
+    high: bytes | None,
+    columns: Sequence[ColumnFields],
+    page: int,
+    reverse: bool,
+    read_slowly: Callable[[bytes, bytes, bytes], Version | None],
+    cut: int | None = None,
+) -> list[TabletScan]:
+    """A scan of each tablet that may have rows from ``low`` to below ``high``; one for a single row."""
+    tags = (handle.tag(low),) if high == low + b"\0" else handle.tags
+    return [TabletScan(tag, low, high, columns, page, reverse, read_slowly, cut) for tag in tags]
+
+
 def merged(
     scans: Sequence[TabletScan],
     take_steps: Callable[[Sequence[TabletScan]], None],
     limit: int | None,
     reverse: bool,
 ) -> Iterator[Row]:
-    """The rows of all scans in row order, at most ``limit``; ``take_steps`` fetches the next step of each."""
+    """The rows of all scans in row order, at most ``limit``; ``take_steps`` fetches the next steps."""
     take_steps(scans)
     streams = [_rows_of(scan, take_steps) for scan in scans]
     for count, found in enumerate(heapq.merge(*streams, key=itemgetter(0), reverse=reverse), 1):
@@ -168,7 +182,7 @@ def _rows_of(scan: TabletScan, take_steps: Callable[[Sequence[TabletScan]], None
 
 
 def settled_row(flat: Sequence[bytes]) -> dict[str, bytes]:
-    """The cells of a row from all fields of its hash, where each newest version is visible and unlocked."""
+    """The cells of a row from all fields of its hash, if each newest version is visible and unlocked."""
     cells: dict[str, bytes] = {}
     fields = iter(flat)
     for field, version in zip(fields, fields, strict=True):
@@ -179,10 +193,10 @@ def settled_row(flat: Sequence[bytes]) -> dict[str, bytes]:
 
 
 def first_page(limit: int | None, tablets: int) -> int:
-    """How many rows to fetch of each tablet at a time.
+    """The number of rows to fetch from each tablet in a step.
 
-    Rows are spread over the tablets by a hash, so of the first ``limit`` rows each tablet has its share, and
-    seldom more than three standard deviations above it. A tablet that has more is asked once more.
+    A hash spreads rows over the tablets, so each tablet has its share of the first ``limit`` rows, and seldom
+    more than three standard deviations above it. A tablet that has more takes another step.
     """
     if limit is None:
         return PAGE_ROWS

@@ -1,4 +1,4 @@
-"""A transaction's own writes, laid over what the store has."""
+"""A transaction's buffered writes, applied to rows that were read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import TypeAlias
 
+from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.layout.keys import is_internal
 from percolator_core.layout.records import NOTIFY, PUT, Write
 from percolator_core.transaction.scan import Row
@@ -15,10 +16,21 @@ from percolator_core.transaction.scan import Row
 RowWrites: TypeAlias = dict[bytes, Write]
 """Writes to one row, by encoded column."""
 
+TableWrites: TypeAlias = dict[bytes, RowWrites]
+"""Writes to one table, by row."""
 
-def overlay(cells: dict[str, bytes], own: RowWrites, wanted: list[str] | None) -> dict[str, bytes]:
-    """The cells with our own writes applied."""
-    for encoded, write in own.items():
+
+def rows_between(
+    writes: TableWrites, handle: TableHandle, low: bytes, high: bytes | None, reverse: bool
+) -> list[tuple[bytes, RowWrites]]:
+    """The written rows from ``low`` to below ``high``, in order, with the present names of columns."""
+    rows = sorted((row for row in writes if low <= row and (high is None or row < high)), reverse=reverse)
+    return [(row, handle.named(writes[row])) for row in rows]
+
+
+def overlay(cells: dict[str, bytes], writes: RowWrites, wanted: list[str] | None) -> dict[str, bytes]:
+    """Apply the writes to a row's cells; ``wanted`` are the columns to return, None for all."""
+    for encoded, write in writes.items():
         if write.kind == NOTIFY or is_internal(encoded):
             continue
         column = encoded.decode()
@@ -32,23 +44,23 @@ def overlay(cells: dict[str, bytes], own: RowWrites, wanted: list[str] | None) -
 
 
 def merge(
-    stored: Iterator[Row], mine: list[tuple[bytes, RowWrites]], wanted: list[str] | None, reverse: bool
+    stored: Iterator[Row], written: list[tuple[bytes, RowWrites]], wanted: list[str] | None, reverse: bool
 ) -> Iterator[Row]:
-    """Stored rows and our own, in order; a row that is in both comes once."""
+    """Stored and written rows in order; a row that is in both is returned once, with the writes applied."""
     tagged = heapq.merge(
         ((row, 0, cells) for row, cells in stored),
-        ((row, 1, own) for row, own in mine),
+        ((row, 1, writes) for row, writes in written),
         key=itemgetter(0),
         reverse=reverse,
     )
     for row, group in itertools.groupby(tagged, key=itemgetter(0)):
         cells: dict[str, bytes] = {}
-        own: RowWrites = {}
-        for _, is_mine, found in group:
-            if is_mine:
-                own = found  # type: ignore[assignment]
+        writes: RowWrites = {}
+        for _, is_written, found in group:
+            if is_written:
+                writes = found  # type: ignore[assignment]
             else:
                 cells = found  # type: ignore[assignment]
-        visible = overlay(cells, own, wanted)
+        visible = overlay(cells, writes, wanted)
         if visible:
             yield row, visible

@@ -38,7 +38,7 @@ from percolator_core.store import current_task
 from percolator_core.store.packing import Command
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.metrics import NAMES, Cost
-from percolator_core.transaction.prefetch import Habits, PrefetchingTransaction
+from percolator_core.transaction.prefetch import Habits
 from percolator_core.transaction.transaction import Transaction
 from percolator_core.worker.runs import EndedRun, Ending, RunListener
 from percolator_core.worker.watchdog import Deadline, ObserverTimeout, Watchdog, uninterrupted
@@ -221,9 +221,8 @@ class Attempts:
         return CONFLICT_ROUNDS
 
     def _begin(self, observer: Observer) -> Transaction:
-        if self._habits is None:
-            return Transaction(self._client)
-        return PrefetchingTransaction(self._client, self._habits[observer.name])
+        habits = None if self._habits is None else self._habits[observer.name]
+        return Transaction(self._client, habits=habits)
 
     def _end(self, observer: Observer, transaction: Transaction) -> None:
         """Add up the cost of a transaction, and roll it back if it did not commit."""
@@ -241,8 +240,7 @@ class Attempts:
         try:
             with _limited(guard.observer.timeout, watchdog):
                 guard.observer.function(ObserverTransaction(transaction, guard), cell)
-            if isinstance(transaction, PrefetchingTransaction):
-                transaction.learn()
+            transaction.learn()
         except (StoreUnavailable, LockTimeout, SnapshotTooOld, greenlet.GreenletExit):
             raise
         except TransactionConflict as conflict:

@@ -24,8 +24,8 @@ from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Retry
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.scripts import calls
+from percolator_core.transaction.cache import CACHE_BYTES, CACHE_COLUMN
 from percolator_core.transaction.commit import BYTES_PER_CALL, Mutation, bounded_calls
-from percolator_core.transaction.transaction import CACHE_BYTES, CACHE_COLUMN
 from tests.chains import chain_of, watch
 from tests.servers.fixtures import Connect
 from tests.servers.plain import commit_of, die, rows_apart
@@ -334,7 +334,7 @@ def test_what_a_transaction_keeps_is_bounded_in_bytes_of_names(db: Database) -> 
     t = db.begin()
     for number in range(100):
         assert t.get("t", "row", f"{number:03}" + "c" * (MAX_COLUMN - 3)) is None
-    kept = sum(CACHE_COLUMN + one.names_bytes for one in t._cells)
+    kept = sum(CACHE_COLUMN + one.names_bytes for one in t._cache)
     assert CACHE_BYTES / 2 < kept <= CACHE_BYTES
 
 

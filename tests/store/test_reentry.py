@@ -24,7 +24,7 @@ import pytest
 import percolator_core as percolator
 from percolator_core import Database, PercolatorError
 from percolator_core.store.shutdown import pid_in_file
-from percolator_core.transaction.metrics import Tally
+from percolator_core.transaction.metrics import FOLD, Tally
 from tests.servers.plain import until
 from tests.store.test_hub import Stuck, at_most
 
@@ -508,19 +508,24 @@ def test_a_handler_closes_the_database_between_any_two_lines(connect: Connect, d
 def test_a_handler_counts_while_counts_are_added_up() -> None:
     one = (1, 0, 0, 0, 0, 0, 0, 0, 0)
 
+    def add(tally: Tally) -> None:
+        tally.ended.append((True, one))
+        if len(tally.ended) >= FOLD:
+            tally.fold()
+
     def attempt(line: int) -> Interruption:
         tally = Tally()
         added: list[int] = []
 
         def handler() -> None:
             for _ in range(1500):
-                tally.add(True, one)
+                add(tally)
             assert tally.metrics().transactions <= 1500 + 1200
             added.append(1500)
 
         with Interruption(handler, line, "metrics.py") as interruption:
             for _ in range(1200):
-                tally.add(True, one)
+                add(tally)
             tally.metrics()
         assert tally.metrics().round_trips == 1200 + sum(added)
         assert tally.metrics().commits == 1200 + sum(added)

@@ -304,7 +304,7 @@ def held_by_another_thread(lock: Any) -> Iterator[None]:
 
 def test_while_another_thread_adds_up_counts() -> None:
     tally = Tally()
-    tally.add(True, (1, 0, 0, 0, 0, 0, 0, 0, 0))
+    tally.ended.append((True, (1, 0, 0, 0, 0, 0, 0, 0, 0)))
 
     def work() -> None:
         assert tally.metrics().commits == 1

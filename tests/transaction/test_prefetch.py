@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from percolator_core import Database, LockTimeout, SnapshotTooOld
+from percolator_core import Database, LockTimeout, SnapshotTooOld, Transaction
 from percolator_core.transaction.prefetch import (
     _MOST_KNOWN,
     LARGE,
@@ -16,7 +16,6 @@ from percolator_core.transaction.prefetch import (
     MOST_BROUGHT,
     WINDOW,
     Habits,
-    PrefetchingTransaction,
 )
 from tests.servers.plain import commit_of
 from tests.transaction.phases import X, Y, Z
@@ -33,9 +32,9 @@ def put(db: Database, row: bytes, **cells: bytes) -> None:
             t.set("t", row, column, value)
 
 
-def run(db: Database, habits: Habits, row: bytes, *columns: str) -> PrefetchingTransaction:
+def run(db: Database, habits: Habits, row: bytes, *columns: str) -> Transaction:
     """A run that reads these columns of a row, one after another."""
-    t = PrefetchingTransaction(db.client, habits)
+    t = Transaction(db.client, habits=habits)
     for column in columns:
         t.get("t", row, column)
     t.learn()
@@ -58,7 +57,7 @@ def test_what_runs_have_read_comes_with_the_first_read(db: Database, habits: Hab
     put(db, X, a=b"1", b=b"2")
     cold = run(db, habits, X, "a", "b", "absent")
     assert (cold.cost.sent, cold.cost.prefetched, cold.cost.served) == (3, 0, 0)
-    warm = PrefetchingTransaction(db.client, habits)
+    warm = Transaction(db.client, habits=habits)
     assert [warm.get("t", X, column) for column in ("a", "b", "absent", "b")] == [b"1", b"2", None, b"2"]
     cost = warm.cost
     assert (cost.sent, cost.requests, cost.prefetched, cost.served, cost.cached) == (1, 1, 2, 2, 1)
@@ -73,7 +72,7 @@ def test_many_rows_at_once(db: Database, habits: Habits) -> None:
     acquainted(db, habits)
     for row in (X, Y):
         put(db, row, a=b"a of " + row, b=b"b of " + row)
-    t = PrefetchingTransaction(db.client, habits)
+    t = Transaction(db.client, habits=habits)
     assert t.get_many([("t", row, "a") for row in (X, Y)]) == [b"a of " + X, b"a of " + Y]
     assert t.get_row("t", Y, ["b", "a"]) == {"a": b"a of " + Y, "b": b"b of " + Y}
     assert t.get("t", X, "b") == b"b of " + X
@@ -89,7 +88,7 @@ def test_columns_read_in_fewer_than_half_of_the_rows_stay_away(db: Database, hab
 def test_how_a_row_was_begun_makes_the_difference(db: Database, habits: Habits) -> None:
     """One row of its own is read broadly, many others narrowly: neither spoils the other."""
     for _ in range(3):
-        t = PrefetchingTransaction(db.client, habits)
+        t = Transaction(db.client, habits=habits)
         t.get_row("t", X, ["own", "a", "b"])
         t.get_many([("t", b"%d" % number, "b") for number in range(50)])
         t.learn()
@@ -137,7 +136,7 @@ def test_a_locked_column_is_neither_waited_for_nor_resolved(
     commit = commit_of(locker)
     commit_ts = commit.prewrite()
     acquainted(reader, habits)
-    t = PrefetchingTransaction(reader.client, habits)
+    t = Transaction(reader.client, habits=habits)
     assert t.get("t", X, "a") == b"1"
     assert (t.cost.requests, t.cost.prefetched) == (1, 1)
     assert [lock.row for lock in db.locks()] == [X]
@@ -156,7 +155,7 @@ def test_what_a_dead_client_left_is_settled_when_it_is_asked_for(
     commit_of(locker).prewrite()
     writer.store.one((b"DEL", writer.client.token_of(writer.client.owner())))
     acquainted(db, habits)
-    t = PrefetchingTransaction(db.client, habits)
+    t = Transaction(db.client, habits=habits)
     assert t.get("t", X, "a") == b"1"
     assert len(list(db.locks())) == 1
     assert t.get("t", X, "b") == b"old"
@@ -166,7 +165,7 @@ def test_what_a_dead_client_left_is_settled_when_it_is_asked_for(
 def test_what_is_newer_than_the_snapshot_is_not_served(db: Database, habits: Habits) -> None:
     acquainted(db, habits, ("a", "b", "c"))
     put(db, X, a=b"1", b=b"old", c=b"old")
-    t = PrefetchingTransaction(db.client, habits)
+    t = Transaction(db.client, habits=habits)
     t.get("t", Y, "unrelated")
     put(db, X, b=b"new")
     assert t.get("t", X, "a") == b"1"
@@ -181,7 +180,7 @@ def test_a_deletion_that_was_brought_is_no_value(db: Database, habits: Habits) -
     put(db, X, a=b"1", b=b"gone")
     with db.transaction() as deleting:
         deleting.delete("t", X, "b")
-    t = PrefetchingTransaction(db.client, habits)
+    t = Transaction(db.client, habits=habits)
     assert t.get_row("t", X, ["a"]) == {"a": b"1"}
     assert t.get("t", X, "b") is None
     assert (t.cost.sent, t.cost.served) == (1, 1)
@@ -190,7 +189,7 @@ def test_a_deletion_that_was_brought_is_no_value(db: Database, habits: Habits) -
 def test_absence_is_believed_only_where_the_tablet_stands(db: Database, habits: Habits) -> None:
     acquainted(db, habits)
     put(db, X, a=b"1")
-    t = PrefetchingTransaction(db.client, habits)
+    t = Transaction(db.client, habits=habits)
     assert t.start_timestamp
     db.collect_garbage(timedelta(0))
     assert t.get("t", X, "a") == b"1"
@@ -202,7 +201,7 @@ def test_absence_is_believed_only_where_the_tablet_stands(db: Database, habits: 
 def test_own_writes_lie_above_what_was_brought(db: Database, habits: Habits) -> None:
     acquainted(db, habits, ("a", "b", "c"))
     put(db, X, a=b"1", b=b"2", c=b"3")
-    t = PrefetchingTransaction(db.client, habits)
+    t = Transaction(db.client, habits=habits)
     t.set("t", X, "b", b"own")
     assert t.get("t", X, "a") == b"1"
     t.delete("t", X, "c")
@@ -217,9 +216,11 @@ def test_a_table_that_is_made_again_keeps_what_was_learned(db: Database, habits:
 
 
 def test_little_is_learned_from_a_run_that_reads_a_whole_table(db: Database, habits: Habits) -> None:
-    t = PrefetchingTransaction(db.client, habits)
+    t = Transaction(db.client, habits=habits)
     t.get_many([("t", b"%d" % number, "a") for number in range(2000)])
-    assert sum(len(rows) for rows in t._records.values()) == 512
+    prefetch = t._cache.prefetch
+    assert prefetch is not None
+    assert sum(len(rows) for rows in prefetch._records.values()) == 512
     assert t.get("t", b"1999", "a") is None
     assert t.cost.cached == 1
 
@@ -246,7 +247,7 @@ def test_what_was_met_long_ago_makes_room_for_what_is_met_now(db: Database) -> N
     habits = Habits()
 
     def requests(first: str) -> int:
-        t = PrefetchingTransaction(db.client, habits)
+        t = Transaction(db.client, habits=habits)
         for column in (first, "b", "c"):
             t.get("t", X, column)
         t.learn()

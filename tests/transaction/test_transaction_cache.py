@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from percolator_core import Database, PercolatorError, SnapshotTooOld, Transaction
 from percolator_core.catalog.table_handle import COLUMN_BYTES
-from percolator_core.transaction.prefetch import Habits, PrefetchingTransaction
+from percolator_core.transaction.cache import CACHE_COLUMN
+from percolator_core.transaction.prefetch import Habits
 from percolator_core.transaction.scan import first_page
-from percolator_core.transaction.transaction import CACHE_COLUMN
 from tests.transaction.phases import X, Y, Z
 
 
@@ -26,7 +26,7 @@ def put(db: Database, row: bytes, column: str, value: bytes | None) -> None:
 
 @pytest.fixture(params=["plain", "prefetching"])
 def t(request: pytest.FixtureRequest, db: Database) -> Transaction:
-    return db.begin() if request.param == "plain" else PrefetchingTransaction(db.client, Habits())
+    return db.begin() if request.param == "plain" else Transaction(db.client, habits=Habits())
 
 
 def test_a_cell_is_read_once(db: Database, t: Transaction) -> None:
@@ -46,7 +46,7 @@ def test_a_cell_is_read_once(db: Database, t: Transaction) -> None:
 
 @pytest.mark.parametrize("way", ["get", "get_many", "get_row"])
 def test_columns_that_are_read_do_not_grow_without_bound(t: Transaction, way: str) -> None:
-    t._room = 2000
+    t._cache.room = 2000
     names = [f"c{number}" for number in range(100)]
     match way:
         case "get":
@@ -56,8 +56,8 @@ def test_columns_that_are_read_do_not_grow_without_bound(t: Transaction, way: st
         case _:
             found = list(t.get_row("t", X, names).values()) + [None] * 100
     assert set(found) == {None}
-    assert len(t._cells) < 2000 / CACHE_COLUMN
-    assert t._room >= 0
+    assert len(t._cache) < 2000 / CACHE_COLUMN
+    assert t._cache.room >= 0
 
 
 def test_what_took_the_slow_path_is_kept_too(db: Database, t: Transaction) -> None:
@@ -145,7 +145,7 @@ def test_plain_snapshots_keep_nothing(db: Database) -> None:
     snapshot = db.snapshot()
     for _ in range(3):
         assert snapshot.get("t", X, "v") == b"x"
-    assert snapshot._sent == 3
+    assert snapshot._sent + snapshot._gets == 3
 
 
 def test_garbage_collection_takes_nothing_away_from_what_was_read(db: Database, t: Transaction) -> None:
@@ -186,8 +186,8 @@ def test_many_cells_are_read_in_steps(db: Database, t: Transaction) -> None:
 def test_steps_follow_the_size_of_values(
     db: Database, t: Transaction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("percolator_core.transaction.snapshot._FIRST_STEP", 4)
-    monkeypatch.setattr("percolator_core.transaction.snapshot.BYTES_AT_ONCE", 2000)
+    monkeypatch.setattr("percolator_core.transaction.cell_reads._FIRST_STEP", 4)
+    monkeypatch.setattr("percolator_core.transaction.cell_reads.BYTES_AT_ONCE", 2000)
     with db.transaction() as writing:
         for number in range(10):
             writing.set("t", b"%d" % number, "v", b"x" * 900)
@@ -303,12 +303,11 @@ def test_any_order_of_reads_and_writes(
     """Runs of one observer, each with what those before have learned; also with hardly any cache."""
     habits = Habits()
     for plan in plans:
-        for t in (db.begin(), PrefetchingTransaction(db.client, habits)):
+        for t in (db.begin(), Transaction(db.client, habits=habits)):
             if tiny:
-                t._room = 600
+                t._cache.room = 600
             check(db, t, plan)
-            if isinstance(t, PrefetchingTransaction):
-                t.learn()
+            t.learn()
             t.rollback()
 
 

@@ -1,0 +1,61 @@
+"""The cells that a transaction has read: the snapshot does not change, so no cell is read twice."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from percolator_core.catalog.table_handle import ColumnFields
+from percolator_core.layout.records import value_of
+from percolator_core.transaction.prefetch import Prefetch
+from percolator_core.transaction.row_read import RowRead, is_settled
+
+CACHE_BYTES: Final = 16 << 20
+"""Bound of one transaction's cache. A cell read beyond it is not kept, and is read again when needed."""
+
+CACHE_CELL: Final = 150
+"""Estimated bytes of a cached cell, beside its row key and value."""
+
+CACHE_COLUMN: Final = 300
+"""Estimated bytes of a cached column, beside its name."""
+
+
+class Cache(dict[ColumnFields, dict[bytes, bytes | None]]):
+    """The values of cells by column, which stands for its table too, and by row. None is a missing cell.
+
+    ``room`` is how many bytes may still be added. ``prefetch`` is the policy that adds columns to the reads
+    of a transaction; None adds none. The owner sets both: a constructor would be one more call a transaction.
+    """
+
+    __slots__ = ("prefetch", "room")
+
+    prefetch: Prefetch | None
+    room: int
+
+    def __missing__(self, column: ColumnFields) -> dict[bytes, bytes | None]:
+        """The cells of a column that was not read before; without room for it, a dict that is not kept."""
+        cells: dict[bytes, bytes | None] = {}
+        # The catalog may forget a column with a long name, and then only this cache holds the name.
+        size = CACHE_COLUMN + column.names_bytes
+        if self.room > size:
+            self.room -= size
+            self[column] = cells
+        return cells
+
+    def keep(self, column: ColumnFields, row: bytes, value: bytes | None) -> None:
+        """Add a cell if there is room. `Snapshot.get` does the same in line."""
+        cells = self[column]
+        room = self.room - CACHE_CELL - len(row) - (0 if value is None else len(value))
+        if room > 0:
+            self.room = room
+            cells[row] = value
+
+    def keep_extra(self, read: RowRead, limit: bytes) -> None:
+        """Add the cells that came unasked, if version and lock settle them. No lock is waited for here."""
+        if self.prefetch is not None:
+            self.prefetch.brought += len(read.extra)
+        pairs = iter(read.brought)
+        for column, version, lock in zip(read.extra, pairs, pairs, strict=False):
+            if version is None:
+                column.note_missing()
+            if is_settled(version, lock, limit, read.stands):
+                self.keep(column, read.row, value_of(version))

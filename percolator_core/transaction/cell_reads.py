@@ -1,0 +1,381 @@
+"""Reading cells at a timestamp (paper, figure 6, Get).
+
+The newest version of a cell and its lock are two fields of the row's hash, so most reads are one ``HMGET``
+and no script: there is no lock, and the newest version is below the snapshot. Any other read takes a script:
+for an older version, or for a lock that may still commit below the snapshot. Such a lock is waited for or
+resolved.
+
+A missing cell proves nothing by itself: garbage collection removes deletions, and tables are dropped. It is
+an answer if the tablet *stands*: the tablet has a version, and no safe point above the snapshot. Both are
+read after the cell, for a column that rows often lack in the same request.
+
+A snapshot of the present uses the definitions of tables as of its timestamp; the oracle returns the catalog's
+epoch with it. A snapshot of the past uses the definitions as of the moment when it was made.
+
+Many cells are read in steps of bounded size; cells of one row that are requested together share a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from percolator_core.catalog.catalog import CHANGED, Tables
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle
+from percolator_core.errors import (
+    ConfigurationError,
+    LockTimeout,
+    PercolatorError,
+    SnapshotTooOld,
+    TransactionConflict,
+    of_another_process,
+)
+from percolator_core.layout.keys import decode_column
+from percolator_core.layout.records import (
+    KIND,
+    PUT,
+    VALUE,
+    Version,
+    pack_timestamp,
+    row_bytes,
+    unpack_version,
+)
+from percolator_core.runtime import process
+from percolator_core.scripts import calls
+from percolator_core.store import Store
+from percolator_core.store.packing import Command
+from percolator_core.tables.operations import TypedReads
+from percolator_core.transaction.cache import Cache
+from percolator_core.transaction.client import Client
+from percolator_core.transaction.lock_resolver import Patience, Resolver
+from percolator_core.transaction.row_read import (
+    BYTES_AT_ONCE,
+    CELLS_AT_ONCE,
+    UNREAD,
+    RowRead,
+    is_settled,
+    stands,
+)
+from percolator_core.transaction.write_buffer import TableWrites
+
+_FIRST_STEP: Final = 500
+"""Cells of the first step: the size of their values is not known yet."""
+
+_Cell: TypeAlias = tuple[TableHandle, bytes, str]
+"""A cell that is read: its table, row and column."""
+
+
+class _Found(NamedTuple):
+    """The result of a read by script: the visible version, None for none; or the lock in its way."""
+
+    version: Version | None
+    lock: bytes | None
+
+
+class CellReads(TypedReads):
+    """The way of a read: own writes, then the cache, then the store.
+
+    A plain snapshot has no writes and keeps nothing in its cache. The constructors of `Snapshot` and
+    `Transaction` set all attributes. ``_limit`` is the timestamp packed as in a version, so that a visible
+    version compares as less. ``_gets`` counts reads that were one operation, one command and one round trip;
+    the other counters are as in `Cost`.
+    """
+
+    __slots__ = (
+        "_after",
+        "_cache",
+        "_cached",
+        "_client",
+        "_gets",
+        "_handles",
+        "_limit",
+        "_operations",
+        "_process",
+        "_requests",
+        "_resolver",
+        "_round_trips",
+        "_scanned",
+        "_scans",
+        "_sent",
+        "_start_ts",
+        "_state",
+        "_writes",
+    )
+
+    _after: int | None
+    _cache: Cache
+    _cached: int
+    _client: Client
+    _gets: int
+    _handles: Tables
+    _limit: bytes
+    _operations: int
+    _process: int
+    _requests: int
+    _resolver: Resolver | None
+    _round_trips: int
+    _scanned: int
+    _scans: int
+    _sent: int
+    _start_ts: int | None
+    _state: Literal["open", "committed", "discarded"]
+    _writes: dict[str, TableWrites]
+
+    @property
+    def start_timestamp(self) -> int:
+        """The snapshot's timestamp in microseconds; fixes the snapshot if no read has."""
+        if self._start_ts is None:
+            self._round_trips += 1
+            self._first_read(())
+        assert self._start_ts is not None
+        return self._start_ts
+
+    def own_rows(self, table: str) -> Collection[bytes]:
+        """The rows of a table that have buffered writes."""
+        return self._writes.get(table, {}).keys()
+
+    def values_of(
+        self, wanted: Iterable[tuple[TableHandle, bytes, Sequence[ColumnFields]]]
+    ) -> list[list[bytes | None]]:
+        """The values of some cells of many rows, row by row, a command a row, in steps as `get_many`."""
+        self._must_be_open()
+        wanted = list(wanted)
+        values = iter(self._values(wanted))
+        return [[next(values) for _ in columns] for _, _, columns in wanted]
+
+    @property
+    def _store(self) -> Store:
+        return self._client.store
+
+    def _fixed(self) -> Tables:
+        self.start_timestamp  # noqa: B018 - its first use fixes the snapshot
+        return self._handles
+
+    def _must_be_open(self) -> None:
+        self._must_be_of_this_process()
+        if self._state != "open":
+            raise PercolatorError(f"the transaction is {self._state}: begin a new one")
+
+    def _must_be_of_this_process(self) -> None:
+        """Raise in a forked child: two processes would continue one transaction with one start."""
+        if self._process != process.pid:
+            raise of_another_process("transaction or snapshot")
+
+    # The snapshot's timestamp.
+
+    def _first_read(self, commands: Sequence[Any], cells: Iterable[_Cell] = ()) -> list[Any]:
+        """Run the commands that read ``cells``, with the request for the timestamp in front of them."""
+        self._must_be_of_this_process()
+        timestamp, epoch, found = self._client.oracle.timestamp_then(*commands)
+        if epoch != self._handles.epoch:
+            timestamp = self._follow(timestamp, epoch, tuple(cells))
+        if self._after is not None and timestamp <= self._after:
+            raise ConfigurationError(
+                f"the timestamp {self._after} to begin after comes from another store, or from the future"
+            )
+        self._start_ts = timestamp
+        self._limit = pack_timestamp(timestamp)
+        return found
+
+    def _follow(self, timestamp: int, epoch: bytes | None, cells: Sequence[_Cell]) -> int:
+        """Load the tables as of the snapshot's timestamp, after a change of the catalog.
+
+        Returns the timestamp, or a newer one if no cell was read at it.
+
+        Raises:
+            TransactionConflict: the cells were read by another definition of their table.
+        """
+        while True:
+            tables = self._handles = self._client.catalog.refresh()
+            for handle, row, column in cells:
+                if tables.get(handle.name) is not handle or tables.epoch != epoch:
+                    raise TransactionConflict(handle.name, row, column, CHANGED)
+            if tables.epoch == epoch:
+                return timestamp
+            timestamp, epoch, _ = self._client.oracle.timestamp_then()
+
+    # From a cell to its value.
+
+    def _read_cells(self, wanted: Iterable[tuple[str, str | bytes, str]]) -> list[bytes | None]:
+        return self._values(self._located(wanted))
+
+    def _located(
+        self, wanted: Iterable[tuple[str, str | bytes, str]]
+    ) -> Iterable[tuple[TableHandle, bytes, Sequence[ColumnFields]]]:
+        for table, row, column in wanted:
+            handle = self._handles[table]  # each time: the first step may have met a change
+            yield handle, row if type(row) is bytes else row_bytes(row), (handle.columns[column],)
+
+    def _values(
+        self, wanted: Iterable[tuple[TableHandle, bytes, Sequence[ColumnFields]]]
+    ) -> list[bytes | None]:
+        """The values of any number of cells, in steps that neither client nor store choke on."""
+        known = self._known
+        values: list[bytes | None] = []
+        reads: dict[tuple[TableHandle, bytes], RowRead] = {}
+        missing, size, names = 0, _FIRST_STEP, 0
+        for handle, row, columns in wanted:
+            for column in columns:
+                value = known(handle, row, column)
+                if value is UNREAD:
+                    read = reads.get((handle, row))
+                    if read is None:
+                        read = reads[handle, row] = RowRead(handle, row)
+                    read.columns.append(column)
+                    read.positions.append(len(values))
+                    missing += 1
+                    names += column.names_bytes
+                    value = None
+                values.append(value)
+            if missing >= size or names > BYTES_AT_ONCE:
+                self._fetch(list(reads.values()), values)
+                brought = sum([len(values[one] or b"") for read in reads.values() for one in read.positions])
+                size = max(1, min(CELLS_AT_ONCE, BYTES_AT_ONCE * missing // (brought + 1)))
+                reads, missing, names = {}, 0, 0
+        if reads:
+            self._fetch(list(reads.values()), values)
+        return values
+
+    def _known(self, handle: TableHandle, row: bytes, column: ColumnFields) -> Any:
+        """The value of a cell in the transaction's own writes or in its cache, else `UNREAD`."""
+        if self._writes:
+            own = self._writes.get(handle.name, {}).get(row, {}).get(column.encoded)
+            if own is not None:
+                return own.value if own.kind == PUT else None
+        cache = self._cache
+        cells = cache.get(column)
+        if cells is None:
+            return UNREAD
+        value = cells.get(row, UNREAD)
+        if value is not UNREAD and (
+            cache.prefetch is None or not cache.prefetch.serves(handle, row, column, value)
+        ):
+            self._cached += 1
+        return value
+
+    def _fetch(self, reads: Sequence[RowRead], values: list[bytes | None]) -> None:
+        """Read the cells of ``reads``, write each value to its position in ``values``, and fill the cache."""
+        cache = self._cache
+        if cache.prefetch is not None:
+            cache.prefetch.extend(reads, cache.room)
+        sparse = {read: read.handle.standing(read.row) for read in reads if read.is_sparse}
+        cells = ((read.handle, read.row, read.columns[0].name) for read in reads)
+        replies, standings = self._ask([read.command() for read in reads], cells, sparse.values())
+        unsettled: list[tuple[RowRead, ColumnFields, int]] = []
+        for read, found in zip(reads, replies, strict=True):
+            self._operations += len(read.columns)
+            read.stands = read in sparse and standings[sparse[read]]
+            self._take(read, found, values, unsettled)
+        if unsettled:
+            self._settle(unsettled, values)
+        if cache.room > 0:
+            for read in reads:
+                for column, position in zip(read.columns, read.positions, strict=True):
+                    cache.keep(column, read.row, values[position])
+        if cache.prefetch is not None:
+            cache.prefetch.record(reads, values)
+            for read in reads:
+                cache.keep_extra(read, self._limit)
+
+    def _take(
+        self,
+        read: RowRead,
+        found: Iterable[bytes | None],
+        values: list[bytes | None],
+        unsettled: list[tuple[RowRead, ColumnFields, int]],
+    ) -> None:
+        """Take the reply to one command; cells that it does not settle are added to ``unsettled``."""
+        limit, pairs = self._limit, iter(found)
+        for column, position, version, lock in zip(read.columns, read.positions, pairs, pairs, strict=False):
+            if version is None:
+                column.note_missing()
+            elif column.sparse:
+                column.sparse -= 1
+            if not is_settled(version, lock, limit, read.stands):
+                unsettled.append((read, column, position))
+            elif version is not None and not version[KIND]:
+                values[position] = version[VALUE]
+        read.brought = list(pairs) if read.extra else ()
+
+    def _settle(
+        self, unsettled: Sequence[tuple[RowRead, ColumnFields, int]], values: list[bytes | None]
+    ) -> None:
+        """Read by script the cells that newest version and lock did not settle."""
+        located = [(read.handle.tag(read.row), read.row, column.encoded) for read, column, _ in unsettled]
+        replies, _ = self._ask([self._slow_read(*where) for where in located])
+        for where, (_, _, position), reply in zip(located, unsettled, replies, strict=True):
+            found = self._found(reply)
+            version = found.version if found.lock is None else self._read_slowly(*where)
+            values[position] = None if version is None else version.value
+
+    def _ask(
+        self, commands: Sequence[Command], cells: Iterable[_Cell] = (), standings: Iterable[bytes] = ()
+    ) -> tuple[list[Any], dict[bytes, bool]]:
+        """The replies to reads of cells; and for each request for a standing, True if the tablet stands.
+
+        The first commands of a transaction fix the snapshot.
+        """
+        self._must_be_of_this_process()
+        self._sent += len(commands)
+        self._requests += 1
+        # After the reads: a tablet that stands now has stood all the time.
+        asked = list(dict.fromkeys(standings))
+        whole = [*commands, *asked] if asked else commands
+        if self._start_ts is None:
+            replies = self._first_read(whole, cells)
+        else:
+            replies = self._client.store.exchange(whole).result()
+        if not asked:
+            return replies, {}
+        at, count = self.start_timestamp, len(commands)
+        return replies[:count], {
+            one: stands(reply, at) for one, reply in zip(asked, replies[count:], strict=True)
+        }
+
+    def _judge(  # noqa: PLR0917
+        self,
+        tag: bytes,
+        row: bytes,
+        column: bytes,
+        version: bytes | None,
+        lock: bytes | None,
+        stands: bool = False,
+    ) -> Version | None:
+        """The visible version: the newest one if that and the lock settle the read, else from a script."""
+        if is_settled(version, lock, self._limit, stands):
+            return None if version is None else unpack_version(version)
+        return self._read_slowly(tag, row, column)
+
+    # Reads by script.
+
+    def _slow_read(self, tag: bytes, row: bytes, column: bytes) -> Command:
+        return self._client.store.command(calls.read(tag, self.start_timestamp, row, (column,)))
+
+    def _found(self, reply: list[Any]) -> _Found:
+        cells = calls.read_cells(reply)
+        if cells is None:
+            raise self._too_old()
+        cell = cells[0]
+        if len(cell) == 2:
+            return _Found(None, cell[1])
+        return _Found(unpack_version(cell[0]) if cell else None, None)
+
+    def _read_slowly(self, tag: bytes, row: bytes, column: bytes) -> Version | None:
+        """The visible version of a cell; waits for a live lock, and resolves the lock of a dead client."""
+        patience = Patience(self._client)
+        while True:
+            (reply,), _ = self._ask([self._slow_read(tag, row, column)])
+            found = self._found(reply)
+            if found.lock is None:
+                return found.version
+            if self._resolver is None:
+                self._resolver = Resolver(self._client)
+            fate = self._resolver.resolve(tag, row, column, found.lock)
+            if fate.state == "live" and not patience.wait():
+                raise LockTimeout.of_cell(row, decode_column(column), self._client.timeouts.lock_wait)
+
+    def _too_old(self) -> SnapshotTooOld:
+        return SnapshotTooOld(
+            f"the snapshot at {self._start_ts} lies below the safe point: garbage collection has passed it, "
+            "or the table or a column of it was dropped, or the table was made, since; begin a newer one"
+        )
