@@ -227,7 +227,7 @@ class Locks:
         """Yield the locks of entries of the lock index, in bounded steps of one tablet."""
         left = [one for one in asked if one[2]]
         while left:
-            steps = [calls.held(tag, entries[:_LOCKS_AT_ONCE]) for _, tag, entries in left]
+            steps = [calls.held(tag, entries=entries[:_LOCKS_AT_ONCE]) for _, tag, entries in left]
             rest = []
             found = self.store.run_all(steps, together=_LOCKS_AT_ONCE)
             for (table, tag, entries), (_, _, lists) in zip(left, found, strict=True):

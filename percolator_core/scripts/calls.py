@@ -7,8 +7,8 @@ its script, and its parameters those of the script's header, which explains them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from itertools import chain as flattened
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -31,6 +31,12 @@ def _as_it_is(reply: Any) -> Any:
     return reply
 
 
+def _behind(word: bytes, reply: list[Any]) -> list[Any]:
+    """The reply behind its first word; AssertionError if that is another one."""
+    assert reply[0] == word, reply[0]
+    return reply[1:]
+
+
 # The oracle and the catalog.
 
 
@@ -46,9 +52,12 @@ def timestamp(oracle: bytes, catalog: bytes, count: int) -> Call[Timestamps]:
     return Call("timestamp", (oracle, catalog), (count,), Timestamps._make)
 
 
+_RECOVERED: Final = {b"recovered": True, b"same": False}
+
+
 def recover_oracle(oracle: bytes, catalog: bytes, server: bytes, newest: int) -> Call[bool]:
     """True if the server is another one than before."""
-    return Call("recover_oracle", (oracle, catalog), (server, newest), lambda reply: reply == b"recovered")
+    return Call("recover_oracle", (oracle, catalog), (server, newest), _RECOVERED.__getitem__)
 
 
 def now(key: bytes) -> Call[int]:
@@ -63,9 +72,10 @@ class Defined(NamedTuple):
     entry: bytes | None = None
 
 
-def define_table(catalog: bytes, format_key: bytes, name: str, entry: str, format_: str) -> Call[Defined]:
+def define_table(catalog: bytes, format_key: bytes, name: str, entry: str, data_format: str) -> Call[Defined]:
     """Add a table's entry to the catalog, unless there is one."""
-    return Call("define_table", (catalog, format_key), (name, entry, format_), lambda reply: Defined(*reply))
+    arguments = (name, entry, data_format)
+    return Call("define_table", (catalog, format_key), arguments, lambda reply: Defined(*reply))
 
 
 def change_table(
@@ -76,10 +86,13 @@ def change_table(
     return Call("change_table", (catalog,), arguments, lambda reply: reply or None)
 
 
-def record_chain(chain_key: bytes, activation: int, fields: Mapping[str, str]) -> Call[bool]:
+_RECORDED: Final = {b"recorded": True, b"overtaken": False}
+
+
+def record_chain(chain: bytes, activation: int, fields: Mapping[str, str]) -> Call[bool]:
     """False if a later activation has begun."""
-    flat = chain.from_iterable(fields.items())
-    return Call("record_chain", (chain_key,), (activation, *flat), lambda reply: reply == b"recorded")
+    flat = flattened.from_iterable(fields.items())
+    return Call("record_chain", (chain,), (activation, *flat), _RECORDED.__getitem__)
 
 
 # One tablet of a table.
@@ -226,14 +239,20 @@ def rollback(tags: Sequence[bytes], start_ts: int, cells: Sequence[bytes | int])
     return Call("rollback", tags, (start_ts, *cells), _as_it_is)
 
 
+_NOTIFIED: Final = {b"notified": True, b"changed": False}
+
+
 def notify(tags: Sequence[bytes], cells: Sequence[bytes | int], versions: bytes) -> Call[bool]:
     """False if a table is no longer what the caller takes it for."""
-    return Call("notify", tags, (*cells, versions), lambda reply: reply == b"notified")
+    return Call("notify", tags, (*cells, versions), _NOTIFIED.__getitem__)
+
+
+_REFRESHED: Final = {b"refreshed": True, b"lost": False}
 
 
 def refresh(tag: bytes, start_ts: int, row: bytes, column: bytes) -> Call[bool]:
     """False if the lock is gone."""
-    return Call("refresh", (tag,), (start_ts, row, column), lambda reply: reply == b"refreshed")
+    return Call("refresh", (tag,), (start_ts, row, column), _REFRESHED.__getitem__)
 
 
 class Fate(NamedTuple):
@@ -270,17 +289,13 @@ class Held(NamedTuple):
 
 def held(
     tag: bytes,
-    entries: Sequence[bytes] = (),
-    *,
     cursor: bytes = b"0",
     most: int = 0,
     untouched: int | None = None,
+    entries: Sequence[bytes] = (),
 ) -> Call[Held]:
-    """Without ``entries`` a step through the lock index."""
-    if entries:
-        return Call("held", (tag,), ("entries", *entries), Held._make)
-    arguments = ("index", cursor, most, b"" if untouched is None else untouched)
-    return Call("held", (tag,), arguments, Held._make)
+    """Read the locks of ``entries`` of the lock index or, without them, of a step through it."""
+    return Call("held", (tag,), (cursor, most, b"" if untouched is None else untouched, *entries), Held._make)
 
 
 # Reading at a timestamp.
@@ -297,7 +312,7 @@ def read(tag: bytes, at: int, row: bytes, columns: Iterable[bytes]) -> Call[list
 
 def read_cells(reply: list[Any]) -> list[ReadCell] | None:
     """The decoded reply of `read`."""
-    return None if reply[0] == b"too old" else reply[1:]
+    return None if reply[0] == b"too old" else _behind(b"cells", reply)
 
 
 def history(
@@ -332,7 +347,10 @@ def scan(  # noqa: PLR0917
 
 
 def _scanned(reply: list[Any]) -> Scanned | None:
-    return None if reply[0] == b"too old" else Scanned(reply[1], reply[2::2], reply[3::2])
+    if reply[0] == b"too old":
+        return None
+    resume, *flat = _behind(b"rows", reply)
+    return Scanned(resume, flat[::2], flat[1::2])
 
 
 class Selected(NamedTuple):
@@ -366,7 +384,7 @@ def select(  # noqa: PLR0917
 def _selected(reply: list[Any]) -> Selected | None:
     if reply[0] == b"too old":
         return None
-    _, resume, row_keys, cells, lengths, *unsettled = reply
+    resume, row_keys, cells, lengths, *unsettled = _behind(b"rows", reply)
     return Selected(resume, row_keys, cells, lengths, unsettled)
 
 
@@ -391,8 +409,9 @@ def changes(  # noqa: PLR0917
 def _changes(reply: list[bytes]) -> tuple[bytes, list[tuple[bytes, int]]] | None:
     if reply[0] == b"too old":
         return None
-    pairs = zip(reply[2::2], reply[3::2], strict=True)
-    return reply[1], [(row, int(commit_ts or 0)) for row, commit_ts in pairs]
+    resume, *flat = _behind(b"rows", reply)
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return resume, [(row, int(commit_ts or 0)) for row, commit_ts in pairs]
 
 
 # Dirty cells.
@@ -428,6 +447,9 @@ def renew(tag: bytes, leases: Sequence[bytes | str | int]) -> Call[int]:
     return Call("renew", (tag,), leases, _as_it_is)
 
 
+_CLEARED: Final = {b"cleared": True, b"kept": False}
+
+
 def clear(  # noqa: PLR0917
     tag: bytes,
     observer: str,
@@ -440,7 +462,7 @@ def clear(  # noqa: PLR0917
 ) -> Call[bool]:
     """True if the mark is gone."""
     arguments = (observer, mode, row, column, deadline, before, start_ts)
-    return Call("clear", (tag,), arguments, lambda reply: reply == b"cleared")
+    return Call("clear", (tag,), arguments, _CLEARED.__getitem__)
 
 
 def postpone(  # noqa: PLR0917
@@ -458,6 +480,9 @@ def postpone(  # noqa: PLR0917
     return Call("postpone", (tag,), arguments, _as_it_is)
 
 
+_QUARANTINED: Final = {b"quarantined": True, b"kept": False}
+
+
 def quarantine(  # noqa: PLR0917
     tag: bytes,
     observer: str,
@@ -471,7 +496,7 @@ def quarantine(  # noqa: PLR0917
 ) -> Call[bool]:
     """True if the cell was put aside."""
     arguments = (observer, mode, row, column, deadline, before, start_ts, record)
-    return Call("quarantine", (tag,), arguments, lambda reply: reply == b"quarantined")
+    return Call("quarantine", (tag,), arguments, _QUARANTINED.__getitem__)
 
 
 class Requeued(NamedTuple):
@@ -499,4 +524,4 @@ def mark(tag: bytes, observer: str, mode: Mode, column: bytes, rows: Sequence[by
 
 
 def _marked(reply: list[Any]) -> int | None:
-    return reply[1] if reply[0] == b"marked" else None
+    return None if reply[0] == b"not observed" else _behind(b"marked", reply)[0]

@@ -1,7 +1,8 @@
--- Replace a table's entry in the catalog, or take it out, if it still is the one that the caller has read.
+-- Replace or remove a table's entry in the catalog, if it is still the entry that the caller has read.
 --   flags   allow-oom
 --   KEYS    catalog
---   ARGV    name, entry as it was read, entry to be or "" for none, "numbered" to give it a version or ""
+--   ARGV    name, entry, replacement, numbered
+--             entry: as it was read; replacement: "" removes the entry; numbered: "numbered" gives it a new version, or ""
 --   reply   the entry that the catalog now holds, "" if there is none
 
 local entry = redis.call('HGET', KEYS[1], ARGV[1])

@@ -1,12 +1,12 @@
--- A bounded step through the rows of one tablet of a typed table: those that were changed after one timestamp, up to
--- another one.
+-- A bounded step through the rows of one tablet of a typed table: those that changed after one timestamp, up to another.
 --   uses    layout, read
 --   flags   no-writes
 --   KEYS    tag
---   ARGV    since (0: every row that ever was), at, from, to (bounds as ZRANGEBYLEX takes them), rows looked at at most,
---           bytes at most, columns …
---   reply   {"too old"} | {"rows", bound to resume from or "", row, commit_ts, …}: of each changed row the newest change up
---           to at; "" where a lock stands in the way, which the caller has to wait for before it asks again
+--   ARGV    since, at, start, stop, most_rows, most_bytes, columns …
+--             since: 0 is for every row that ever was; start, stop: bounds as ZRANGEBYLEX takes them; most_rows: looked at
+--   reply   {"too old"} | {"rows", resume, (row, commit_ts) …}
+--             resume: the bound to go on from, "" at the end; commit_ts: of the row's newest change up to `at`, "" where a
+--             lock stands in the way: the caller waits for it and asks again
 
 local tag, since, at, from, to = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local limit, budget = tonumber(ARGV[5]), tonumber(ARGV[6])

@@ -1,12 +1,13 @@
--- Lease dirty cells to a worker: no other worker is given them before the lease ends, and the cells of a dead
--- worker come back by themselves. The lease is advisory; the acknowledgement decides.
+-- Lease dirty cells to a worker: no other worker gets them before the lease ends, and the cells of a dead worker become
+-- due again by themselves. The lease is advisory; the acknowledgement decides.
 --   uses    clock, layout, dirty
 --   KEYS    tags …
---   ARGV    cells at most, lease in ms, ms for which a mark may be put off at most, then groups: number of tags,
---           number of observers, then per observer its name and how many of its cells at most
---   reply   {lease deadline in µs, µs until the next cell is due or -1,
---            tag's position, observer's position in its group, mark, time it was due in µs, failed attempts, version
---            of the table, …}
+--   ARGV    most, lease_ms, horizon_ms, groups (tags, observers, (observer, most) …) …
+--             most: cells to lease; horizon_ms: a mark is put off for no longer than this; groups: tags and observers are
+--             how many; each observer has a limit of its own
+--   reply   {deadline, next_due, (tag, observer, mark, due, tries, version) …}
+--             deadline: of the leases, in µs; next_due: µs until the next cell is due, or -1; tag: its position from 0;
+--             observer: its position in its group; due: in µs; tries: failed attempts; version: of the table
 
 local room, time = tonumber(ARGV[1]), now()
 -- A mark further ahead than this was set before the clock was set back, and is due.

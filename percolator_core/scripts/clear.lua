@@ -2,9 +2,10 @@
 --   uses    clock, layout, dirty
 --   flags   allow-oom
 --   KEYS    tag
---   ARGV    observer, "strong" or "weak", row, column, lease deadline, lease deadline before its last renewal,
---           start_ts of the run
---   reply   "cleared" or "kept"
+--   ARGV    observer, mode, row, column, deadline, before, start_ts
+--             mode: "strong" or "weak"; deadline: of the lease; before: the deadline before its last renewal; start_ts: of
+--             the run
+--   reply   "cleared" | "kept"
 
 local tag, observer, row, column = KEYS[1], ARGV[1], ARGV[3], ARGV[4]
 local key, mark = tag .. 'dirty:' .. observer, dirty_mark(column, row)

@@ -1,12 +1,14 @@
 -- A bounded step of garbage collection in one tablet, at or below its safe point.
--- Only after every lock that began at or below the safe point has been resolved, in all tablets: a stranded lock is
--- judged by its primary's versions, which may be dropped here.
+-- Every lock that began at or below the safe point has to be resolved before, in all tablets: a stranded lock is judged
+-- by the versions of its primary, which may be dropped here.
 --   uses    layout
 --   flags   allow-oom
 --   KEYS    tag
---   ARGV    row to go on behind or "-", rows at most, safe point up to which the caller has resolved all locks, then the
---           observers of the tablet's table
---   reply   {bound to go on from or "", versions dropped, rows dropped}
+--   ARGV    start, most_rows, safe_point, observers …
+--             start: the bound to go on from, "-" at first; safe_point: the caller has resolved all locks up to this one;
+--             observers: of the tablet's table
+--   reply   {resume, versions, rows}
+--             resume: the bound to go on from, "" at the end; versions, rows: how many were dropped
 
 local tag, from, limit = KEYS[1], ARGV[1], tonumber(ARGV[2])
 -- The tablet's own safe point may be further: another collector raised it, and may not have resolved what lies

@@ -1,12 +1,15 @@
 -- Second phase of the commit (paper, figure 6, lines 48 to 65).
 --   uses    clock, layout, dirty, commit
 --   flags   allow-oom
---   KEYS    tags … ; for the primary then the oracle, where the same server has it
---   ARGV    "primary" or "secondaries", start_ts, commit_ts, then per cell: position of its tag, row, column, kind
---           With "primary" the first cell is the transaction's primary and its lock decides.
---   reply   {"committed", commit_ts}; for the primary also {"rolled back"}; {"too old"}: its lock is gone, and garbage
---           collection or a drop of the table may have removed its version, too, if there was one; {"failed over"}: the
---           transaction began before the last failover
+--   KEYS    tags …, [oracle]
+--             oracle: for the primary, where the same server has it
+--   ARGV    role, start_ts, commit_ts, cells (position, row, column, kind) …
+--             role: "primary", then the first cell is the transaction's primary and its lock decides, or "secondaries";
+--             position: of the cell's tag, from 1
+--   reply   {"committed", commit_ts} | {"rolled back"} | {"too old"} | {"failed over"}
+--             only the primary is refused. "too old": its lock is gone, and its version, if there was one, may have been
+--             removed by garbage collection or by a drop of the table; "failed over": the transaction began before the
+--             last failover
 
 local start_ts, commit_ts = tonumber(ARGV[2]), tonumber(ARGV[3])
 

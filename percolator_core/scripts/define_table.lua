@@ -1,8 +1,10 @@
--- Add a table to the catalog, unless a table of that name is there. The first table founds the namespace:
--- with it goes the format of the data.
---   KEYS    catalog, format
---   ARGV    name, entry without a version, format
---   reply   the format of the namespace; if it is ours, the entry that the catalog now holds
+-- Add a table to the catalog, unless there is a table of that name. The first table founds the namespace and writes the
+-- format of its data.
+--   KEYS    catalog, format_key
+--   ARGV    name, entry, data_format
+--             entry: without a version
+--   reply   {format, entry}
+--             format: of the namespace; entry: as the catalog now holds it, only if the format is ours
 
 redis.call('SETNX', KEYS[2], ARGV[3])
 local format = redis.call('GET', KEYS[2])

@@ -1,9 +1,10 @@
--- Forget quarantined cells, each only while its record is the one that the caller looked at: a cell that was tried again
--- meanwhile, and failed on what it holds now, has another. Dirty marks stay: a cell that changed since is observed.
+-- Remove cells from quarantine, each only if its record is still the one that the caller has read: a cell that was tried
+-- again and failed again has another record. Dirty marks stay, so a cell that has changed since is observed.
 --   flags   allow-oom
 --   KEYS    tag
---   ARGV    observer, then pairs: mark, SHA-1 of its record in hexadecimal
---   reply   number of cells forgotten
+--   ARGV    observer, records (mark, sha1) …
+--             sha1: of the record, in hexadecimal
+--   reply   how many cells were removed
 
 local failed, forgotten = KEYS[1] .. 'failed:' .. ARGV[1], 0
 for i = 2, #ARGV, 2 do

@@ -1,9 +1,10 @@
--- Remove a bounded number of rows, and at last everything else, of one tablet of a table that is being dropped.
+-- Remove a bounded number of rows of one tablet of a dropped table and, when there are none, everything else of it.
 --   uses    clock, layout, dirty
 --   flags   allow-oom
 --   KEYS    tag
---   ARGV    version that the drop gave the tablet, rows at most, observers that may have left marks …
---   reply   rows removed; 0 when the tablet is gone, or belongs to a table that was made since
+--   ARGV    version, most_rows, observers …
+--             version: the drop gave it to the tablet; observers: those that may have left marks
+--   reply   how many rows were removed; 0 when the tablet is gone, or belongs to a table that was created later
 
 local tag, limit = KEYS[1], tonumber(ARGV[2])
 if redis.call('HGET', tag .. 'meta', 'version') ~= ARGV[1] then return 0 end

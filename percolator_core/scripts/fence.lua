@@ -1,11 +1,11 @@
--- Give a tablet the version of its table, unless it has this one or a later one: from then on it refuses writes by an
--- earlier definition. A request that comes late, or twice, changes nothing: a tablet whose table was dropped remembers
+-- Give a tablet the version of its table, unless it has this version or a later one. From then on the tablet refuses
+-- writes by an earlier definition. A late or repeated request changes nothing: a tablet whose table was dropped remembers
 -- the version of the drop.
 --   flags   allow-oom
 --   KEYS    tag
---   ARGV    version, safe point at least (0: as it is), "raise", "found" or "mend", then fields and values of a new
---           tablet's meta hash. "raise" is for a tablet that is there; "found" for one that is new; "mend" for one that is
---           there, or has lost its meta hash in a failover
+--   ARGV    version, safe_point, how, fields (field, value) …
+--             safe_point: at least, 0 leaves it as it is; how: "raise" for a tablet that exists, "found" for a new one,
+--             "mend" for one that exists or has lost its meta hash in a failover; fields: of a new tablet's meta hash
 --   reply   1 if the tablet had an earlier version, else 0
 
 local meta = KEYS[1] .. 'meta'

@@ -1,16 +1,19 @@
--- Locks of one tablet as they stand now, without the values that they would write, which may be large.
+-- Locks of one tablet as they are now, without the values that they would write, which may be large.
 --   uses    clock, layout
 --   flags   no-writes
 --   KEYS    tag
---   ARGV    "index", where to go on in the lock index ("0" at first), entries that are looked at, about, and the
---           microseconds for which a lock is untouched ("" for all); or "entries", entries of the lock index …
---   reply   {where to go on, "0" at the end, entries …, lists of locks …}: per entry that which its transaction may hold of
---           the cell, each lock cut in front of its value; the cell's may be another transaction's. Entries that were given
---           are not repeated. Where values are large there are fewer lists than entries: the last ones were not looked at
+--   ARGV    cursor, most, untouched, entries …
+--             entries: of the lock index; without them a step through the index from cursor on, "0" at first, which looks
+--             at about `most` entries; untouched: only locks that nobody has touched for so many µs, "" for all
+--   reply   {cursor, (entry …), (locks …)}
+--             cursor: where to go on, "0" at the end; entry: found by the step, none if entries were given; locks: per
+--             entry those of the cell that may belong to its transaction, each cut in front of its value. Where values are
+--             large there are fewer lists than entries: the last entries were not looked at
 
 local tag, next_cursor, entries = KEYS[1], '0', {}
-if ARGV[1] == 'index' then
-  local untouched, step = tonumber(ARGV[4]), redis.call('ZSCAN', tag .. 'locks', ARGV[2], 'COUNT', ARGV[3])
+local is_step = #ARGV == 3
+if is_step then
+  local untouched, step = tonumber(ARGV[3]), redis.call('ZSCAN', tag .. 'locks', ARGV[1], 'COUNT', ARGV[2])
   next_cursor = step[1]
   for i = 1, #step[2], 2 do
     local wall = tonumber(step[2][i + 1])
@@ -18,7 +21,7 @@ if ARGV[1] == 'index' then
     if not untouched or wall < now() - untouched or wall > now() then entries[#entries + 1] = step[2][i] end
   end
 else
-  for i = 2, #ARGV do entries[i - 1] = ARGV[i] end
+  for i = 4, #ARGV do entries[i - 3] = ARGV[i] end
 end
 
 -- A lock can be read only as a whole. Others wait meanwhile, and it is read again to be settled: so as much as one
@@ -39,4 +42,4 @@ for i, entry in ipairs(entries) do
   end
   lists[i] = locks
 end
-return {next_cursor, ARGV[1] == 'index' and entries or {}, lists}
+return {next_cursor, is_step and entries or {}, lists}

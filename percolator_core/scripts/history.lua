@@ -2,11 +2,12 @@
 --   uses    layout
 --   flags   no-writes
 --   KEYS    tag
---   ARGV    row, column, versions at most, bytes of each at most (or not given: all)
---   reply   versions …
+--   ARGV    row, column, most_versions, most_bytes
+--             most_bytes: of each version, -1 for all
+--   reply   {version …}
 
 local tag, row, column, limit = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
-local most = tonumber(ARGV[4] or '-1')
+local most = tonumber(ARGV[4])
 local newest = redis.call('HGET', tag .. 'r:' .. row, 'c' .. column)
 if not newest then return {} end
 local prefix = history_prefix(column)

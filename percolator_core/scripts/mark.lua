@@ -1,9 +1,11 @@
--- Mark cells of one column dirty for one observer, whatever they hold: a rerun took their acknowledgements away before.
--- A strong mark keeps its score, and a weak one is set as by a notification. The cells get all their attempts again.
+-- Mark cells of one column dirty for one observer, whatever they hold: a rerun has deleted their acknowledgements. A
+-- strong mark keeps its score, and a weak one is set as by a notification. The cells get all their attempts again.
 --   uses    clock, layout, dirty
 --   KEYS    tag
---   ARGV    observer, "strong" or "weak", column, rows …
---   reply   {"marked", number of cells that were not dirty} | {"not observed"} if the active chain has no such observer
+--   ARGV    observer, mode, column, rows …
+--             mode: "strong" or "weak"
+--   reply   {"marked", count} | {"not observed"}
+--             count: cells that were not dirty; "not observed": the active chain has no such observer
 
 local tag, observer, strong, column = KEYS[1], ARGV[1], ARGV[2] == 'strong', ARGV[3]
 if not is_among(observers_of(tag, column), observer) then return {'not observed'} end

@@ -1,10 +1,11 @@
--- Set the weak marks of a transaction that has nothing but notifications: no data shares their fate, so no lock
--- is needed. A mark set twice is one mark.
+-- Set the weak marks of a transaction that has only notifications. It writes no data that must share their fate, so it
+-- needs no lock. Setting a mark twice makes one mark.
 --   uses    clock, layout, dirty
 --   KEYS    tags …
---   ARGV    per cell: position of its tag, row, column, kind; at the end the versions of the tables, one a tag, joined
---           by commas
---   reply   "notified" | "changed": a table is no longer what the caller takes it for
+--   ARGV    cells (position, row, column, kind) …, versions
+--             position: of the cell's tag, from 1; versions: of the tables, one a tag, joined by commas
+--   reply   "notified" | "changed"
+--             "changed": a table has another version
 
 local metas, versions = {}, {}
 for i = 1, #KEYS do

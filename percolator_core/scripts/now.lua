@@ -1,7 +1,7 @@
--- The clock of the server that holds a key's tablet: the one by which its locks and marks are timed.
+-- The clock of the server that has a key: its locks and marks are timed by it.
 --   uses    clock
 --   flags   no-writes
---   KEYS    tag or oracle
---   reply   microseconds since the epoch
+--   KEYS    key
+--   reply   microseconds since 1970
 
 return now()

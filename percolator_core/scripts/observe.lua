@@ -1,12 +1,12 @@
--- Register, in one tablet, which observers watch which columns. "replace" forgets what was registered before, and
--- drops the marks of observers that no longer watch this tablet's table; "add" keeps it, for the workers that still
--- run another chain.
+-- Register the observers of columns in one tablet. "replace" removes what was registered before, and the marks of
+-- observers that no longer observe this table; "add" keeps it, for workers that still run another chain.
 --   uses    clock, layout, dirty
 --   KEYS    tag
---   ARGV    "replace" or "add", version of the table, number of the activation (0: the caller changes the table),
---           number of retired observers, retired observers …, then pairs: column, observers joined by commas
---   reply   "observed" | "changed": the table is no longer what the caller takes it for | "overtaken": a later
---           activation has been here
+--   ARGV    how, version, activation, retired (counted) …, columns (column, observers) …
+--             how: "replace" or "add"; version: of the table; activation: its number, 0 where the caller changes the table;
+--             retired: observers; columns: with their observers, joined by commas
+--   reply   "observed" | "changed" | "overtaken"
+--             "changed": the table has another version; "overtaken": a later activation has been here
 
 local tag, replace, activation, retired = KEYS[1], ARGV[1] == 'replace', tonumber(ARGV[3]), tonumber(ARGV[4])
 -- A column of a table that was dropped and made again may stand there under another name; and a tablet that is gone must

@@ -1,10 +1,11 @@
--- Give a leased cell back, to be claimed again after a delay; forget it if the observer is not registered for its column
--- any more. A lease that is not ours any more is left alone: so a request that arrives twice counts one attempt, and a
--- run that comes late does not end the lease of the next one.
+-- Give a leased cell back, to be claimed again after a delay, or remove its mark if its observer is no longer registered
+-- for the column. The script does nothing if the lease is not ours any more: a request that arrives twice counts one
+-- attempt, and a run that ends late does not end the lease of the next run.
 --   uses    clock, layout, dirty
 --   KEYS    tag
---   ARGV    observer, row, column, delay in ms, "failed" to count an attempt or "unharmed", lease deadline, lease
---           deadline before its last renewal
+--   ARGV    observer, row, column, delay_ms, attempt, deadline, before
+--             attempt: "failed" counts one, "unharmed" does not; deadline: of the lease; before: the deadline before its
+--             last renewal
 --   reply   failed attempts so far
 
 local tag, observer = KEYS[1], ARGV[1]

@@ -1,15 +1,16 @@
 -- First phase of the commit (paper, figure 6, Prewrite); or both phases at once when one call covers the whole
 -- transaction. All cells are checked before the first is written: a script keeps what it wrote before a failure.
 --   uses    clock, layout, dirty, oracle, commit
---   KEYS    tags … ; then the oracle where the same server has it, which "both" needs
---   ARGV    "both", "primary" or "secondaries" (what the call covers: everything, or the part that has the primary as
---           its first cell, or another part), start_ts, then per cell: position of its tag, row, column, kind, value;
---           unless "both": ttl in ms, owner, primary; at the end the versions of the tables, one a tag, joined by
---           commas
---   reply   {"prewritten"} | {"committed", commit_ts} | {"newer commit", i} | {"locked", i, lock}
---           | {"rolled back", 0}, the primary has a tombstone | {"too old"} | {"changed"}: a table is no longer what
---           the caller takes it for | {"failed over"}: it began at a server that this one has replaced;  i counts
---           cells from 0
+--   KEYS    tags …, [oracle]
+--             oracle: where the same server has it; "both" needs it
+--   ARGV    role, start_ts, cells (position, row, column, kind, value) …, [lock (ttl_ms, owner, primary)], versions
+--             role: "both" if the call covers everything, "primary" if its first cell is the transaction's primary,
+--             "secondaries" if it is another part; position: of the cell's tag, from 1; lock: unless "both"; versions: of
+--             the tables, one a tag, joined by commas
+--   reply   {"prewritten"} | {"committed", commit_ts} | {"newer commit", cell} | {"locked", cell, lock}
+--           | {"rolled back", cell} | {"too old"} | {"changed"} | {"failed over"}
+--             cell: the one that refuses, from 0; "rolled back": the primary has a tombstone; "changed": a table has
+--             another version; "failed over": the transaction began before the last failover
 
 local role, start_ts = ARGV[1], tonumber(ARGV[2])
 local both = role == 'both'

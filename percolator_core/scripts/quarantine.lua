@@ -1,10 +1,11 @@
--- Put a cell aside after its last attempt, unless its row changed since that attempt began, or another run dealt with
--- it.
+-- Quarantine a cell after its last attempt, unless its row has changed since that attempt began, or another run has dealt
+-- with it.
 --   uses    clock, layout, dirty
 --   KEYS    tag
---   ARGV    observer, "strong" or "weak", row, column, lease deadline, lease deadline before its last renewal,
---           start_ts of the run, record
---   reply   "quarantined" or "kept"
+--   ARGV    observer, mode, row, column, deadline, before, start_ts, record
+--             mode: "strong" or "weak"; deadline: of the lease; before: the deadline before its last renewal; start_ts: of
+--             the run
+--   reply   "quarantined" | "kept"
 
 local tag, observer, row, column = KEYS[1], ARGV[1], ARGV[3], ARGV[4]
 local key, mark = tag .. 'dirty:' .. observer, dirty_mark(column, row)

@@ -3,7 +3,8 @@
 --   flags   no-writes
 --   KEYS    tag
 --   ARGV    at, row, columns …
---   reply   {"too old"} | {"cells", per column {version} or {} or {nil, lock}}
+--   reply   {"too old"} | {"cells", cell …}
+--             cell: {version}, {} where there is none, or {nil, lock} where a lock stands in the way
 
 local tag, at, row = KEYS[1], tonumber(ARGV[1]), ARGV[2]
 if is_too_old(tag, at) then return {'too old'} end

@@ -1,13 +1,14 @@
--- Jump to the durable high-water mark when the server is another one than before.
--- Every connection runs this before anything else, so no timestamp is handed out by a restarted or
--- promoted server that may have lost the newest ones. Transactions that began below the floor set here may have
--- read writes that are lost: prewrite.lua refuses them.
+-- Move the oracle to the durable high-water mark when the server is another one than before.
+-- Every connection runs this first, so a restarted or promoted server that may have lost the newest timestamps gives out
+-- none of them again. Transactions that began below the floor set here may have read writes that are lost: prewrite.lua
+-- refuses them.
 --   uses    clock, oracle
 --   flags   allow-oom
 --   KEYS    oracle, catalog
---   ARGV    which server it is: its run id and the replication id of its reign, or the history of an embedded one,
---           which goes on over each stop that lost nothing; the newest timestamp that the client has seen
---   reply   "same" or "recovered"
+--   ARGV    server, newest
+--             server: its run id and replication id, or the history of an embedded server, which stays the same over each
+--             stop that lost nothing; newest: the newest timestamp that the client has seen
+--   reply   "recovered" | "same"
 
 local state = redis.call('HMGET', KEYS[1], 'server', 'limit')
 if state[1] == ARGV[1] then

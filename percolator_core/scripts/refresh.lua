@@ -1,8 +1,9 @@
 -- Renew the wall time in a primary lock during a long commit (paper, section 2.2).
 --   uses    clock, layout
 --   KEYS    tag
---   ARGV    start_ts, row, column of the primary
---   reply   "refreshed" or "lost"
+--   ARGV    start_ts, row, column
+--             row, column: of the primary
+--   reply   "refreshed" | "lost"
 
 local tag, start_ts, row, column = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local lock = redis.call('HGET', tag .. 'r:' .. row, 'l' .. column)

@@ -1,8 +1,8 @@
--- Prolong the leases of cells whose observers still run.
+-- Prolong the leases of cells whose observers are still running.
 --   uses    clock, layout, dirty
 --   KEYS    tag
---   ARGV    per cell: observer, row, column, deadline so far, new deadline
---   reply   number of leases prolonged; the others were lost
+--   ARGV    leases (observer, row, column, deadline, new_deadline) …
+--   reply   how many leases were prolonged; the others are lost
 
 local tag, renewed = KEYS[1], 0
 for i = 1, #ARGV, 5 do

@@ -1,8 +1,10 @@
 -- Make quarantined cells dirty again.
 --   uses    clock, layout, dirty
 --   KEYS    tag
---   ARGV    observer, cursor to go on from ("0" at first), cells at about, then marks …  (none: any)
---   reply   {cursor to go on from or "0", number of cells put back}
+--   ARGV    observer, cursor, most, marks …
+--             without marks: a step through the observer's quarantine from cursor on, "0" at first, of about `most` cells
+--   reply   {cursor, put_back}
+--             cursor: where to go on, "0" at the end; put_back: how many cells
 
 local tag, observer = KEYS[1], ARGV[1]
 local failed, put_back = tag .. 'failed:' .. observer, 0

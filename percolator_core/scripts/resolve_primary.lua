@@ -1,12 +1,13 @@
--- Decide the fate of a transaction at its primary, the one place where commit and cleanup meet
--- (paper, section 2.2). A rollback leaves a tombstone, so that a prewrite of the primary that arrives
--- later is refused.
+-- Decide the fate of a transaction at its primary, the one place where commit and cleanup meet (paper, section 2.2).
+-- A rollback leaves a tombstone, so that a prewrite of the primary that arrives later is refused.
 --   uses    clock, layout, dirty, commit
 --   flags   allow-oom
 --   KEYS    tag
---   ARGV    start_ts, row, column of the primary; "dead" when the owner's liveness token is gone, else "alive";
---           wall and ttl of the lock that led here, which speak for a primary not yet written
---   reply   {"committed", commit_ts} | {"rolled back"} | {"live", ms until the lock may be cleaned up}
+--   ARGV    start_ts, row, column, owner, wall, ttl_ms
+--             row, column: of the primary; owner: "dead" if its liveness token is gone, else "alive"; wall, ttl_ms: of the
+--             lock that led here, which count where the primary is not written yet
+--   reply   {"committed", commit_ts} | {"rolled back"} | {"live", wait}
+--             wait: ms until the lock may be cleaned up
 
 local tag, start_ts, row, column = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local found = redis.call('HMGET', tag .. 'r:' .. row, 'l' .. column, 'c' .. column, tombstone_field(start_ts, column))

@@ -1,11 +1,12 @@
 -- Remove the locks of one transaction.
--- Only for a transaction whose primary is known to be rolled back, or by its own client before it tried to
--- commit: there is no tombstone here, see resolve_primary.lua.
+-- Only for a transaction whose primary is known to be rolled back, or by its own client before it tried to commit: there
+-- is no tombstone here, see resolve_primary.lua.
 --   uses    layout
 --   flags   allow-oom
 --   KEYS    tags …
---   ARGV    start_ts, then per cell: position of its tag, row, column, kind
---   reply   number of locks removed
+--   ARGV    start_ts, cells (position, row, column, kind) …
+--             position: of the cell's tag, from 1
+--   reply   how many locks were removed
 
 local start_ts, removed = tonumber(ARGV[1]), 0
 for i = 2, #ARGV, 4 do

@@ -2,12 +2,14 @@
 --   uses    layout, read
 --   flags   no-writes
 --   KEYS    tag
---   ARGV    at, from, to (bounds as ZRANGEBYLEX takes them), rows at most, bytes at most, "forward" or "backward",
---           bytes of each version at most (0: all; of whole rows only), columns … (none: all of the row)
---   reply   {"too old"} | {"rows", bound to resume from or "", row, cells, row, cells, …}; rows without fields are left out
---           cells of the named columns: {version, nil, …}; of a whole row: {field, version, …}, just as the hash has them,
---           or {"judged", column, cell, …}. Where the newest version does not answer, a cell as read.lua replies it is in
---           place of the version: judging each cell here would take the server longer than all the rest.
+--   ARGV    at, start, stop, most_rows, most_bytes, direction, most_of_each, columns …
+--             start, stop: bounds as ZRANGEBYLEX takes them; direction: "forward" or "backward"; most_of_each: bytes of each
+--             version, 0 for all, of whole rows only; columns: none for whole rows
+--   reply   {"too old"} | {"rows", resume, (row, cells) …}
+--             resume: the bound to go on from, "" at the end; rows without fields are left out; cells of named columns:
+--             {version, nil, …}; of a whole row: {field, version, …} as the hash has them, or {"judged", column, cell, …}.
+--             Where the newest version does not answer, a cell as read.lua replies it stands in place of the version:
+--             judging each cell here would take the server longer than all the rest
 
 local tag, at, from, to = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, backward = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == 'backward'

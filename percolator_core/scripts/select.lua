@@ -1,17 +1,18 @@
--- A bounded step of a scan over one tablet of a typed table, in row order, at a timestamp: some columns of the rows that
--- a predicate wants.
+-- A bounded step of a scan over one tablet of a typed table, in row order, at a timestamp: some columns of the rows for
+-- which a predicate is true.
 --   uses    layout, read
 --   flags   no-writes
 --   KEYS    tag
---   ARGV    at, from, to (bounds as ZRANGEBYLEX takes them), "forward" or "backward", rows at most, rows looked at at most,
---           bytes at most, how many of the columns are solid (never null, all of one width), how many columns there are,
---           columns … (solid ones first); then the arguments of a predicate (schema/predicates.py): how many parts a row key has
---           (0: it asks for none), of each the width or 0 …, how many columns it asks for, of each column and "=" with the
---           value where there is no cell, or "" …, the predicate with each connective in front of its parts, or nothing
---   reply   {"too old"} | {"rows", bound to resume from or "", row keys, cells, lengths, unsettled, …}
---           row keys: one behind the other; cells: the versions of the columns, row by row, nothing for a null; lengths: of
---           each row those of its key and of the cells that are not solid, >I4; unsettled: keys of rows with a lock in the
---           way, or without a solid cell, which the caller has to read
+--   ARGV    at, start, stop, direction, most_rows, most_looked_at, most_bytes, solid, columns (counted) …, predicate …
+--             start, stop: bounds as ZRANGEBYLEX takes them; direction: "forward" or "backward"; solid: how many of the
+--             columns, the first ones, are never null and of fixed width; predicate: what schema/program.py makes of it:
+--             how many parts a row key has (0: it asks for none), of each the width or 0 …, how many columns it asks for, of
+--             each column and "=" with the value where there is no cell, or "" …, the predicate with each connective in
+--             front of its parts, or nothing
+--   reply   {"too old"} | {"rows", resume, row_keys, cells, lengths, unsettled …}
+--             resume: the bound to go on from, "" at the end; row_keys: one behind the other; cells: the versions of the
+--             columns, row by row, nothing for a null; lengths: of each row those of its key and of the cells that are not
+--             solid, >I4; unsettled: keys of rows with a lock in the way, or without a solid cell, which the caller reads
 -- One long string takes both sides a fraction of the time of as many short ones.
 
 local call, unpack_numbers, sub, concat = redis.call, struct.unpack, string.sub, table.concat

@@ -1,10 +1,11 @@
--- Remove what is left of dropped columns from a bounded number of rows of one tablet, unless its table has changed
--- since.
+-- Remove the cells of dropped columns from a bounded number of rows of one tablet, unless its table has changed since.
 --   uses    layout
 --   flags   allow-oom
 --   KEYS    tag
---   ARGV    version of the table, row to go on behind or "-", rows at most, columns …
---   reply   bound to go on from, "" at the end, "changed" where the tablet has another version
+--   ARGV    version, start, most_rows, columns …
+--             start: the bound to go on from, "-" at first
+--   reply   resume | "changed"
+--             resume: the bound to go on from, "" at the end; "changed": the tablet has another version
 
 local tag, limit = KEYS[1], tonumber(ARGV[3])
 if redis.call('HGET', tag .. 'meta', 'version') ~= ARGV[1] then return 'changed' end

@@ -237,7 +237,7 @@ def test_no_lock_is_missed_while_others_come_and_go(connect: Connect, db: Databa
             return getattr(db.store, name)
 
         def one(self, command: Command) -> object:
-            if command[:2] == (b"EVALSHA", sha) and command[3:5] == (tag, "index"):
+            if command[:2] == (b"EVALSHA", sha) and command[3] == tag and len(command) == 7:
                 pages.append(command)
                 if len(pages) == 2:
                     others.commit_secondaries(others.commit_primary(commit_ts))

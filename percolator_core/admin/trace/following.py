@@ -124,7 +124,7 @@ class Following:
     def _versions(self, table: str, row: bytes, column: str, change: str | int) -> list[Version]:
         handle, store = self._db.catalog.table(table), self._db.store
         encoded = handle.encode(column)
-        held = store.run(calls.held(handle.tag(row), [encode_lock_mark(0, encoded, row)]))
+        held = store.run(calls.held(handle.tag(row), entries=[encode_lock_mark(0, encoded, row)]))
         if any(held.locks):
             # Reading the cell settles a lock that a dead client left on a committed version.
             self._db.snapshot().get(table, row, column)
