@@ -21,8 +21,7 @@ from percolator_core.schema.definitions import DEFAULT_TABLETS, TableDefinition
 from percolator_core.scripts import calls
 from percolator_core.store import Durability, Store, StoreUrl
 from percolator_core.store.embedded import own_error_first
-from percolator_core.tables.binding import model_of, table_name
-from percolator_core.tables.columns import added_column, range_value
+from percolator_core.tables.binding import added_column, model_of, range_value, table_name
 from percolator_core.tables.model import Table, definition_of
 from percolator_core.transaction.client import Client, Timeouts
 from percolator_core.transaction.metrics import Metrics
@@ -138,16 +137,17 @@ class Database:
     def create_table(
         self, name: type[Table] | str, tablets: int | None = None, notify_only: Iterable[str] = ()
     ) -> None:
-        """Create the typed table of a model, with its indexes, or a raw table of byte cells, by its name.
+        """Create the typed table of a model, with its indexes, or a raw table of byte cells by its name.
 
-        The same definition again does nothing; columns and ranges that a typed table was given since do not
-        count. ``tablets`` (1 to 4096, by default 16) and ``notify_only`` are for raw tables: a model has its
-        own.
+        A table that exists with the same definition is left as it is, even if columns or ranges were added to
+        it later. ``tablets`` (1 to 4096, by default 16) and ``notify_only`` are for raw tables: a model has
+        its own.
 
         Raises:
-            ConfigurationError: the definition cannot be, or the table exists otherwise.
-            TypeError: ``tablets`` is no int, a name is not str, ``notify_only`` is one name and no list, or
-            one of both is given with a model.
+            ConfigurationError: the definition is impossible, or the table exists with another one.
+            TypeError: ``tablets`` is no int, a name is not str, ``notify_only`` is one name instead of a
+            list, or one of both is given with a model.
+            LockTimeout: the unfinished drop of an earlier table waits for a transaction; create it later.
         """
         if isinstance(notify_only, str):
             raise TypeError(f"notify_only is a list of columns, not str: write [{notify_only!r}]")
@@ -161,54 +161,56 @@ class Database:
         self.create_defined(definition_of(name))
 
     def create_defined(self, definition: TableDefinition) -> None:
-        """As `create_table`, of a definition."""
+        """Create a table from its definition. Raises like `create_table`."""
         self.schema_changes.create(definition)
 
     def add_column(self, table: type[Table], name: str) -> None:
-        """Add a column that the model has to its table; the same once more does nothing.
+        """Add a column of the model to its table, unless the table has the column.
 
-        Rows that are there have null in it, or the model's default if it cannot be null.
+        Existing rows have null in it or, if the column cannot be null, the model's default.
 
         Raises:
             UnknownTable, UnknownColumn: no such table, or the model has no such column.
-            ConfigurationError: the table has another column of that name, the column is part of the key or
-            has an index, or its default is not as said.
-            LockTimeout: a transaction is still committing to the table; add it again later.
+            ConfigurationError: the table has another column of that name; the column is part of the key or
+            has an index; a nullable column has a default other than None, or another column has no default.
+            LockTimeout: a transaction is still committing to the table; add the column again later.
         """
         self.schema_changes.add_column(definition_of(table).name, added_column(table, name))
 
     def drop_column(self, table: type[Table] | str, name: str) -> None:
-        """Drop a column of a typed table and all it holds. Takes time in proportion to the rows.
+        """Drop a column of a typed table and its data. The time is proportional to the number of rows.
 
-        After a crash the rest of it is removed by whoever collects garbage or changes the table next.
+        After a crash, the next garbage collection or change of the table removes the rest.
 
         Raises:
-            UnknownTable, UnknownColumn: there is none.
-            ConfigurationError: it is part of the key or has an index, or an active observer watches it.
-            LockTimeout: a transaction is still committing to the table; drop it again later.
+            UnknownTable, UnknownColumn: no such table or column.
+            ConfigurationError: the column is part of the key, has an index, or is watched by an active
+            observer.
+            LockTimeout: a transaction is still committing to the table; drop the column again later.
         """
         self.schema_changes.drop_column(table_name(table), name)
 
     def rename_column(self, table: type[Table] | str, old: str, new: str) -> None:
-        """Rename a column of a typed table, in its key, partition rules and indexes, too; no data is touched.
+        """Rename a column of a typed table, also in its key, partition rules and indexes. No data changes.
 
         Raises:
-            UnknownTable, UnknownColumn: there is none.
-            ConfigurationError: there is a column of the new name.
-            LockTimeout: a transaction is still committing to the table; rename it again later.
+            UnknownTable, UnknownColumn: no such table, or no column ``old``.
+            ConfigurationError: the table has a column ``new``.
+            LockTimeout: a transaction is still committing to the table; rename the column again later.
         """
         self.schema_changes.rename_column(table_name(table), old, new)
 
     def add_range(self, table: type[Table] | str, value: Any) -> None:
-        """Cut a range of a typed table at a value of its column; the value belongs to the upper part.
+        """Split a range of a typed table at a value of its column; the value belongs to the upper part.
 
-        Rows never move, so one of both parts must have none: add ranges before they are filled.
+        Rows never move, so one of the two parts must be empty: add a range before it gets rows. A split that
+        exists is left as it is.
 
         Raises:
-            UnknownTable: there is none.
-            ConfigurationError: the table has no ranges, or there are rows in both parts.
-            TypeError, ValueError: ``value`` is none of the column.
-            LockTimeout: a transaction is still committing to the table; add it again later.
+            UnknownTable: no such table.
+            ConfigurationError: the table has no ranges, or both parts have rows.
+            TypeError, ValueError: ``value`` is not of the column's type.
+            LockTimeout: a transaction is still committing to the table; add the range again later.
         """
         name = table_name(table)
         definition = self.client.catalog.table(name).definition
@@ -220,14 +222,15 @@ class Database:
         return self.client.catalog.tables()
 
     def drop_table(self, name: type[Table] | str) -> None:
-        """Remove a table with all its rows and its indexes. Takes time in proportion to the rows.
+        """Remove a table with its rows and indexes. The time is proportional to the number of rows.
 
-        After a crash drop it again, or collect garbage.
+        After a crash, drop the table again or collect garbage.
 
         Raises:
-            UnknownTable: there is none.
-            ConfigurationError: it is an index, which goes with its table.
-            LockTimeout: a transaction is still committing to it; drop it again later. It is out of use.
+            UnknownTable: no such table.
+            ConfigurationError: it is an index, which is dropped with its table.
+            LockTimeout: a transaction is still committing to the table; drop it again later. Until then
+            nobody can use the table.
         """
         self.schema_changes.drop(table_name(name))
 

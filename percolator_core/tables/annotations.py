@@ -1,4 +1,4 @@
-"""From the annotation of a model's field to the type of a column."""
+"""Derive the type of a column from the annotation of a model's field."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from percolator_core.errors import ConfigurationError
 from percolator_core.schema.types import ColumnType, column_type
 
 Convert: TypeAlias = Callable[[Any], Any] | None
-"""What is done to a value; None for nothing."""
+"""A conversion of values; None for no conversion."""
 
 _KNOWN: Final[tuple[tuple[Any, str], ...]] = (
     (bool, "bool"),
@@ -39,13 +39,13 @@ _ALIASES: Final[dict[Any, str]] = {
 
 
 def unwrapped(annotation: Any, metadata: list[Any]) -> tuple[Any, bool]:
-    """The type within ``Annotated`` and ``| None``, whose metadata is added; whether None is allowed."""
+    """Return the type inside ``Annotated`` and ``| None``, and whether None is allowed; fill ``metadata``."""
     nullable = False
     while True:
         origin = get_origin(annotation)
         if origin is Annotated:
             annotation, *more = get_args(annotation)
-            for one in more:  # a Field(…) beneath ``| None`` is still whole
+            for one in more:  # pydantic does not take apart a Field(…) within ``| None``
                 metadata += one.metadata if isinstance(one, FieldInfo) else [one]
         elif hasattr(annotation, "__supertype__"):
             annotation = annotation.__supertype__
@@ -63,7 +63,7 @@ def unwrapped(annotation: Any, metadata: list[Any]) -> tuple[Any, bool]:
 
 
 def type_of(annotation: Any, metadata: Iterable[Any], where: str) -> tuple[str, Convert, Convert]:
-    """The name of the type; what is done to a value before it is encoded, and after it is decoded."""
+    """Return the name of the type, and the conversions before encoding and after decoding."""
     if annotation in _ALIASES:
         return _ALIASES[annotation], None, None
     if get_origin(annotation) is Literal:
@@ -76,7 +76,7 @@ def type_of(annotation: Any, metadata: Iterable[Any], where: str) -> tuple[str, 
         return _decimal(metadata, where), None, None
     for python_type, name in _KNOWN:
         if issubclass(annotation, python_type):
-            # A subclass of str or the like is made of its plain value again.
+            # An instance of a subclass, of str for example, is restored from the plain value.
             plain = annotation is python_type or python_type in {datetime, date, UUID}
             return name, None, None if plain else annotation
     return "json", None, None
@@ -110,13 +110,17 @@ def _decimal(metadata: Iterable[Any], where: str) -> str:
 
 
 def json_codec(annotation: Any) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
-    """What makes JSON of a value, and a value of JSON; ValueError for what would not come back as it is."""
+    """Return functions that convert a value to JSON and back.
+
+    The first raises ValueError for a value that would not be read back as it is.
+    """
     adapter: TypeAdapter[Any] = TypeAdapter(annotation)
 
     def encode(value: Any) -> bytes:
         try:
             encoded = adapter.dump_json(value, warnings="error")
-            # What does not come back, such as a secret or NaN in a list, is found now, not by who reads it.
+            # A value that is not read back, such as a secret or NaN in a list, is refused before it is
+            # stored.
             same = adapter.validate_json(encoded) == value
         except ValueError as error:
             raise ValueError(f"no JSON can be made of it that reads back: {error}") from None

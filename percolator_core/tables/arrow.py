@@ -1,7 +1,7 @@
-"""Typed tables as Arrow: types and schemas, rows that were read, rows that are to be written.
+"""Typed tables as Arrow: conversion of rows that were read, and of rows to write.
 
-Columns are made and taken apart as a whole, with numpy, so a cell costs nanoseconds. pyarrow and numpy come
-with ``percolator-core[spark]``; nothing else of the package needs this module.
+numpy converts whole columns at once, so a cell costs nanoseconds. pyarrow and numpy come with
+``percolator-core[spark]``.
 
 =================  ===========================================================================
 column             Arrow
@@ -14,7 +14,7 @@ column             Arrow
 ``datetime``       timestamp[us, tz=UTC]
 ``date``           date32
 ``decimal(p,s)``   decimal128(p, s)
-``uuid``, ``json`` string: the canonical text of an UUID; JSON
+``uuid``, ``json`` string: the canonical text of a UUID; JSON
 =================  ===========================================================================
 """
 
@@ -49,20 +49,20 @@ if TYPE_CHECKING:
     Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _AT_ONCE: Final = 4
-"""Pieces of a table whose steps share a round trip."""
+"""Pieces of a table whose steps share one round trip."""
 
 
 def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
-    """The schema of some columns. Raises as `arrow_type`."""
+    """Return the Arrow schema of columns. Raises like `arrow_type`."""
     pa = pyarrow()
     return pa.schema([pa.field(one.name, arrow_type(one.type), nullable=one.nullable) for one in columns])
 
 
 def record_batch(columns: Sequence[Column], batch: Batch) -> pa.RecordBatch:
-    """The rows of a batch, without those that are unsettled; ``columns`` are among those of its select.
+    """Return the rows of a batch, without unsettled rows; ``columns`` are some of its select's columns.
 
     Raises:
-        ConfigurationError: pyarrow is not installed, or the cells are not as the definition has them.
+        ConfigurationError: pyarrow is not installed, or the cells do not match the table's definition.
     """
     pa = pyarrow()
     if not columns:
@@ -76,9 +76,9 @@ def record_batch(columns: Sequence[Column], batch: Batch) -> pa.RecordBatch:
 
 
 def from_rows(columns: Sequence[Column], rows: Sequence[Sequence[bytes | None]]) -> pa.RecordBatch:
-    """Rows that were read one by one: the encoded values of the columns, None for a null.
+    """Return rows that were read one by one, from the encoded values of the columns; None is a null.
 
-    Raises ConfigurationError when pyarrow is not installed.
+    Raises ConfigurationError if pyarrow is not installed.
     """
     pa = pyarrow()
     if not columns:
@@ -96,11 +96,11 @@ def read_table(
     pieces: Iterable[Piece],
     own: Collection[bytes] = (),
 ) -> pa.Table:
-    """The rows that are wanted of some pieces of a table, in no particular order.
+    """Return the rows of a query in some pieces of a table, in no particular order.
 
-    ``own`` are the rows that the transaction has written: they are judged as it sees them.
+    ``own`` has the rows that the transaction has written, which are evaluated with its writes.
 
-    Raises ConfigurationError when pyarrow is not installed; while it reads, as a select.
+    Raises ConfigurationError if pyarrow is not installed; otherwise like a select.
     """
     pa = pyarrow()
     batches = []
@@ -121,7 +121,7 @@ def read_table(
 
 
 def table_of(query: Query, found: Iterable[Sequence[Found]]) -> pa.Table:
-    """Rows that were read many at a time. Raises ConfigurationError when pyarrow is not installed."""
+    """Return the rows of lists of rows. Raises ConfigurationError if pyarrow is not installed."""
     pa = pyarrow()
     batches = [batch for some in found for batch in _of_found(query, some)]
     return pa.Table.from_batches(batches, schema=arrow_schema(query.columns))
@@ -134,15 +134,15 @@ def _of_found(query: Query, found: Sequence[Found]) -> list[pa.RecordBatch]:
 def encoded_rows(
     definition: TableDefinition, batch: pa.RecordBatch
 ) -> list[tuple[bytes, dict[str, bytes | None]]]:
-    """The rows of a batch: of each its key, and its cells by column as encoded values, None for a null.
+    """Return the row key and the encoded cells by column of each row in an Arrow batch; None is a null.
 
-    Columns that the batch does not have are left out; the names of columns are the table's.
+    The batch names columns like the table; it need not have all of them.
 
     Raises:
         UnknownColumn: the table has no such column.
-        ConfigurationError: pyarrow is not installed; a column of the key is missing, a column comes twice, or
-            is of a type that cannot be taken for the table's.
-        ValueError: a value does not fit; says which row, which column and why.
+        ConfigurationError: pyarrow is not installed; a column of the key is missing; or a column occurs twice
+            or has a type that does not fit the table's.
+        ValueError: a value does not fit; the message names row, column and reason.
     """
     names = batch.schema.names
     for name in names:
@@ -168,7 +168,7 @@ def encoded_rows(
 def _encoded(
     definition: TableDefinition, column: Column, batch: pa.RecordBatch, keys: Sequence[bytes] | None
 ) -> list[bytes | None]:
-    """The values of one column, whose errors name rows by their keys if these are known."""
+    """Encode the values of one column; errors name rows by their keys if these are known."""
     nullable = column.nullable and keys is not None
     try:
         return encoded(column_type(column.type), nullable, batch.column(column.name))
@@ -183,13 +183,13 @@ def _encoded(
 
 
 def _only_rows(count: int) -> pa.RecordBatch:
-    """A batch of no columns, which nevertheless has a number of rows."""
+    """Return a batch without columns but with a number of rows."""
     pa = pyarrow()
     return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
 
 
 class _Rows:
-    """A batch, opened up: where each cell begins."""
+    """The positions of all keys and cells in a batch."""
 
     def __init__(self, batch: Batch) -> None:
         import numpy as np
@@ -208,7 +208,7 @@ class _Rows:
             raise misfit(layout.definition)
 
     def column(self, column: Column) -> pa.Array:
-        """The values of a column."""
+        """Return the values of a column."""
         import numpy as np
 
         number = self._layout.numbers.get(column.name)
@@ -230,7 +230,7 @@ class _Rows:
         return of_bytes(kind, values, valid)
 
     def _part(self, kind: ColumnType, place: int) -> pa.Array:
-        """A column of the key."""
+        """Return the values of a key column."""
         widths = [column_type(column.type).width for column in self._layout.definition.key_columns]
         front = widths[:place]
         last = place == len(widths) - 1
@@ -244,12 +244,12 @@ class _Rows:
 
 
 def _pieces(joined: bytes, starts: Numbers, ends: Numbers, valid: Numbers | None = None) -> pa.Array:
-    """What stands between each start and end; these ascend. Null where it is not valid."""
+    """Return the bytes between each start and end, in ascending order; null where ``valid`` is False."""
     import numpy as np
 
     pa = pyarrow()
     count = len(starts)
-    # Every other element is a piece, those between are what is left out.
+    # Every second element is a piece; the elements between are the bytes between pieces.
     offsets = np.zeros(2 * count + 1, np.int32)
     offsets[1::2] = starts
     offsets[2::2] = ends
@@ -268,7 +268,7 @@ def _offsets(lengths: Numbers) -> Numbers:
 
 
 def _gathered(joined: bytes, starts: Numbers, width: int) -> Bytes:
-    """The bytes from each start on, a row of them each; anything where the start is none."""
+    """Return a row of ``width`` bytes from each start; any bytes if the start is out of bounds."""
     import numpy as np
 
     if len(joined) < width:

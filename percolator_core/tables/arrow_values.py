@@ -1,4 +1,4 @@
-"""Columns of Arrow and encoded values of a column's type, each made of the other as a whole."""
+"""Conversion of whole columns between Arrow and encoded values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DAYS: Final = tuple(one.toordinal() - _EPOCH.toordinal() for one in (date.min, 
 
 
 def pyarrow() -> Any:
-    """The module, imported late. Raises ConfigurationError when it, or numpy, is not installed."""
+    """Import and return pyarrow. Raises ConfigurationError if it or numpy is not installed."""
     try:
         import numpy  # noqa: F401, ICN001
         import pyarrow as pa
@@ -41,7 +41,7 @@ def pyarrow() -> Any:
 
 
 def arrow_type(type_name: str) -> pa.DataType:
-    """The Arrow type of a column's type.
+    """Return the Arrow type of a column's type.
 
     Raises:
         ConfigurationError: pyarrow is not installed.
@@ -58,7 +58,7 @@ def arrow_type(type_name: str) -> pa.DataType:
 
 
 def of_values(kind: ColumnType, values: Sequence[bytes | None]) -> pa.Array:
-    """The column of these encoded values; None is a null."""
+    """Return the Arrow column of encoded values; None is a null."""
     import numpy as np
 
     pa = pyarrow()
@@ -71,13 +71,13 @@ def of_values(kind: ColumnType, values: Sequence[bytes | None]) -> pa.Array:
 
 
 def texts(kind: ColumnType, found: pa.Array) -> pa.Array:
-    """The column of encoded values of any length. Raises pyarrow.ArrowInvalid for what is no UTF-8."""
+    """Return the column of encoded text or bytes. Raises pyarrow.ArrowInvalid for text that is not UTF-8."""
     pa = pyarrow()
     return found if kind.name == "bytes" else found.cast(pa.string())
 
 
 def of_bytes(kind: ColumnType, found: Bytes, valid: Numbers | None = None) -> pa.Array:
-    """The column of values of one width: a row of bytes for each."""
+    """Return the column of encoded values of one width, given as one row of bytes for each value."""
     import numpy as np
 
     pa = pyarrow()
@@ -149,11 +149,8 @@ def _uuids(found: Bytes, mask: Any) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(found), buffers)
 
 
-# The other way.
-
-
 class Refused(ValueError):
-    """A value that does not fit the column; ``place`` is its position among the values."""
+    """A value does not fit the column; ``place`` is its position."""
 
     def __init__(self, place: int, why: str) -> None:
         super().__init__(why)
@@ -161,11 +158,11 @@ class Refused(ValueError):
 
 
 def encoded(kind: ColumnType, nullable: bool, found: pa.Array) -> list[bytes | None]:
-    """The encoded values of a column; None is a null.
+    """Return the encoded values of an Arrow column; None is a null.
 
     Raises:
         Refused: a value does not fit.
-        TypeError: the column is not of a type that can be taken for the other one.
+        TypeError: the column's Arrow type does not fit the type.
     """
     pa = pyarrow()
     if pa.types.is_dictionary(found.type):
@@ -179,12 +176,12 @@ def encoded(kind: ColumnType, nullable: bool, found: pa.Array) -> list[bytes | N
     if pa.types.is_timestamp(found.type) and found.type.tz is None:
         raise TypeError(f"it is {found.type}, which has no time zone: cast it to {arrow_type(kind.name)}")
     if not len(found):
-        return []  # it need not even have buffers
+        return []  # it may have no buffers
     how = _ENCODED.get(f"decimal {kind.width}" if kind.digits else kind.name)
     if how is None:
         return _one_by_one(kind, found)
     try:
-        # An integer too large for a float is rounded, as it is outside of Arrow.
+        # An integer too large for a float is rounded, as it is without Arrow.
         whole = kind.name == "float" and pa.types.is_integer(found.type)
         values = how(found.cast(arrow_type(kind.name), safe=not whole))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -219,7 +216,7 @@ def _with_nulls(values: list[bytes | None], found: pa.Array) -> list[bytes | Non
 
 
 def _one_by_one(kind: ColumnType, found: pa.Array) -> list[bytes | None]:
-    """For types that are not Arrow's own, and to find out which value does not fit."""
+    """Encode single values: for types that Arrow does not have, and to find the value that does not fit."""
     read = _READ.get(kind.name)
     values: list[bytes | None] = []
     for place, scalar in enumerate(found):
@@ -252,7 +249,7 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {"uuid": _uuid, "json": _json, "
 
 
 def _raw(found: pa.Array, dtype: str, width: int = 1) -> Numbers:
-    """The values of a column as they stand in memory, whatever where they are null."""
+    """Return the values of a column as they are in memory; null has any value."""
     import numpy as np
 
     values = np.frombuffer(found.buffers()[1], dtype)
@@ -260,7 +257,7 @@ def _raw(found: pa.Array, dtype: str, width: int = 1) -> Numbers:
 
 
 def _cut(words: Numbers, width: int) -> list[bytes | None]:
-    """Numbers as bytes, most significant first."""
+    """Split the memory of numbers into values of ``width`` bytes."""
     import numpy as np
 
     pieces: list[bytes | None] = np.frombuffer(words.tobytes(), f"V{width}").tolist()
@@ -288,7 +285,7 @@ def _encode_ints(found: pa.Array) -> list[bytes | None]:
 def _encode_floats(found: pa.Array) -> list[bytes | None]:
     import numpy as np
 
-    # There is one zero and one NaN.
+    # There is one encoded zero and one encoded NaN.
     with np.errstate(invalid="ignore"):
         numbers = _raw(found, "f8") + 0.0
     words = np.where(np.isnan(numbers), np.uint64(_NAN), numbers.view(np.uint64))
@@ -319,7 +316,7 @@ def _encode_dates(found: pa.Array) -> list[bytes | None]:
 def _encode_small_decimals(found: pa.Array) -> list[bytes | None]:
     import numpy as np
 
-    # 18 digits fit into the lower half, with its sign.
+    # 18 digits and the sign fit into the lower half.
     return _cut((_raw(found, "u8", 2)[::2] ^ np.uint64(_SIGN)).astype(">u8"), 8)
 
 

@@ -1,11 +1,12 @@
-"""A model and the table that the catalog has: what of each other they can use, and rows between the two.
+"""The binding of a model to a table of the catalog: it compares both and converts rows.
 
-Values are encoded one by one; pydantic has checked them when the row was made.
+Values are encoded one by one, without validation: pydantic validated them when the instance was created.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from percolator_core.catalog.table_handle import TableHandle
@@ -18,16 +19,16 @@ from percolator_core.tables.instances import made
 from percolator_core.tables.model import Field, Table, definition_of, fields_of
 
 Cells: TypeAlias = dict[str, bytes | None]
-"""Encoded values of a row by column; None is null."""
+"""The encoded values of a row by column; None is null."""
 
 
 class Binding:
-    """Rows of one table, as instances of a model or, without one, as dicts of Python values."""
+    """Converts the rows of one table to instances of a model, or to dicts of Python values."""
 
     __slots__ = ("_codec", "_fields", "_key", "_model", "definition", "handle")
 
     def __init__(self, handle: TableHandle, model: type[Table] | None) -> None:
-        """Raises ConfigurationError for a model that does not agree with the table."""
+        """Raises ConfigurationError if the model does not match the table."""
         self.handle = handle
         self.definition = handle.definition
         self._model = model
@@ -41,15 +42,16 @@ class Binding:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that rows are given with, if none are named: all, or those that the model knows."""
+        """The columns of rows by default: those of the model, or all."""
         return tuple(self._fields)
 
     def key(self, values: Mapping[str, Any]) -> bytes:
-        """The row key of the key's values, by name.
+        """Return the row key of key values by name.
 
         Raises:
-            UnknownColumn: a name is no column of the key. ConfigurationError: a column of the key is missing.
-            TypeError, ValueError: a value is none of its column's type; names the column.
+            UnknownColumn: a name is no column of the key.
+            ConfigurationError: a column of the key is missing.
+            TypeError, ValueError: a value is not of its column's type; the message names the column.
         """
         for name in values:
             if name not in self._key:
@@ -64,12 +66,12 @@ class Binding:
         return key
 
     def encode(self, values: Mapping[str, Any]) -> tuple[bytes, Cells]:
-        """The row key, and the cells of the values that are given.
+        """Return the row key and the cells of values by name.
 
         Raises:
-            UnknownColumn: a name is none of a column.
+            UnknownColumn: a name is no column of the table.
             ConfigurationError: a column of the key is missing.
-            TypeError, ValueError: a value does not fit its column; says which row, which field and why.
+            TypeError, ValueError: a value does not fit its column; the message names row, column and reason.
         """
         key_values = {name: values[name] for name in self.definition.key if name in values}
         try:
@@ -80,7 +82,7 @@ class Binding:
         return key, cells
 
     def must_be_whole(self, row: bytes, cells: Mapping[str, object]) -> None:
-        """Raise ValueError if a new row with these cells lacks one that cannot be null."""
+        """Raise ValueError if a new row has no cell for a column that cannot be null."""
         for column in self.definition.value_columns:
             if column.name not in cells and not column.nullable and column.missing is None:
                 raise ValueError(
@@ -88,10 +90,10 @@ class Binding:
                 )
 
     def decode(self, row: bytes, cells: Mapping[str, bytes | None], columns: Sequence[str]) -> Any:
-        """A row with these columns: an instance of the model, or a dict.
+        """Return a row with these columns as an instance of the model, or as a dict.
 
-        ``cells`` has the values of those that are not in the key. Of an instance the key's columns alone
-        count as set, so that an update of it writes what was assigned since.
+        ``cells`` has the values of the columns outside the key. Only the key columns of an instance count as
+        set, so that an update writes just the fields that were assigned later.
         """
         values: dict[str, Any] = {}
         parts: dict[str, bytes] | None = None
@@ -109,7 +111,7 @@ class Binding:
         return made(self._model, values, set(self._key))
 
     def chosen(self, columns: Sequence[str] | None) -> tuple[str, ...]:
-        """The columns to read: those named, or all. Raises UnknownColumn; TypeError for text, no list."""
+        """Return the columns to read, by default all. Raises UnknownColumn; TypeError for a str."""
         if columns is None:
             return self.columns
         if isinstance(columns, str):
@@ -120,7 +122,7 @@ class Binding:
         return tuple(dict.fromkeys(columns))
 
     def value_columns(self, columns: Sequence[str]) -> list[str]:
-        """Those of the columns that are not in the key."""
+        """Return the columns that are not in the key."""
         return [name for name in columns if name not in self._key]
 
     @property
@@ -152,10 +154,10 @@ class Binding:
 
 
 def binding_of(handle: TableHandle, model: type[Table] | None) -> Binding:
-    """The binding of a model to a table, made once for each handle.
+    """Return the binding of a model to a table, created once for each handle.
 
     Raises:
-        ConfigurationError: the table is raw, or does not agree with the model.
+        ConfigurationError: the table is raw, or the model does not match it.
     """
     found: Binding | None = handle.bindings.get(model)
     if found is None:
@@ -166,12 +168,12 @@ def binding_of(handle: TableHandle, model: type[Table] | None) -> Binding:
 
 
 def table_name(table: type[Table] | str) -> str:
-    """The name of the table that is meant by a model or a name. Raises TypeError for anything else."""
+    """Return the table's name from a model or a name. Raises TypeError for anything else."""
     return table if isinstance(table, str) else definition_of(table).name
 
 
 def model_of(table: type[Table] | str) -> type[Table] | None:
-    """The model, where the table is given by one."""
+    """Return the model, None if the table is given by name."""
     return None if isinstance(table, str) else table
 
 
@@ -184,9 +186,9 @@ _NEWER: Final = "this program and the table are of different versions"
 
 
 def _must_agree(model: TableDefinition, table: TableDefinition) -> None:
-    """Raise ConfigurationError unless rows of the model can be kept in the table.
+    """Raise ConfigurationError unless the table can store rows of the model.
 
-    The table may have more columns: those were added by newer programs, and have a default or may be null.
+    The table may have more columns: newer programs added them, with a default or as nullable.
     """
     if model.key != table.key:
         raise ConfigurationError(
@@ -219,3 +221,43 @@ def _must_agree(model: TableDefinition, table: TableDefinition) -> None:
                 f"table {table.name!r} does not have the model's index of {rule.column!r} ({kind}; {_NEWER}"
                 "): an index is made with its table; take it out of the model, or make another table"
             )
+
+
+def added_column(model: type[Table], name: str) -> Column:
+    """Return a column of the model for `Database.add_column`, with the value that existing rows get.
+
+    Raises:
+        UnknownColumn: the model has no such column.
+        ConfigurationError: the column is part of the key or has an index, or its default cannot be encoded.
+    """
+    table = definition_of(model).name
+    field = fields_of(model).get(name)
+    if field is None:
+        raise UnknownColumn(f"{model.__name__} has no column {name!r}: add it to the model first")
+    if field.role == "key":
+        raise ConfigurationError(
+            f"{table}.{name} is part of the key, which stays as it is: make another table"
+        )
+    if field.role is not None:
+        raise ConfigurationError(f"{table}.{name} has an index, which rows that are there would not be in")
+    info = model.__pydantic_fields__[name]
+    default = None if info.is_required() else info.get_default(call_default_factory=True, validated_data={})
+    if default is None:
+        return field.column
+    try:
+        return replace(field.column, missing=field.encode(default))
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{table}.{name}: its default {default!r} cannot be kept: {error}") from None
+
+
+def range_value(definition: TableDefinition, model: type[Table] | None, value: Any) -> bytes:
+    """Return an encoded value of the column whose ranges divide the table.
+
+    Raises:
+        TypeError, ValueError: ``value`` is not of the column's type.
+    """
+    assert definition.ranges is not None
+    column = definition.by_name[definition.ranges.column]
+    field = None if model is None else fields_of(model).get(column.name)
+    encode = column_type(column.type).encode if field is None else field.encode
+    return encode(value)

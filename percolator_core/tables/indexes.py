@@ -1,13 +1,13 @@
-"""Secondary indexes of typed tables: tables of their own, changed in the transactions that change the data.
+"""Secondary indexes of typed tables: each is a table, changed in the transactions that change the data.
 
-Each row that has a value in the indexed column has an *entry* in the index. A plain index's entries have the
-value and the row's key as their key, and nothing beside it; they are hashed by the value alone, so that all
-rows with one value are in one tablet, in the order of their keys. A unique index's entry has the value as its
-key, and the row's key as its only column: two transactions that give one value to two rows write one cell,
-and one of them conflicts. Nulls have no entries.
+Each row with a value in the indexed column has an *entry* in the index; null has none. The key of an entry in
+a plain index consists of the value and the row's key, and the entry has no columns. A hash of the value alone
+chooses the tablet, so all rows with one value are in one tablet, in the order of their keys. The key of an
+entry in a unique index is the value, and its only column has the row's key. So two transactions that give one
+value to two rows write the same cell, and one of them conflicts.
 
-Columns of an index are called what the indexed ones are called in the store, and are told by their places, so
-a rename leaves it alone.
+The columns of an index have the stored names of the indexed columns and are found by position, so a rename
+does not change the index (`percolator_core.schema.definitions.index_definition`).
 """
 
 from __future__ import annotations
@@ -24,54 +24,64 @@ from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type, shown
 
 _COMPILED: Final = "indexes"
-"""Where a handle keeps what is made of its rules, among the bindings of models."""
+"""The key of a table's indexes in `TableHandle.bindings`."""
 
 GONE: Final = Write(DELETE, b"")
 HERE: Final = Write(PUT, b"")
-"""What is written to a cell that goes, and to one without a value, such as a row's marker."""
+"""The writes that remove a cell, and that set a cell without a value, such as the marker of a row."""
 
 Cells: TypeAlias = Mapping[str, bytes | None]
 """Encoded values by column; None is null."""
 
 Wanted: TypeAlias = tuple[TableHandle, bytes, Sequence[ColumnFields]]
-"""Cells of one row that are to be read."""
+"""Cells of one row to read."""
 
 
-class Writer(Protocol):
-    """What is needed of a transaction to move entries."""
+class Reader(Protocol):
+    """What rows and indexes need of a snapshot or a transaction."""
+
+    def values(self, handle: TableHandle, row: bytes, fields: Iterable[ColumnFields]) -> list[bytes | None]:
+        """Return the values of some cells of one row."""
+
+    def values_of(self, wanted: Iterable[Wanted]) -> list[list[bytes | None]]:
+        """Return the values of some cells of many rows, row by row."""
+
+
+class Writer(Reader, Protocol):
+    """What rows and indexes need of a transaction."""
 
     def handle_of(self, table: str) -> TableHandle:
-        """A table by its name."""
+        """Return a table by name."""
 
     def put(self, handle: TableHandle, row: bytes, column: bytes, write: Write) -> None:
         """Buffer a write to an encoded column."""
 
 
 class Index:
-    """An index of a table: how its entries are made and taken apart."""
+    """An index of a table; converts between entries and rows."""
 
     __slots__ = ("_codec", "column", "rule")
 
     def __init__(self, definition: TableDefinition, rule: IndexRule) -> None:
-        """Raises as `index_definition`."""
+        """Raises like `index_definition`."""
         self.rule = rule
         self.column = definition.by_name[rule.column]
         self._codec = KeyCodec(index_definition(definition, rule))
 
     def entry(self, value: bytes, row: bytes) -> bytes:
-        """The key of the entry for an encoded value and a row."""
-        # The key of the row ends as the key of the entry ends, so it can stand there as it is.
+        """Return the key of the entry for an encoded value and a row."""
+        # The key columns of the row are also the last ones of the entry, so the row key is a suffix.
         front = self._codec.join([value])
         return front if self.rule.unique else front + row
 
-    def taken_apart(self, entry: bytes) -> tuple[bytes, bytes]:
-        """The encoded value and the row of a plain index's entry."""
+    def split(self, entry: bytes) -> tuple[bytes, bytes]:
+        """Return the encoded value and the row of a plain index's entry."""
         value = self._codec.split(entry)[0]
         return value, entry[len(self._codec.join([value])) :]
 
 
 def indexes_of(handle: TableHandle) -> tuple[Index, ...]:
-    """The indexes of a table, made once for each handle."""
+    """Return the indexes of a table, created once for each handle."""
     found: tuple[Index, ...] | None = handle.bindings.get(_COMPILED)
     if found is None:
         definition = handle.definition
@@ -81,12 +91,12 @@ def indexes_of(handle: TableHandle) -> tuple[Index, ...]:
 
 
 def holder_of(table: TableHandle) -> ColumnFields:
-    """The column of a unique index that has the key of the row."""
+    """Return the column of a unique index that has the row's key."""
     return table.columns[table.definition.value_columns[0].name]
 
 
 def holders_to_read(t: Writer, handle: TableHandle, cells: Cells) -> list[tuple[str, Wanted]]:
-    """For each unique column that is given a value: where to read which row has it."""
+    """Return, for each unique column with a value, what to read to find the row that has this value."""
     wanted: list[tuple[str, Wanted]] = []
     for index in indexes_of(handle):
         value = cells.get(index.rule.column) if index.rule.unique else None
@@ -98,7 +108,7 @@ def holders_to_read(t: Writer, handle: TableHandle, cells: Cells) -> list[tuple[
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A row's entry in one index goes from one place to another; None is no place."""
+    """The move of a row's entry in one index from ``old`` to ``new``; None is no entry."""
 
     index: Index
     table: TableHandle
@@ -107,7 +117,7 @@ class Move:
     new: bytes | None
 
     def write(self, t: Writer) -> None:
-        """Buffer it."""
+        """Buffer the writes of the move."""
         for entry, here in ((self.old, False), (self.new, True)):
             if entry is None:
                 continue
@@ -120,15 +130,14 @@ class Move:
 def moves(  # noqa: PLR0917
     t: Writer, handle: TableHandle, row: bytes, before: Cells, after: Cells, holders: Cells
 ) -> list[Move]:
-    """What happens to the entries of a row when the cells in ``after`` are written.
+    """Return the moves of a row's entries when the cells in ``after`` are written.
 
-    ``before`` has the values that the transaction sees now, of all those that are indexed. ``holders`` tells
-    which row has the new value of a unique column. All that can be refused is refused here, before anything
-    is written.
+    ``before`` has the values of the indexed columns that the transaction sees now. ``holders`` has the rows
+    with the new values of unique columns. Every refusal comes from here, before anything is written.
 
     Raises:
-        RowExists: another row has a unique column's new value.
-        ValueError: value and row key together are too long for an entry; says which column.
+        RowExists: another row has the new value of a unique column.
+        ValueError: value and row key together are too long for an entry; the message names the column.
     """
     found: list[Move] = []
     for index in indexes_of(handle):
@@ -157,12 +166,12 @@ def moves(  # noqa: PLR0917
 
 
 def described(handle: TableHandle, row: bytes) -> str:
-    """A row's key for a person: ``url='http://a'``."""
+    """Return the key of a row as text for a message: ``url='http://a'``."""
     return KeyCodec(handle.definition).describe(row)
 
 
 def indexed(handle: TableHandle, names: Iterable[str] | None = None) -> list[str]:
-    """The columns that are indexed, all or those among ``names``."""
+    """Return the indexed columns, all or those among ``names``."""
     some = None if names is None else set(names)
     columns = dict.fromkeys(rule.column for rule in handle.definition.indexes)
     return [name for name in columns if some is None or name in some]

@@ -1,4 +1,4 @@
-"""Rows as instances of a model: made of what the store has, and single values as the model takes them."""
+"""Create instances of a model from stored values, and validate single values of a model."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from percolator_core.tables.model import Table
 
 
 def assigned(model: type[Table], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Some values of a row as the model makes them of what was given, each checked alone.
+    """Validate some values of a row, each by its field; return the values that the model makes of them.
 
-    What the model says of rows as a whole is left out: this is none.
+    Validators of the whole model do not run, because this is no whole row.
 
     Raises:
         UnknownColumn: the model has no such field.
-        ValueError: (pydantic's ValidationError) the model does not take a value.
+        ValueError: (pydantic's ValidationError) the model refuses a value.
     """
     found: SchemaValidator | None = model.__dict__.get("_each")
     if found is None:
@@ -34,7 +34,7 @@ def assigned(model: type[Table], values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validator_of_fields(model: type[Table]) -> SchemaValidator:
-    """Validates fields, with their own validators, but knows nothing of the model around them."""
+    """Return a validator of the model's fields, with their own validators, without those of the model."""
     if not model.__pydantic_complete__:
         model.model_rebuild()
     schema: Any = model.__pydantic_core_schema__
@@ -47,7 +47,7 @@ def _validator_of_fields(model: type[Table]) -> SchemaValidator:
             continue
         config = schema.get("config", config)
         schema = schema["schema"]
-    # A row that is there is changed, so what may not be assigned to an instance may be given here.
+    # These values change a stored row, so a frozen field, which an instance may not assign, is allowed.
     fields = {name: {**field, "frozen": False} for name, field in schema["fields"].items()}
     schema = {**schema, "fields": fields}
     if beside is not None:
@@ -56,10 +56,10 @@ def _validator_of_fields(model: type[Table]) -> SchemaValidator:
 
 
 def made(model: type[Table], values: dict[str, Any], given: set[str]) -> Table:
-    """An instance with these values, unchecked, by the names of its fields; others are not there.
+    """Return an instance with these values by field name, unchecked; other fields are not set.
 
-    Pydantic's `model_construct` looks at aliases first, which may be names of other fields, and a field that
-    is called cls it takes for an argument of its own.
+    Pydantic's `model_construct` does not serve: it looks at aliases first, which may be names of other
+    fields, and takes a field called ``cls`` for its own argument.
     """
     instance = model.__new__(model)
     fields = model.__pydantic_fields__
@@ -77,6 +77,6 @@ def made(model: type[Table], values: dict[str, Any], given: set[str]) -> Table:
                 values[name] = fields[name].get_default(call_default_factory=True, validated_data=values)
         instance.model_post_init(None)
         for name in unread:
-            # Not read, so not there: a default would be taken for what the row has.
+            # A column that was not read must not show a default, which the row may not have.
             values.pop(name, None)
     return instance

@@ -1,9 +1,9 @@
-"""Selects by way of a secondary index, where that brings fewer rows than the key does.
+"""The plan of a select: read ranges of keys, or use a secondary index that leaves fewer rows.
 
-An index is used for a predicate that every wanted row keeps: one of some values in the indexed column, or a
-range of them. How many entries that leaves, and how many rows the key leaves, the store tells at once (row
-keys stand in sorted sets), so the choice is made with the data as it is. The entries are read at the select's
-own snapshot, their rows fetched many at a time, and the whole predicate is judged of them here.
+An index can serve if the predicate requires some values, or a range of values, in the indexed column. Row
+keys are in sorted sets, so the store counts in one round trip how many entries and how many rows remain, and
+the plan depends on the present data. Entries are read at the select's snapshot; their rows are fetched many
+at a time, and the whole predicate is evaluated here.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from percolator_core.tables.indexes import Index, holder_of, indexes_of
 from percolator_core.tables.query import Found, Query, Selector, in_order
 
 A_FETCH: Final = 8
-"""A row that is fetched by its key costs as much as so many that the store looks at in a select.
+"""The cost of fetching a row by its key, in rows that the store evaluates in a select.
 
-Measured of 100,000 rows of 8 columns: a tenth of them takes about as long either way.
+Measured with 100,000 rows of 8 columns: for a tenth of them both ways take the same time.
 """
 
 FEW: Final = 200
-"""A table of fewer rows is read as it is: that is one round trip."""
+"""A table with fewer rows is read without an index, in one round trip."""
 
 MOST_SORTED: Final = 200_000
-"""Entries of several values that are put into the order of their rows in memory."""
+"""Most entries of several values that are sorted by their rows in memory."""
 
 MOST_COUNTED: Final = 64
-"""Pieces of which the rows are counted; of more some are, and stand for all."""
+"""Most pieces whose rows are counted; if there are more, a sample is counted."""
 
 _FIRST_FETCH: Final = 64
 _MOST_FETCHED: Final = 1000
-"""Rows fetched at once: few to begin with, where a limit may end it soon."""
+"""Rows fetched at once: few at first, because a limit may soon be reached."""
 
 
 class Planner(Selector, Protocol):
-    """What a select needs of a snapshot or a transaction, to choose where to look."""
+    """What the plan of a select needs of a snapshot or a transaction."""
 
     def handle_of(self, table: str) -> TableHandle:
-        """A table by its name."""
+        """Return a table by name."""
 
     def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
-        """About how many rows are between two keys of a tablet."""
+        """Return about how many rows are in each key range of a tablet."""
 
     def own_rows(self, table: str) -> Collection[bytes]:
-        """The rows of a table that have writes of our own."""
+        """Return the rows of a table that the transaction has written."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByKey:
-    """Read the pieces of the table that the predicate leaves."""
+    """Read the pieces of the table that can have rows for the predicate."""
 
     query: Query
     pieces: Sequence[Piece]
@@ -73,10 +73,10 @@ class ByKey:
 
 @dataclass(frozen=True, slots=True)
 class ByIndex:
-    """Read the entries of an index that the predicate leaves, and fetch their rows.
+    """Read the entries of an index that can have rows for the predicate, and fetch their rows.
 
-    ``values`` are those of the indexed column, encoded; None where it is a range of them. ``entries`` is
-    about how many there are, None if that was not asked.
+    ``values`` has the encoded values of the indexed column; None means a range of values. ``entries`` is
+    about the number of entries, None if they were not counted.
     """
 
     query: Query
@@ -88,7 +88,7 @@ class ByIndex:
 
     @property
     def comes_in_order(self) -> bool:
-        """Whether the entries are in the order of their rows, so that not all of them need be read first."""
+        """True if the entries come in the order of their rows, so that they need not be sorted first."""
         return self.values is not None and len(self.values) == 1
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ class ByIndex:
 
 
 def choose(t: Planner, query: Query, limit: int | None) -> ByKey | ByIndex:
-    """How to find the rows that are wanted, of which ``limit`` are enough."""
+    """Return the plan of a query of which ``limit`` rows are enough."""
     definition = query.handle.definition
     by_key = ByKey(query, pieces(definition, query.bound))
     candidates = _candidates(t, query) if definition.indexes else []
@@ -130,9 +130,9 @@ def found_rows(
     limit: int | None,
     reverse: bool,
 ) -> Iterator[Found]:
-    """The rows that are wanted, in the order of their keys, at most ``limit``.
+    """Yield at most ``limit`` rows of the query in the order of their keys.
 
-    Own writes that are made while it is consumed may or may not be seen.
+    Writes of the same transaction after the first row may or may not be seen.
     """
     plan = choose(t, query, limit)
     if isinstance(plan, ByKey):
@@ -147,7 +147,7 @@ def _candidates(t: Planner, query: Query) -> list[ByIndex]:
     found: list[ByIndex] = []
     for index in indexes_of(query.handle):
         known = bounds.get(index.rule.column)
-        # Rows that were there before their column have its default, and no entry.
+        # Rows older than the column have its default but no entry.
         if known is None or index.column.missing is not None:
             continue
         handle = t.handle_of(index.rule.table)
@@ -167,7 +167,7 @@ def _pieces(plan: ByIndex) -> list[Piece]:
 
 
 def _counted(t: Planner, wanted: Sequence[tuple[TableHandle, Sequence[Piece]]]) -> list[int]:
-    """About how many rows are in the pieces of each, by one round trip."""
+    """Return about how many rows are in the pieces of each table, in one round trip."""
     asked: list[KeyRange] = []
     shares: list[tuple[int, int, int]] = []
     for handle, every in wanted:
@@ -185,9 +185,9 @@ def by_index(
     limit: int | None = None,
     reverse: bool = False,
 ) -> Iterator[list[Found]]:
-    """The rows that are wanted, in the order of their keys, as many at a time as are fetched at once.
+    """Yield the rows of the query in the order of their keys, in lists that are fetched at once.
 
-    ``limit`` is how many will be asked for, if known.
+    ``limit`` is the number of rows that are needed, if known.
     """
     size = _FIRST_FETCH if limit is None else min(max(limit, 1), _MOST_FETCHED)
     rows = _rows(t, plan, reverse)
@@ -197,7 +197,7 @@ def by_index(
 
 
 def _rows(t: Planner, plan: ByIndex, reverse: bool) -> Iterator[bytes]:
-    """The keys of the rows that have entries, in order."""
+    """Yield the keys of the rows that have entries, in order."""
     index, values = plan.index, plan.values
     if index.rule.unique and values is not None:
         holder = holder_of(plan.handle)
@@ -211,7 +211,7 @@ def _rows(t: Planner, plan: ByIndex, reverse: bool) -> Iterator[bytes]:
 
 
 def _of_entries(t: Planner, plan: ByIndex, bound: Bound, reverse: bool) -> Iterator[bytes]:
-    """The rows of some entries, in the order of the entries."""
+    """Yield the rows of entries, in the order of the entries."""
     index, definition = plan.index, plan.handle.definition
     columns = definition.value_columns if index.rule.unique else ()
     query = Query(plan.handle, columns, bound)
@@ -221,4 +221,4 @@ def _of_entries(t: Planner, plan: ByIndex, bound: Bound, reverse: bool) -> Itera
     )
     if index.rule.unique:
         return (holder for _, (holder,) in found if holder is not None)
-    return (index.taken_apart(entry)[1] for entry, _ in found)
+    return (index.split(entry)[1] for entry, _ in found)

@@ -1,11 +1,11 @@
-"""Models of typed tables: a pydantic model a table, turned into a definition once.
+"""Models of typed tables: one pydantic model a table. A model becomes a table definition once.
 
 >>> class Document(Table, name="documents", partition=[Hash("url", buckets=16)]):
 ...     url: PrimaryKey[str]
 ...     contents: bytes | None = None
 ...     page_rank: float = 0.0
 
-A column of the class is a part of a predicate, ``Document.page_rank > 0.5``; of an instance, a value.
+A column of the class is used in predicates, ``Document.page_rank > 0.5``; a column of an instance is a value.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from percolator_core.schema.types import column_type
 from percolator_core.tables.annotations import json_codec, type_of, unwrapped
 
 if TYPE_CHECKING:
-    # Type checkers must see that ours is made of it, or they refuse every subclass of `Table`.
+    # Without this base of the metaclass type checkers refuse every subclass of `Table`.
     from pydantic._internal._model_construction import ModelMetaclass as _ModelType
 else:
     _ModelType = type(BaseModel)
@@ -48,17 +48,17 @@ class _Role:
 T = TypeVar("T")
 
 PrimaryKey = Annotated[T, _Role("key")]
-"""A column of the primary key; several make a composite one, in the order in which they stand."""
+"""A column of the primary key; several columns form a composite key in the order of their fields."""
 
 Indexed = Annotated[T, _Role("index")]
-"""A column with a secondary index, kept in the transactions that change it. Nulls are not in it."""
+"""A column with a secondary index, updated in the transactions that change the column. It has no nulls."""
 
 Unique = Annotated[T, _Role("unique")]
-"""As `Indexed`, and no two rows have the same value, nulls aside."""
+"""Like `Indexed`, and no two rows have the same value; null is allowed in any number of rows."""
 
 
 class Hash:
-    """Spreads rows over ``buckets`` tablets (1 to 4096) by a hash of some columns of the key."""
+    """Spreads rows over ``buckets`` tablets (1 to 4096) by a hash of some key columns."""
 
     __slots__ = ("buckets", "columns")
 
@@ -71,9 +71,9 @@ class Hash:
 
 
 class Range:
-    """Cuts a table at the ``splits`` of one column of the key, which ascend; a split is the first above it.
+    """Divides a table at the ascending ``splits`` of one key column; a split belongs to the range above it.
 
-    `Database.add_range` adds another split later.
+    `Database.add_range` adds a split later.
     """
 
     __slots__ = ("column", "splits")
@@ -87,23 +87,23 @@ class Range:
 
 
 class _TableType(_ModelType):
-    """Makes columns attributes of the class."""
+    """Gives the class an attribute for each column."""
 
     def __getattr__(cls, name: str) -> Any:  # noqa: N805 - a metaclass
-        fields = cls.__dict__.get("__pydantic_fields__", ())  # not there yet while the class is made
+        fields = cls.__dict__.get("__pydantic_fields__", ())  # missing while the class is created
         if name in fields:
             return ColumnExpression(name)
         return super().__getattr__(name)  # type: ignore[misc]
 
 
 class Table(BaseModel, metaclass=_TableType):
-    """A row of a typed table; subclasses are tables.
+    """A row of a typed table; each subclass with a ``name`` is a table.
 
-    The arguments of the class are ``name``, the table's; ``partition``, rules over columns of the key, by
+    The arguments of the class are ``name``, the name of the table; ``partition``, rules over key columns, by
     default a hash of the whole key into 16 buckets; and ``notify_only``, columns without data for weak
-    observers. A class without a name is no table, but what tables have in common.
+    observers. A class without a name is a common base of tables.
 
-    Raises ConfigurationError for a model that no table can be made of.
+    Raises ConfigurationError for a model that cannot be a table.
     """
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
@@ -135,9 +135,11 @@ class Table(BaseModel, metaclass=_TableType):
 
     @classmethod
     def key_of(cls, row: bytes) -> dict[str, Any]:
-        """The values of the key in a row key, by column: ``t.find(Document, **Document.key_of(cell.row))``.
+        """Return the key values of a row key by column: ``t.find(Document, **Document.key_of(cell.row))``.
 
-        Raises ValueError for what is no row key of the table, ConfigurationError as `definition_of`.
+        Raises:
+            ValueError: ``row`` is no row key of the table.
+            ConfigurationError: the model cannot be a table.
         """
         codec, fields = _key(cls)
         parts = zip(fields, codec.split(row), strict=True)
@@ -145,11 +147,12 @@ class Table(BaseModel, metaclass=_TableType):
 
     @classmethod
     def row_key(cls, /, **key: Any) -> bytes:
-        """The row key of the key's values, as ``cell.row`` has it.
+        """Return the row key of key values, as ``cell.row`` has it.
 
         Raises:
-            TypeError, ValueError: a column of the key is missing, what is given is none, or a value is none
-            of its column's type. ConfigurationError: as `definition_of`.
+            TypeError, ValueError: a key column is missing, a name is no key column, or a value is not of its
+            column's type.
+            ConfigurationError: the model cannot be a table.
         """
         codec, fields = _key(cls)
         if key.keys() != set(codec.columns):
@@ -164,7 +167,7 @@ class Table(BaseModel, metaclass=_TableType):
         return codec.join(parts)
 
     def __getitem__(self, column: str) -> Any:
-        """The value of a column by its name, as of rows that are read without a model."""
+        """Return the value of a column by its name, like a row that was read without a model."""
         if column not in type(self).__pydantic_fields__:
             raise KeyError(column)
         return getattr(self, column)
@@ -172,9 +175,9 @@ class Table(BaseModel, metaclass=_TableType):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a model as a column: how its values become bytes and come back.
+    """A field of a model as a column, with the conversions between values and bytes.
 
-    ``encode`` raises TypeError or ValueError, saying why.
+    ``encode`` raises TypeError or ValueError with the reason.
     """
 
     column: Column
@@ -184,7 +187,7 @@ class Field:
 
 
 _Key: TypeAlias = tuple[KeyCodec, tuple[Field, ...]]
-"""How the key of a model is made, and its columns, in order."""
+"""The codec of a model's key, and the key columns in order."""
 
 
 def _key(model: type[Table]) -> _Key:
@@ -193,34 +196,34 @@ def _key(model: type[Table]) -> _Key:
         definition = definition_of(model)
         fields = fields_of(model)
         found = KeyCodec(definition), tuple(fields[name] for name in definition.key)
-        model._key = found  # noqa: SLF001 - the class keeps it for us
+        model._key = found  # noqa: SLF001 - a cache in the class
     return found
 
 
 def is_table(model: type) -> bool:
-    """Whether a class is the model of a table: a subclass of `Table` that has a name."""
+    """Return True for a subclass of `Table` that has a name."""
     return issubclass(model, Table) and model.__dict__.get("_arguments") is not None
 
 
 def definition_of(model: type[Table]) -> TableDefinition:
-    """The definition of a model's table.
+    """Return the table definition of a model.
 
     Raises:
-        ConfigurationError: no table can be made of it; says of which field and why.
-        TypeError: it is no model of a table.
+        ConfigurationError: the model cannot be a table; the message names the field and the reason.
+        TypeError: ``model`` is no subclass of `Table`.
     """
     if not (isinstance(model, type) and issubclass(model, Table)):  # type: ignore[redundant-expr]
         raise TypeError(f"{model!r} is no table: give a subclass of percolator_core.Table, or a table's name")
     found = model.__dict__.get("_definition")
     if found is None:
         found = _define(model)
-        model._definition = found  # noqa: SLF001 - the class keeps it for us
+        model._definition = found  # noqa: SLF001 - a cache in the class
     definition: TableDefinition = found
     return definition
 
 
 def fields_of(model: type[Table]) -> dict[str, Field]:
-    """The fields of a model as columns, by name. Raises ConfigurationError as `definition_of`."""
+    """Return the fields of a model as columns, by name. Raises ConfigurationError like `definition_of`."""
     if not model.__pydantic_complete__:
         model.model_rebuild()
     return {name: _field(model, name, info) for name, info in model.__pydantic_fields__.items()}

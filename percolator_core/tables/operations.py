@@ -1,4 +1,4 @@
-"""The typed side of snapshots and transactions: find and select; insert, upsert, update and remove."""
+"""The typed methods of snapshots and transactions: find, select, insert, upsert, update, remove."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ M = TypeVar("M", bound=Table)
 
 
 class TypedReads:
-    """What a snapshot reads of typed tables.
+    """The reads of typed tables; `Snapshot` inherits them.
 
-    A table is given by its model, and then rows are instances of it, or by its name, and then they are dicts
-    of Python values.
+    A table is given by its model or by its name. Rows are then instances of the model, or dicts of Python
+    values.
     """
 
     __slots__ = ()
@@ -42,35 +42,35 @@ class TypedReads:
 
     @property
     def _store(self) -> Store:
-        """The store that is read."""
+        """The store."""
         raise NotImplementedError
 
     def _fixed(self) -> Tables:
-        """The tables as they were at the snapshot's timestamp, which is fixed."""
+        """Fix the snapshot's timestamp, and return the tables of that time."""
         raise NotImplementedError
 
     def values(self, handle: TableHandle, row: bytes, fields: Iterable[ColumnFields]) -> list[bytes | None]:
-        """The values of some cells of one row, by one command."""
+        """Return the values of some cells of one row."""
         return self.values_of([(handle, row, list(fields))])[0]
 
     def take_batches(self, selects: Sequence[TabletSelect]) -> list[Batch]:
-        """The next step of each select, in one round trip."""
+        """Return the next step of each select, in one round trip."""
         raise NotImplementedError
 
     def values_of(self, wanted: Iterable[Wanted]) -> list[list[bytes | None]]:
-        """The values of some cells of many rows, row by row."""
+        """Return the values of some cells of many rows, row by row."""
         raise NotImplementedError
 
     def own_rows(self, table: str) -> Collection[bytes]:  # noqa: ARG002
-        """The rows of a table that have writes of our own."""
+        """Return the rows of a table that this transaction has written."""
         return ()
 
     def handle_of(self, table: str) -> TableHandle:
-        """A table by its name. Raises UnknownTable."""
+        """Return a table by name. Raises UnknownTable."""
         return self._handles[table]
 
     def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
-        """How many rows lie between two keys of a tablet, for each range; removed ones may still count."""
+        """Return the number of rows in each key range of a tablet; removed rows may still count."""
         commands = [
             (b"ZLEXCOUNT", tag + b"rows", b"[" + low, b"+" if high is None else b"(" + high)
             for tag, low, high in ranges
@@ -85,16 +85,16 @@ class TypedReads:
     def find(self, table: str, /, **key: Any) -> dict[str, Any] | None: ...
 
     def find(self, table: type[Table] | str, /, **key: Any) -> Any:
-        """The row with that key, or None.
+        """Return the row with that key, or None.
 
-        ``t.find(Document, url="http://a")``; of a composite key all columns are given.
+        ``t.find(Document, url="http://a")``; a composite key needs all its columns.
 
         Raises:
-            UnknownTable, UnknownColumn: no such table, or what is given is no column of its key.
-            ConfigurationError: a raw table, a model that does not agree with the table, or a column of the
-            key is missing.
-            TypeError, ValueError: a value is none of its column's type.
-            LockTimeout, SnapshotTooOld, StoreUnavailable: as `Snapshot.get`.
+            UnknownTable, UnknownColumn: no such table, or a name is no column of its key.
+            ConfigurationError: the table is raw, the model does not match it, or a column of the key is
+            missing.
+            TypeError, ValueError: a value is not of its column's type.
+            LockTimeout, SnapshotTooOld, StoreUnavailable: like `Snapshot.get`.
         """
         binding = self._binding(table)
         row = binding.key(key)
@@ -130,19 +130,18 @@ class TypedReads:
         limit: int | None = None,
         reverse: bool = False,
     ) -> Iterator[Any]:
-        """The rows for which ``where`` is true, in the order of their keys; all rows when it is None.
+        """Yield the rows for which ``where`` is true, in the order of their keys; all rows if it is None.
 
         ``t.select(Document, where=(Document.page_rank > 0.5) & (Document.url >= "a"), columns=["url"])``. The
-        store evaluates the predicate; what it says of the key's columns decides where to look at all, and an
-        index is used where that leaves few enough rows. Of
-        ``columns`` only these are read, and a model's instances have no others. Rows are fetched in bounded
-        steps while the iterator is consumed.
+        store evaluates the predicate. Its conditions on key columns determine which tablets and keys are
+        read; an index is used if it leaves few enough rows. Only the ``columns`` are read, and instances of a
+        model have no others. Rows are fetched in bounded steps while the iterator is consumed.
 
         Raises:
-            UnknownTable, UnknownColumn, ConfigurationError: as `find`.
-            TypeError, ValueError: ``where`` is no predicate or compares with a value that cannot be; or
+            UnknownTable, UnknownColumn, ConfigurationError: like `find`.
+            TypeError, ValueError: ``where`` is no predicate, or compares with an impossible value; or
             ``limit`` is no int, or below 0.
-            LockTimeout, SnapshotTooOld, StoreUnavailable: as `Snapshot.get`; while it is consumed, too.
+            LockTimeout, SnapshotTooOld, StoreUnavailable: like `Snapshot.get`, also during the iteration.
         """
         if limit is not None:
             check_limit(limit, 0)
@@ -160,9 +159,9 @@ class TypedReads:
         where: Predicate | bool | None = None,
         limit: int | None = None,
     ) -> str:
-        """How `select` would find these rows: in which tablets, or by which index; for a person.
+        """Return a text that says how `select` would find these rows: in which tablets, or by which index.
 
-        Raises as `select`.
+        Raises like `select`.
         """
         binding = self._binding(table, fixed=True)
         return str(choose(self, _query(binding, where, ()), limit))
@@ -173,13 +172,14 @@ class TypedReads:
         where: Predicate | bool | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """The rows for which ``where`` is true, as a ``pyarrow.Table``, in no particular order.
+        """Return the rows for which ``where`` is true as a ``pyarrow.Table``, in no particular order.
 
-        For pandas (``.to_pandas()``), Polars (``polars.from_arrow``) and DuckDB, which reads it by its name.
-        An index is used as by `select`.
+        pandas (``.to_pandas()``), Polars (``polars.from_arrow``) and DuckDB (by the variable's name) read it.
+        An index is used as in `select`.
 
         Raises:
-            ConfigurationError: pyarrow is not installed; or as `select`, and so for the others.
+            ConfigurationError: pyarrow is not installed, or like `select`.
+            Others like `select`.
         """
         from percolator_core.tables.arrow import read_table, table_of
 
@@ -191,13 +191,13 @@ class TypedReads:
         return read_table(self, query, plan.pieces, frozenset(self.own_rows(query.handle.name)))
 
     def _binding(self, table: type[Table] | str, *, fixed: bool = False) -> Binding:
-        """``fixed`` is for reads in several steps: fix the snapshot first, then look up its table."""
+        """Return the binding; ``fixed``, for reads in several steps, fixes the snapshot before the lookup."""
         tables = self._fixed() if fixed else self._handles
         return binding_of(tables[table_name(table)], model_of(table))
 
 
 class TypedWrites(TypedReads):
-    """What a transaction writes to typed tables."""
+    """The writes of typed tables; `Transaction` inherits them."""
 
     __slots__ = ()
 
@@ -209,48 +209,49 @@ class TypedWrites(TypedReads):
         """Add a row: ``t.insert(Document(url="a"))``, or by values, ``t.insert("documents", url="a")``.
 
         Raises:
-            RowExists: there is one with its key, or with its value in a column that is unique.
+            RowExists: a row has the same key, or the same value in a unique column.
             UnknownTable, UnknownColumn: no such table or column.
-            ConfigurationError: a raw table, a model that does not agree with the table, or a column of the
-            key is missing.
-            TypeError, ValueError: a value does not fit its column, or is missing; says which row, which field
-            and why. Nothing is written.
-            LockTimeout, SnapshotTooOld, StoreUnavailable: as `Snapshot.get`.
+            ConfigurationError: the table is raw, the model does not match it, or a column of the key is
+            missing.
+            TypeError, ValueError: a value does not fit its column, or is missing; the message names row,
+            field and reason. Nothing is written.
+            LockTimeout, SnapshotTooOld, StoreUnavailable: like `Snapshot.get`.
         """
         binding, key, cells, _ = self._encoded(row, values)
         rows.insert(self, binding.handle, key, cells)
 
     def upsert(self, row: Table | type[Table] | str, /, **values: Any) -> None:
-        """Add a row, or change the one with its key.
+        """Add a row, or change the row with its key.
 
-        Of a row that is there only the fields that were set are changed: ``Document(url=…, page_rank=1.0)``
-        leaves the contents alone. If all are set nothing is read first. Raises as `insert`, but for its key.
+        Only the fields that were set change in an existing row: ``Document(url=…, page_rank=1.0)`` leaves the
+        contents as they are. If all fields are set, nothing is read first. Raises like `insert`, but never
+        because of the key.
         """
         binding, key, cells, given = self._encoded(row, values)
         rows.upsert(self, binding.handle, key, given, cells)
 
     def update(self, row: Table | type[Table] | str, /, **values: Any) -> None:
-        """Change the fields that were set of a row that is there.
+        """Change the fields that were set in an existing row.
 
-        Of a row that was read these are the ones assigned since. By values, ``t.update(Document, url="a",
-        page_rank=1.0)`` needs the key and what changes.
+        In a row that was read these are the fields assigned later. By values,
+        ``t.update(Document, url="a", page_rank=1.0)`` needs the key and the changes.
 
         Raises:
-            RowNotFound: there is no row with its key.
-            Others as `insert`.
+            RowNotFound: there is no row with this key.
+            Others like `insert`.
         """
         binding, key, given = self._changed(row, values)
         rows.update(self, binding.handle, key, given)
 
     def remove(self, table: type[Table] | str, /, **key: Any) -> bool:
-        """Remove a row; whether there was one. Raises as `find`."""
+        """Remove a row; return False if there is none. Raises like `find`."""
         binding = self._to_write(table)
         return rows.remove(self, binding.handle, binding.key(key))
 
     def _encoded(
         self, row: Table | type[Table] | str, values: Mapping[str, Any]
     ) -> tuple[Binding, bytes, Cells, Cells]:
-        """The key, all cells, and those of them that were set."""
+        """Return the binding, the key, all cells, and the cells that were set."""
         if not isinstance(row, str | type):
             _no_values_beside(row, values)
         elif not isinstance(row, str):
@@ -264,7 +265,7 @@ class TypedWrites(TypedReads):
     def _changed(
         self, row: Table | type[Table] | str, values: Mapping[str, Any]
     ) -> tuple[Binding, bytes, Cells]:
-        """The key, and the cells that were set; of the others nothing need be known."""
+        """Return the binding, the key, and the cells that were set."""
         if isinstance(row, Table):
             _no_values_beside(row, values)
             names = {*row.model_fields_set, *self._binding(type(row)).definition.key}

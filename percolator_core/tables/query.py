@@ -1,8 +1,8 @@
-"""Selects: the rows of a typed table for which a predicate is true.
+"""Selects over all tablets: the rows of a typed table for which a predicate is true, in the order of keys.
 
-The store evaluates the predicate, a bounded step of each tablet at a time (`percolator_core.tables.select`).
-What it cannot judge, rows with a lock in the way, is read cell by cell and judged here by the same rules; so
-are the rows that the transaction itself has written.
+The store evaluates the predicate in bounded steps of one tablet (`percolator_core.tables.select`). Rows that
+it cannot evaluate because of a lock, and rows that the transaction has written, are read cell by cell and
+evaluated here by the same rules.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from percolator_core.schema.partitions import Piece
 from percolator_core.schema.predicates import Bound, columns_of
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.tables import rows
+from percolator_core.tables.indexes import Reader
 from percolator_core.tables.select import Batch, TabletSelect
 
 Found: TypeAlias = tuple[bytes, Sequence[bytes | None]]
-"""A row key, and the encoded values of the wanted columns; None is null."""
+"""A row key, and the encoded values of the selected columns; None is null."""
 
 
-class Selector(rows.Reader, Protocol):
+class Selector(Reader, Protocol):
     """What a select needs of a snapshot or a transaction."""
 
     def take_batches(self, selects: Sequence[TabletSelect]) -> list[Batch]:
-        """The next step of each, in one round trip."""
+        """Return the next step of each select, in one round trip."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked of a table: ``columns`` of the rows for which ``bound`` is true, or of all rows."""
+    """A select: ``columns`` of the rows for which ``bound`` is true, or of all rows."""
 
     handle: TableHandle
     columns: tuple[Column, ...]
@@ -48,7 +49,7 @@ class Query:
         limit: int | None = None,
         reverse: bool = False,
     ) -> TabletSelect:
-        """The steps over one piece of the table. ``limit`` is how many rows will be asked for, if known."""
+        """Return the select of one piece; ``limit`` is the number of rows that are needed, if known."""
         tag = self.handle.tags[piece.tablet]
         return TabletSelect(
             self.handle,
@@ -61,8 +62,8 @@ class Query:
             limit=limit,
         )
 
-    def judge_many(self, t: rows.Reader, some: Sequence[bytes]) -> list[Found]:
-        """Those of the rows that are there and wanted, in the same order, read cell by cell."""
+    def judge_many(self, t: Reader, some: Sequence[bytes]) -> list[Found]:
+        """Read rows cell by cell; return the rows that exist and satisfy the predicate, in the same order."""
         definition = self.handle.definition
         codec = KeyCodec(definition)
         names = [column.name for column in self.columns]
@@ -88,9 +89,9 @@ def in_order(
     reverse: bool,
     own: Collection[bytes] = (),
 ) -> Iterator[Found]:
-    """The rows that are wanted, in the order of their keys, at most ``limit``.
+    """Yield at most ``limit`` rows of the query in the order of their keys.
 
-    ``own`` are the rows that the transaction has written: they are judged as it sees them.
+    ``own`` has the rows that the transaction has written, which are evaluated with its writes.
     """
     chosen = list(pieces)
     most = None if limit is None else limit + len(own)
@@ -112,7 +113,7 @@ def _is_in(pieces: Sequence[Piece], handle: TableHandle, row: bytes) -> bool:
 def _begun(
     t: Selector, query: Query, selects: Sequence[TabletSelect], own: Collection[bytes], reverse: bool
 ) -> list[tuple[TabletSelect, list[Found]]]:
-    """The first step of all in one round trip."""
+    """Take the first step of all selects in one round trip."""
     if not selects:
         return []
     batches = t.take_batches(selects)
@@ -139,9 +140,9 @@ def _rows_of(
 
 
 def settled(
-    t: rows.Reader, query: Query, batch: Batch, own: Collection[bytes] = (), *, reverse: bool = False
+    t: Reader, query: Query, batch: Batch, own: Collection[bytes] = (), *, reverse: bool = False
 ) -> list[Found]:
-    """The rows of a batch in their order, those among them that the store could not judge."""
+    """Return the rows of a batch in order, including those that the store could not evaluate."""
     found: list[Found] = [one for one in batch.rows() if one[0] not in own] if own else list(batch.rows())
     late = [row for row in batch.unsettled if row not in own]
     if late:

@@ -1,17 +1,16 @@
-"""Insert, upsert, update, remove and read of rows, in a transaction; everything encoded.
+"""Insert, upsert, update, remove and read encoded rows in a transaction.
 
-A row is there if its marker is: a cell of its own that every row has, written by whoever makes the row and
-deleted by whoever removes it. So two who insert one key write one cell, and one of them conflicts. Who
-removes a row deletes all its columns, also those it does not have, so it conflicts with whoever sets one.
+A row exists if its marker exists. The marker is a cell of every row: an insert writes it and a remove deletes
+it, so two inserts of one key conflict. A remove also deletes all columns, even those without a value, so that
+it conflicts with any concurrent update.
 
-The entries of a row in indexes are moved in the same transaction (`percolator_core.tables.indexes`). Whoever
-moves one has read the indexed cell and writes it, so two who move the entries of one row conflict.
+The entries of a row in indexes move in the same transaction (`percolator_core.tables.indexes`). Such a
+transaction has read the indexed cell and writes it, so two moves of one row's entries conflict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.errors import RowExists, RowNotFound
@@ -20,7 +19,9 @@ from percolator_core.tables.indexes import (
     GONE,
     HERE,
     Cells,
+    Reader,
     Wanted,
+    Writer,
     described,
     holders_to_read,
     indexed,
@@ -28,30 +29,10 @@ from percolator_core.tables.indexes import (
 )
 
 
-class Reader(Protocol):
-    """What reads here need of a snapshot or a transaction."""
-
-    def values(self, handle: TableHandle, row: bytes, fields: Iterable[ColumnFields]) -> list[bytes | None]:
-        """The values of some cells of one row."""
-
-    def values_of(self, wanted: Iterable[Wanted]) -> list[list[bytes | None]]:
-        """The values of some cells of many rows, row by row."""
-
-
-class Writer(Reader, Protocol):
-    """What writes here need of a transaction."""
-
-    def handle_of(self, table: str) -> TableHandle:
-        """A table by its name."""
-
-    def put(self, handle: TableHandle, row: bytes, column: bytes, write: Write) -> None:
-        """Buffer a write to an encoded column."""
-
-
 def read(
     t: Reader, handle: TableHandle, row: bytes, columns: Iterable[str]
 ) -> dict[str, bytes | None] | None:
-    """The cells of a row, None if there is no such row. ``columns`` are not of the key."""
+    """Return the cells of a row, None if there is no such row. ``columns`` has no key columns."""
     names = list(columns)
     return _row(handle, names, t.values(handle, row, _fields(handle, names)))
 
@@ -59,16 +40,17 @@ def read(
 def read_many(
     t: Reader, handle: TableHandle, rows: Iterable[bytes], columns: Iterable[str]
 ) -> list[dict[str, bytes | None] | None]:
-    """As `read`, of many rows in few round trips."""
+    """Read many rows in few round trips; see `read`."""
     names = list(columns)
     fields = _fields(handle, names)
     return [_row(handle, names, found) for found in t.values_of((handle, row, fields) for row in rows)]
 
 
 def prefetch(t: Writer, handle: TableHandle, some: Iterable[tuple[bytes, Cells]], *, whole: bool) -> None:
-    """Read at once what writing these rows will look at one by one, for a transaction to keep.
+    """Read everything that writing these rows will read, into the transaction's cache.
 
-    ``whole`` is for rows to insert, or to upsert in part: they need all columns, others the indexed ones.
+    ``whole`` is for rows to insert, or to upsert without all columns: they need all columns, others only the
+    indexed ones.
     """
     columns = handle.definition.value_columns
     fields = _fields(handle, [column.name for column in columns] if whole else indexed(handle))
@@ -80,10 +62,10 @@ def prefetch(t: Writer, handle: TableHandle, some: Iterable[tuple[bytes, Cells]]
 
 
 def insert(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
-    """Add a row; columns that ``cells`` lacks have what the table has for them.
+    """Add a row; a column without a cell gets the table's ``missing`` value.
 
     Raises:
-        RowExists: there is one with its key, or with its value in a unique column.
+        RowExists: a row has this key, or the value of a unique column.
         ValueError: a value and the row's key are too long for an index.
     """
     names = [column.name for column in handle.definition.value_columns]
@@ -94,14 +76,14 @@ def insert(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
 
 
 def upsert(t: Writer, handle: TableHandle, row: bytes, cells: Cells, defaults: Cells) -> None:
-    """Set cells of a row; where there is none it is added, with ``defaults`` for what ``cells`` lacks.
+    """Set cells of a row, or add the row, with ``defaults`` for the other columns.
 
-    Raises as `insert`, but for its key.
+    Raises like `insert`, but never because of the key.
     """
     names = [column.name for column in handle.definition.value_columns]
     whole = all(name in cells for name in names)
     if whole and not handle.definition.indexes:
-        # Everything is written anyway, so nothing need be read.
+        # Everything is written in any case, so nothing has to be read.
         t.put(handle, row, handle.marker.encoded, HERE)
         _set(t, handle, row, cells)
         return
@@ -120,11 +102,11 @@ def upsert(t: Writer, handle: TableHandle, row: bytes, cells: Cells, defaults: C
 
 
 def update(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
-    """Set cells of a row that is there.
+    """Set cells of an existing row.
 
     Raises:
-        RowNotFound: it is not.
-        Others as `insert`, but for its key.
+        RowNotFound: there is no such row.
+        RowExists, ValueError: like `insert`, but never because of the key.
     """
     marker, found, holders = _look(t, handle, row, indexed(handle, cells), cells)
     if marker is None:
@@ -133,7 +115,7 @@ def update(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
 
 
 def remove(t: Writer, handle: TableHandle, row: bytes) -> bool:
-    """Remove a row; whether there was one."""
+    """Remove a row; return False if there is none."""
     marker, found, _ = _look(t, handle, row, indexed(handle), {})
     if marker is None:
         return False
@@ -165,7 +147,7 @@ def _row(
 def _look(
     t: Writer, handle: TableHandle, row: bytes, names: Sequence[str], cells: Cells
 ) -> tuple[bytes | None, dict[str, bytes | None], dict[str, bytes | None]]:
-    """The marker, the cells of some columns, and who has the values that unique columns are to get."""
+    """Return the marker, the cells of some columns, and the rows with the new values of unique columns."""
     fields = _fields(handle, names)
     unique = holders_to_read(t, handle, cells) if handle.definition.indexes else []
     if unique:
@@ -180,7 +162,7 @@ def _look(
 def _add(  # noqa: PLR0917
     t: Writer, handle: TableHandle, row: bytes, cells: Cells, found: Cells, holders: Cells
 ) -> None:
-    """Write a new row. Cells that are ``found`` were left by somebody who wrote past the table's columns."""
+    """Write a new row. It replaces cells in ``found``, which a program has written without a row."""
     every = {name: cells.get(name) for name in found}
     planned = moves(t, handle, row, {}, every, holders)
     t.put(handle, row, handle.marker.encoded, HERE)
@@ -206,5 +188,5 @@ def _set(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
 
 
 def written(value: bytes | None) -> Write:
-    """The write of an encoded value; None is null, which is no cell."""
+    """Return the write of an encoded value; None is null, which has no cell."""
     return GONE if value is None else Write(PUT, value)

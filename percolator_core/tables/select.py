@@ -1,7 +1,7 @@
-"""Selects over typed tables: rows that a predicate wants, of one tablet, a bounded step at a time.
+"""The select of one tablet: the rows for which a predicate is true, in bounded steps.
 
-The store evaluates the predicate and passes on the cells as it has them, all in one string: taking that apart
-is quicker here, and `percolator_core.tables.arrow` does so without touching each cell.
+The store evaluates the predicate and returns all stored cells in one string. Splitting this string is faster
+here than in the store, and `percolator_core.tables.arrow` does it without touching each cell.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from percolator_core.scripts.calls import Call, Direction, Selected
 
 PAGE_ROWS: Final = 4096
 PAGE_BYTES: Final = 1 << 20
-"""Bounds of what one step brings."""
+"""Most rows and bytes that one step returns."""
 
 _STEP: Final = 1500.0
-"""Microseconds of the server that a step's rows may take, of those looked at and of those brought each."""
+"""Microseconds that the server may spend in one step, once on evaluating rows and once on returning them."""
 
 _A_ROW: Final = 0.5
 _A_CELL: Final = 0.4
 _A_TEST: Final = 0.15
-"""Microseconds that these take the server, about."""
+"""Microseconds that the server needs for these, about."""
 
 _FEWEST: Final = 16
-"""Rows that a step looks at, at least."""
+"""Fewest rows that a step evaluates."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a select finds the columns that are wanted: in the row key, or among the cells of its reply.
+    """The places of the selected columns: in the row key, or among the cells of the reply.
 
-    ``solid`` cells come first: they are never null and all of one width, so their lengths are known.
+    *Solid* cells come first: they are never null and have a fixed width, so their lengths are known.
     """
 
     definition: TableDefinition
@@ -52,29 +52,29 @@ class Layout:
 
     @cached_property
     def codec(self) -> KeyCodec:
-        """Takes row keys apart."""
+        """The codec of row keys."""
         return KeyCodec(self.definition)
 
     @cached_property
     def cells(self) -> tuple[Column, ...]:
-        """The columns that have cells, in the order of the reply."""
+        """The selected columns outside the key, in the order of the reply."""
         values = [column for column in self.columns if column.name not in self.definition.key]
         return tuple(sorted(values, key=lambda column: not _is_solid(column)))
 
     @cached_property
     def solid(self) -> tuple[int, ...]:
-        """The lengths of the solid cells, as versions."""
+        """The lengths of the versions in solid cells."""
         widths = [column_type(column.type).width for column in self.cells if _is_solid(column)]
         return tuple(VERSION_HEADER + width for width in widths if width is not None)
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The place of each wanted column among the cells."""
+        """The position of each column among the cells, by name."""
         return {column.name: number for number, column in enumerate(self.cells)}
 
     @cached_property
     def loose(self) -> int:
-        """How many cells are not solid."""
+        """The number of cells that are not solid."""
         return len(self.cells) - len(self.solid)
 
 
@@ -83,12 +83,11 @@ def _is_solid(column: Column) -> bool:
 
 
 class Batch:
-    """The rows that a step brought, in row order.
+    """The rows that a step returned, in row order.
 
-    ``row_keys`` and ``cells`` are those of all rows one behind the other, the cells as versions and row by
-    row; ``lengths`` has for each row that of its key, and of each cell that is not solid, 0 for a null.
-    ``unsettled`` are keys of rows that the store could not judge, because a lock stands in the way: they have
-    to be read, and tested, one by one.
+    ``row_keys`` is the concatenation of all row keys, ``cells`` that of all versions, row by row. ``lengths``
+    has for each row the length of its key and of each cell that is not solid, 0 for a null. ``unsettled`` has
+    the keys of rows that the store could not evaluate because of a lock; they must be read one by one.
     """
 
     __slots__ = ("_ends", "_keys", "_sizes", "cells", "layout", "lengths", "row_keys", "unsettled")
@@ -117,17 +116,17 @@ class Batch:
         return self._keys
 
     def rows(self) -> Iterator[tuple[bytes, tuple[bytes | None, ...]]]:
-        """Each row's key, and the encoded values of the columns that are wanted; None is a null.
+        """Yield each row's key and the encoded values of the selected columns; None is a null.
 
         Raises:
-            ConfigurationError: the cells are not as the table's definition has them.
+            ConfigurationError: the cells do not match the table's definition.
         """
         columns = [self.values(column) for column in self.layout.columns]
         rows = zip(*columns, strict=True) if columns else repeat((), len(self))
         return zip(self.keys, rows, strict=True)
 
     def values(self, column: Column) -> Sequence[bytes | None]:
-        """The encoded values of a wanted column, row by row. Raises as `rows`."""
+        """Return the encoded values of a selected column, row by row. Raises like `rows`."""
         number = self.layout.numbers.get(column.name)
         if number is None:
             return self._parts(self.layout.definition.key.index(column.name))
@@ -146,7 +145,7 @@ class Batch:
         return [split(key)[place] for key in self.keys]
 
     def _locate(self) -> None:
-        """Find the size and the end of each cell."""
+        """Compute the size and the end of each cell."""
         layout, lengths = self.layout, self._unpacked()
         count, solid, step = len(layout.cells), layout.solid, 1 + layout.loose
         sizes = [0] * (count * len(self))
@@ -167,7 +166,7 @@ class Batch:
 
 
 def misfit(definition: TableDefinition) -> ConfigurationError:
-    """What is raised for cells that cannot be of their columns' types."""
+    """Return the error for cells that cannot be of their columns' types."""
     return ConfigurationError(
         f"table {definition.name!r} has cells that are not of its columns' types: "
         "another program has written to the store, restore a backup"
@@ -175,14 +174,14 @@ def misfit(definition: TableDefinition) -> ConfigurationError:
 
 
 class TabletSelect:
-    """The rows of one tablet that are wanted, fetched a bounded step at a time.
+    """A select of rows in one tablet, in bounded steps.
 
-    ``columns`` are of the value and the key, in the order wanted; ``bound`` tells which rows, None is all;
-    ``low`` and ``high`` bound the row keys, inclusive and exclusive, None is no upper bound. A step brings at
-    most ``page`` rows, and takes the server two or three milliseconds at most. ``limit`` is how many rows of
-    the tablet will be asked for at most, if that is known.
+    ``columns`` are the selected columns, of the key or not; ``bound`` is the predicate, None for all rows;
+    ``low`` and ``high`` are the inclusive and the exclusive bound of the row keys, ``high`` may be None. A
+    step returns at most ``page`` rows and takes the server at most two or three milliseconds. ``limit`` is
+    the number of rows that are needed, if known.
 
-    A step whose reply is None is none to `take`: the snapshot is below the safe point.
+    If a step returns None, the snapshot is below the safe point and there is nothing to `take`.
     """
 
     __slots__ = ("_high", "_layout", "_low", "_most", "_predicate", "_reverse", "_stored", "_tag", "more")
@@ -210,7 +209,7 @@ class TabletSelect:
         self._stored = [column.stored.encode() for column in layout.cells]
         self._predicate = asked.arguments
         self.more = True
-        """Whether another step may bring more rows."""
+        """True if another step may return more rows."""
 
     @property
     def table(self) -> str:
@@ -219,18 +218,18 @@ class TabletSelect:
 
     @property
     def reached(self) -> bytes:
-        """Forward: all rows below this key have been looked at."""
+        """All rows below this key have been evaluated, if the select goes forward."""
         return self._low[1:] + (b"\0" if self._low[:1] == b"(" else b"")
 
     def step(self, at: int) -> Call[Selected | None]:
-        """The next step, at a timestamp."""
+        """Return the call of the next step at a timestamp."""
         direction: Direction = "backward" if self._reverse else "forward"
         bounds = (self._tag, at, self._low, self._high, direction)
         solid = len(self._layout.solid)
         return calls.select(*bounds, *self._most, PAGE_BYTES, solid, self._stored, self._predicate)
 
     def take(self, found: Selected) -> Batch:
-        """What a step brought."""
+        """Return the rows of a step, and prepare the next step."""
         self.more = bool(found.resume)
         if self._reverse:
             self._high = found.resume
@@ -240,7 +239,7 @@ class TabletSelect:
 
 
 def _bounds(layout: Layout, asked: Program, page: int) -> tuple[int, int]:
-    """Rows that a step brings at most, and rows that it looks at."""
+    """Return the most rows that a step returns, and that it evaluates."""
     brought = int(_STEP / (_A_ROW + _A_CELL * len(layout.cells)))
     most = max(1, min(page, max(_FEWEST, brought)))
     if asked is EVERYTHING:

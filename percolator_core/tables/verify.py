@@ -1,7 +1,7 @@
-"""Whether the indexes of a table agree with its rows, and making them agree.
+"""Compare the indexes of a table with its rows, and repair them.
 
-They do, whoever dies when: an entry is moved in the transaction that changes the row. This is for a store
-that something else has written to, or that was put together from parts of backups.
+A crash does not make them differ: an entry moves in the transaction that changes the row. They differ if
+another program has written to the store, or if it was restored from parts of several backups.
 """
 
 from __future__ import annotations
@@ -16,44 +16,52 @@ from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import RowExists
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.tables.binding import table_name
-from percolator_core.tables.indexes import Index, Move, Wanted, described, holder_of, indexes_of
+from percolator_core.tables.indexes import (
+    Index,
+    Move,
+    Reader,
+    Wanted,
+    Writer,
+    described,
+    holder_of,
+    indexes_of,
+)
 from percolator_core.tables.model import Table
-from percolator_core.tables.rows import Reader, Writer
 
 _AT_ONCE: Final = 500
-"""Rows that are compared by one read, and mended in one transaction."""
+"""Rows that one read compares and one transaction repairs."""
 
 T = TypeVar("T")
 
 
 class Readable(Reader, Protocol):
-    """What is needed of a snapshot."""
+    """The part of a snapshot that is used here."""
 
     def handle_of(self, table: str) -> TableHandle:
-        """A table by its name."""
+        """Return a table by name."""
 
     def select(self, table: str, /) -> Iterator[dict[str, Any]]:
-        """All rows of a table."""
+        """Yield all rows of a table."""
 
     def scan(self, table: str, /, *, columns: Iterable[str]) -> Iterator[tuple[bytes, dict[str, bytes]]]:
-        """The rows of a table that have one of the columns, with their encoded values."""
+        """Yield the rows that have one of the columns, with their encoded values."""
 
 
-class Mendable(Protocol):
-    """What is needed of a database."""
+class Repairable(Protocol):
+    """The part of a database that is used here."""
 
     def snapshot(self) -> AbstractContextManager[Any]:
-        """A snapshot, pinned in a ``with`` statement."""
+        """Return a snapshot, which a ``with`` statement pins."""
 
     def run(self, fn: Callable[[Any], T]) -> T:
-        """Runs a function in a transaction, and again on a conflict."""
+        """Run a function in a transaction, and again on a conflict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where an index and its table disagree: an entry that is missing, or one that no row stands for.
+    """A difference between an index and its table: an entry is missing, or has no row.
 
-    ``index`` is the index's table, ``row`` the row's key and ``value`` the indexed value, both encoded.
+    ``index`` is the table of the index, ``row`` the key of the row and ``value`` the encoded indexed value.
     """
 
     index: str
@@ -63,49 +71,50 @@ class Difference:
 
 
 def check_indexes(t: Readable, table: type[Table] | str) -> list[Difference]:
-    """Compare all indexes of a table with its rows, as a snapshot has them; empty if they agree.
+    """Return the differences between a table and its indexes in a snapshot.
 
-    Reads the table once, and every index; pin the snapshot (``with db.snapshot() as t``) for a large one.
+    This reads the table and every index once; pin the snapshot (``with db.snapshot() as t``) of a large
+    table.
 
     Raises:
-        UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Snapshot.select`.
+        UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: like `Snapshot.select`.
     """
     return list(_differences(t, t.handle_of(table_name(table))))
 
 
-def rebuild_indexes(db: Mendable, table: type[Table] | str) -> int:
-    """Make all indexes of a table agree with its rows; returns how many entries were added or removed.
+def rebuild_indexes(db: Repairable, table: type[Table] | str) -> int:
+    """Repair all indexes of a table; return the number of entries that were added or removed.
 
-    May run beside those who write: whoever moves one of the entries meanwhile writes it as we do, so one of
-    both conflicts, and the entry is looked at again. The rows are left alone, so no observer wakes. It may be
-    interrupted, and run again.
+    Other clients may write at the same time: a transaction that moves an entry conflicts with the repair of
+    that entry, which is then compared again. Rows do not change, so no observer runs. An interrupted repair
+    can be repeated.
 
     Raises:
-        RowExists: two rows have one value in a unique column, so it has no entry for one of them: change that
-            row, and rebuild again. All else is mended.
-        TransactionConflict: others changed the same rows again and again: run it once more.
-        UnknownTable, LockTimeout, StoreUnavailable: as `Snapshot.select`.
+        RowExists: two rows have the same value in a unique column, so one of them has no entry: change that
+            row, and rebuild again. Everything else is repaired.
+        TransactionConflict: other clients changed the same rows again and again: repeat the call.
+        UnknownTable, LockTimeout, StoreUnavailable: like `Snapshot.select`.
     """
-    name, mended = table_name(table), 0
+    name, repaired = table_name(table), 0
     twice: list[str] = []
     with db.snapshot() as snapshot:
         for some in _batches(_differences(snapshot, snapshot.handle_of(name))):
-            # What is found in a run that conflicts is found again.
-            done, refused = db.run(lambda t, some=some: _mend(t, t.handle_of(name), some))  # type: ignore[misc]
-            mended += done
+            # A run that conflicts is repeated, and finds the same differences again.
+            done, refused = db.run(lambda t, some=some: _repair(t, t.handle_of(name), some))  # type: ignore[misc]
+            repaired += done
             twice += refused
     if twice:
         raise RowExists(f"{twice[0]}: change one of them, and rebuild the indexes again")
-    return mended
+    return repaired
 
 
-def _mend(t: Writer, handle: TableHandle, some: Sequence[Difference]) -> tuple[int, list[str]]:
-    """Judge each difference anew: how many were mended, and which cannot be."""
-    mended, refused = 0, []
+def _repair(t: Writer, handle: TableHandle, some: Sequence[Difference]) -> tuple[int, list[str]]:
+    """Repair the differences that still exist; return their number, and messages for those that cannot be."""
+    repaired, refused = 0, []
     indexes = {index.rule.table: index for index in indexes_of(handle)}
-    # Of a table that was made anew meanwhile none may be known.
+    # A table that was dropped and created again may have none of these indexes.
     known = [(one, indexes[one.index]) for one in some if one.index in indexes]
-    # Read at once, for the transaction to keep: below each is asked for anew, after what was mended before.
+    # One read fills the transaction's cache. Below, each cell is read again, after the repairs before it.
     t.values_of(wanted for one, index in known for wanted in _of(t, handle, index, one.value, one.row))
     for one, index in known:
         cell, holder = _as_it_is(t, handle, index, one.value, one.row)
@@ -122,12 +131,12 @@ def _mend(t: Writer, handle: TableHandle, some: Sequence[Difference]) -> tuple[i
             Move(index, table, one.row, entry, None).write(t)
         else:
             continue
-        mended += 1
-    return mended, refused
+        repaired += 1
+    return repaired, refused
 
 
 def _of(t: Writer, handle: TableHandle, index: Index, value: bytes, row: bytes) -> tuple[Wanted, Wanted]:
-    """Where a row's indexed cell is, and its entry."""
+    """Return what to read for a row's indexed cell and for its entry."""
     table = t.handle_of(index.rule.table)
     field = holder_of(table) if index.rule.unique else table.marker
     return (handle, row, [handle.columns[index.rule.column]]), (table, index.entry(value, row), [field])
@@ -136,7 +145,7 @@ def _of(t: Writer, handle: TableHandle, index: Index, value: bytes, row: bytes) 
 def _as_it_is(
     t: Writer, handle: TableHandle, index: Index, value: bytes, row: bytes
 ) -> tuple[bytes | None, bytes | None]:
-    """A row's indexed cell, and the row that the entry stands for, None if there is no entry."""
+    """Return a row's indexed cell, and the row of the entry, None if there is no entry."""
     (cell,), (entry,) = (t.values(*wanted) for wanted in _of(t, handle, index, value, row))
     return cell, entry if index.rule.unique or entry is None else row
 
@@ -174,12 +183,12 @@ def _stray(t: Readable, handle: TableHandle, index: Index) -> Iterator[Differenc
 
 
 def _entries(t: Readable, table: TableHandle, index: Index) -> Iterator[tuple[bytes, bytes]]:
-    """The encoded value and the row of each entry."""
+    """Yield the encoded value and the row of each entry."""
     if index.rule.unique:
         holder = table.definition.value_columns[0].name
         return ((value, cells[holder]) for value, cells in t.scan(table.name, columns=[holder]))
     codec = KeyCodec(table.definition)
-    return (index.taken_apart(codec.encode(tuple(entry.values()))) for entry in t.select(table.name))
+    return (index.split(codec.encode(tuple(entry.values()))) for entry in t.select(table.name))
 
 
 def _batches(every: Iterable[T]) -> Iterator[list[T]]:

@@ -137,7 +137,7 @@ CODEC = KeyCodec(SEATS)
 @given(st.lists(st.tuples(values, st.text("\0\1ab", max_size=3), st.integers(-2, 2)), min_size=2, max_size=2))
 def test_entries_are_injective_and_sort_by_value_then_row(some: list[tuple[bytes, str, int]]) -> None:
     one, other = ((value, CODEC.encode(key)) for value, *key in some)
-    assert BY_GUEST.taken_apart(BY_GUEST.entry(*one)) == one
+    assert BY_GUEST.split(BY_GUEST.entry(*one)) == one
     assert (BY_GUEST.entry(*one) < BY_GUEST.entry(*other)) == (one < other)
 
 
@@ -449,7 +449,7 @@ def test_a_rebuild_beside_writers(connect: Connect) -> None:
     tamper(db, "users(city)", *((b"Rome\0\1%s" % name.encode(), None) for name in names))
     tamper(db, "users(email)", *((name.encode(), None) for name in names))
     conflicts: list[int] = []
-    mend = verify._mend
+    mend = verify._repair
 
     def met(t: Transaction, *arguments: Any) -> Any:
         """The rows that are mended are changed by others, before and after they are looked at again."""
@@ -461,7 +461,7 @@ def test_a_rebuild_beside_writers(connect: Connect) -> None:
         return mend(t, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verify, "_mend", met)
+        patch.setattr(verify, "_repair", met)
         rebuild_indexes(db, User)
     assert len(conflicts) == 3
     assert agree(db, User)
