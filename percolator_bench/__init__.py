@@ -1,8 +1,8 @@
-"""The benchmarks: what the library costs, beside the raw store and beside a target.
+"""The benchmarks: the costs of the library, compared with the raw store and with targets.
 
-A *suite* is a module that measures one thing and yields `Figure` values; `run` runs suites and returns a
-`Report`, which is printed as a table, written as JSON and drawn as a plot. What each figure means is in
-docs/explanation/performance.md.
+A *suite* is a module that measures one thing and yields `Figure` values. `run` runs suites and returns a
+`Report`, which is printed as a table, written as JSON and drawn as a plot. docs/explanation/performance.md
+explains each figure.
 """
 
 from typing import TYPE_CHECKING

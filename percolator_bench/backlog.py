@@ -1,13 +1,13 @@
-"""Millions of notifications that wait: what they cost the server, a claim, and the worker's memory.
+"""Millions of waiting notifications: their cost for the server, for a claim, and for the memory of a worker.
 
-The notifications are weak, for rows that nothing is stored of, in a table of 16 tablets. They are set by the
-script that a transaction of nothing but notifications sends, with thousands in a call where a transaction
-would have few: that, and a server whose log is off, is the shortcut of this suite. Claims are timed while the
-worker is not there yet. Then one worker process runs for some seconds, each run of its observer a transaction
-that writes a cell. Its memory is that of the process (RSS), watched throughout; the growth is over what it
-had when it had settled a few thousand notifications.
+The notifications are weak, in a table of 16 tablets whose rows have no other cells. The same script sets them
+as for a transaction with notifications only, but with thousands in a call instead of a few. That, and a
+server without a log, is the shortcut of this suite. Claims are timed while no worker runs. Then one worker
+process runs for some seconds; each run of its observer is a transaction that writes a cell. Its memory is the
+resident memory of the process (RSS), sampled all the time. The growth is relative to the memory after a few
+thousand notifications.
 
-All is done with a hundredth of the notifications first, and then with all.
+The suite does everything with a hundredth of the notifications first, and then with all.
 """
 
 from __future__ import annotations
@@ -39,39 +39,39 @@ MARKS_PER_CALL: Final = 2000
 """Notifications set by one call of the script, in one tablet."""
 
 _ARGUMENTS: Final = 4
-"""Of the script, for each notification."""
+"""Bytes of the script for each notification."""
 
 _A_ROUND: Final = 100_000
-"""Notifications set between two words of progress."""
+"""Notifications between two reports of progress."""
 
 _FEWER: Final = 100
 _CLAIMS: Final = 60
 _CLAIMED: Final = 256
-"""Cells asked for by a claim: as many as an idle worker asks for."""
+"""Cells of a claim: as many as an idle worker claims."""
 
 _LEASE: Final = 0.2
-"""Seconds: the claims that are timed give back by themselves what they leased."""
+"""Seconds of a lease: leases of the timed claims expire by themselves."""
 
 _WARM: Final = 3000
-"""Notifications settled before the worker's memory is taken for the first time."""
+"""Notifications that are done before the memory of the worker is measured for the first time."""
 
 _WORK: Final = 20.0
-"""Seconds that the worker is watched for, at most."""
+"""Most seconds for which the worker is measured."""
 
 _LOOK: Final = 0.1
 _LIMIT: Final = 60.0
-"""Seconds for the worker to settle the first ones."""
+"""Seconds for the first notifications."""
 
 _MEGABYTE: Final = 1e6
 
 
 def settle(t: ObserverTransaction, cell: Cell) -> None:
-    """Weak: note that the row's notification was seen."""
+    """Record that the notification of the row arrived (a weak observer)."""
     t.set(cell.table, cell.row, "settled", b"1")
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
-    """Memory of the server, time of a claim, runs a second and memory of the worker, with both backlogs."""
+    """Measure server memory, the time of a claim, runs a second and worker memory, with both backlogs."""
     for marks in sorted({max(1, scale.marks // _FEWER), scale.marks}):
         with shipped_chain("piles") as chain, place("unix") as here:
             yield from _measured(here, chain, marks)
@@ -97,7 +97,7 @@ def _measured(here: Place, chain: Chain, marks: int) -> Iterator[Figure]:
 
 
 def fill(here: Place, marks: int) -> None:
-    """Set the marks, spread over the tablets by their rows like any."""
+    """Set the notifications; their rows spread them over the tablets."""
     handle, store = here.db.catalog.table(_TABLE), here.db.store
     column = _COLUMN.encode()
     waiting: dict[bytes, list[bytes | int]] = {tag: [] for tag in handle.tags}
@@ -122,7 +122,7 @@ def _used(here: Place) -> int:
 
 
 def _claims(here: Place, chain: Chain) -> list[float]:
-    """Milliseconds of each claim."""
+    """Time each claim, in milliseconds."""
     dirty = DirtyIndex(here.db.client, chain.observed)
     found = []
     gc.collect()
@@ -134,7 +134,7 @@ def _claims(here: Place, chain: Chain) -> list[float]:
 
 
 def _work(workers: Workers, marks: int) -> tuple[float, float, float]:
-    """Have the worker settle what it can; returns how many a second, the MB it grew by and had at most."""
+    """Run the worker; return runs a second, the growth of its memory and its most memory, in MB."""
     [process] = workers.running
     first = min(_WARM, marks // 2)
     until = time.monotonic() + _LIMIT
@@ -150,7 +150,7 @@ def _work(workers: Workers, marks: int) -> tuple[float, float, float]:
 
 
 def resident(pid: int) -> int:
-    """The bytes of memory that a process has now."""
+    """Return the current memory of a process, in bytes."""
     status = Path(f"/proc/{pid}/status")
     if status.exists():
         sizes = (line.split() for line in status.read_text().splitlines())

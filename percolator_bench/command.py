@@ -79,7 +79,7 @@ def bench(
 ) -> None:
     """Measure this machine: operations beside Redis and PostgreSQL, a brokerage, observers, growth, memory.
 
-    All servers are private. The command succeeds also if a figure does not meet its target.
+    All servers are private. The command also succeeds if a figure misses its target.
     """
     from percolator_bench import Scale
 

@@ -1,16 +1,15 @@
-"""Many transactions that change the same row: throughput and aborts against the share that hits one hot row.
+"""Many transactions change one row: throughput and aborts, by the share of transactions on the hot row.
 
-Each transaction adds 1 to the amount of a row, which is the hot row with the given probability, else one of
-many cold ones. Three ways to do it:
+Each transaction adds 1 to the amount of a row: with the given probability the hot row, else one of many cold
+rows. There are three methods:
 
 - *read and write*: the transaction reads the amount and writes it back, and runs again after a conflict;
-- *weak notifications*: it writes a row of its own and notifies; an observer adds up all such rows, anew
-  every time;
+- *weak notifications*: it writes a row of its own and notifies; an observer sums all such rows each time;
 - *combine queue*: it adds an item to a `CombineQueue`; an observer adds the items to the amount.
 
-64 transactions are in flight under one hub, and the observers run in a worker process beside. The time ends
-when all amounts are right, which is checked. The share of aborted attempts is the writers': what observers
-repeat shows in the time alone. Half of ``operations`` are run for each point and round.
+64 transactions are in flight under one hub, and the observers run in a worker process. The measured time ends
+when all amounts are right, which is checked. The share of aborted attempts is that of the writers; repeated
+runs of observers only add to the time. Each point and round has half of ``operations``.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ WIDTH: Final = 64
 _COLD_ROWS: Final = 10_000
 
 _ATTEMPTS: Final = 10_000
-"""Of one transaction: as good as any number, since all have to come through."""
+"""Attempts of one transaction: a high number, because all of them have to commit."""
 
 _AMOUNT: Final = "amount"
 
 _LIMIT: Final = 300.0
-"""Seconds for the worker to get done."""
+"""Seconds for the worker to finish."""
 
 _LOOK: Final = 0.002
-"""Seconds between two looks whether it is."""
+"""Seconds between two checks that it has finished."""
 
 
 def _add_up(old: bytes | None, items: Sequence[bytes]) -> bytes:
@@ -59,13 +58,13 @@ _QUEUE: Final = CombineQueue("queue", ("sums", _AMOUNT), _add_up)
 
 
 def recompute(t: ObserverTransaction, cell: Cell) -> None:
-    """Weak: add up all rows that were written for the notified one."""
+    """Sum all rows for the notified row (a weak observer)."""
     parts = t.scan("parts", prefix=cell.row + b"/", columns=[_AMOUNT])
     t.set("totals", cell.row, _AMOUNT, b"%d" % sum(int(cells[_AMOUNT]) for _, cells in parts))
 
 
 def combine(t: ObserverTransaction, cell: Cell) -> None:
-    """Weak: fold the items of the notified row."""
+    """Fold the items of the notified row (a weak observer)."""
     _QUEUE.drain(t, cell)
 
 
@@ -84,7 +83,7 @@ def _add(t: Transaction, row: bytes, _number: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How to add 1 to a row's amount; ``table`` is where the amounts are."""
+    """A method that adds 1 to the amount of a row; ``table`` has the amounts."""
 
     name: str
     table: str
@@ -100,7 +99,7 @@ _WAYS: Final = (
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
-    """Transactions a second and the share of aborted attempts, for each way and share of hot rows."""
+    """Measure transactions a second and the share of aborted attempts, by method and share of hot rows."""
     with (
         shipped_chain("hot_rows") as chain,
         place("unix") as here,
@@ -135,7 +134,7 @@ def _figure(where: str, name: str, unit: Unit, samples: list[float], share: floa
 
 
 class _Race:
-    """Runs the ways on rows that no other run uses, and keeps what came out, round by round."""
+    """Runs the methods on rows that no other run uses, and collects the results, round by round."""
 
     def __init__(self, db: Database, workers: Workers, transactions: int) -> None:
         self._db = db
@@ -146,15 +145,15 @@ class _Race:
         self.aborted: dict[tuple[str, float], list[float]] = {}
 
     def forget(self) -> None:
-        """Drop what came out so far."""
+        """Drop the results so far."""
         self.rates, self.aborted = {}, {}
 
     def run(self, way: _Way, share: float) -> None:
-        """Do all transactions, and wait until the amounts are up to date.
+        """Run all transactions, and wait until the amounts are up to date.
 
         Raises:
-            PercolatorError: the amounts do not add up in the end.
-            StoreUnavailable: the worker ended, or did not get done.
+            PercolatorError: the amounts are wrong at the end.
+            StoreUnavailable: the worker ended, or did not finish.
         """
         self._runs += 1
         prefix = b"run%d:" % self._runs

@@ -1,4 +1,4 @@
-"""The contestants of the `micro` suite: who does which operation, with how many in flight."""
+"""The contestants of the `micro` suite: each with its operations and numbers in flight."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ SQL: Final = "PostgreSQL"
 SYNC: Final = {True: "PostgreSQL, sync on", False: "PostgreSQL, sync off"}
 OPERATIONS: Final[tuple[Operation, ...]] = ("get", "set", "2r2w", "scan")
 CONTESTANTS: Final = (OURS, ALONE, HUB, PIPELINE, RAW, WATCH, SQL, *SYNC.values())
-"""In the order in which they are told."""
+"""The operations, in the order of the report."""
 
 GETS: Final = 20
-"""Reads of one transaction, where reading is what is measured."""
+"""Reads of one transaction, in measurements of reads."""
 AXIS: Final = "in flight"
 MIDDLE: Final = 16
 
@@ -45,13 +45,13 @@ C = TypeVar("C")
 
 _TABLE: Final = "bench"
 _SHARED: Final = 5
-"""How many times as many operations where they share round trips, and so take less time."""
+"""The factor for operations that share round trips, and so take less time."""
 _SPARE_CONNECTIONS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A contestant's part in the race: an operation of ``who``, with ``width`` of them in flight."""
+    """A contestant in the race: an operation of one contestant, with ``width`` of them in flight."""
 
     operation: Operation
     who: str
@@ -70,7 +70,7 @@ Entries: TypeAlias = dict[Entry, Contestant]
 
 
 def widths(scale: Scale) -> tuple[int, ...]:
-    """Numbers of operations in flight: 1, 16 and 256 unless the scale is smaller."""
+    """Return the numbers of operations in flight: 1, 16 and 256, or less for a smaller scale."""
     return tuple(sorted({1, min(MIDDLE, scale.width), scale.width}))
 
 
@@ -82,7 +82,7 @@ class Ours:
         self._rows = rows
 
     def load(self) -> None:
-        """Make the table, and the rows that are read."""
+        """Create the table, and the rows for reads."""
         self._db.create_table(_TABLE)
 
         def load(row: bytes) -> None:
@@ -94,11 +94,11 @@ class Ours:
                 pass
 
     def entries(self, scale: Scale) -> Entries:
-        """All its parts in the race, those of the plain commands too."""
+        """Return all its contestants, with those of the plain commands."""
         few, many = scale.operations, scale.operations * _SHARED
         found: Entries = {
             Entry("get", OURS, 1): Contestant(self._gets_in_turn, few),
-            # Over our connection, but with no hub: what redis-py's own Python costs is not in these.
+            # Over the library's connection, but without a hub: these figures leave redis-py's own Python out.
             Entry("get", HUB, 1): Contestant(self._plain_gets, few),
             Entry("set", HUB, 1): Contestant(_in_turn(self._plain_set), few),
             Entry("get", ALONE, 1): Contestant(_in_turn(self._get_alone), few),
@@ -150,7 +150,7 @@ class Ours:
     def _get(self, t: Transaction, row: bytes) -> None:
         t.get(_TABLE, row, COLUMN)
 
-    # Bunches of reads.
+    # Batches of reads.
 
     def _gets(self, first: int, count: int) -> None:
         with self._db.transaction() as t:
@@ -165,7 +165,7 @@ class Ours:
         for start, length in _bunches(first, count, GETS):
             self._gets(start, length)
 
-    # Ways to run them.
+    # Ways to run operations.
 
     def _under_hub(self, one: Callable[[int], None], width: int) -> Callable[[int, int], None]:
         def run(first: int, count: int) -> None:
@@ -191,7 +191,7 @@ class Ours:
 
 
 def redis_threads(stack: ExitStack, here: Place, scale: Scale) -> dict[int, Threads[redis.Redis]]:
-    """For each number in flight as many threads, each with a client of its own."""
+    """For each number in flight the same number of threads, each with a client of its own."""
     clients = [stack.enter_context(here.client()) for _ in range(scale.width)]
     return _by_width(stack, clients, scale)
 
@@ -228,7 +228,7 @@ def watch_entries(watched: WatchedRedis, by_width: dict[int, Threads[redis.Redis
 
 
 def postgres_server(scale: Scale) -> PostgresServer:
-    """A server with the settings of a fresh installation, but for as many connections as are needed."""
+    """A server with the default settings of an installation, but with enough connections."""
     return PostgresServer(max_connections=scale.width + _SPARE_CONNECTIONS)
 
 
@@ -243,7 +243,7 @@ def sql_entries(stack: ExitStack, server: PostgresServer, sql: SqlRows, scale: S
         found[Entry("scan", SQL, width)] = Contestant(partial(threads.run, sql.scan), _scans(scale, width))
         for on, who in SYNC.items():
             prepare = partial(set_synchronous, threads.connections, on=on)
-            # One after another they wait for the disk, which a few show as well as many.
+            # One after another they wait for the disk: a few operations are enough.
             count = max(1, scale.operations // (4 if on and width == 1 else 1))
             found |= {
                 Entry("set", who, width): Contestant(partial(threads.run, sql.set), count, prepare),
@@ -283,5 +283,5 @@ def _bunches(first: int, count: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _scans(scale: Scale, width: int) -> int:
-    """Steps of a scan in a turn: each has many rows, and all that can be in flight should be."""
+    """Steps of a scan in a turn: a step returns many rows, and a turn should reach the full width."""
     return max(1, scale.operations // (20 if width <= MIDDLE else 5))

@@ -1,22 +1,22 @@
-"""Work that workers do in vain because another one has done it: several processes on one chain.
+"""Wasted work: several worker processes share one chain, and do the same work twice.
 
 Four worker processes share the dirty cells of one chain, whose observers copy a cell. In the first workload
-every change is to a row of its own, in the second the same rows change again and again while their observers
-run: then several changes may become one run, and a run may come too late. The third does the same with weak
-notifications. A weak mark has no cell behind it, so when it is set again the lease ends, and another worker
-may begin while the first run is still under way: of the two that overlap, one loses.
+every change is to a row of its own. In the second the same rows change again and again while their observers
+run: several changes may become one run, and a run may come too late. The third does the same with weak
+notifications. A weak mark has no cell, so setting it again ends the lease, and another worker may begin while
+the first run is still under way. Of two runs that overlap one loses.
 
-What a worker began and did not commit is of three kinds, and it counts each:
+Work that a worker begins and does not commit is of three kinds, and the suite counts each:
 
-- *collapsed*: the mark was claimed, and the first read showed that an earlier run had dealt with the change.
-  The observer's function is not called; the cost is that read and the mark's removal.
+- *collapsed*: the worker claimed the mark, and its first read showed that an earlier run has covered the
+  change. The observer's function is not called; the cost is that read and the removal of the mark.
 - *conflicts*: the function ran, and the commit lost, because another run for the same change committed first
-  or because the cell's row changed under it. All of them are taken for duplicates, so that none is missed.
-- *failed*: the function raised; nothing else than a fault makes this one raise.
+  or because the row of the cell changed. The suite counts all of them as duplicates, so that none is missed.
+- *failed*: the function raised, which this one does only after a fault.
 
-The function was executed ran + conflicts + failed times, and in vain conflicts + failed times. That no change
-was dealt with twice is checked: there are as many copies as runs that committed, the last of a row is of what
-was written last, and (but for weak notifications) no two are of the same change.
+The function ran (ran + conflicts + failed) times, of which (conflicts + failed) were wasted. The suite checks
+that no change was processed twice: there are as many copies as committed runs, the last copy of a row is of
+its last value, and (except for weak notifications) no two copies are of the same change.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ _WIDTH: Final = 64
 
 _ATTEMPTS: Final = 10_000
 _ROUND: Final = 3
-"""Rounds of the other suites that one here stands for: it takes seconds."""
+"""Rounds of other suites for each round here, which takes seconds."""
 
 _LIMIT: Final = 120.0
-"""Seconds for the workers to get done."""
+"""Seconds for the workers to finish."""
 
 _LOOK: Final = 0.005
-"""Seconds between two looks whether they are."""
+"""Seconds between two checks that they have finished."""
 
 _SUITE: Final = "duplicates"
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Changes to rows, of which each changes ``times`` times.
+    """Rows that change, each ``times`` times.
 
-    ``weak`` where a weak notification tells that it has.
+    ``weak`` means that a weak notification reports a change.
     """
 
     name: str
@@ -78,14 +78,14 @@ class Workload:
     weak: bool = False
 
     def change(self, t: Transaction, row: bytes, value: bytes) -> None:
-        """Write the row's cell, and notify where the write itself does not."""
+        """Write the cell of the row, and notify if the write itself does not."""
         t.set(_TABLE, row, self.column, value)
         if self.weak:
             t.notify(_TABLE, row, _NOTICED)
 
     @property
     def column(self) -> str:
-        """What is written and copied."""
+        """The value that is written and copied."""
         return _NOTED if self.weak else _WRITTEN
 
 
@@ -98,7 +98,7 @@ WORKLOADS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """So many changes, what the workers did for them, and the seconds until no mark was left."""
+    """A number of changes, the work for them, and the seconds until no mark was left."""
 
     changes: int
     counts: ObserverCounts
@@ -106,38 +106,38 @@ class _Done:
 
     @property
     def executed(self) -> int:
-        """How often the observer's function was called."""
+        """Calls of the observer's function."""
         return self.counts.ran + self.counts.conflicts + self.counts.failed
 
     @property
     def in_vain(self) -> int:
-        """How often it was called and nothing came of it."""
+        """Calls without a result."""
         return self.counts.conflicts + self.counts.failed
 
     @property
     def begun(self) -> int:
-        """Marks that a worker claimed and went about."""
+        """Marks that a worker claimed and processed."""
         return self.executed + self.counts.collapsed
 
 
 def copy(t: ObserverTransaction, cell: Cell) -> None:
-    """The least an observer can do: read the observed cell and write another."""
+    """Read the observed cell and write another: the smallest observer."""
     value = t.get(cell.table, cell.row, cell.column)
     if value is not None:
         t.set(cell.table, cell.row, _COPIED, value)
 
 
 def look(t: ObserverTransaction, cell: Cell) -> None:
-    """The same, weak."""
+    """The same as a weak observer."""
     value = t.get(cell.table, cell.row, _NOTED)
     if value is not None:
         t.set(cell.table, cell.row, _COPIED, value)
 
 
 def measure(scale: Scale) -> Iterator[Figure | Note]:
-    """The share of work done in vain, by workload.
+    """Measure the share of wasted work, by workload.
 
-    Raises PercolatorError when a change was dealt with twice, or not at all.
+    Raises PercolatorError if a change was processed twice, or not at all.
     """
     rounds = max(1, scale.rounds // _ROUND)
     found: dict[Workload, list[_Done]] = {workload: [] for workload in WORKLOADS}
@@ -156,7 +156,7 @@ def measure(scale: Scale) -> Iterator[Figure | Note]:
 
 
 def _run(workload: Workload, changes: int) -> _Done:
-    """The workload in a store of its own."""
+    """Run the workload in a store of its own."""
     rows = [b"row:%d" % number for number in range(max(1, changes // workload.times))]
 
     with (
@@ -181,9 +181,9 @@ def _run(workload: Workload, changes: int) -> _Done:
 
 
 def check(db: Database, workload: Workload, rows: Sequence[bytes], ran: int) -> None:
-    """Every row's last value is copied, no value is copied twice, and there are as many copies as ``ran``.
+    """Check that every row's last value is copied, no value is copied twice, and there are ``ran`` copies.
 
-    A weak run may find that another one has copied what it was woken for.
+    A weak run may find that another one has copied the value for which it was notified.
 
     Raises PercolatorError otherwise.
     """

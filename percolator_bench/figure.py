@@ -1,4 +1,4 @@
-"""One measured number, with its spread and the target it is held against."""
+"""One measured number, with its spread and its target."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _QUARTERS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A bound that a figure should keep: at least ``bound``, or at most."""
+    """A bound for a figure: at least ``bound``, or at most."""
 
     sense: Literal["at least", "at most"]
     bound: float
 
     def met_by(self, value: float) -> bool:
-        """Whether ``value`` keeps the bound."""
+        """Return True if ``value`` meets the bound."""
         return value >= self.bound if self.sense == "at least" else value <= self.bound
 
     def __str__(self) -> str:
@@ -31,9 +31,9 @@ class Target:
 class Figure:
     """A measured number.
 
-    ``value`` is the median of the samples, ``low`` and ``high`` are their quartiles; ``suite``, ``place``
-    (what it was measured over) and ``name`` tell it from others. Where a suite varies something, ``axis``
-    says what ("callers"), and ``at`` how much it was: the figures of one name are then points of a curve.
+    ``value`` is the median of the samples, ``low`` and ``high`` are their quartiles. ``suite``, ``place``
+    (the transport or store) and ``name`` identify it. If a suite varies a parameter, ``axis`` is its name
+    ("callers") and ``at`` its value: figures with one name are then points of a curve.
     """
 
     suite: str
@@ -50,11 +50,11 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is met; None where there is none."""
+        """True if the target is met; None without a target."""
         return None if self.target is None else self.target.met_by(self.value)
 
     def as_dict(self) -> dict[str, Any]:
-        """The figure as it stands in JSON."""
+        """The figure as it is in JSON."""
         return {
             "suite": self.suite,
             "place": self.place,
@@ -82,14 +82,14 @@ def median_figure(
     axis: str = "",
     at: float | None = None,
 ) -> Figure:
-    """A figure from its samples, of which there is at least one."""
+    """Compute a figure from its samples, of which there is at least one."""
     low, high = quartiles(samples)
     median = statistics.median(samples)
     return Figure(suite, place, name, unit, median, low, high, len(samples), target, axis, at)
 
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float]:
-    """The first and third quartile of at least one sample."""
+    """Return the first and third quartile of at least one sample."""
     if len(samples) == 1:
         return samples[0], samples[0]
     cuts = statistics.quantiles(samples, n=_QUARTERS, method="inclusive")

@@ -1,13 +1,13 @@
-"""What it costs to find and lease 1,000 dirty cells among few clean ones and among many.
+"""The cost of finding and leasing 1,000 dirty cells among few clean cells and among many.
 
-The index of dirty cells is kept apart from the data (paper, section 2.4), so clean cells should make no
-difference. Three stores are alive at once, with 10 thousand, 100 thousand and a million observed cells that
-are clean. In each, 1,000 random cells are written, which makes them dirty; then one claim leases them all, is
-timed, and gives them back, several times a round. The stores take turns, so a ratio of two is of one and the
-same minute.
+The index of dirty cells is separate from the data (paper, section 2.4), so clean cells should make no
+difference. Three stores exist at the same time, with 10 thousand, 100 thousand and a million clean observed
+cells. In each, 1,000 random cells are written, which makes them dirty. Then one claim leases them all, is
+timed, and returns them, several times a round. The stores take turns, so the two sides of a ratio are
+measured in the same minute.
 
-A claim's wall time holds the way to the server and back, and making 1,000 leases of the reply. The server's
-CPU is what it used between two looks at it, one of which is within.
+The wall time of a claim includes the way to the server and back, and building 1,000 leases from the reply.
+The server's CPU time is the difference of two readings; the time includes one reading.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from percolator_core.notifications.dirty import DirtyIndex, Lease
 
 SIZES: Final = (10_000, 100_000, 1_000_000)
 DIRTY: Final = 1000
-"""So many that chance never gives one of the 16 tablets twice its part, which is all a claim takes of one."""
+"""So many that no tablet of 16 can have twice its share, which is the limit of a claim for one tablet."""
 
 FLAT: Final = Target("at most", 1.2)
 
@@ -40,23 +40,23 @@ _OBSERVER: Final = "watch"
 _VALUE: Final = b"v" * 20
 _ROWS_A_WRITE: Final = 100
 CLAIMS: Final = 10
-"""Claims of a round, whose median counts."""
+"""Claims of a round; their median counts."""
 
 _ROUNDS: Final = 2
-"""Rounds for each that is asked for: one takes half a second."""
+"""Rounds for each round of the scale: one takes half a second."""
 
 _SUITE: Final = "finding"
 
 
 class Claim(NamedTuple):
-    """Seconds for one claim of all dirty cells, by the clock and of the server's CPU."""
+    """Seconds of one claim of all dirty cells: wall time, and CPU time of the server."""
 
     wall: float
     server: float
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
-    """The cost among each number of clean cells up to ``observed``, and over that among the fewest."""
+    """Measure the cost for each number of clean cells up to ``observed``, and relative to the smallest."""
     sizes = [size for size in SIZES if size <= scale.observed] or [scale.observed]
     with ExitStack() as stack:
         stores = {size: Store(stack.enter_context(place("unix")), size) for size in sizes}
@@ -89,13 +89,13 @@ def _figure(size: int, name: str, unit: Unit, samples: list[float], target: Targ
 
 
 def _race(stores: dict[int, Store], rounds: int) -> dict[int, list[Claim]]:
-    """What a claim costs in each store, round by round; the first round is for warming up."""
+    """Measure a claim in each store, round by round; the first round warms up."""
     found: dict[int, list[Claim]] = {size: [] for size in stores}
     for number in range(rounds + 1):
         progress.tell(f"round {number} of {rounds}")
         for store in stores.values():
             store.make_dirty()
-        # Claim by claim in turn: what else the machine does within a round falls on all alike, too.
+        # The stores take turns claim by claim: disturbances within a round affect all stores alike.
         claims: dict[int, list[Claim]] = {size: [] for size in stores}
         gc.collect()
         for turn in range(CLAIMS):
@@ -114,17 +114,17 @@ def _race(stores: dict[int, Store], rounds: int) -> dict[int, list[Claim]]:
 
 
 class Store:
-    """A store of so many observed cells, all clean, and the work in it."""
+    """A store with so many observed cells, all clean."""
 
     def __init__(self, here: Place, cells: int) -> None:
         self._db = here.db
         self._server_cpu = here.server_cpu
         self._db.create_table(_TABLE)
-        # A rewrite of the log forks, and the fork's page faults would be taken for the claim's.
+        # A rewrite of the log forks, and the page faults after the fork would count for the claim.
         here.raw.config_set("auto-aof-rewrite-percentage", 0)
         self.rows = max(1, cells // len(_COLUMNS))
         self._load()
-        # Registered after the load: what is written before leaves no marks.
+        # Registered after the load, so that the load leaves no marks.
         observed = {(_TABLE, column): (_OBSERVER,) for column in _COLUMNS}
         activate(self._db, observed, "bench")
         self._dirty = DirtyIndex(self._db.client, observed)
@@ -144,7 +144,7 @@ class Store:
         self._db.store.call(*[self._dirty.clear(lease, "weak", 0) for lease in leases])
 
     def claim(self) -> Claim:
-        """What it takes to lease all dirty cells; they are given back."""
+        """Time a lease of all dirty cells, and return them."""
         server, wall = self._server_cpu(), time.perf_counter()
         leases = self._lease()
         wall = time.perf_counter() - wall
@@ -153,7 +153,7 @@ class Store:
         return Claim(wall, server)
 
     def _lease(self) -> list[Lease]:
-        """Raises PercolatorError if not all that is dirty is found."""
+        """Raise PercolatorError if the claim missed a dirty cell."""
         leases, _ = self._dirty.claim(DIRTY)
         wanted = min(DIRTY, self.rows * len(_COLUMNS))
         if len(leases) != wanted:

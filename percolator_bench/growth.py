@@ -1,17 +1,17 @@
-"""What a transaction and a step of a scan cost as the store grows: ideally the same at any size.
+"""The cost of a transaction and of a step of a scan as the store grows: ideally the same at any size.
 
-Two servers are alive at once: a small one that stays as it is, and one that grows from size to size. Both do
-the same work in alternate rounds, so a ratio of the two is of one and the same minute. At the first size both
-are alike, and the ratio shows the noise.
+Two servers run at the same time: a small one that does not change, and one that grows from size to size. Both
+do the same work in alternate rounds, so the two sides of a ratio are measured in the same minute. At the
+first size both are alike, and the ratio shows the noise.
 
 Rows have five columns of 100 bytes, and are loaded in random order into one tablet. A transaction reads a
-cell of two random rows and writes both back, 256 in flight under a hub; no row is written twice in a round,
-so that none has a longer history than others. A step of a scan reads 512 rows from a random place on. A plain
-HGETALL of a random row shows what the server itself pays for a larger memory. CPU is that of the client and
-of the server together.
+cell of two random rows and writes both back, 256 in flight under a hub. No row is written twice in a round,
+so all histories are of equal length. A step of a scan reads 512 rows from a random position. A plain HGETALL
+of a random row shows the cost of larger memory for the server itself. CPU time is that of the client and the
+server together.
 
-The servers do not rewrite their logs meanwhile. A rewrite forks, and after it the first write to each page of
-memory takes a page fault: that is a cost of the rewrite, whenever it comes, and not of the size.
+The servers do not rewrite their logs during a measurement. A rewrite forks, and afterwards the first write to
+each page of memory takes a page fault. That is a cost of the rewrite, and not of the size.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _SCANS: Final = 10
 """Steps of scans in a round."""
 
 ROUNDS: Final = 3
-"""Rounds for each that is asked for: a round is as short as the small store has few rows."""
+"""Rounds for each round of the scale: a round is short, because the small store has few rows."""
 
 _FEW_ROWS: Final = 50_000
-"""Rows up to which histories are cleared between rounds; in larger stores chance seldom meets a row twice."""
+"""Up to this number of rows, histories are cleared between rounds; larger stores seldom write a row twice."""
 
 _SCATTER: Final = 0x9E3779B97F4A7C15
 _KEYS: Final = 1 << 64
@@ -64,7 +64,7 @@ class _Cost(NamedTuple):
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
-    """Cost at each size up to ``cells_max``, by itself and over that of the small store."""
+    """Measure the cost at each size up to ``cells_max``, and relative to the small store."""
     sizes = [size for size in SIZES if size <= scale.cells_max] or [scale.cells_max]
     with place("unix") as one, place("unix") as other:
         small, grown = _Store(one), _Store(other)
@@ -77,7 +77,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
 
 
 def _race(small: _Store, grown: _Store, scale: Scale) -> dict[str, _Pairs]:
-    """The costs of each kind of work in both stores, round by round; the first round is for warming up."""
+    """Measure each kind of work in both stores, round by round; the first round warms up."""
     count = max(1, min(scale.operations, small.rows // 2))
     kinds: dict[str, Callable[[_Store], _Cost]] = {
         "transaction": lambda store: store.transactions(count),
@@ -99,7 +99,7 @@ def _race(small: _Store, grown: _Store, scale: Scale) -> dict[str, _Pairs]:
 
 
 _Pairs = list[tuple[_Cost, _Cost]]
-"""Cost in the small store and in the grown one."""
+"""The cost in the small store and in the grown one."""
 
 
 def _figures(what: str, costs: _Pairs, size: int, smallest: int, target: Target | None) -> Iterator[Figure]:
@@ -125,7 +125,7 @@ def _figures(what: str, costs: _Pairs, size: int, smallest: int, target: Target 
 
 
 class _Store:
-    """A store of so many rows, and the work in it."""
+    """A store with so many rows."""
 
     def __init__(self, here: Place) -> None:
         self._db = here.db
@@ -154,7 +154,7 @@ class _Store:
         self.rows = rows
 
     def transactions(self, count: int) -> _Cost:
-        """Two reads and two writes each, on rows that are there."""
+        """Run transactions of two reads and two writes each, on existing rows."""
         chosen = random.sample(range(self.rows), 2 * count)
         pairs = [(row_key(one), row_key(other)) for one, other in zip(chosen[::2], chosen[1::2], strict=True)]
         columns = [random.choice(_COLUMNS) for _ in pairs]
@@ -175,7 +175,7 @@ class _Store:
         return self._cost(run, count)
 
     def scans(self, count: int) -> _Cost:
-        """A step each, from a random place on that has a full step behind it."""
+        """Run steps of scans, from random positions with a full step behind them."""
         full = max(0.0, 1 - 2 * PAGE_ROWS / self.rows)
         starts = [_key(int(random.random() * full * _KEYS)) for _ in range(count)]
 
@@ -187,7 +187,7 @@ class _Store:
         return self._cost(run, count)
 
     def plain_reads(self, count: int) -> _Cost:
-        """Whole rows by plain commands, in pipelines."""
+        """Read whole rows by plain commands, in pipelines."""
         handle = self._db.catalog.table(_TABLE)
         keys = [handle.row_key(row_key(number)) for number in random.sample(range(self.rows), count)]
 
@@ -201,7 +201,7 @@ class _Store:
         return self._cost(run, count)
 
     def clear_histories(self) -> None:
-        """Let no row be the slower for what former rounds wrote."""
+        """Clear histories, so that no row is slow because of earlier rounds."""
         if self.rows <= _FEW_ROWS:
             self._db.collect_garbage(timedelta(0))
 
@@ -215,7 +215,7 @@ class _Store:
 
 
 def row_key(number: int) -> bytes:
-    """Rows in an order that has nothing to do with that of their keys."""
+    """Return the rows in an order that is unrelated to the order of their keys."""
     return _key(number * _SCATTER % _KEYS)
 
 

@@ -1,16 +1,16 @@
-"""Events are counted while a worker is killed every second: nothing may be lost, nothing counted twice.
+"""Events are counted while a worker is killed every second: no event may be lost or counted twice.
 
-Each event is a row with a key and an amount. An observer adds it to the number and the amount of its key,
-which it reads and writes back: a run that took effect twice, or not at all, would show for good. Two worker
-processes are at it. Every second the one that has worked for longer is killed with SIGKILL, wherever it
-happens to be, and another one follows. Meanwhile the events are written, one a transaction, and the time ends
-when no notification is left. What a killed worker had locked stands until its locks have outlived their time,
-ten seconds: the rate shows the waiting for such keys more than the work.
+Each event is a row with a key and an amount. An observer adds it to the count and the sum of its key, which
+it reads and writes back: a run that took effect twice, or not at all, would leave a wrong total. There are
+two worker processes. Every second the older one is killed with SIGKILL, at any point of its work, and another
+one starts. Meanwhile the events are written, one a transaction, and the measured time ends when no
+notification is left. Locks of a killed worker stay until their time to live, ten seconds, is over: the rate
+shows the waiting for such keys more than the work.
 
-Then the events are exported as lines of JSON and counted anew, by Spark where pyspark and a Java are there,
-else by a loop over the lines. A total that differs is an error, and no figure. Marks whose change an earlier
-run had counted already are told as repeated runs: a worker was killed between its commit and the clearing of
-its mark, or a lease ended. What a killed process did in its last quarter of a second is not in that number.
+Then the events are exported as lines of JSON and counted again: by Spark if pyspark and a Java are installed,
+else in a loop. If a total differs, there is an error, and no figure. Marks whose change an earlier run had
+counted are reported as repeated runs: a worker was killed between its commit and the removal of its mark, or
+a lease expired. The number leaves out the last quarter of a second of a killed process.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ PROCESSES: Final = 2
 
 FIRST: Final = 1.0
 EVERY: Final = 1.0
-"""Seconds until the first kill, and between two."""
+"""Seconds until the first kill, and between two kills."""
 
 _EVENTS_A_KEY: Final = 4
 _WIDTH: Final = 64
-"""Events being written at a time."""
+"""Events in flight."""
 
 _A_BATCH: Final = 500
-"""Events written between two looks at the clock."""
+"""Events written between two checks of the clock."""
 
 _AHEAD: Final = 20_000
-"""Notifications that may wait: the events come while workers are killed, and not all at once before."""
+"""Notifications that may wait: the events arrive while workers are killed, and not all at once before."""
 
 _LOOK: Final = 0.02
 _LIMIT: Final = 600.0
-"""Seconds for the workers to get done."""
+"""Seconds for the workers to finish."""
 
 _SHOWN: Final = 3
-"""Totals that differ, as an error tells them."""
+"""Wrong totals that an error lists."""
 
 Totals: TypeAlias = dict[str, tuple[int, int]]
-"""Number and amount of the events of each key."""
+"""Count and sum of the events of each key."""
 
 
 def count(t: ObserverTransaction, cell: Cell) -> None:
@@ -76,7 +76,7 @@ def count(t: ObserverTransaction, cell: Cell) -> None:
 
 
 class _Done(NamedTuple):
-    """How it went, and what the workers reported of it."""
+    """The course of a round, and the counts of the workers."""
 
     seconds: float
     kills: int
@@ -84,11 +84,11 @@ class _Done(NamedTuple):
 
 
 def measure(scale: Scale) -> Iterator[Figure | Note]:
-    """Changes a second, kills, and runs that were repeated.
+    """Measure changes a second, kills, and repeated runs.
 
     Raises:
-        PercolatorError: a total is not that of the events.
-        StoreUnavailable: a worker ended by itself, or the workers did not get done.
+        PercolatorError: a total is wrong.
+        StoreUnavailable: a worker ended by itself, or the workers did not finish.
     """
     with shipped_chain("events") as chain, place("unix") as here:
         with workers_of(here, chain, PROCESSES) as workers:
@@ -106,7 +106,7 @@ def measure(scale: Scale) -> Iterator[Figure | Note]:
 
 
 def run_workers(here: Place, workers: Workers, events: int) -> _Done:
-    """Write the events and have them counted, while workers are killed."""
+    """Write the events and let workers count them, while workers are killed."""
     keys = max(1, events // _EVENTS_A_KEY)
     killer = _Killer(workers)
     began = time.monotonic()
@@ -139,7 +139,7 @@ def write_events(db: Database, numbers: range, keys: int) -> None:
 
 
 class _Killer:
-    """Kills the worker that has worked for longest, when its time has come."""
+    """Kills the oldest worker when it is time."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -147,7 +147,7 @@ class _Killer:
         self.kills = 0
 
     def look(self, seconds: float) -> None:
-        """Listen to the workers for so long; then it may be time."""
+        """Receive reports of the workers for so long; then kill one if it is time."""
         self._workers.listen(seconds)
         if time.monotonic() < self._next:
             return
@@ -158,11 +158,11 @@ class _Killer:
         progress.tell(f"{self.kills} workers killed")
 
 
-# Counting anew.
+# Count again.
 
 
 def totals(db: Database) -> Totals:
-    """What the observer has counted."""
+    """Read the totals of the observer."""
     return {
         row.decode(): (int(cells["number"]), int(cells["amount"]))
         for row, cells in db.snapshot().scan("counts")
@@ -170,7 +170,7 @@ def totals(db: Database) -> Totals:
 
 
 def recounted(db: Database) -> tuple[Totals, str]:
-    """What the events come to, and what counted them."""
+    """Count the events again; return the totals, and the name of the counter."""
     with TemporaryDirectory(prefix="percolator-bench-") as folder:
         lines = Path(folder) / "events.jsonl"
         with lines.open("w", encoding="utf-8") as file:
@@ -183,7 +183,7 @@ def recounted(db: Database) -> tuple[Totals, str]:
 
 
 def count_in_spark(lines: Path) -> Totals | None:
-    """The totals of the lines; None where there is no Spark. In a process of its own, which ends with it."""
+    """Count the events with Spark, in a process of its own; None without Spark."""
     # Not at the top: worker processes import this module for its observer, and need no Spark.
     from percolator_core.spark import check_java
 
@@ -212,7 +212,7 @@ def count_in_python(lines: Path) -> Totals:
 
 
 def compare(events: Mapping[str, tuple[int, int]], counted: Mapping[str, tuple[int, int]]) -> None:
-    """Raises PercolatorError unless what was counted is what the events come to."""
+    """Raise PercolatorError if a total of the observer is wrong."""
     wrong = [key for key in sorted(events.keys() | counted.keys()) if events.get(key) != counted.get(key)]
     if wrong:
         shown = "; ".join(

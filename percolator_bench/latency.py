@@ -1,18 +1,18 @@
-"""From a write to the commit of the last observer of a chain, idle and under load.
+"""The latency from a write to the commit of the last observer of a chain, idle and under load.
 
-A chain is a row of observers, each of which copies what the one before has written; the worker is a process
-of its own, and this process is the writer.
+Each observer of the chain copies the cell that the one before writes. The worker is a process of its own, and
+this process is the writer.
 
-The load is open: a schedule says when each write is due, whatever became of those before. A latency counts
-from that moment, not from when the writer came to it, so a store or writer that falls behind shows in the
-figures, and does not slow down what it is asked. It ends with the commit timestamp of the last observer, read
-from the history when all is over: the watch costs the measured path nothing. Schedule and timestamp are of
-the same machine's clock, in microseconds. A timestamp is drawn within the script that commits, so the last
-reply's way back is left out; the write's own transaction is in.
+The load is open: a schedule fixes when each write is due, whatever happened to earlier writes. A latency
+counts from that moment, not from the actual write, so the figures show a store or a writer that falls behind,
+and the load does not slow down. It ends with the commit timestamp of the last observer, which is read from
+the history at the end: so the measurement adds no cost to the measured path. Schedule and timestamps use the
+clock of the same machine, in microseconds. The script that commits takes the timestamp, so the latency leaves
+out the way of the last reply; it includes the transaction of the write.
 
-The highest rate is looked for with trials: a rate is sustained when, at the end of the trial, at least
-`SUSTAINED` of all that was offered has gone through the whole chain. One failure may be another process's
-fault, so a rate has two chances. Half and nine tenths of that rate are then offered for twice as long.
+Trials search for the highest rate. A rate is sustained if, at the end of the trial, at least `SUSTAINED` of
+all writes have passed the whole chain. One failure may be caused by another process, so each rate has two
+trials. Then half and nine tenths of that rate are offered for twice as long.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from percolator_core.observers import Chain, ObserverTransaction
 
 IDLE: Final = Target("at most", 5.0)
 HALF: Final = Target("at most", 50.0)
-"""Of the medians, with one observer."""
+"""Target of the medians, with one observer."""
 
 LENGTHS: Final = (1, 3, 10)
-"""Observers in a row."""
+"""Lengths of the chains."""
 
 SUSTAINED: Final = 0.95
 
@@ -56,15 +56,15 @@ _WIDTH: Final = 256
 """Writes in flight, at most."""
 
 _FIRST_RATE: Final = 2000.0
-"""Writes a second that the search begins with, over the number of observers."""
+"""Writes a second at the beginning of the search, divided by the number of observers."""
 
 _STEP: Final = 1.6
 CLOSE: Final = 1.1
-"""The search goes by steps, then halves the gap until its ends are no further apart."""
+"""The search goes in steps, then halves the gap until its ends are no further apart."""
 
 TRIALS: Final = 14
 _WRITES_A_SECOND: Final = 400
-"""``writes`` over this is how many seconds a trial lasts."""
+"""A trial lasts ``writes`` divided by this number of seconds."""
 
 _PAUSE: Final = 0.015
 """Mean seconds between two writes to an idle worker, for every three observers: longer than the latency."""
@@ -73,18 +73,18 @@ _LEAD: Final = 0.02
 """Seconds until the first write of a schedule is due."""
 
 _LIMIT: Final = 60.0
-"""Seconds for the worker to get done."""
+"""Seconds for the worker to finish."""
 
 
 def step(t: ObserverTransaction, cell: Cell) -> None:
-    """The least an observer can do: read the observed cell and write another."""
+    """Read the observed cell and write another: the smallest observer."""
     value = t.get(cell.table, cell.row, cell.column)
     if value is not None:
         t.set(cell.table, cell.row, _column(int(cell.column[1:]) + 1), value)
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
-    """Idle over both transports, then over a Unix socket with chains of all lengths and loads."""
+    """Measure an idle worker over both transports, then all lengths and loads over a Unix socket."""
     with chain_of_observers("tcp", 1) as line:
         yield from _idle(line, scale.writes)
     for length in LENGTHS:
@@ -98,7 +98,7 @@ def _idle(line: _Line, writes: int) -> Iterator[Figure]:
     pause = _PAUSE * math.ceil(line.length / 3)
     moments = [0.0]
     while len(moments) < writes:
-        # Not in step with any clock of the worker's.
+        # In no rhythm with a clock of the worker.
         moments.append(moments[-1] + pause * random.uniform(0.5, 1.5))
     yield from line.latencies("idle", line.offer(moments).latencies, IDLE if line.length == 1 else None)
 
@@ -115,7 +115,7 @@ def _loaded(line: _Line, seconds: float) -> Iterator[Figure]:
 
 
 def highest_rate(sustained: Callable[[float], bool], rate: float) -> float:
-    """The highest rate that is sustained, within a tenth; the lowest one tried if none is."""
+    """Search for the highest sustained rate, to a tenth; the lowest rate tried if none is sustained."""
     good, bad = 0.0, math.inf
     lowest = rate
     for _ in range(TRIALS):
@@ -131,7 +131,7 @@ def highest_rate(sustained: Callable[[float], bool], rate: float) -> float:
 
 
 class _Offered(NamedTuple):
-    """What became of a schedule: the latencies in milliseconds, and the share done when it was over."""
+    """The outcome of a schedule: the latencies in milliseconds, and the share that was done at its end."""
 
     latencies: list[float]
     share: float
@@ -152,12 +152,12 @@ class _Line:
         return self.offer([number / rate for number in range(max(1, round(rate * seconds)))])
 
     def offer(self, moments: Sequence[float]) -> _Offered:
-        """Write a row at each of these moments, in seconds from now on, and wait until all are through."""
+        """Write a row at each of these moments, in seconds from now, and wait until all have passed."""
         self._schedules += 1
         db, prefix = self.here.db, b"%d:" % self._schedules
         rows = [prefix + b"%d" % number for number in range(len(moments))]
         numbers = iter(range(len(moments)))
-        # The server's clock, and that of the timestamps: all are on this machine.
+        # The server's clock, which is also that of the timestamps: all processes are on this machine.
         begun = time.time() + _LEAD
 
         def write() -> None:
@@ -181,7 +181,7 @@ class _Line:
         )
 
     def _ends(self, rows: Sequence[bytes]) -> list[float]:
-        """When the last observer of each row committed, in seconds of the server's clock."""
+        """Return when the last observer of each row committed, in seconds of the server's clock."""
         last = _column(self.length)
         with self.here.db.concurrency(64) as executor:
             found = executor.map(lambda row: self.here.db.history(_TABLE, row, last), rows)
@@ -193,7 +193,7 @@ class _Line:
         yield self.figure(f"{load}, p99", "ms", [_percentile(samples, 99)])
 
     def figure(self, name: str, unit: Unit, samples: list[float], target: Target | None = None) -> Figure:
-        """A point over the number of observers."""
+        """Make a point of a curve over the number of observers."""
         return median_figure(
             "latency",
             self.here.name,
@@ -215,13 +215,13 @@ def chain_of_observers(transport: Transport, length: int) -> Iterator[_Line]:
         with workers_of(here, Chain.load(folder)) as workers:
             line = _Line(here, workers, length)
             line.offer([0.0])  # the first one warms up
-            # Not before each schedule: a Ctrl-C that strikes within it is lost.
+            # Not before each schedule: a Ctrl-C during the collection would be lost.
             gc.collect()
             yield line
 
 
 def _write_chain(folder: Path, length: int) -> None:
-    """Observers in a row; each watches what the one before writes."""
+    """Observers in a row; each observes the cell that the one before writes."""
     (folder / "chain.yaml").write_text(f"version: 1\nchain: bench_latency\ntables:\n  {_TABLE}: {{}}\n")
     for number in range(length):
         watched, written = (f"{_TABLE}.{_column(one)}" for one in (number, number + 1))

@@ -1,4 +1,4 @@
-"""What a measurement was made on."""
+"""The machine of a measurement."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from percolator_core.store.binary import find_binary
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where and when.
+    """The machine and the time.
 
-    ``load`` is the mean number of processes that wanted a core in the minute before, or None where the system
-    does not tell. What others load the machine with makes the figures worse.
+    ``load`` is the mean number of processes that wanted a core in the minute before, or None if the system
+    does not report it. Other load on the machine makes the figures worse.
     """
 
     cores: int
@@ -26,7 +26,7 @@ class Machine:
     load: float | None
 
     def as_dict(self) -> dict[str, Any]:
-        """As it stands in JSON."""
+        """The machine as it is in JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """The machine now."""
+    """Describe this machine, now."""
     return Machine(
         cores=os.cpu_count() or 1,
         python=platform.python_version(),

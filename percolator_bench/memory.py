@@ -1,10 +1,10 @@
-"""The server's memory for a version of a cell beyond its value.
+"""The server's memory for a version of a cell, without its value.
 
-That is its timestamps, the column's name, and its share of the row's key and of the row index; for older
-versions their place in the row's history. The growth of ``used_memory`` (the buffers of connections and of
-the log aside) while cells are written, divided by the number of versions. Redis doubles its hash tables, and
-its allocator has sizes a fifth apart, so the figure moves with the number of rows and the size of values; it
-is what a user with so many cells pays.
+It consists of timestamps, the name of the column, and a share of the row's key and of the row index; for
+older versions also of their place in the row's history. The figure is the growth of ``used_memory`` (without
+the buffers of connections and of the log) while cells are written, divided by the number of versions. Redis
+doubles its hash tables, and its allocator's sizes are a fifth apart, so the figure depends on the number of
+rows and the size of values. It is what a user with so many cells pays.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Shape(NamedTuple):
 
     @property
     def target(self) -> Target | None:
-        """The target of the shapes that have one: five columns of ordinary values, written once."""
+        """The target of some shapes: five columns of ordinary values, written once."""
         return COST if self.columns == 5 and self.size <= 100 and self.versions == 1 else None
 
     def __str__(self) -> str:
@@ -46,14 +46,14 @@ SHAPES: Final = (
 _TABLE: Final = "bench"
 _CELLS_A_WRITE: Final = 200
 _BYTES_A_WRITE: Final = 1 << 20
-"""Bounds of what one transaction writes."""
+"""Limits of the writes of one transaction."""
 
 _MOST_BYTES: Final = 200 << 20
-"""Bytes of values that a shape is weighed with, at most."""
+"""Most bytes of values in a shape."""
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
-    """One figure for each shape; of large values and many versions fewer cells are weighed."""
+    """Measure one figure for each shape; with large values or many versions there are fewer cells."""
     for shape in SHAPES:
         progress.tell(f"{shape}, {shape.versions} versions")
         cells = min(scale.cells, _MOST_BYTES // shape.size) // shape.versions
@@ -72,7 +72,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
 
 
 def _cost(here: Place, shape: Shape, rows: int) -> float:
-    """Bytes a version beyond the value."""
+    """Measure the bytes of a version without its value."""
     here.db.create_table(_TABLE)
     names = [f"column{number}" for number in range(shape.columns)]
     bunch = max(1, min(_CELLS_A_WRITE, _BYTES_A_WRITE // shape.size) // shape.columns)
@@ -93,6 +93,6 @@ def _cost(here: Place, shape: Shape, rows: int) -> float:
 
 
 def _used(here: Place) -> int:
-    """The bytes in use, without the buffers: those come and go, and are large where values are."""
+    """Return the bytes in use, without the buffers, which vary and are large with large values."""
     info = here.db.store.server_info()
     return info.used_memory - int(info.raw["mem_clients_normal"]) - int(info.raw["mem_aof_buffer"])

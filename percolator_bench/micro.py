@@ -1,10 +1,10 @@
 """Single operations beside the raw store (paper, figure 8) and beside other transactions.
 
-Every contestant does the same operations with the same rows and values, in the same process, interleaved:
-this library; Redis through redis-py, with and without WATCH/MULTI/EXEC; PostgreSQL through psycopg 3, where
-it is installed. One in flight is straight-line code. More are what users of each have: functions under
-`Database.concurrency` here, threads with a connection each there, and pipelines for raw commands. Plain GET
-and SET through this library's own hub show what its transactions add to the way there.
+Every contestant does the same operations with the same rows and values, in the same process, in interleaved
+turns: this library; Redis through redis-py, with and without WATCH/MULTI/EXEC; PostgreSQL through psycopg 3,
+if it is installed. One operation in flight is straight-line code. More are in flight as users of each do it:
+functions under `Database.concurrency` here, threads with a connection each there, and pipelines for raw
+commands. Plain GET and SET through this library's hub show what its transactions add to the way there.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ POSTGRES: Final = Target("at least", 3.0)
 
 _SUITE: Final = "micro"
 _LOADED: Final = 5000
-"""Rows that are loaded before the race, at most."""
+"""Most rows that are loaded before the race."""
 
 
 def measure(scale: Scale) -> Iterator[Figure | Note]:
-    """The figures, over a Unix socket with all peers, and over TCP without PostgreSQL."""
+    """Measure over a Unix socket with all peers, and over TCP without PostgreSQL."""
     for transport in TRANSPORTS:
         yield from _measure(transport, scale)
 
@@ -147,7 +147,7 @@ def _figures(where: str, rates: Rates[Entry], sizes: tuple[int, ...]) -> Iterato
 
 
 def _rank(entry: Entry) -> tuple[int, int, int]:
-    """What is compared stands together: by operation, then by who did it."""
+    """Order figures so that compared ones are together: by operation, then by contestant."""
     return OPERATIONS.index(entry.operation), CONTESTANTS.index(entry.who), entry.width
 
 
@@ -159,7 +159,7 @@ def _ratio_name(entry: Entry, base: Entry) -> str:
 
 
 def _comparisons(sizes: tuple[int, ...]) -> Iterator[tuple[Entry, Entry, Target | None]]:
-    """Which contestant is held against which, and the target of the ratio."""
+    """Pair each contestant with the one it is compared with, and the target of the ratio."""
 
     def pair(
         operation: Operation, who: str, width: int, target: Target | None = None

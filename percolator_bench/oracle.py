@@ -1,18 +1,17 @@
 """Timestamps a second from the one oracle (paper, section 2.3: two million, from one machine).
 
-Two different things are measured:
+There are two different measurements:
 
-- *callers*: each asks for one timestamp at a time (``db.timestamp()``) and waits for it, 1 to 1024 tasks
-  under a hub, or in 1 to 4 processes of 256 tasks each. What goes out in one batch is one request to the
-  oracle, and several may be under way. A bare timestamp counts 40 of a batch's 3,000 bytes, so no request is
-  for more than 75. The clients' Python is the limit here, not the oracle.
-- *capacity*: what the oracle itself hands out when each request is for many timestamps, as that of a hub
-  (256) or of a large machine full of clients (1024) is. Nobody takes a batch apart: counted are the
-  timestamps of the replies, and that no two replies overlap is checked. This is the figure to hold against
-  the paper's, whose servers batch in the same way.
+- *callers*: each requests one timestamp at a time (``db.timestamp()``) and waits for it: 1 to 1024 tasks
+  under a hub, or 1 to 4 processes of 256 tasks each. The calls of one batch are one request to the oracle,
+  and several requests may be under way. A bare timestamp counts 40 of a batch's 3,000 bytes, so a request is
+  for 75 at most. The limit here is the Python of the clients, not the oracle.
+- *capacity*: the timestamps of the oracle itself if each request is for many, as that of a hub (256) or of a
+  large machine full of clients (1024). No client divides a batch: the timestamps of the replies are counted,
+  and checked for overlaps. Compare this figure with the paper's, whose servers batch in the same way.
 
-Timestamps are microseconds, so an oracle that hands out more than a million a second for long runs ahead of
-the clock. That is safe, but ages and "as of" times are off by as much.
+Timestamps are microseconds, so an oracle that hands out more than a million a second for a long time runs
+ahead of the clock. That is safe, but ages and times in "as of" are wrong by as much.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ _PIPELINED: Final = 32
 """Requests under way at a time, as a hub sends them."""
 
 _HEAD_START: Final = 0.1
-"""Seconds until all processes begin; each waits for the same moment."""
+"""Seconds until all processes begin, at the same moment."""
 
 _START: Final = 1.5
-"""The same, while the processes are still starting."""
+"""The same, while the processes still start."""
 
 Span = tuple[float, float, list[int]]
-"""When a process began and ended (`time.monotonic`, one clock for the machine), and replies."""
+"""Begin and end of a process (`time.monotonic`, one clock for the machine), and its replies."""
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
-    """Timestamps a second by callers and processes; the oracle's capacity; the server's cost of a request."""
+    """Measure timestamps a second by callers and processes, the capacity, and the cost of a request."""
     with place("unix") as here, _processes(max(PROCESSES)) as pool:
         _together(pool, max(PROCESSES), partial(_call, here.url, 1, 1), _START)
         yield from _under_one_hub(here, scale)
@@ -64,7 +63,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
 
 
 def _processes(count: int) -> ProcessPoolExecutor:
-    # Spawned, not forked: a fork would copy a client that is at work.
+    # Spawned, not forked: a fork would copy a client in use.
     return ProcessPoolExecutor(count, mp_context=get_context("spawn"))
 
 
@@ -133,19 +132,19 @@ def _figure(
 
 
 def _requests(here: Place) -> tuple[int, float]:
-    """How many scripts were run since the statistics were reset, and microseconds of the server for each."""
+    """Return how many scripts ran since the statistics were reset, and the server's µs for each."""
     found = here.raw.info("commandstats")["cmdstat_evalsha"]
     return found["calls"], found["usec_per_call"]
 
 
 def _rate(spans: Sequence[Span], batch: int) -> float:
-    """Timestamps a second, over the time in which any process was at work."""
+    """Compute timestamps a second, over the time in which any process worked."""
     seconds = max(ended for _, ended, _ in spans) - min(began for began, _, _ in spans)
     return sum(len(replies) for _, _, replies in spans) * batch / seconds
 
 
 def check_increasing(replies: Sequence[int], batch: int) -> None:
-    """A reply is the last of ``batch`` timestamps: each must lie above the one before by as many."""
+    """Check replies: each is the last of ``batch`` timestamps, and exceeds the one before by as many."""
     for before, reply in pairwise(replies):
         if reply - before < batch:
             raise PercolatorError(
@@ -160,7 +159,7 @@ def check_increasing(replies: Sequence[int], batch: int) -> None:
 def _together(
     pool: ProcessPoolExecutor, count: int, work: Callable[[float], Span], head_start: float = _HEAD_START
 ) -> list[Span]:
-    """Have ``count`` processes do the work at the same moment."""
+    """Let ``count`` processes do the work at the same moment."""
     at = time.monotonic() + head_start
     return [future.result() for future in [pool.submit(work, at) for _ in range(count)]]
 
@@ -182,7 +181,7 @@ def _call(url: str, callers: int, each: int, at: float) -> Span:
 
 
 def _callers(db: Database, callers: int, each: int) -> Span:
-    """Tasks that ask in a loop; returns the timestamps in the order of their size."""
+    """Run tasks that request timestamps in a loop; return the timestamps, sorted."""
     seen: list[int] = []
 
     def ask(_: int) -> None:
@@ -199,7 +198,7 @@ def _callers(db: Database, callers: int, each: int) -> Span:
 
 
 def _request(url: str, batch: int, bunches: int, at: float) -> Span:
-    """Requests for many timestamps each; returns the replies in the order in which they came."""
+    """Request many timestamps each; return the replies in their order."""
     db = _connected(url, at)
     store = db.store
     command = store.command(calls.timestamp(store.keyspace.oracle, store.keyspace.catalog, batch))

@@ -1,8 +1,8 @@
-"""The report as a picture. Needs matplotlib, which the extra ``plot`` installs.
+"""Draw the report. Needs matplotlib, which the extra ``plot`` installs.
 
-Points of a curve are drawn as lines over their axis, in one panel for what can be compared; all other figures
-as bars. In ``set: PostgreSQL`` the part before the colon is what was done, and makes a panel of its own; the
-part behind it is who did it, and has the same colour throughout the picture.
+Points of a curve are lines over their axis, in one panel for all that can be compared; all other figures are
+bars. In the name ``set: PostgreSQL`` the part before the colon is the operation, which has a panel of its
+own, and the part behind it is the contestant, which has the same colour in the whole picture.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _FAMILIES: Final = {
     "watch": ("#8e2f8a", "#c98bc6"),
     "": ("#4d4d4d", "#b8860b", "#5f7d95", "#a05195", "#2f9e9e", "#d45087", "#7f7f3f", "#999999"),
 }
-"""Colours for names that have the word in them; the last are for all others."""
+"""Colours for names with this word; the last ones are for all others."""
 _MARKERS: Final = "os^Dvp*X"
 _STYLES: Final = ("-", "--", ":", "-.")
-"""For the places, where a panel has several."""
+"""Markers for the places, if a panel has several."""
 
 _A_ROW: Final = 3
 """Panels of lines side by side."""
@@ -54,27 +54,27 @@ _BARS_FRAME: Final = 0.9
 _CURVES_HEIGHT: Final = 3.1
 _MOST_BARS: Final = 40
 _MOST_LINES: Final = 8
-"""Beyond these a panel is cut into one for each place, if there are several."""
+"""A panel with more than this is divided by place, if there are several places."""
 _LOG_X: Final = 100.0
 _LOG_Y: Final = 30.0
 _LOG_RATIO: Final = 8.0
-"""An axis whose ends are further apart than this factor is logarithmic."""
+"""If the ends of an axis are further apart than this factor, it is logarithmic."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """Figures that are drawn together."""
+    """Figures in one panel."""
 
     title: str
     figures: list[Figure]
 
     @property
     def places(self) -> list[str]:
-        """What the figures were measured over, in their order."""
+        """The places of the figures, in their order."""
         return list(dict.fromkeys(figure.place for figure in self.figures))
 
     def named(self, figure: Figure, name: str) -> str:
-        """``name``, and the place of the figure where the panel has several."""
+        """Return ``name``, with the place of the figure if the panel has several."""
         return name if len(self.places) == 1 else f"{name} ({figure.place})"
 
 
@@ -86,11 +86,11 @@ class _Colours:
     used: dict[str, int] = field(default_factory=dict)
 
     def marker(self, name: str) -> str:
-        """The marker of a name that has a colour."""
+        """Return the marker of a name that has a colour."""
         return _MARKERS[list(self.given).index(name) % len(_MARKERS)]
 
     def of(self, name: str) -> str:
-        """The colour of a name; a new one gets the next colour of its family."""
+        """Return the colour of a name; a new name gets the next colour of its family."""
         if name not in self.given:
             family = next((word for word in _FAMILIES if word in name.lower()), "")
             shades, number = _FAMILIES[family], self.used.get(family, 0)
@@ -100,14 +100,14 @@ class _Colours:
 
 
 _Render: TypeAlias = Callable[["SubFigure", _Colours], None]
-"""Draws a part of the picture."""
+"""A function that draws a part of the picture."""
 
 
 def check(path: Path) -> None:
-    """Whether `draw` can write such a file: to know before measuring.
+    """Check before the measurement that `draw` can write the file.
 
     Raises:
-        ConfigurationError: matplotlib is missing, or has no format of that suffix.
+        ConfigurationError: matplotlib is missing, or does not know the suffix.
     """
     try:
         from matplotlib.backend_bases import FigureCanvasBase
@@ -119,10 +119,10 @@ def check(path: Path) -> None:
 
 
 def draw(report: Report, path: Path) -> None:
-    """Write the picture to ``path``, in the format its suffix names.
+    """Write the picture to ``path``, in the format of its suffix.
 
     Raises:
-        ConfigurationError: as `check`; or there are no figures.
+        ConfigurationError: as for `check`; or there are no figures.
     """
     check(path)
     from matplotlib.figure import Figure as Canvas
@@ -143,18 +143,18 @@ def draw(report: Report, path: Path) -> None:
 
 
 def _by(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
-    """The items by key, each key where it was met first."""
+    """Group items by key, in the order of their first items."""
     found: dict[Any, list[T]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found
 
 
-# Which panels there are.
+# The choice of panels.
 
 
 def _blocks(figures: Sequence[Figure]) -> list[tuple[float, _Render]]:
-    """The parts of the picture for one suite, from top to bottom, each with its height in inches."""
+    """Return the parts of the picture for one suite, from top to bottom, each with its height in inches."""
     curves, rest = panels_of_lines(figures)
     blocks: list[tuple[float, _Render]] = []
     # Each place begins a new row.
@@ -170,7 +170,7 @@ def _blocks(figures: Sequence[Figure]) -> list[tuple[float, _Render]]:
 
 
 def panels_of_lines(figures: Sequence[Figure]) -> tuple[list[_Panel], list[Figure]]:
-    """The panels of lines, and the figures that belong to none."""
+    """Return the panels of lines, and the figures that belong to none."""
     points = [figure for figure in figures if figure.at is not None]
     rest = [figure for figure in figures if figure.at is None]
     groups = {}
@@ -179,7 +179,7 @@ def panels_of_lines(figures: Sequence[Figure]) -> tuple[list[_Panel], list[Figur
             groups[key] = group
         else:
             rest += group
-    # All of a suite in the same way: who looks from one panel to the next finds the same lines.
+    # All panels of a suite are divided in the same way, so that a reader finds the same lines in each.
     apart = any(len(_lines(group)) > _MOST_LINES for group in groups.values())
     panels = []
     for (unit, _, topic), group in groups.items():
@@ -196,7 +196,7 @@ def panels_of_bars(figures: Sequence[Figure]) -> list[_Panel]:
 
 
 def _panels(figures: list[Figure], title: str, *, apart: bool) -> list[_Panel]:
-    """One panel; or one for each place."""
+    """Make one panel; or one for each place."""
     places = _by(figures, lambda one: one.place)
     if apart or len(places) == 1:
         return [_Panel(f"{title}, {place}", group) for place, group in places.items()]
@@ -209,7 +209,7 @@ def _title(suite: str, topic: str, unit: str) -> str:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """What was done and who did it; where nothing is said to be done, the name is who."""
+    """Split a name into operation and contestant; a name without a colon is a contestant."""
     topic, colon, who = name.partition(": ")
     return (topic, who) if colon else ("", name)
 
@@ -308,7 +308,7 @@ def _draw_bars(panel: _Panel, part: SubFigure, colours: _Colours) -> None:
     axes = part.subplots()
     figures = panel.figures
     values = [figure.value for figure in figures]
-    # Ratios far apart start at 1, so that to the left is slower and to the right is faster.
+    # Ratios that are far apart start at 1, so that slower is left and faster is right.
     left = 1.0 if figures[0].unit == "ratio" and _spans(values, _LOG_RATIO) else 0.0
     spread: Any = [
         [max(0.0, figure.value - figure.low) for figure in figures],

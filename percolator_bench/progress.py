@@ -1,7 +1,7 @@
-"""Where a run of the benchmarks is, for whoever watches it.
+"""Report the progress of a run.
 
-A suite says it in steps within steps: the runner its name, the suite what it measures over, the race its
-round. Nobody has to listen. Steps are told between measurements, never within one.
+A run is in steps within steps: the runner names the suite, the suite its place, the race its round. A
+listener is optional. Steps are reported between measurements, never during one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from contextvars import ContextVar
 from typing import Final, TextIO, TypeAlias
 
 Listener: TypeAlias = Callable[[tuple[str, ...]], None]
-"""Is told the steps a run is in, outermost first; the first one is the suite's name."""
+"""Called with the steps of the run, outermost first; the first one is the suite's name."""
 
 
 def ignore(steps: tuple[str, ...]) -> None:
-    """A `Listener` that does not."""
+    """A `Listener` that ignores the steps."""
     del steps
 
 
@@ -28,7 +28,7 @@ _steps: ContextVar[tuple[str, ...]] = ContextVar("steps", default=())
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Have ``listener`` told within the ``with`` statement."""
+    """Report steps to ``listener`` within the ``with`` statement."""
     token = _listener.set(listener)
     try:
         yield
@@ -38,7 +38,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def step(name: str) -> Iterator[None]:
-    """Within the ``with`` statement the run is at ``name``, which is told at once."""
+    """Be in the step ``name`` within the ``with`` statement, and report it at once."""
     token = _steps.set((*_steps.get(), name))
     tell()
     try:
@@ -48,14 +48,14 @@ def step(name: str) -> Iterator[None]:
 
 
 def tell(*steps: str) -> None:
-    """Tell that the run is at ``steps`` within the steps there are."""
+    """Report ``steps`` within the current steps."""
     _listener.get()((*_steps.get(), *steps))
 
 
 class StatusLine:
     """Shows on a terminal one line that is kept up to date, elsewhere one line for each suite.
 
-    No thread redraws it, because that would take turns with what is measured.
+    No thread updates it, because a thread would disturb the measurements.
     """
 
     _CLEAR: Final = "\r\x1b[K"
@@ -66,7 +66,7 @@ class StatusLine:
         self._suite = ""
 
     def show(self, steps: tuple[str, ...]) -> None:
-        """A `Listener`."""
+        """The `Listener`."""
         if self._rewrites:
             text = ", ".join(steps)[: shutil.get_terminal_size().columns - 1]
             self._file.write(f"{self._CLEAR}{text}")
@@ -76,7 +76,7 @@ class StatusLine:
         self._file.flush()
 
     def clear(self) -> None:
-        """Leave the terminal's line empty."""
+        """Clear the line of the terminal."""
         if self._rewrites:
             self._file.write(self._CLEAR)
             self._file.flush()

@@ -30,7 +30,7 @@ _SUFFIXES = {
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A sentence that belongs to a suite's figures: how peers were set, what could not be measured."""
+    """A sentence about a suite's figures: the settings of peers, or a measurement that was not possible."""
 
     suite: str
     text: str
@@ -41,14 +41,14 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was measured, on which machine."""
+    """The figures, and their machine."""
 
     machine: Machine
     figures: list[Figure]
     notes: list[Note] = field(default_factory=list)
 
     def add(self, found: Iterable[Figure | Note]) -> None:
-        """Take in what a suite yields, as it comes."""
+        """Add the figures of a suite, one by one."""
         for one in found:
             if isinstance(one, Note):
                 self.notes.append(one)
@@ -61,7 +61,7 @@ class Report:
         return [figure for figure in self.figures if figure.met is False]
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as it stands in JSON."""
+        """The report as it is in JSON."""
         return {
             "machine": self.machine.as_dict(),
             "figures": [figure.as_dict() for figure in self.figures],
@@ -69,7 +69,7 @@ class Report:
         }
 
     def write(self, path: Path) -> None:
-        """Write the JSON to a file; folders on the way are made."""
+        """Write the JSON to a file, and create its folders."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(self.as_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -93,17 +93,17 @@ class Report:
         return table
 
     def for_terminal(self) -> RenderableType:
-        """The table, and the notes under it."""
+        """The table, and its notes."""
         return Group(self.table(), *([Text()] if self.notes else []), *(Text(str(n)) for n in self.notes))
 
 
 def label(figure: Figure) -> str:
-    """Its name, and for a point of a curve where on the axis: ``timestamps, 16 callers``."""
+    """The name, and for a point of a curve its position: ``timestamps, 16 callers``."""
     return figure.name if figure.at is None else f"{figure.name}, {amount(figure.at)} {figure.axis}"
 
 
 def amount(at: float) -> str:
-    """A place on an axis: ``1,000,000``, ``0.25``."""
+    """Format a position on an axis: ``1,000,000``, ``0.25``."""
     return f"{at:,.0f}" if float(at).is_integer() else f"{at:g}"
 
 

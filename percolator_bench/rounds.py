@@ -1,7 +1,7 @@
-"""Interleaved rounds: every contestant once a round, so that what else the machine does falls on all alike.
+"""Interleaved rounds: every contestant has a turn in each round, so that other load affects all alike.
 
-A ratio of two contestants is taken within each round, and the median is over the rounds: a slow second slows
-both sides of a ratio down, and leaves it as it was.
+The ratio of two contestants is taken within each round, and the median is over the rounds: a slow second
+slows both sides down, and the ratio stays.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from percolator_bench import progress
 K = TypeVar("K", bound=Hashable)
 
 _FIRST: Final = 1_000_000
-"""Numbers below belong to what a suite has loaded before the race."""
+"""Lower numbers belong to the rows that a suite loads before the race."""
 
 
 @dataclass(slots=True)
 class Rates(Generic[K]):
-    """Operations a second, per contestant and round."""
+    """Operations a second, by contestant and round."""
 
     by_name: dict[K, list[float]] = field(default_factory=dict)
 
@@ -32,7 +32,7 @@ class Rates(Generic[K]):
         return self.by_name[name]
 
     def ratio(self, name: K, base: K) -> list[float]:
-        """The rate of ``name`` over that of ``base``, round by round."""
+        """The rate of ``name`` divided by that of ``base``, round by round."""
         return [a / b for a, b in zip(self.by_name[name], self.by_name[base], strict=True)]
 
 
@@ -42,9 +42,9 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """``run(first, count)`` does ``count`` operations; keys that it makes are numbered from ``first``.
+    """``run(first, count)`` does ``count`` operations; its new keys are numbered from ``first``.
 
-    ``prepare`` is called before each of its turns, and its time does not count.
+    ``prepare`` is called before each turn, and its time does not count.
     """
 
     run: Callable[[int, int], None]
@@ -53,7 +53,7 @@ class Contestant:
 
 
 def race(contestants: Mapping[K, Contestant], rounds: int) -> Rates[K]:
-    """Run every contestant once to warm up and then ``rounds`` times; every other round goes backwards."""
+    """Run every contestant to warm up, and then ``rounds`` times; every other round is reversed."""
     rates: Rates[K] = Rates({name: [] for name in contestants})
     order = list(contestants)
     first = _FIRST
@@ -77,7 +77,7 @@ def race(contestants: Mapping[K, Contestant], rounds: int) -> Rates[K]:
 
 @contextmanager
 def _old_objects_set_aside() -> Iterator[None]:
-    """Collecting garbage between the turns then costs nothing for what was there before."""
+    """Freeze existing objects, so that garbage collection between the turns is cheap."""
     gc.freeze()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Runs suites."""
+"""Run suites."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def run(
 ) -> Report:
     """Run the named suites, or all of them when none is named.
 
-    ``tell`` is told what is being measured; ``keep`` is given the report after each suite, as it is then.
+    ``tell`` is called with the current step; ``keep`` is called with the report after each suite.
 
     Raises:
-        ConfigurationError: there is no such suite, or no redis-server to measure.
+        ConfigurationError: there is no such suite, or no redis-server.
         StoreUnavailable: a server or worker process did not start.
     """
     names = list(suites) or list(SUITES)
@@ -79,7 +79,7 @@ def run(
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Have SIGTERM end a run as Ctrl-C does, so that the servers it has started are stopped.
+    """Let SIGTERM end a run as Ctrl-C does, so that its servers are stopped.
 
     For the main thread.
     """

@@ -1,4 +1,4 @@
-"""How much to measure."""
+"""The size of a measurement."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Each 1 or more.
+    """Sizes, each 1 or more.
 
-    - ``operations``: of a contestant in a round of `micro`; five times as many where they share round trips.
-    - ``rounds``: interleaved, of a race.
-    - ``width``: the most operations in flight in `micro`.
-    - ``writes``: those whose latency is taken.
-    - ``cells``: those that are weighed.
-    - ``cells_max``: of the largest store in `growth`.
-    - ``customers``: of the brokerage in `tpce`.
-    - ``documents``: the most that are indexed in `webindex`.
-    - ``pages``: of the made crawl in `webindex`.
+    - ``operations``: of a contestant in a round of `micro`; five times as many if they share round trips.
+    - ``rounds``: interleaved rounds of a race.
+    - ``width``: most operations in flight in `micro`.
+    - ``writes``: writes whose latency is measured.
+    - ``cells``: cells whose memory is measured.
+    - ``cells_max``: cells of the largest store in `growth`.
+    - ``customers``: customers of the brokerage in `tpce`.
+    - ``documents``: most documents in the index of `webindex`.
+    - ``pages``: pages of the generated crawl in `webindex`.
     - ``marks``: notifications that wait in `backlog`.
-    - ``events``: that are counted while workers are killed in `kills`.
+    - ``events``: events that are counted while workers are killed in `kills`.
     - ``numbers``: integers of the first load in `stress`.
     - ``observed``: clean cells of the largest store in `finding`.
-    - ``changes``: of each workload in `duplicates`.
-    - ``rows``: of the table in `tables`.
+    - ``changes``: changes of each workload in `duplicates`.
+    - ``rows``: rows of the table in `tables`.
     """
 
     operations: int = 2000

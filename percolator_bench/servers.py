@@ -1,4 +1,4 @@
-"""The private servers that the benchmarks measure; nothing of the user's is touched."""
+"""The private servers of the benchmarks; servers of the user are not touched."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ NAMESPACE: Final = "bench"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A server to measure: its name and URL, the database, and a redis-py client as a user would make it.
+    """A server to measure: its name and URL, the database, and a redis-py client as a user would create it.
 
-    ``client`` makes another such client, which its caller closes.
+    ``client`` opens another such client, which its caller closes.
     """
 
     name: str
@@ -36,14 +36,14 @@ class Place:
     client: Callable[[], redis.Redis]
 
     def server_cpu(self) -> float:
-        """Seconds of CPU that the server has taken since it was started."""
+        """Return the seconds of CPU time that the server has used since its start."""
         info = self.db.store.server_info().raw
         return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
 
 
 @contextmanager
 def place(transport: Transport) -> Iterator[Place]:
-    """A private server, reached over a Unix socket (the embedded one, as it ships) or TCP on the loopback."""
+    """Run a private server on a Unix socket (the embedded one, with its defaults) or on TCP (loopback)."""
     with (
         tempfile.TemporaryDirectory(prefix="percolator-bench-") as folder,
         _url(transport, Path(folder)) as url,
@@ -69,7 +69,7 @@ def _url(transport: Transport, folder: Path) -> Iterator[str]:
     if transport == "unix":
         yield f"embedded:{folder}/state"
         return
-    # As the embedded server is set, so that the two differ by the transport alone.
+    # The settings of the embedded server, so that the two differ by the transport alone.
     settings = {"appendonly": "yes", "appendfsync": "everysec"}
     settings |= {name: str(value) for name, value in COMPACT.items()}
     with PrivateServer(listens=True, **settings) as server:

@@ -1,15 +1,15 @@
-"""Counting unique integers by a trie of observers, as Apache Fluo's stress test does.
+"""Count unique integers with a trie of observers, as Apache Fluo's stress test does.
 
 Random integers are inserted as leaves of a bitwise trie, and observers count them upwards, level by level
-(`percolator_bench.trie`); each insert and each run of an observer is a transaction. The count at the
-root must be the number of distinct integers, which a Python set knows: a notification that is lost, or a run
-whose writes are lost or made twice, shows. So first a large load, then small batches, a tenth of them
-integers that are there already, and after each the root is compared; at the end every level, too.
+(`percolator_bench.trie`). Each insert and each run of an observer is a transaction. The count at the root
+must be the number of distinct integers, which a Python set knows: a lost notification, or a run whose writes
+are lost or doubled, makes it wrong. First there is a large load, then small batches, in which a tenth of the
+integers exist already. After each the root is compared; at the end every level is.
 
-With one and with two worker processes, each in a store of its own; the loader is this process. All of the
-8 levels are counted, up to one root: Fluo's test stops at a level with some 60,000 nodes, and adds those up.
-Counted are transactions that committed a write: inserts of new integers, and runs of observers (one that
-finds the sum unchanged still commits its acknowledgement). Their time is that from the first insert until no
+The suite runs with one and with two worker processes, each in a store of its own; this process is the loader.
+It counts all 8 levels, up to one root. Fluo's test stops at a level with about 60,000 nodes, and adds those
+up. Transactions that committed a write count: inserts of new integers, and runs of observers (a run that
+finds the sum unchanged still commits its acknowledgement). Their time is from the first insert until no
 notification is left.
 """
 
@@ -35,13 +35,13 @@ from percolator_core.transaction.transaction import Transaction
 from percolator_core.worker.attempt import ObserverCounts
 
 RATE: Final = Target("at least", 6000)
-"""Twice what Fluo's developers published for 18 machines."""
+"""Twice the rate that Fluo's developers published for 18 machines."""
 
 WORKERS: Final = (1, 2)
 """Worker processes."""
 
 MOST: Final = 10**9
-"""Integers are below this; Fluo's advice for a small test."""
+"""Integers are below this limit; Fluo's advice for a small test."""
 
 _BITS: Final = 8
 _STOP: Final = 0
@@ -51,26 +51,26 @@ _WIDTH: Final = 128
 _ATTEMPTS: Final = 1000
 BATCHES: Final = 5
 _BATCH: Final = 100
-"""A batch has this part of the first load."""
+"""A batch has this share of the first load."""
 
 _KNOWN: Final = 10
-"""One integer of a batch in so many was inserted before."""
+"""One integer of so many in a batch was inserted before."""
 
 _ROUND: Final = 3
-"""Rounds of the other suites that one here stands for: it takes seconds."""
+"""Rounds of other suites for each round here, which takes seconds."""
 
 _LIMIT: Final = 120.0
-"""Seconds for the workers to get done."""
+"""Seconds for the workers to finish."""
 
 _LOOK: Final = 0.005
-"""Seconds between two looks whether they are."""
+"""Seconds between two checks that they have finished."""
 
 _SUITE: Final = "stress"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What was loaded: ``inserts`` that committed, their ``attempts``, and the time until all was counted."""
+    """A load: ``inserts`` that committed, their ``attempts``, and the time until all was counted."""
 
     inserts: int
     attempts: int
@@ -79,7 +79,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """The first load, what the workers did for it, and the seconds of each small batch."""
+    """The first load, the work for it, and the seconds of each small batch."""
 
     load: Load
     runs: ObserverCounts
@@ -88,20 +88,20 @@ class _Round:
 
     @property
     def transactions(self) -> int:
-        """Those of the first load that committed a write."""
+        """Transactions of the first load that committed a write."""
         return self.load.inserts + self.runs.ran
 
     @property
     def conflicts(self) -> float:
-        """The share of their attempts that lost against another transaction."""
+        """The share of their attempts that conflicted."""
         lost = self.load.attempts - self.load.inserts + self.runs.conflicts
         return lost / (self.transactions + lost)
 
 
 def measure(scale: Scale) -> Iterator[Figure | Note]:
-    """Transactions a second with each number of workers, and what was lost to conflicts.
+    """Measure transactions a second with each number of workers, and the share of conflicts.
 
-    Raises PercolatorError when a count is wrong.
+    Raises PercolatorError if a count is wrong.
     """
     rounds = max(1, scale.rounds // _ROUND)
     found: dict[int, list[_Round]] = {workers: [] for workers in WORKERS}
@@ -120,7 +120,7 @@ def measure(scale: Scale) -> Iterator[Figure | Note]:
 
 
 def _round(processes: int, numbers: int) -> _Round:
-    """A load and its batches in a store of their own."""
+    """Run a load and its batches in a store of their own."""
     shape = Shape("trie", _BITS, _STOP)
     chance = random.Random()
     known: set[int] = set()
@@ -129,7 +129,7 @@ def _round(processes: int, numbers: int) -> _Round:
             progress.tell("loading")
             trie = Trie(here.db, shape, partial(workers.wait_until_idle, _LIMIT, _LOOK))
             load = trie.load([chance.randrange(MOST) for _ in range(numbers)], known)
-            # Others do the batches, so that these have done the load and nothing else.
+            # Other workers do the batches, so that the counts of these are of the load alone.
             runs = workers.stop()
         with workers_of(here, chain, processes) as workers:
             trie = Trie(here.db, shape, partial(workers.wait_until_idle, _LIMIT, _LOOK))
@@ -143,13 +143,13 @@ def _round(processes: int, numbers: int) -> _Round:
 
 
 def _batch(chance: random.Random, known: set[int], count: int) -> list[int]:
-    """New integers, and some that are there."""
+    """Return new integers, and some that exist."""
     old = chance.sample(sorted(known), min(len(known), -(-count // _KNOWN)))
     return old + [chance.randrange(MOST) for _ in range(count - len(old))]
 
 
 class Trie:
-    """One trie of a store; ``wait`` returns when its workers have counted all that was inserted."""
+    """A trie of a store; ``wait`` returns when its workers have counted all inserts."""
 
     def __init__(self, db: Database, shape: Shape, wait: Callable[[], None]) -> None:
         self._db = db
@@ -157,11 +157,11 @@ class Trie:
         self._wait = wait
 
     def load(self, numbers: Sequence[int], known: set[int]) -> Load:
-        """Insert, wait until all is counted, and compare; ``known`` takes in the numbers.
+        """Insert, wait until all is counted, and compare; add the numbers to ``known``.
 
         Raises:
             PercolatorError: the roots do not count ``known``.
-            StoreUnavailable: the workers ended, or did not get done.
+            StoreUnavailable: the workers ended, or did not finish.
         """
         inserts = attempts = 0
 
@@ -177,7 +177,7 @@ class Trie:
                 t.set(TABLE, row, WAIT, b"1")
                 return True
 
-            # Not `inserts += …run(…)`: the sum of before would be kept while other tasks go on.
+            # Not `inserts += …run(…)`: that would read the sum before other tasks change it.
             if self._db.run(change, _ATTEMPTS):
                 inserts += 1
 
@@ -194,7 +194,7 @@ class Trie:
     def check(self, unique: int) -> None:
         """Compare the count of every level.
 
-        Raises PercolatorError where one is wrong.
+        Raises PercolatorError if one is wrong.
         """
         for level in range(self._shape.stop, self._shape.levels + 1):
             self._compare(level, unique)

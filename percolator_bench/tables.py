@@ -1,13 +1,13 @@
 """A typed table of a million rows and ten columns, written and read by Spark.
 
-The rows are made once as Parquet files, which are also the peer: the same query over both, in turn. What is
-asked is a count and a sum. Spark's Python data sources do not prune columns, so all ten are read unless the
-source is told otherwise; the filter leaves one row in a hundred, and is evaluated by the store, as an option
-of the source, or by Spark.
+The rows are generated once as Parquet files, which are also the peer: the same query runs over both, in turn.
+It computes a count and a sum. Spark's Python data sources do not prune columns, so a query reads all ten,
+unless an option of the source names them. The filter selects one row in a hundred, and is evaluated by the
+store, with an option of the source, or by Spark.
 
-At the end another process updates single rows at a rate of its own, alone and then while the table is read
-again and again. What was read meanwhile is compared with the same snapshot read once more when all is quiet:
-one that differs is an error, and no figure.
+At the end another process updates single rows at a fixed rate, first alone and then while the table is read
+again and again. Each result is compared with the same snapshot, read once more after the updates: if one
+differs, there is an error, and no figure.
 """
 
 from __future__ import annotations
@@ -41,33 +41,33 @@ if TYPE_CHECKING:
 
 DataFrame: TypeAlias = Any
 SparkSession: TypeAlias = Any
-"""Spark's own: pyspark is imported by `percolator_core.spark` alone."""
+"""A session of Spark: only `percolator_core.spark` imports pyspark."""
 
 _SUITE: Final = "tables"
 _ROUND: Final = 2
-"""Rounds of the other suites that one here stands for: it reads a million rows five times."""
+"""Rounds of other suites for each round here, which reads a million rows five times."""
 
 _GROUPS: Final = 100
-"""Rows are in so many groups; a filter asks for one."""
+"""Number of groups; a filter selects one."""
 
 _WANTED: Final = f"group = {_GROUPS // 2}"
 
 _CHANGED: Final = 100
-"""One row in so many is updated by the second write."""
+"""The second write updates one row in so many."""
 
 RATE: Final = 5000
-"""Updates a second that the other process is to make."""
+"""Updates a second of the other process."""
 
 _UPDATERS: Final = 64
-"""Updates under way at a time."""
+"""Updates in flight."""
 
 _SEED: Final = 6
 _SECONDS: Final = 8.0
-"""For which the rate of updates is taken at least."""
+"""Least seconds over which the rate of updates is measured."""
 
 
 class _Row(Table):
-    """What the two tables have in common."""
+    """The columns that the two tables share."""
 
     id: PrimaryKey[int]
     sensor: str
@@ -81,7 +81,7 @@ class _Row(Table):
 
 
 class Reading(_Row, name="readings", partition=[Hash("id", buckets=16)]):
-    """A row: ten columns, the key among them."""
+    """A row: ten columns, among them the key."""
 
     group: int
 
@@ -93,7 +93,7 @@ class IndexedReading(_Row, name="indexed", partition=[Hash("id", buckets=16)]):
 
 
 class _Times(NamedTuple):
-    """Seconds that each query of one round took."""
+    """The seconds of each query of one round."""
 
     every: float
     one: float
@@ -103,10 +103,10 @@ class _Times(NamedTuple):
 
 
 def measure(scale: Scale) -> Iterator[Figure | Note]:
-    """Rates of writing and reading, what pushing down saves, and updates while it is read.
+    """Measure rates of writing and reading, the effect of pushdown, and updates during reads.
 
     Raises:
-        PercolatorError: what was read is not what was written.
+        PercolatorError: a read differs from the writes.
     """
     try:
         spark = _session()
@@ -155,7 +155,7 @@ class _Bench:
         return self.spark.read.format("percolator").options(**self.options(**more)).load()
 
     def write(self) -> Iterator[Figure]:
-        """The full load, and then the rows that change."""
+        """Write all rows, and then the rows that change."""
         progress.tell("making the rows")
         write_parquet(self.folder / "readings.parquet", self.rows)
         self.here.db.create_table(Reading)
@@ -176,7 +176,7 @@ class _Bench:
         rows.write.format("percolator").options(**self.options(**more)).mode("append").save()
 
     def read(self, rounds: int) -> Iterator[Figure]:
-        """The queries in turn."""
+        """Run the queries in turn."""
         progress.tell("warming up")
         self._round()
         times = []
@@ -225,7 +225,7 @@ class _Bench:
         return found
 
     def read_while_updating(self, rounds: int) -> Iterator[Figure | Note]:
-        """The rate of updates beside reads, over the rate alone."""
+        """Return the rate of updates during reads, divided by the rate alone."""
         with _updates(self.here.url, self.rows) as updates:
             progress.tell("updates alone")
             alone = updates.rate(_SECONDS)
@@ -248,7 +248,7 @@ class _Bench:
         yield Note(_SUITE, f"{len(read)} snapshots read beside updates were read again: the same each time")
 
     def read_by_index(self, rounds: int) -> Iterator[Figure]:
-        """The same filter where its column has an index, and what the index costs the load."""
+        """Measure the same filter on a column with an index, and the cost of the index for the load."""
         self.here.db.create_table(IndexedReading)
         progress.tell("writing with an index")
         full = _timed(lambda: self._save(self.spark.read.parquet(self.parquet), table="indexed"))
@@ -262,7 +262,7 @@ class _Bench:
 
 
 def _count_and_sum(rows: DataFrame) -> tuple[int, float]:
-    """With rounding, for the order of a sum is not fixed; all values are multiples of 1/8."""
+    """Sum with rounding, because the order of a sum is not fixed; all values are multiples of 1/8."""
     (found,) = rows.selectExpr("count(*)", "sum(value)").collect()
     return found[0], round(found[1] or 0.0, 3)
 
@@ -274,7 +274,7 @@ def _timed(run: Callable[[], object]) -> float:
 
 
 def write_parquet(path: Path, rows: int) -> None:
-    """Made rows, a thousand kinds of sensors, as one Parquet file of several row groups."""
+    """Generate rows, of a thousand kinds of sensors, as one Parquet file of several row groups."""
     from pyarrow import parquet
 
     made = rows_made(rows)
@@ -319,13 +319,13 @@ class _Updates:
         self.connection.send("begin")
 
     def end(self) -> float:
-        """Updates a second since `begin`."""
+        """Return updates a second since `begin`."""
         self.connection.send("end")
         rate: float = self.connection.recv()
         return rate
 
     def rate(self, seconds: float) -> float:
-        """Updates a second for so long."""
+        """Measure updates a second for so long."""
         self.begin()
         time.sleep(seconds)
         return self.end()
@@ -333,7 +333,7 @@ class _Updates:
 
 @contextmanager
 def _updates(url: str, rows: int) -> Iterator[_Updates]:
-    """Another process that updates single rows until the block ends."""
+    """Run another process that updates single rows until the block ends."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(
         target=update_rows, args=(url, rows, theirs), name="percolator-bench-updates", daemon=True
@@ -352,7 +352,7 @@ def _updates(url: str, rows: int) -> Iterator[_Updates]:
 
 
 def update_rows(url: str, rows: int, connection: Connection) -> None:
-    """Update rows at `RATE` until the other end is closed; tells the rate since "begin" at each "end"."""
+    """Update rows at `RATE` until the other end closes; report the rate since "begin" at each "end"."""
     chance = random.Random()
 
     with connect(url, namespace=NAMESPACE) as db, db.concurrency(width=_UPDATERS) as pool:
@@ -372,7 +372,7 @@ def update_rows(url: str, rows: int, connection: Connection) -> None:
         while True:
             some(batch)
             done += batch
-            due = max(due + batch / RATE, time.monotonic() - 1.0)  # what is late by more is not caught up
+            due = max(due + batch / RATE, time.monotonic() - 1.0)  # a longer delay is not made up for
             time.sleep(max(0.0, due - time.monotonic()))
             try:
                 while connection.poll():

@@ -1,13 +1,13 @@
 """Pages a second through the whole chain of the shipped web index, from their load to the full-text index.
 
-The pages are made: words by Zipf's law in some sentences, and about thirteen links each, as a crawl's pages
-have them: few pages have many. A third of the links stays on the page's own site, the others lead anywhere,
-mostly to well-known places; most targets were never loaded.
+The pages are generated: words by Zipf's law in some sentences, and about thirteen links each. As in a crawl,
+few pages have many links. A third of the links stay on the page's own site; the others lead anywhere, mostly
+to popular pages. Most targets are never loaded.
 
-Each page is loaded by a transaction of its own, many in flight, while the worker processes are at work. The
-time is from the first load until no notification is left. Then the application's checker, a program of its
-own, computes the whole index anew: what it finds wrong is an error, and no figure. The runs of all observers
-and the loads are the transactions.
+Each page is loaded by a transaction of its own, many in flight, while the worker processes work. The time is
+from the first load until no notification is left. Then the checker of the application, a program of its own,
+computes the whole index again: if it finds a difference, there is an error, and no figure. The transactions
+are the loads and the runs of all observers.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _WIDTH: Final = 32
 """Loads in flight."""
 
 _LIMIT: Final = 900.0
-"""Seconds for the workers to get done."""
+"""Seconds for the workers to finish."""
 
 _SEED: Final = 12
 _MEAN_LINKS: Final = 13.6
-"""Before those to the same page are one."""
+"""Mean number of links, before links to the same page are merged."""
 _MOST_LINKS: Final = 120
 _KNOWN: Final = 4
-"""Pages that links may lead to, for each that is loaded: most of them are never loaded."""
+"""Pages to which links may lead, for each loaded page: most of them are never loaded."""
 
 _SITE: Final = 40
 """Pages of a site."""
@@ -60,7 +60,7 @@ _SITE: Final = 40
 _OWN_SITE: Final = 1 / 3
 _SENTENCES: Final = (4, 16)
 _SENTENCE: Final = (6, 20)
-"""Words of one."""
+"""Words of a sentence."""
 
 _WORDS: Final = 5000
 
@@ -68,13 +68,13 @@ _WORDS: Final = 5000
 def measured(
     chain: Chain, serving: Callable[[], AbstractContextManager[Path]], pages: int
 ) -> Iterator[Figure]:
-    """Pages, links and transactions a second over the number of worker processes.
+    """Measure pages, links and transactions a second, by the number of worker processes.
 
-    ``serving`` sets the full-text index for this process and those that it starts, and tells where it is.
+    ``serving`` provides the full-text index of this process and its children, and yields its place.
 
     Raises:
-        PercolatorError: the index is not what the documents make it.
-        StoreUnavailable: a worker ended, or did not get done.
+        PercolatorError: the index differs from the documents.
+        StoreUnavailable: a worker ended, or did not finish.
     """
     documents, links = crawl(pages)
     for processes in PROCESSES:
@@ -91,7 +91,7 @@ def measured(
 
 
 def _index(here: Place, chain: Chain, documents: Mapping[bytes, bytes], processes: int) -> tuple[float, int]:
-    """Load and drain; returns the seconds, and how many runs of observers committed."""
+    """Load and drain; return the seconds, and the number of committed runs."""
 
     def load(document: tuple[bytes, bytes]) -> None:
         with here.db.transaction() as t:
@@ -130,11 +130,11 @@ def check_index(here: Place, index: Path) -> None:
 
 
 def crawl(pages: int) -> tuple[dict[bytes, bytes], int]:
-    """So many pages by their URLs, the same ones every time, and the number of their links."""
+    """Generate so many pages, by URL, the same each time, and count their links."""
     chance = random.Random(_SEED)
     words = _vocabulary(chance)
     known = pages * _KNOWN
-    # Which of the known pages are loaded is chance: well-known ones and others.
+    # A random choice of the known pages is loaded: popular ones and others.
     loaded = chance.sample(range(known), pages)
     made = {}
     total = 0
@@ -146,8 +146,9 @@ def crawl(pages: int) -> tuple[dict[bytes, bytes], int]:
 
 
 def _targets(chance: random.Random, page: int, known: int) -> set[int]:
-    """The pages that one links to, without itself."""
-    # Few pages have many links: the logarithm is normal. The mean is that of the crawl, less what is cut off.
+    """Choose the pages to which one links, without itself."""
+    # Few pages have many links: the logarithm is normal. The mean is that of the crawl, less the part that is
+    # cut off.
     count = min(_MOST_LINKS, round(chance.lognormvariate(0, 0.8) * _MEAN_LINKS / 1.377))
     site = page // _SITE * _SITE
     found = set()
@@ -179,11 +180,11 @@ def _page(chance: random.Random, words: _Words, page: int, targets: set[int]) ->
 
 
 _Words = Callable[[int], list[str]]
-"""So many words, by chance."""
+"""Choose so many random words."""
 
 
 def _vocabulary(chance: random.Random) -> _Words:
-    """Words of two to four syllables, the first of them the most frequent: the n-th has a share of 1 / n."""
+    """Generate words of two to four syllables, by frequency: the n-th has a share of 1 / n."""
     syllables = [a + b for a, b in itertools.product("bdfgklmnprstvz", "aeiou")]
     words = ["".join(chance.choices(syllables, k=chance.randint(2, 4))) for _ in range(_WORDS)]
     sums = list(itertools.accumulate(1 / (number + 1) for number in range(_WORDS)))

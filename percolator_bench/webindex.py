@@ -1,18 +1,19 @@
-"""What prefetch saves on the shipped web index: cells asked for, over requests and over commands.
+"""The effect of prefetch on the shipped web index: operations divided by requests and by commands.
 
 One worker builds the index of a corpus from nothing, in a store of its own, with prefetch and without it in
-alternating order. Then a fifth of the documents changes, and the same worker, which knows by now how its
-observers read, brings the index up to date. An *operation* is a cell asked for by its name, a command brings
-cells of one row, a request is a round trip with any number of commands (`percolator_core.transaction`).
-How often an observer runs depends on which runs meet, so the counts of two builds differ by some percent.
+alternating order. Then a fifth of the documents changes, and the same worker, which now knows the reads of
+its observers, brings the index up to date. An *operation* is a read of a cell by its name, a command reads
+cells of one row, and a request is a round trip with any number of commands (`percolator_core.transaction`).
+The number of runs depends on their timing, so the counts of two builds differ by some percent.
 
-The corpus is the demo's: the documents of the installed Python distributions. Made pages beside it show what
-the number of links does, for most operations ask one cell of each page that a link leads to or comes from.
+The corpus is that of the demonstration: the documents of the installed Python distributions. Generated pages
+show the effect of the number of links, because most operations read one cell of each page to or from which a
+link leads.
 
-What the whole chain does a second is in `throughput`, which ends this suite.
+`throughput`, which ends this suite, measures the rate of the whole chain.
 
-The library never imports an application: the web index is imported by its name when it is measured, and where
-it is missing a note says so.
+The library never imports an application: this suite imports the web index by its name, and a note says so if
+it is missing.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from percolator_core.observers import Chain
 from percolator_core.worker import ObserverCounts, Worker
 
 SAVED: Final = Target("at least", 5.0)
-"""Half of what the paper's prefetch saved (section 2.5)."""
+"""Half of the saving of the paper's prefetch (section 2.5)."""
 
 LINKS: Final = (10, 40, 170)
-"""On each of the made pages."""
+"""Words on each generated page."""
 
 WITH: Final = "prefetch"
 WITHOUT: Final = "no prefetch"
@@ -56,26 +57,26 @@ ALL: Final = "all observers"
 _SUITE: Final = "webindex"
 _INSTALLED: Final = "installed distributions"
 _ROUND: Final = 3
-"""Rounds of the other suites that one here stands for: it builds an index twice, which takes seconds."""
+"""Rounds of other suites for each round here, which builds an index twice and takes seconds."""
 
 _CHANGED: Final = 5
-"""One document in so many changes once the index is built."""
+"""One document in so many changes after the index is built."""
 
 _PAGES: Final = 50
 _LINKED: Final = 4
-"""Pages that are linked to, for each that is there: most links of a crawl lead to what was never loaded."""
+"""Linked pages, for each page: most links of a crawl lead to pages that were never loaded."""
 
 _SEED: Final = 10
 _RATIOS: Final = {"operations ÷ requests": "requests", "operations ÷ commands": "sent"}
-"""Each ratio, and the count that it is taken over."""
+"""Each ratio, and the count that it divides by."""
 
 Documents: TypeAlias = Mapping[bytes, bytes]
-"""The contents of documents by their URLs."""
+"""The contents of documents, by URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Corpus:
-    """What is loaded, stage by stage, by the names of the stages; of made pages the ``links`` on each."""
+    """The documents of each stage, by the name of the stage; of generated pages the ``links`` on each."""
 
     stages: Mapping[str, Documents]
     links: int | None = None
@@ -85,7 +86,7 @@ class _Corpus:
 
 
 class _Work(NamedTuple):
-    """What a worker did until it was idle: the counts by observer, and the seconds of CPU that it took."""
+    """The work of a worker until it was idle: the counts by observer, and the seconds of CPU time."""
 
     counts: Mapping[str, ObserverCounts]
     worker: float
@@ -98,7 +99,7 @@ class _Work(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """Seconds of CPU a run, of worker and server together."""
+        """Seconds of CPU time of a run, of worker and server together."""
         return (self.worker + self.server) / self.total.ran
 
 
@@ -107,7 +108,7 @@ _Pair: TypeAlias = dict[str, _Work]
 
 
 def measure(scale: Scale) -> Iterator[Figure | Note]:
-    """The ratios of every observer and of all, CPU, and the curve over the links a page."""
+    """Measure the ratios of each observer and of all, CPU time, and the curve over the links of a page."""
     try:
         application = _Application()
     except ConfigurationError as missing:
@@ -145,10 +146,10 @@ def _measured(application: _Application, corpus: _Corpus, rounds: int) -> Iterat
 
 
 class _Application:
-    """The web index, as far as it is used here.
+    """The parts of the web index that this suite uses.
 
     Raises:
-        ConfigurationError: it is not there, or lacks a package; the message says what to do.
+        ConfigurationError: it is missing, or needs a package; the message names a remedy.
     """
 
     def __init__(self) -> None:
@@ -157,7 +158,7 @@ class _Application:
         self.chain = Chain.load(Path(str(self._index.__file__)).parent)
 
     def documents(self, limit: int) -> Documents:
-        """What the demo loads, and no more than so many of it."""
+        """Return the documents of the demonstration, at most so many."""
         with TemporaryDirectory(prefix="percolator-bench-") as folder:
             crawl = self._crawl.Crawl(Path(folder), None)
             crawl.renew(limit)
@@ -173,7 +174,7 @@ class _Application:
 
     @contextmanager
     def serving(self) -> Iterator[Path]:
-        """Have the observers fill a full-text index that is removed afterwards, and not the user's."""
+        """Let the observers fill a temporary full-text index, and not the user's."""
         name = self._index.ENVIRONMENT
         before = os.environ.get(name)
         with TemporaryDirectory(prefix="percolator-bench-") as folder:
@@ -189,7 +190,7 @@ class _Application:
 
 
 def _work(here: Place, worker: Worker, documents: Documents) -> _Work:
-    """Load the documents, and have the worker do what follows from them; the load does not count."""
+    """Load the documents, and let the worker process them; the load does not count."""
 
     def load(document: tuple[bytes, bytes]) -> None:
         with here.db.transaction() as t:
@@ -209,7 +210,7 @@ def _work(here: Place, worker: Worker, documents: Documents) -> _Work:
 
 
 def _built_and_changed(documents: Documents) -> dict[str, Documents]:
-    """The documents, and then those that change."""
+    """Return the documents, and then those that change."""
     changed = {url: documents[url] + b"<p>Changed.</p>" for url in sorted(documents)[::_CHANGED]}
     return {_INSTALLED: documents, f"{_INSTALLED}, a fifth changed": changed}
 
@@ -219,7 +220,7 @@ def _megabytes(documents: Documents) -> float:
 
 
 def generated_pages(links: int) -> Documents:
-    """Pages with so many links each; the same ones every time."""
+    """Generate pages with so many links each, the same each time."""
     chance = random.Random(_SEED)
     targets = range(max(_PAGES * _LINKED, links))
     return {_url(page): _page(page, chance.sample(targets, links)) for page in range(_PAGES)}
@@ -238,7 +239,7 @@ def _url(number: int) -> bytes:
 
 
 def _saved(stage: str, pairs: Sequence[_Pair], links: int | None) -> Iterator[Figure]:
-    """Operations over requests and over commands; of made pages for all observers only."""
+    """Divide operations by requests and by commands; for generated pages of all observers together only."""
     figure = partial(median_figure, _SUITE, stage, axis="" if links is None else "links a page", at=links)
     for what, count in _RATIOS.items():
         for observer in _readers(pairs) if links is None else [ALL]:
@@ -253,13 +254,13 @@ def _saved(stage: str, pairs: Sequence[_Pair], links: int | None) -> Iterator[Fi
 
 
 def _readers(pairs: Sequence[_Pair]) -> list[str]:
-    """All observers together, and each that had to ask the store in every one of the builds."""
+    """Return the sum of all observers, and each observer that read from the store in every build."""
     works = [work for pair in pairs for work in pair.values()]
     return [name for name in works[0].counts if all(work.counts[name].requests for work in works)]
 
 
 def _costs(stage: str, pairs: Sequence[_Pair]) -> Iterator[Figure]:
-    """What a run costs, and whether what was brought along was asked for."""
+    """The cost of a run, and the share of prefetched cells that were read."""
     figure = partial(median_figure, _SUITE, stage)
     for whose in ("worker", "server"):
         for way in (WITH, WITHOUT):
@@ -277,17 +278,17 @@ def _costs(stage: str, pairs: Sequence[_Pair]) -> Iterator[Figure]:
 
 
 def _failures(stage: str, pairs: Sequence[_Pair]) -> Iterator[Note]:
-    """Say so where not all could be indexed: the builds may then not have done the same."""
+    """Add a note if not all documents could be indexed: the builds may then differ."""
     failed = sum(work.total.quarantined for pair in pairs for work in pair.values())
     if failed:
         yield Note(_SUITE, f"{stage}: {failed:,} cells were put aside, `make demo` shows why")
 
 
 def _module_of_the_application(name: str) -> ModuleType:
-    """A module of the web index, from the current directory.
+    """Import a module of the web index, from the current directory.
 
     Raises:
-        ConfigurationError: it is not there, or it lacks a package.
+        ConfigurationError: it is missing, or needs a package.
     """
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:

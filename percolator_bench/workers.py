@@ -1,4 +1,4 @@
-"""Worker processes beside a benchmark, which hears what they count, and may kill and replace them."""
+"""Worker processes of a benchmark, which receives their counts, and may kill and replace them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from percolator_core.worker.attempt import ObserverCounts
 
 _START_LIMIT: Final = 60.0
 _STOP_LIMIT: Final = 30.0
-"""Seconds for a worker to begin, and to finish what it has begun."""
+"""Seconds for a worker to start, and to finish its runs."""
 
 _LOOK: Final = 0.02
-"""Seconds between two looks whether it has."""
+"""Seconds between two checks that it has."""
 
 
 class Workers:
-    """The worker processes of one chain, whose supervisor is this process. Not for several threads."""
+    """The worker processes of one chain, supervised by this process. Not thread-safe."""
 
     def __init__(self, here: Place, chain: Chain) -> None:
         self._here = here
@@ -48,25 +48,25 @@ class Workers:
 
     @property
     def running(self) -> tuple[Process, ...]:
-        """The processes, the longest-lived first."""
+        """The processes, the oldest first."""
         return tuple(self._running)
 
     def start(self) -> Process:
-        """One more; it begins to work on its own."""
+        """Start one more."""
         process = Process(self._orders, self._selector)
         self._running.append(process)
         return process
 
     def wait_until_at_work(self) -> None:
-        """Until all processes are registered as workers.
+        """Wait until all processes are registered as workers.
 
         Raises:
-            StoreUnavailable: one ended instead, or took too long.
+            StoreUnavailable: a process ended, or took too long.
         """
         self._wait(self._are_at_work, _START_LIMIT, "did not come to work")
 
     def wait_until_idle(self, limit: float, look: float = _LOOK) -> None:
-        """Until no notification is left, with a look every ``look`` seconds; for when nobody else writes.
+        """Wait until no notification is left; check every ``look`` seconds. No other client may write.
 
         Raises:
             StoreUnavailable: a process ended, or it took longer than ``limit`` seconds.
@@ -74,10 +74,10 @@ class Workers:
         self._wait(lambda: not self.backlog(), limit, f"did not get done in {limit:g} s", look)
 
     def backlog(self) -> int:
-        """The notifications that are left, all counted at one moment.
+        """Count the notifications that are left, all at one moment.
 
-        A run sets other marks before it clears its own. Looked at one tablet after the other both could be
-        missed: the new mark is not there yet in the first, and the old one is gone already in the second.
+        A run sets other marks before it clears its own. A count of one tablet after another could miss both:
+        the new mark does not exist yet in the first tablet, and the old one is gone in the second.
         """
         pipeline = self._here.raw.pipeline(transaction=True)
         for key in self._marks:
@@ -85,10 +85,10 @@ class Workers:
         return sum(pipeline.execute())
 
     def listen(self, seconds: float) -> None:
-        """Take in what the processes report, for so many seconds.
+        """Receive reports of the processes, for so many seconds.
 
         Raises:
-            StoreUnavailable: one has ended by itself.
+            StoreUnavailable: a process ended by itself.
         """
         until = time.monotonic() + seconds
         while True:
@@ -101,19 +101,19 @@ class Workers:
                 return
 
     def kill(self, process: Process) -> None:
-        """End one at once, with SIGKILL; what it reported counts on."""
+        """Kill a process with SIGKILL; its reports still count."""
         process.kill()
         self._bury(process)
 
     def counts(self) -> ObserverCounts:
-        """What all of them reported so far, added up; of each one killed, all but its last quarter second."""
+        """Return the sum of all reports so far; of a killed process all but its last quarter of a second."""
         return ObserverCounts.sum([*self._ended, *(one.counts.total() for one in self._running)])
 
     def stop(self) -> ObserverCounts:
-        """Have all finish what they have begun, and end; what all of them did, as `counts` adds it up.
+        """Let all finish their runs, and end; return the sum of their reports, as `counts` does.
 
         Raises:
-            StoreUnavailable: one had died, or did not get done, so that what it did is not wholly known.
+            StoreUnavailable: a process had died, or did not finish, so that its counts are incomplete.
         """
         for process in self._running:
             process.tell(STOP)
@@ -151,8 +151,8 @@ class Workers:
 
 
 def _ended(process: Process, how: str) -> StoreUnavailable:
-    """The error to raise for a process that is over."""
-    process.close()  # with the last of what it said
+    """Return the error for a process that has ended."""
+    process.close()  # with its last messages
     made = StoreUnavailable(f"a worker process of the benchmark ended {how} ({process.ending()})")
     made.__cause__ = process.error
     return made
@@ -160,10 +160,10 @@ def _ended(process: Process, how: str) -> StoreUnavailable:
 
 @contextmanager
 def workers_of(here: Place, chain: Chain, processes: int = 1) -> Iterator[Workers]:
-    """So many worker processes of a chain, at work, until the block ends.
+    """Run so many worker processes of a chain, until the block ends.
 
     Raises:
-        StoreUnavailable: they did not come to work.
+        StoreUnavailable: they did not start.
     """
     chain.create_tables(here.db)
     with _quiet():
@@ -179,7 +179,7 @@ def workers_of(here: Place, chain: Chain, processes: int = 1) -> Iterator[Worker
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Log warnings only: that a worker has started is nothing to tell a benchmark's user."""
+    """Log warnings only: a user of the benchmarks need not know that a worker has started."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     try:
@@ -190,6 +190,6 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def shipped_chain(name: str) -> Iterator[Chain]:
-    """One of the benchmarks' own chains."""
+    """Make a chain for a benchmark."""
     with as_file(files("percolator_bench").joinpath(name)) as folder:
         yield Chain.load(folder)

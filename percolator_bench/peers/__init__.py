@@ -1,1 +1,1 @@
-"""What the library is measured beside: other stores, started and driven as their users would."""
+"""The peers of the library: other stores, started and used as their users do it."""

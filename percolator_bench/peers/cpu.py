@@ -1,4 +1,4 @@
-"""CPU time of a server, with all the processes it has started."""
+"""CPU time of a server and of all processes that it has started."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Final
 
 _PROC: Final = Path("/proc")
 _LOOKS: Final = 5
-"""How often the tree is looked at again, at most, while its processes change."""
+"""Most readings of the tree, while its processes change."""
 
 
 def tree_cpu_seconds(pid: int) -> float:
-    """User and system time, in seconds, that process ``pid`` and its descendants have used.
+    """Return user and system time, in seconds, of process ``pid`` and its descendants.
 
-    Those that have ended count if their parent has waited for them. The resolution is that of the kernel's
-    clock tick, mostly 10 ms. Linux only.
+    Ended processes count if their parent has waited for them. The resolution is the kernel's clock tick,
+    mostly 10 ms. Linux only.
 
     Raises:
         ProcessLookupError: there is no such process.
     """
-    # A child that ends between the readings of it and of its parent would count twice: look again.
+    # A child that ends between the readings of it and of its parent would count twice: read again.
     found = _tree(pid)
     for _ in range(_LOOKS):
         before, found = found, _tree(pid)
@@ -30,7 +30,7 @@ def tree_cpu_seconds(pid: int) -> float:
 
 
 def _tree(root: int) -> dict[int, int]:
-    """Clock ticks of each process of the tree, with those of its children that have ended."""
+    """Return the clock ticks of each process of the tree, and those of its ended children."""
     ticks: dict[int, int] = {}
     children: dict[int, list[int]] = {}
     for entry in _PROC.iterdir():
@@ -40,7 +40,7 @@ def _tree(root: int) -> dict[int, int]:
             stat = (entry / "stat").read_bytes()
         except OSError:
             continue  # it has ended since
-        # The second field, a name in parentheses, may hold anything.
+        # The second field, a name in parentheses, may contain any characters.
         fields = stat[stat.rindex(b")") + 2 :].split()
         pid, parent = int(entry.name), int(fields[1])
         ticks[pid] = sum(map(int, fields[11:15]))

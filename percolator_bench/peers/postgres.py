@@ -1,8 +1,8 @@
-"""A private PostgreSQL server for as long as a benchmark runs.
+"""A private PostgreSQL server for the time of a benchmark.
 
-The system's programs, in a temporary folder, on a Unix socket there and on no port, with the settings of a
-fresh installation (fsync on). PostgreSQL refuses to run as root: started by root, it runs as the user
-``postgres``, or ``nobody`` where there is none. psycopg 3 is imported when the first connection is made.
+It uses the system's programs, in a temporary folder, with a Unix socket there and no port, and the default
+settings of an installation (fsync on). PostgreSQL refuses to run as root: started by root, it runs as the
+user ``postgres``, or ``nobody`` if there is none. psycopg 3 is imported with the first connection.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import psycopg
 
 PACKAGED: Final = Path("/usr/lib/postgresql")
-"""Where Debian keeps the programs of each version, off the ``PATH``."""
+"""Debian's folder of the programs of each version, which is not on the ``PATH``."""
 _ROLE: Final = "postgres"
 _INIT_LIMIT: Final = 120.0
 """Seconds for initdb."""
@@ -40,7 +40,7 @@ _STOP_LIMIT: Final = 30.0
 
 
 def why_missing() -> str | None:
-    """Why PostgreSQL cannot be measured on this machine, in one sentence with the mend; None if it can."""
+    """Return why PostgreSQL cannot be measured here, in one sentence with a remedy; None if it can."""
     if folder_of_programs() is None:
         return (
             "the comparison with PostgreSQL needs initdb and postgres: install the server (Debian: "
@@ -52,13 +52,13 @@ def why_missing() -> str | None:
 
 
 class PostgresServer:
-    """A server that runs within a ``with`` statement; what it holds is gone afterwards.
+    """A server that runs within a ``with`` statement; its data is removed afterwards.
 
     ``max_connections`` is 1 or more.
 
     Raises:
         ConfigurationError: on entry: the programs or psycopg are missing, or no user may run them.
-        StoreUnavailable: on entry: the server did not start; the message ends with its own last words.
+        StoreUnavailable: on entry: the server did not start; the message ends with the server's last message.
     """
 
     def __init__(self, *, max_connections: int = 100) -> None:
@@ -83,39 +83,39 @@ class PostgresServer:
 
     @property
     def pid(self) -> int:
-        """Of the postmaster, whose children are all the other processes of the server."""
+        """The process id of the postmaster, the parent of all other processes of the server."""
         if self._process is None:
             raise StoreUnavailable("the PostgreSQL server does not run: use it within its with statement")
         return self._process.pid
 
     @property
     def conninfo(self) -> str:
-        """What `connect` needs, also in another process of the same user."""
+        """The argument of `connect`, also in another process of the same user."""
         return _conninfo(self._folder)
 
     def connect(
         self, *, synchronous_commit: bool = True, autocommit: bool = False
     ) -> psycopg.Connection[tuple[Any, ...]]:
-        """A connection; see `connect`."""
+        """Open a connection; see `connect`."""
         return connect(self.conninfo, synchronous_commit=synchronous_commit, autocommit=autocommit)
 
     def cpu_seconds(self) -> float:
-        """User and system time so far, of the postmaster and all processes it has started, ended or not."""
+        """User and system time so far, of the postmaster and all its children, also ended ones."""
         return tree_cpu_seconds(self.pid)
 
 
 def connect(
     conninfo: str, *, synchronous_commit: bool = True, autocommit: bool = False
 ) -> psycopg.Connection[tuple[Any, ...]]:
-    """A psycopg connection whose transactions are REPEATABLE READ, which is PostgreSQL's snapshot isolation.
+    """Open a psycopg connection whose transactions are REPEATABLE READ, PostgreSQL's snapshot isolation.
 
     Without ``synchronous_commit``, a commit is answered before it is on the disk: a crash may lose the last
-    ones, and breaks nothing. ``autocommit`` is psycopg's: each statement outside of `Connection.transaction`
-    is then a transaction of its own.
+    commits, but corrupts nothing. ``autocommit`` is psycopg's: then each statement outside of
+    `Connection.transaction` is a transaction of its own.
     """
     import psycopg
 
-    # As defaults of the session they cost no words in each BEGIN, and hold for single statements too.
+    # As defaults of the session they need no words in each BEGIN, and apply to single statements, too.
     options = (
         r"-c default_transaction_isolation=repeatable\ read"
         f" -c synchronous_commit={'on' if synchronous_commit else 'off'}"
@@ -134,7 +134,7 @@ def _running(max_connections: int) -> Iterator[tuple[subprocess.Popen[bytes], Pa
     if missing is not None or programs is None:
         raise ConfigurationError(missing or "PostgreSQL is missing")
     identity = _identity()
-    # Ignoring errors: the server's own files may come and go while the folder is removed.
+    # Errors are ignored: the server may remove files of its own while the folder is removed.
     with tempfile.TemporaryDirectory(prefix="percolator-pg-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         if identity:
@@ -149,7 +149,7 @@ def _running(max_connections: int) -> Iterator[tuple[subprocess.Popen[bytes], Pa
 
 
 def folder_of_programs() -> Path | None:
-    """Where both initdb and postgres are: on the PATH, else the newest packaged version."""
+    """Find the folder with initdb and postgres: on the PATH, else the newest packaged version."""
     initdb = shutil.which("initdb")
     if initdb is not None and shutil.which("postgres", path=str(Path(initdb).parent)):
         return Path(initdb).parent
@@ -162,7 +162,7 @@ def _version(folder: Path) -> tuple[int, ...]:
 
 
 def _identity() -> dict[str, Any]:
-    """Arguments for a subprocess that make it someone else where this is root."""
+    """Return the arguments that make a subprocess run as another user, if this process is root."""
     if os.geteuid() != 0:
         return {}
     for name in ("postgres", "nobody"):
@@ -177,8 +177,8 @@ def _identity() -> dict[str, Any]:
 
 
 def _make_cluster(programs: Path, folder: Path, identity: dict[str, Any]) -> None:
-    # The folder, and so its socket, is open to the server's user alone (and root): trust is safe there.
-    # Not synced: a folder that lives as long as the server need not survive a crash before its start.
+    # Only the server's user (and root) can open the folder, and so its socket: trust is safe there. Not
+    # synced: the folder lives only as long as the server, and need not survive a crash.
     options = ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", f"--username={_ROLE}"]
     done = subprocess.run(
         [programs / "initdb", *options, f"--pgdata={folder / 'data'}"],
@@ -211,7 +211,7 @@ def _start(
             stdout=log,
             stderr=log,
             cwd=folder,
-            # Ctrl-C is for the benchmark, which then stops the server.
+            # Ctrl-C goes to the benchmark, which then stops the server.
             start_new_session=True,
             **identity,
         )
@@ -236,7 +236,7 @@ def _wait_until_ready(server: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
-    """Its fast shutdown, which ends the sessions there are; immediate where that takes too long."""
+    """Shut down fast, which ends existing sessions; immediately if that takes too long."""
     for how in (signal.SIGINT, signal.SIGQUIT):
         server.send_signal(how)
         try:

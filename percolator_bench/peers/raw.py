@@ -14,17 +14,17 @@ _BUNCH: Final = 1000
 
 
 class RawRedis:
-    """The operations as a user of redis-py writes them, each on the client it is given.
+    """The operations as a user of redis-py writes them, each on a given client.
 
-    A cell is a string of its own for get and set. For scans, rows are hashes with a sorted set of their keys
-    as index, which is what a scan needs.
+    A cell is a string of its own for get and set. For scans, rows are hashes, and a sorted set of their keys
+    is the index that a scan needs.
     """
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
     def load(self, client: redis.Redis) -> None:
-        """Write the rows that are read, as strings and as hashes."""
+        """Write the rows for reads, as strings and as hashes."""
         rows = self._rows.all_loaded()
         for first in range(0, len(rows), _BUNCH):
             pipeline = client.pipeline(transaction=False)
@@ -43,21 +43,21 @@ class RawRedis:
         client.set(self._rows.write(number), VALUE)
 
     def get_many(self, client: redis.Redis, first: int, count: int) -> None:
-        """GETs in one pipeline, so in one round trip."""
+        """GETs in one pipeline, that is, in one round trip."""
         pipeline = client.pipeline(transaction=False)
         for number in range(first, first + count):
             pipeline.get(self._rows.read(number))
         pipeline.execute()
 
     def set_many(self, client: redis.Redis, first: int, count: int) -> None:
-        """SETs of new keys in one pipeline, so in one round trip."""
+        """SETs of new keys in one pipeline, that is, in one round trip."""
         pipeline = client.pipeline(transaction=False)
         for number in range(first, first + count):
             pipeline.set(self._rows.write(number), VALUE)
         pipeline.execute()
 
     def scan(self, client: redis.Redis, number: int) -> None:
-        """The next keys of the index, and then one column of each row in one pipeline."""
+        """Read the next keys of the index, and then one column of each row in one pipeline."""
         start = b"[" + self._rows.scan_from(number)
         found: Any = client.zrangebylex(_INDEX, start, b"+", start=0, num=SCANNED)
         pipeline = client.pipeline(transaction=False)

@@ -1,4 +1,4 @@
-"""The rows that the operations of the `micro` suite read and write, the same for every contestant."""
+"""The rows of the operations in the `micro` suite, the same for every contestant."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Rows:
     loaded: int
 
     def all_loaded(self) -> list[bytes]:
-        """In the order of their keys."""
+        """The rows in the order of their keys."""
         return [self.read(number) for number in range(self.loaded)]
 
     def read(self, number: int) -> bytes:
-        """The row that operation ``number`` reads."""
+        """The row of the read ``number``."""
         return b"row:%09d" % (number % self.loaded)
 
     def read_pair(self, number: int) -> tuple[bytes, bytes]:
@@ -30,11 +30,11 @@ class Rows:
         return self.read(number), self.read(number + 7)
 
     def scan_from(self, number: int) -> bytes:
-        """Where a scan starts that finds `SCANNED` loaded rows."""
+        """A start of a scan that finds `SCANNED` loaded rows."""
         return b"row:%09d" % (number % (self.loaded - SCANNED + 1))
 
     def write(self, number: int) -> bytes:
-        """The new row that operation ``number`` writes."""
+        """The new row of the write ``number``."""
         return b"new:%d" % number
 
     def write_pair(self, number: int) -> tuple[bytes, bytes]:

@@ -18,15 +18,15 @@ _GET: Final = 'SELECT c FROM bench WHERE "row" = %s'
 _SET: Final = 'INSERT INTO bench VALUES (%s, %s) ON CONFLICT ("row") DO UPDATE SET c = excluded.c'
 _SCAN: Final = f'SELECT "row", c FROM bench WHERE "row" >= %s ORDER BY "row" LIMIT {SCANNED}'  # noqa: S608
 _PREPARED_AFTER: Final = 6
-"""Executions on a connection after which psycopg has the server keep a statement prepared."""
+"""Executions on a connection after which psycopg lets the server prepare a statement."""
 
 
 class SqlRows:
-    """The operations, on the connection they are given, which is in autocommit mode; for all threads.
+    """The operations, on a given connection in autocommit mode. Thread-safe.
 
-    A statement alone is a transaction of its own, in one round trip. Isolation is that of the connection,
-    REPEATABLE READ; what it refuses for the sake of that (`psycopg.errors.SerializationFailure`) is run again
-    as a whole, and counted.
+    A single statement is a transaction of its own, in one round trip. The isolation is that of the
+    connection, REPEATABLE READ. A transaction that fails for that reason
+    (`psycopg.errors.SerializationFailure`) runs again as a whole, and is counted.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -38,7 +38,7 @@ class SqlRows:
         self.repeats = 0
 
     def load(self, connection: Connection) -> None:
-        """Make the table and write the rows that are read."""
+        """Create the table and write the rows for reads."""
         with connection.transaction():
             connection.execute(_TABLE)
             with connection.cursor() as cursor, cursor.copy("COPY bench FROM STDIN (FORMAT BINARY)") as copy:
@@ -48,7 +48,7 @@ class SqlRows:
         connection.execute("VACUUM ANALYZE bench")
 
     def warm_up(self, connections: Iterable[Connection]) -> None:
-        """Have each connection's statements prepared, as they are where connections live long."""
+        """Prepare the statements of each connection, as in a program with long-lived connections."""
         for position, connection in enumerate(connections):
             for _ in range(_PREPARED_AFTER):
                 self.get(connection, position)
@@ -56,16 +56,16 @@ class SqlRows:
                 self.scan(connection, position)
 
     def get(self, connection: Connection, number: int) -> None:
-        """One row by its key."""
+        """Read one row by its key."""
         connection.execute(_GET, (self._rows.read(number),), binary=True).fetchone()
 
     def set(self, connection: Connection, number: int) -> None:
-        """A new row."""
+        """Write a new row."""
         row = self._rows.write(number)
         self._until_done(lambda: connection.execute(_SET, (row, VALUE)))
 
     def two_and_two(self, connection: Connection, number: int) -> None:
-        """Two selects and two inserts in a transaction."""
+        """Run two selects and two inserts in a transaction."""
 
         def transact() -> None:
             with connection.transaction():
@@ -77,7 +77,7 @@ class SqlRows:
         self._until_done(transact)
 
     def scan(self, connection: Connection, number: int) -> None:
-        """The next rows in the order of their keys."""
+        """Read the next rows in the order of their keys."""
         found = connection.execute(_SCAN, (self._rows.scan_from(number),), binary=True).fetchall()
         if len(found) != SCANNED:
             raise AssertionError(f"a scan in PostgreSQL found {len(found)} rows, not {SCANNED}")
@@ -94,6 +94,6 @@ class SqlRows:
 
 
 def set_synchronous(connections: Iterable[Connection], *, on: bool) -> None:
-    """Whether a commit on these connections waits for the disk."""
+    """Return True if a commit on these connections waits for the disk."""
     for connection in connections:
         connection.execute(f"SET synchronous_commit TO {'on' if on else 'off'}".encode())

@@ -1,4 +1,4 @@
-"""Threads with a connection each: how users of a blocking client have several operations in flight."""
+"""Threads with a connection each: the way to have several operations in flight with a blocking client."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ C = TypeVar("C")
 
 
 class Threads(Generic[C]):
-    """One thread for each connection; with a single one the caller's thread does the work.
+    """One thread for each connection; with a single connection the caller's thread does the work.
 
-    A context manager that ends its threads; the connections are closed by whoever opened them.
+    A context manager that ends its threads; the caller closes the connections.
     """
 
     def __init__(self, connections: Sequence[C]) -> None:
@@ -23,11 +23,11 @@ class Threads(Generic[C]):
         self._threads = ThreadPoolExecutor(len(self.connections))
 
     def run(self, one: Callable[[C, int], None], first: int, count: int) -> None:
-        """``one(connection, number)`` for ``count`` numbers from ``first``: each thread takes the next one.
+        """Call ``one(connection, number)`` for ``count`` numbers from ``first``; threads take them in turn.
 
-        Raises what the first failing operation raised, after all that had begun have ended.
+        Raises the error of the first failed operation, after all operations under way have ended.
         """
-        # Threads may share it: taking an item of a range is one step of the interpreter.
+        # Threads may share it: the interpreter takes an item of a range in one step.
         numbers = iter(range(first, first + count))
 
         def work(connection: C) -> None:
@@ -42,7 +42,7 @@ class Threads(Generic[C]):
             for future in working:
                 future.result()
         except BaseException:
-            # No numbers, no more work: Ctrl-C need not wait for all of it.
+            # Without numbers the work ends: Ctrl-C need not wait for all of it.
             deque(numbers, maxlen=0)
             wait(working)
             raise

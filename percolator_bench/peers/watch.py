@@ -1,7 +1,7 @@
 """Redis's own transactions, WATCH, MULTI and EXEC, through redis-py: optimistic, on one server.
 
-What was watched and has changed until EXEC makes it fail with `redis.WatchError`; the transaction is then run
-again as a whole, and counted.
+If a watched key changes before EXEC, EXEC fails with `redis.WatchError`; the transaction then runs again as a
+whole, and is counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from percolator_bench.peers.rows import VALUE, Rows
 
 
 class WatchedRedis:
-    """The operations of the `micro` suite, on the client they are given; for all threads."""
+    """The operations of the `micro` suite, on a given client. Thread-safe."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -23,12 +23,12 @@ class WatchedRedis:
         self.repeats = 0
 
     def set(self, client: redis.Redis, number: int) -> None:
-        """One cell, written only if nobody has written it meanwhile: two round trips."""
+        """Write one cell, unless another client has written it since the WATCH: two round trips."""
         row = self._rows.write(number)
         self._transact(client, watched=(row,), read=(), written=(row,))
 
     def two_and_two(self, client: redis.Redis, number: int) -> None:
-        """Two gets and two sets; what was read still holds at EXEC. Four round trips."""
+        """Two gets and two sets; the values read are still valid at EXEC. Four round trips."""
         read = self._rows.read_pair(number)
         self._transact(client, watched=read, read=read, written=self._rows.write_pair(number))
 

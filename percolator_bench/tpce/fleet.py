@@ -1,4 +1,4 @@
-"""The worker processes of one store, and the CPU time of everything while they work."""
+"""The worker processes of one store, and the CPU time of all processes while they work."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _STOP_LIMIT: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A stream of items done by some workers.
+    """A stream of items, processed by some workers.
 
-    ``seconds`` by the clock, in all. CPU seconds a transaction of the ``clients`` (the worker processes) and
-    of the ``server`` (all its processes).
+    ``seconds`` is wall time. ``clients`` and ``server`` are CPU seconds of a transaction, of the worker
+    processes and of all processes of the server.
     """
 
     transactions: int
@@ -39,17 +39,17 @@ class Run:
 
 
 class Fleet:
-    """Worker processes that are connected to one store; ``server_cpu`` tells its CPU time so far."""
+    """Worker processes that are connected to one store; ``server_cpu`` returns its CPU time so far."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[str]], server_cpu: Callable[[], float]) -> None:
         self._processes = processes
         self.server_cpu = server_cpu
 
     def run(self, workers: int, seed: str, first_trade: int, count: int) -> Run:
-        """Have ``workers`` of the processes do the first ``count`` items of a stream.
+        """Let ``workers`` of the processes do the first ``count`` items of a stream.
 
         Raises:
-            StoreUnavailable: a worker failed; it has told why on the standard error.
+            StoreUnavailable: a worker failed; its error is on the standard error.
         """
         crew = self._processes[:workers]
         for number, process in enumerate(crew):
@@ -73,7 +73,7 @@ class Fleet:
 
 @contextmanager
 def fleet(task: Task, processes: int, server_cpu: Callable[[], float]) -> Iterator[Fleet]:
-    """As many worker processes, connected and idle."""
+    """Start so many worker processes, connected and idle."""
     started: list[subprocess.Popen[str]] = []
     try:
         for _ in range(processes):
@@ -83,7 +83,7 @@ def fleet(task: Task, processes: int, server_cpu: Callable[[], float]) -> Iterat
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
-                    # Ctrl-C is for the benchmark, which then ends its workers.
+                    # Ctrl-C goes to the benchmark, which then ends its workers.
                     start_new_session=True,
                 )
             )
@@ -106,7 +106,7 @@ def _tell(process: subprocess.Popen[str], line: str) -> None:
         process.stdin.write(line + "\n")
         process.stdin.flush()
     except BrokenPipeError:
-        pass  # the silence that follows is told as what it is
+        pass  # the missing answer is reported as an ended worker
 
 
 def _hear(process: subprocess.Popen[str]) -> Any:
@@ -118,7 +118,7 @@ def _hear(process: subprocess.Popen[str]) -> Any:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """It ends when its input does."""
+    """End the worker: it ends when its input does."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:

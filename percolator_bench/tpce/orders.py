@@ -1,4 +1,4 @@
-"""What a worker process is told, and what it answers."""
+"""The commands for a worker process, and its answers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from percolator_bench.tpce.workload import Brokerage, Item
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Which store, where, and how many items at a time: tasks of one thread, or threads with a connection.
+    """The store, its address, and the items at a time: as tasks of one thread, or in threads.
 
-    ``store`` is "percolator" or "postgres"; ``address`` its URL or conninfo.
+    ``store`` is "percolator" or "postgres"; ``address`` is its URL or conninfo. Each thread has a connection.
     """
 
     store: str
@@ -23,13 +23,13 @@ class Task:
     synchronous_commit: bool = True
 
     def line(self) -> str:
-        """For a worker's input."""
+        """Encode the command for the input of a worker."""
         return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Every ``workers``-th of the first ``count`` items of a stream, from the one at ``worker`` on."""
+    """Every ``workers``-th of the first ``count`` items of a stream, beginning with the item ``worker``."""
 
     seed: str
     first_trade: int
@@ -38,18 +38,18 @@ class Share:
     workers: int
 
     def line(self) -> str:
-        """For a worker's input."""
+        """Encode the command for the input of a worker."""
         return json.dumps(asdict(self))
 
     def items(self, brokerage: Brokerage) -> list[Item]:
-        """The items."""
+        """Yield the items."""
         stream = brokerage.items(self.seed, self.first_trade)
         return list(islice(stream, self.worker, self.count, self.workers))
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a worker did: its transactions, what they took to begin, and the CPU time it used, in seconds."""
+    """The work of a worker: transactions, attempts, and CPU time, in seconds."""
 
     transactions: int
     attempts: int

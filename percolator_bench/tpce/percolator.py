@@ -1,4 +1,4 @@
-"""The brokerage on this library: raw tables, whose rows are what one transaction asks for together.
+"""The brokerage on this library: raw tables, whose rows have what one transaction reads together.
 
 ::
 
@@ -8,7 +8,7 @@
     trades      account    <trade> -> order and execution
     payments    account    <trade> -> amount
 
-Numbers that are written together stand in one cell, packed: an account's cash and holdings, since each trade
+Numbers that are written together are in one cell, packed: an account's cash and holdings, since each trade
 result writes both. Rows of trades and payments are those of one day, else they would grow for ever; a run is
 a day.
 """
@@ -40,15 +40,15 @@ from percolator_core.transaction.snapshot import Snapshot
 from percolator_core.transaction.transaction import Transaction
 
 ATTEMPTS: Final = 100
-"""Of one transaction, at most."""
+"""Most attempts of one transaction."""
 
 _PENDING, _EXECUTED = 0, 1
 _LOAD_WIDTH: Final = 16
 _LOAD_BUNCH: Final = 5
-"""Customers that one transaction of the load writes."""
+"""Customers in one transaction of the load."""
 
 _PAGE: Final = 32
-"""Securities whose quotes stand in one row: what is read together comes with few commands."""
+"""Securities with their quotes in one row: quotes that are read together need few commands."""
 
 _TERMS: Final = struct.Struct(">qq")
 _NUMBER: Final = struct.Struct(">q")
@@ -58,7 +58,7 @@ _TRADE: Final = struct.Struct(">qqqqqB")
 _PRICE: Final = struct.Struct(">q")
 
 _NUMBERS: Final = [str(number) for number in range(ACCOUNTS)]
-"""Of a customer's accounts, as columns."""
+"""The accounts of a customer, as columns."""
 
 
 def _key(number: int) -> bytes:
@@ -82,13 +82,13 @@ def _unpack_account(packed: bytes) -> tuple[int, dict[int, int]]:
 
 
 def create_tables(db: Database) -> None:
-    """Make the tables."""
+    """Create the tables."""
     for table in ("customers", "watches", "quotes", "trades", "payments"):
         db.create_table(table)
 
 
 def load(db: Database, brokerage: Brokerage) -> None:
-    """Make the tables and the data at the start."""
+    """Create the tables and the initial data."""
     create_tables(db)
 
     def write_quotes(securities: Iterable[int]) -> None:
@@ -128,9 +128,9 @@ def _bunches(total: int, length: int) -> Iterator[range]:
 
 
 class PercolatorClient:
-    """Does items on a database, from as many tasks at a time as the caller likes.
+    """Does items on a database, from any number of tasks at a time.
 
-    ``attempts`` counts transactions begun, those that were run again included.
+    ``attempts`` counts all begun transactions, also repeated ones.
     """
 
     def __init__(self, db: Database) -> None:
@@ -138,7 +138,7 @@ class PercolatorClient:
         self.attempts = 0
 
     def do(self, item: Item) -> object:
-        """Do an item; returns what its last transaction found out."""
+        """Do an item; return the result of its last transaction."""
         if isinstance(item, MarketWatch):
             return self._market_watch(item)
         if isinstance(item, TradeStatus):
@@ -263,7 +263,7 @@ def _newest(t: Transaction, account: int, count: int) -> list[tuple[int, ...]]:
 
 
 def read_state(db: Database, brokerage: Brokerage) -> State:
-    """All that the store holds, less the trades it held at the start."""
+    """Read the contents of the store, without the initial trades."""
     state = State()
     with db.snapshot() as now:
         for row, cells in now.scan("customers", columns=_NUMBERS):

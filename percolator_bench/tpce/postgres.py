@@ -1,9 +1,9 @@
 """The brokerage on PostgreSQL: tables with keys and indexes, and one prepared statement a transaction.
 
-A transaction that only asks is one SELECT with its joins. An order and a result are one statement each too
-(data-modifying WITH), which saves PostgreSQL the round trips of BEGIN and COMMIT. Only
-a customer position with trades takes two statements, sent at once in psycopg's pipeline mode. All of it is
-REPEATABLE READ and is run again on a serialization failure.
+A transaction that only reads is one SELECT with joins. An order and a result are one statement each, too
+(data-modifying WITH), which saves the round trips of BEGIN and COMMIT. Only a customer position with trades
+needs two statements, sent together in psycopg's pipeline mode. All are REPEATABLE READ, and run again on a
+serialization failure.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ WHERE l.security = f.security
 
 
 def load(connection: Connection, brokerage: Brokerage) -> None:
-    """Make the tables and the data at the start."""
+    """Create the tables and the initial data."""
     customers, accounts = range(brokerage.customers), brokerage.accounts()
     rows: dict[LiteralString, Iterable[tuple[object, ...]]] = {
         "customer": ((one, *brokerage.terms(one)) for one in customers),
@@ -150,14 +150,14 @@ def _executed(brokerage: Brokerage, trade: Trade) -> tuple[object, ...]:
 class PostgresClient:
     """Does items on one connection, one at a time.
 
-    ``attempts`` counts transactions begun, those that were run again included.
+    ``attempts`` counts all begun transactions, also repeated ones.
     """
 
     def __init__(self, connection: Connection) -> None:
         from psycopg.errors import DeadlockDetected, SerializationFailure
         from psycopg.types.numeric import Int8BinaryDumper
 
-        # One type for all numbers: else each statement would be prepared anew for small and large ones.
+        # One type for all numbers: else each statement would be prepared again for small and large ones.
         connection.adapters.register_dumper(int, Int8BinaryDumper)
         connection.prepare_threshold = 0
         self._again = (SerializationFailure, DeadlockDetected)
@@ -167,7 +167,7 @@ class PostgresClient:
         self.attempts = 0
 
     def do(self, item: Item) -> object:
-        """Do an item; returns what its last transaction found out."""
+        """Do an item; return the result of its last transaction."""
         if isinstance(item, MarketWatch):
             [(now, then)] = self._run(_MARKET_WATCH, {"customer": item.customer})
             return 100 * (float(now) / float(then) - 1)
@@ -213,7 +213,7 @@ class PostgresClient:
 
 
 def read_state(connection: Connection, brokerage: Brokerage) -> State:
-    """All that the server holds, less the trades it held at the start."""
+    """Read the contents of the server, without the initial trades."""
     state = State()
     state.cash = dict(connection.execute("SELECT account, cash FROM account"))
     for account, security, quantity in connection.execute("SELECT account, security, quantity FROM holding"):

@@ -1,4 +1,4 @@
-"""What a store holds at the end, and what must be true of it: else it was not the work that was measured."""
+"""The contents of a store at the end, and a check of them: wrong contents mean wrong figures."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from percolator_core.errors import PercolatorError
 
 
 class WrongResult(PercolatorError):
-    """A store does not hold what the transactions that it committed amount to; no figure counts."""
+    """The contents of a store do not match its committed transactions; its figures do not count."""
 
 
 @dataclass(slots=True)
 class State:
-    """Contents that do not depend on the order in which items were done.
+    """Contents that do not depend on the order of the items.
 
     ``cash`` by account, ``holdings`` by account and security, ``executed`` trades with their cash
-    transactions (None where there is none), ``pending`` trades, and ``volumes`` by security.
+    transactions (None if there is none), ``pending`` trades, and ``volumes`` by security.
     """
 
     cash: dict[int, int] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class State:
 
 
 def expected(brokerage: Brokerage, items: Iterable[Item]) -> State:
-    """What the data at the start and the items come to."""
+    """Compute the contents from the initial data and the items."""
     state = State()
     holdings: defaultdict[tuple[int, int], int] = defaultdict(int)
     state.volumes = dict.fromkeys(range(brokerage.securities), 0)
@@ -52,13 +52,13 @@ def expected(brokerage: Brokerage, items: Iterable[Item]) -> State:
 
 
 def amount_of(brokerage: Brokerage, item: Trade) -> int:
-    """What the execution of a trade adds to the account's cash."""
+    """The cash that the execution of a trade adds to the account."""
     terms = brokerage.terms(item.account // ACCOUNTS)
     return -item.quantity * item.price - charge_of(terms, item.quantity, item.bid)
 
 
 def check(where: str, found: State, wanted: State) -> None:
-    """Hold what a store has against what the items come to.
+    """Compare the contents of a store with the expected ones.
 
     Raises:
         WrongResult: an execution, a share or a cent was lost, doubled or invented.

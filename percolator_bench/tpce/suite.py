@@ -1,4 +1,4 @@
-"""Runs the mix on each store with 1, 2 and 4 workers, interleaved, and compares."""
+"""Run the mix on each store with 1, 2 and 4 workers, interleaved, and compare."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ from percolator_bench.tpce.workload import Brokerage, Item, transactions_of
 
 WORKERS: Final = (1, 2, 4)
 WIDTH: Final = 32
-"""Tasks of one of our workers: 16 to 64 take about the same CPU time, from 128 on more are run again."""
+"""Tasks of a worker of this library: 16 to 64 need about the same CPU time, from 128 on conflicts increase.
+
+"""
 THREADS: Final = 8
-"""And threads of one of PostgreSQL's: 4 commit less often together, 16 take more CPU time."""
+"""Threads of a worker of PostgreSQL: 4 share fewer commits, 16 need more CPU time."""
 CPU: Final = Target("at most", 1.0)
 
 OURS: Final = "this library"
@@ -47,8 +49,8 @@ _MICROSECONDS: Final = 1e6
 class Side:
     """A store with its workers, and their runs by number of workers.
 
-    ``clean_up`` drops the versions that nobody can see any more. It is done once, when all runs are over;
-    ``upkeep`` is what it took then, in CPU seconds for each transaction there was.
+    ``clean_up`` removes versions that no snapshot can see. It runs once, after all runs; ``upkeep`` is its
+    cost, in CPU seconds a transaction.
     """
 
     name: str
@@ -59,13 +61,13 @@ class Side:
     upkeep: float = 0.0
 
     def cpu(self, run: Run) -> float:
-        """CPU seconds a transaction, of everything."""
+        """CPU seconds of a transaction, of all processes."""
         return run.clients + run.server + self.upkeep
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A seed, the number of its first trade, and how many items are taken from it."""
+    """A seed, the number of its first trade, and the number of items."""
 
     seed: str
     first_trade: int
@@ -73,7 +75,7 @@ class Stream:
 
 
 def measure(scale: Scale) -> Iterator[Figure | Note]:
-    """The figures; of this library alone where PostgreSQL is missing."""
+    """The figures; of this library alone if PostgreSQL is missing."""
     brokerage = Brokerage(scale.customers)
     missing = why_missing()
     if missing is not None:
@@ -110,7 +112,7 @@ def _ours(stack: ExitStack, brokerage: Brokerage) -> Side:
 
 
 def _peer(stack: ExitStack, brokerage: Brokerage, *, synchronous_commit: bool) -> Side:
-    """A server for each way to commit: what one leaves to the background is not charged to the other."""
+    """Run a server for each way to commit, so that background work of one is not charged to the other."""
     connections = max(WORKERS) * THREADS + 10
     server = stack.enter_context(PostgresServer(max_connections=connections))
     with server.connect() as connection:
@@ -130,10 +132,10 @@ def _peer(stack: ExitStack, brokerage: Brokerage, *, synchronous_commit: bool) -
 
 
 def _race(sides: Sequence[Side], brokerage: Brokerage, scale: Scale) -> list[Stream]:
-    """Every side with every number of workers in each round, after a shorter one to warm up.
+    """Run every side with every number of workers in each round, after a shorter round to warm up.
 
-    Each number of workers has a stream of its own in each round, which all sides do; every other round
-    goes backwards.
+    Each number of workers has a stream of its own in each round, which all sides process; every other round
+    is in reverse order.
     """
     streams: list[Stream] = []
     first_trade = brokerage.first_trade

@@ -1,7 +1,8 @@
-"""A worker process: customers and market that do their items on one store, on command.
+"""A worker process: customers and a market that do their items on one store, on command.
 
-Its input is a line of JSON each: first a `Task`, then any number of times a `Share` of a stream of items,
-which it makes ("ready") and does when one more line comes. It answers each line with one.
+Each line of its input is JSON: first a `Task`, then any number of times a `Share` of a stream of items. The
+worker generates the items, answers "ready", and does them after one more line. It answers each line with one
+line.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from percolator_bench.tpce.workload import Brokerage, Item, transactions_of
 from percolator_core.database import connect
 
 Runner = Callable[[Sequence[Item]], int]
-"""Does items, and returns how many transactions it began."""
+"""Does items, and returns the number of begun transactions."""
 
 
 def percolator_runner(stack: ExitStack, task: Task) -> Runner:
-    """All items as tasks of this thread."""
+    """Do all items as tasks of this thread."""
     db = stack.enter_context(connect(task.address, namespace=NAMESPACE))
 
     def run(items: Sequence[Item]) -> int:
@@ -44,7 +45,7 @@ def percolator_runner(stack: ExitStack, task: Task) -> Runner:
 
 
 def postgres_runner(stack: ExitStack, task: Task) -> Runner:
-    """As many threads as items at a time, each with a connection."""
+    """Do the items in threads, each with a connection."""
     clients = [
         PostgresClient(
             stack.enter_context(

@@ -1,8 +1,8 @@
-"""What the brokerage holds at the start, and what its customers do: the same for every store.
+"""The initial data of the brokerage, and the actions of its customers: the same for every store.
 
-All is drawn from seeds, so that each store is loaded with the same data and given the same transactions.
-Prices come from the market, that is from the stream of items: cash and holdings at the end then depend on no
-order, and must be the same in every store. Money is whole cents.
+Seeds determine all of it, so each store gets the same data and the same transactions. Prices come from the
+market, that is, from the stream of items. So cash and holdings at the end do not depend on the order of the
+items, and must be the same in every store. Money is whole cents.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 ACCOUNTS: Final = 5
-"""Of a customer."""
+"""Accounts of a customer."""
 HOLDINGS: Final = 10
-"""Securities that an account holds at the start."""
+"""Securities that an account has at the start."""
 WATCHED: Final = 100
 """Securities on a customer's watch list, or all there are."""
 HISTORY: Final = 20
 """Executed trades of an account at the start."""
 STATUS_TRADES: Final = 50
-"""The newest trades of an account that a trade status shows."""
+"""Newest trades of an account in a trade status."""
 POSITION_TRADES: Final = 10
-"""And those that a customer position shows."""
+"""Newest trades of an account in a customer position."""
 TICKERS: Final = 20
 """Securities in a message of the market feed."""
 CASH: Final = 10_000_000
-"""Of an account at the start."""
+"""Cash of an account at the start."""
 RATE_UNIT: Final = 10_000
-"""A customer's rate is in parts of this."""
+"""A customer's rate is in parts of this number."""
 
 SECURITIES_PER_THOUSAND: Final = 685
 _FEWEST_SECURITIES: Final = 2 * TICKERS
@@ -45,9 +45,9 @@ _FEEDS: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Trade:
-    """A trade order, and then, as the market executes it, its trade result: two transactions.
+    """A trade order, and the trade result when the market executes it: two transactions.
 
-    ``quantity`` is below zero in a sale. ``bid`` is the price at the order, ``price`` that of the execution.
+    ``quantity`` is negative in a sale. ``bid`` is the price at the order, ``price`` that of the execution.
     """
 
     trade: int
@@ -60,14 +60,14 @@ class Trade:
 
 @dataclass(frozen=True, slots=True)
 class MarketWatch:
-    """How the securities on a customer's watch list have done since the last close."""
+    """Read the change of the securities on a customer's watch list since the last close."""
 
     customer: int
 
 
 @dataclass(frozen=True, slots=True)
 class CustomerPosition:
-    """Cash and worth of all the customer's accounts; for ``account``, if not None, its newest trades too."""
+    """Read cash and worth of all accounts of a customer, and the newest trades of ``account``, if given."""
 
     customer: int
     account: int | None
@@ -75,14 +75,14 @@ class CustomerPosition:
 
 @dataclass(frozen=True, slots=True)
 class TradeStatus:
-    """The newest trades of an account."""
+    """Read the newest trades of an account."""
 
     account: int
 
 
 @dataclass(frozen=True, slots=True)
 class MarketFeed:
-    """New prices and volumes, ``(security, price, quantity)`` in the order of the securities."""
+    """Write new prices and volumes, ``(security, price, quantity)`` in the order of the securities."""
 
     tickers: tuple[tuple[int, int, int], ...]
 
@@ -92,22 +92,22 @@ Item: TypeAlias = Trade | MarketWatch | CustomerPosition | TradeStatus | MarketF
 
 @dataclass(frozen=True, slots=True)
 class Brokerage:
-    """The data at the start, for a number of customers."""
+    """The initial data, for a number of customers."""
 
     customers: int
 
     @property
     def securities(self) -> int:
-        """How many are traded."""
+        """The number of traded securities."""
         return max(_FEWEST_SECURITIES, self.customers * SECURITIES_PER_THOUSAND // 1000)
 
     @property
     def first_trade(self) -> int:
-        """The least number of a trade that is not part of the data at the start."""
+        """The smallest number of a trade that is not part of the initial data."""
         return self.customers * ACCOUNTS * HISTORY
 
     def accounts(self) -> range:
-        """All of them; a customer's are `accounts_of`."""
+        """All accounts; `accounts_of` returns a customer's."""
         return range(self.customers * ACCOUNTS)
 
     def terms(self, customer: int) -> tuple[int, int]:
@@ -124,18 +124,18 @@ class Brokerage:
         return sorted(chosen.sample(range(self.securities), min(WATCHED, self.securities)))
 
     def holdings(self, account: int) -> list[tuple[int, int]]:
-        """``(security, quantity)`` at the start."""
+        """The holdings at the start, as ``(security, quantity)``."""
         chosen = random.Random(f"holdings {account}")
         return [(one, chosen.randint(1, 8) * 100) for one in chosen.sample(range(self.securities), HOLDINGS)]
 
     def history(self, account: int) -> Iterator[Trade]:
-        """The executed trades of an account at the start; cash and holdings do not tell of them any more."""
+        """The executed trades of an account at the start; cash and holdings do not include them."""
         chosen = random.Random(f"history {account}")
         for number in range(account * HISTORY, (account + 1) * HISTORY):
             yield self._trade(chosen, number, account)
 
     def items(self, seed: str, first_trade: int) -> Iterator[Item]:
-        """What the customers and the market do, without end; trades are numbered from ``first_trade``."""
+        """Yield the actions of customers and market, without end; trades count from ``first_trade``."""
         chosen = random.Random(seed)
         numbers = itertools.count(first_trade)
         kinds = (Trade, MarketWatch, CustomerPosition, TradeStatus, MarketFeed)
@@ -163,13 +163,13 @@ class Brokerage:
 
 
 def charge_of(terms: tuple[int, int], quantity: int, bid: int) -> int:
-    """What the customer pays for a trade beside the price."""
+    """The fee of a trade, which the customer pays in addition to the price."""
     charge, rate = terms
     return charge + rate * abs(quantity) * bid // RATE_UNIT
 
 
 def transactions_of(item: Item) -> int:
-    """How many transactions an item is."""
+    """The number of transactions of an item."""
     return 2 if isinstance(item, Trade) else 1
 
 

@@ -1,12 +1,13 @@
 """A bitwise trie that counts unique integers: the chain of `percolator_bench.stress`.
 
-A number of 64 bits is a leaf. The node above it stands for the number without its last bits, and so on up to
-the level where the trie stops. Each node has a row: ``wait`` (leaves only) is what has arrived, ``seen`` the
-count that was passed on to the parent, and of an inner node one more cell for each child, the child's count.
+A number of 64 bits is a leaf. The node above it has the number without its last bits, and so on up to the
+level where the trie stops. Each node has a row: ``wait`` (leaves only) is the number that has arrived,
+``seen`` the count that the parent has received. An inner node has one more cell for each child, with the
+child's count.
 
-A child writes its count, not the change of it, into a cell of its own: siblings never conflict, and whatever
-order they come in, the last run of the parent sees all of them. It wakes the parent by a weak notification,
-of which any number becomes one run.
+A child writes its count, not the change of it, into a cell of its own: siblings never conflict, and in any
+order of their writes the last run of the parent sees all of them. It notifies the parent weakly; any number
+of such notifications becomes one run.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ _BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A trie: its name, how many bits each level adds, and the level of its roots.
+    """A trie: its name, the number of bits that each level adds, and the level of its roots.
 
-    ``stop`` is 0 for a single root, up to the number of levels. A level that stops further down has more
+    ``stop`` is 0 for a single root, up to the number of levels. If the trie stops further down, it has more
     roots, and fewer children write to each.
     """
 
@@ -57,13 +58,13 @@ class Shape:
         return Node(self, self.levels, number)
 
     def prefix(self, level: int) -> bytes:
-        """What the rows of a level begin with."""
+        """The prefix of the rows of a level."""
         return f"{self.name}/{self.bits}/{self.stop}/{level:02}/".encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of a trie; ``number`` holds the bits down to its level."""
+    """A node of a trie; ``number`` has the bits down to its level."""
 
     shape: Shape
     level: int
@@ -77,30 +78,30 @@ class Node:
 
     @property
     def row(self) -> bytes:
-        """The row's key, which tells the whole node."""
+        """The row's key, which identifies the node."""
         return self.shape.prefix(self.level) + b"%x" % self.number
 
     @property
     def parent(self) -> Node | None:
-        """The node above; None of a root."""
+        """The node above; None for a root."""
         if self.level == self.shape.stop:
             return None
         return Node(self.shape, self.level - 1, self.number >> self.shape.bits)
 
     @property
     def column(self) -> str:
-        """The cell in the parent's row where this node's count stands."""
+        """The cell in the parent's row with this node's count."""
         return f"{self.number & ((1 << self.shape.bits) - 1):02x}"
 
 
 def insert(t: ObserverTransaction, cell: Cell) -> None:
-    """Strong, of a leaf: the number that has arrived counts 1."""
+    """Count 1 for the number of a leaf (a strong observer)."""
     if t.get(TABLE, cell.row, SEEN) is None:
         pass_on(t, Node.of_row(cell.row), 1)
 
 
 def add_up(t: ObserverTransaction, cell: Cell) -> None:
-    """Weak, of an inner node: the sum of the children's counts."""
+    """Sum the counts of the children of an inner node (a weak observer)."""
     counts = t.get_row(TABLE, cell.row)
     seen = counts.pop(SEEN, None)
     count = sum(map(int, counts.values()))
