@@ -21,6 +21,7 @@ from percolator_core.admin.condition import ROW, Condition
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.database import Database
 from percolator_core.layout.key_ranges import scan_bounds
+from percolator_core.layout.keys import rows_key
 from percolator_core.schema.partitions import pieces
 from percolator_core.schema.predicates import Bound, Predicate, bind
 from percolator_core.tables.lookup import ByIndex, by_index, choose
@@ -103,7 +104,7 @@ def page_before(
     """
     low, _ = scan_bounds(None, None, prefix)
     asked = [
-        (b"ZREVRANGEBYLEX", tag + b"rows", b"(" + end, b"[" + low, b"LIMIT", 0, limit)
+        (b"ZREVRANGEBYLEX", rows_key(tag), b"(" + end, b"[" + low, b"LIMIT", 0, limit)
         for tag in db.catalog.table(table).tags
     ]
     keys = sorted((key for keys in db.store.call_many(asked, 1000) for key in keys), reverse=True)

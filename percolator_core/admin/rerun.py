@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from percolator_core.admin.condition import Condition
 from percolator_core.admin.row_filter import Asked, Choice, choice, of_runs
 from percolator_core.errors import ConfigurationError, SnapshotTooOld, TransactionConflict
+from percolator_core.layout.acknowledgements import Ack
 from percolator_core.layout.keys import acknowledgement
 from percolator_core.layout.records import DELETE, Version, Write, unpack_version
-from percolator_core.notifications.ack import Ack
 from percolator_core.notifications.activation import active
 from percolator_core.scripts import calls
 from percolator_core.transaction.scan import PAGE_BYTES

@@ -149,4 +149,4 @@ def _milliseconds(entry: Sequence[Any]) -> int:
 
 
 def _key(db: Database) -> bytes:
-    return db.store.keyspace.prefix + b"samples"
+    return db.store.keyspace.samples

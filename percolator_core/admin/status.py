@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from percolator_core.database import Database
-from percolator_core.layout.keys import CellAddress, decode_primary, dirty_key, failed_key, tablet_number
+from percolator_core.layout.keys import (
+    CellAddress,
+    decode_primary,
+    dirty_key,
+    failed_key,
+    locks_key,
+    meta_key,
+    rows_key,
+    tablet_number,
+)
 from percolator_core.layout.records import Lock, unpack_lock
 from percolator_core.maintenance.locks import FoundLock, Locks
 from percolator_core.notifications.activation import LiveWorker, live_workers
@@ -234,7 +243,7 @@ def tablets(db: Database, table: str, chain: Chain | None = None) -> list[Tablet
     names = sorted({name for (of, _), names in observed.items() if of == table for name in names})
     commands: list[Command] = []
     for tag in handle.tags:
-        commands += [(b"ZCARD", tag + b"rows"), (b"ZCARD", tag + b"locks")]
+        commands += [(b"ZCARD", rows_key(tag)), (b"ZCARD", locks_key(tag))]
         commands += [(b"ZCARD", dirty_key(tag, name)) for name in names]
         commands += [(b"HLEN", failed_key(tag, name)) for name in names]
     replies, each = call(db, commands), 2 + 2 * len(names)
@@ -283,7 +292,7 @@ def _registered(
 ) -> dict[tuple[str, str], tuple[str, ...]]:
     """Which observers watch which column, as writers know it: `Chain.create_tables` has put it there."""
     # Every tablet of a table holds the same, so the first one speaks for all.
-    metas = call(db, [(b"HGETALL", db.catalog.table(one.name).tags[0] + b"meta") for one in definitions])
+    metas = call(db, [(b"HGETALL", meta_key(db.catalog.table(one.name).tags[0])) for one in definitions])
     found = {}
     for definition, flat in zip(definitions, metas, strict=True):
         for field, names in zip(flat[0::2], flat[1::2], strict=True):

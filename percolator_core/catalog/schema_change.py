@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 from percolator_core.catalog.catalog import Entry
 from percolator_core.catalog.schema_change_steps import Client, LockSettler, PendingChange, split_range
 from percolator_core.errors import ConfigurationError, UnknownTable
+from percolator_core.layout.keys import meta_key, observers_field
 from percolator_core.schema.definition_changes import (
     agrees,
     describe,
@@ -282,7 +283,7 @@ class SchemaChanges:
     def _refuse_observed(self, definition: TableDefinition, column: str) -> None:
         stored = definition.by_name[column].stored.encode()
         tag = self._store.keyspace.tag(definition.name, 0)
-        registered = self._store.one((b"HGET", tag + b"meta", b"o" + stored))
+        registered = self._store.one((b"HGET", meta_key(tag), observers_field(stored)))
         active = self._client.active_observers()
         names = [name for name in (registered or b"").decode().split(",") if name in active]
         if names:

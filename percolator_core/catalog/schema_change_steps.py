@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from percolator_core.catalog.catalog import Catalog, Entry, raise_safe_points
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError, UnknownColumn
+from percolator_core.layout.keys import VERSION, meta_key, rows_key
 from percolator_core.schema.definition_changes import with_range
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.partitions import Partition
@@ -112,9 +113,9 @@ class PendingChange:
         A concurrent activation loses nothing. An old tablet that it reaches after the fence refuses, and the
         activation repeats; what it wrote before the fence is copied here.
         """
-        flat = self._store.one((b"HGETALL", self._tags[0] + b"meta"))
+        flat = self._store.one((b"HGETALL", meta_key(self._tags[0])))
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        fields = [part for pair in pairs if pair[0] != b"version" for part in pair]
+        fields = [part for pair in pairs if pair[0] != VERSION for part in pair]
         self._fence(tags_of(self._store, new)[len(self._tags) :], "found", fields=fields)
 
     def observe_new_columns(self, new: TableDefinition) -> None:
@@ -156,7 +157,7 @@ class PendingChange:
 
     def tablets_have(self, version: bytes) -> bool:
         """Return True if all tablets have this version."""
-        wanted = [(b"HGET", tag + b"meta", b"version") for tag in self._tags]
+        wanted = [(b"HGET", meta_key(tag), VERSION) for tag in self._tags]
         return all((found or b"") == version for found in self._store.call(*wanted))
 
     def _fence(
@@ -214,7 +215,7 @@ def _row_on_each_side(
     store: Store, partition: Partition, tag: bytes, value: bytes
 ) -> tuple[bytes | None, bytes | None]:
     """Return a row of the tablet below the value, and one at or above it."""
-    key = tag + b"rows"
+    key = rows_key(tag)
     bound = partition.first_row(value)
     if bound is not None:
         low, high = store.call(

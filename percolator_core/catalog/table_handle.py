@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 from percolator_core.errors import UnknownColumn, abbreviated
-from percolator_core.layout.keys import MARKER, acknowledged, decode_column, encode_column, tablet_of
+from percolator_core.layout.keys import (
+    MARKER,
+    SAFE_POINT,
+    VERSION,
+    acknowledged,
+    decode_column,
+    encode_column,
+    meta_key,
+    row_prefix,
+    tablet_of,
+)
 from percolator_core.layout.records import LOCK_MARK, VERSION_MARK
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.partitions import placement
@@ -138,8 +148,8 @@ class TableHandle:
         self.tablets = definition.tablets
         self.version = version
         self.tags = tuple(store.keyspace.tag(definition.name, number) for number in range(definition.tablets))
-        self.row_prefixes = tuple(tag + b"r:" for tag in self.tags)
-        self.standings = tuple(pack((b"HMGET", tag + b"meta", b"version", b"safe")) for tag in self.tags)
+        self.row_prefixes = tuple(map(row_prefix, self.tags))
+        self.standings = tuple(pack((b"HMGET", meta_key(tag), VERSION, SAFE_POINT)) for tag in self.tags)
         self.place = placement(definition)
         self.marker = ColumnFields(decode_column(MARKER), MARKER)
         self.columns: dict[str, ColumnFields] = (

@@ -60,6 +60,10 @@ MARKER: Final = _INTERNAL
 """The internal column that each row of a typed table has, so that a row of nothing but nulls is one."""
 
 
+SAFE_POINT: Final = b"safe"
+VERSION: Final = b"version"
+"""Fields of a tablet's meta hash."""
+
 _TIMESTAMP: Final = struct.Struct(">Q")
 _LENGTH: Final = struct.Struct(">I")
 """Of a column, in front of it: four bytes, for an acknowledgement is longer than the column that it is of."""
@@ -131,6 +135,41 @@ def decode_primary(encoded: bytes) -> CellAddress:
     return CellAddress(encoded[_TAG_LENGTH.size : tag_end], row, column)
 
 
+def row_prefix(tag: bytes) -> bytes:
+    """The front of the key of a row's hash; the row key follows."""
+    return tag + b"r:"
+
+
+def history_key(tag: bytes, row: bytes) -> bytes:
+    """The key of the older versions of a row's cells."""
+    return b"%bv:%b" % (tag, row)
+
+
+def rows_key(tag: bytes) -> bytes:
+    """The key of a tablet's row index."""
+    return tag + b"rows"
+
+
+def locks_key(tag: bytes) -> bytes:
+    """The key of a tablet's lock index."""
+    return tag + b"locks"
+
+
+def meta_key(tag: bytes) -> bytes:
+    """The key of a tablet's meta hash: `SAFE_POINT`, `VERSION` and `observers_field` are fields of it."""
+    return tag + b"meta"
+
+
+def observers_field(column: bytes) -> bytes:
+    """The field of the meta hash with the observers of a column, joined by commas."""
+    return b"o" + column
+
+
+def attempts_key(tag: bytes) -> bytes:
+    """The key of the attempts of loads into a table; ``tag`` is that of its tablet 0."""
+    return tag + b"attempts"
+
+
 def dirty_key(tag: bytes, observer: str) -> bytes:
     """The key of an observer's dirty cells in the tablet with that tag."""
     return b"%bdirty:%b" % (tag, observer.encode())
@@ -194,7 +233,20 @@ def tablet_number(tag: bytes) -> int:
 class Keyspace:
     """All keys of one namespace."""
 
-    __slots__ = ("_tags", "activating", "catalog", "chain", "format", "namespace", "oracle", "pins", "prefix")
+    __slots__ = (
+        "_tags",
+        "activating",
+        "catalog",
+        "chain",
+        "counts",
+        "format",
+        "namespace",
+        "oracle",
+        "pins",
+        "prefix",
+        "samples",
+        "workers",
+    )
 
     def __init__(self, namespace: str) -> None:
         """``namespace`` is any text of 1 to 200 bytes; ValueError otherwise."""
@@ -207,6 +259,9 @@ class Keyspace:
         self.chain = self.prefix + b"chain"
         self.activating = self.prefix + b"activating"
         self.pins = self.prefix + b"pins"
+        self.workers = self.prefix + b"workers"
+        self.counts = self.prefix + b"counts"
+        self.samples = self.prefix + b"samples"
         self._tags: dict[tuple[str, int], bytes] = {}
 
     def tag(self, table: str, tablet: int) -> bytes:
@@ -216,6 +271,12 @@ class Keyspace:
             tag = b"{%b:%b:%d}" % (_escape(self.namespace), _escape(table), tablet)
             self._tags[table, tablet] = tag
         return tag
+
+    @property
+    def wake_pattern(self) -> bytes:
+        """A pattern of the channels by which all tablets of the namespace call idle workers."""
+        # Only half of the tag. The encoding leaves no glob character in it.
+        return self.prefix[:-1] + b":*wake"
 
     def client(self, owner: bytes) -> bytes:
         """The liveness token of a client (paper, section 2.2: the token in the lock service)."""

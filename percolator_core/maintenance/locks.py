@@ -11,7 +11,13 @@ from typing import Final, Literal, TypeAlias
 
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import LockTimeout, UnknownColumn
-from percolator_core.layout.keys import acknowledgement, decode_lock_mark, decode_primary, encode_lock_mark
+from percolator_core.layout.keys import (
+    acknowledgement,
+    decode_lock_mark,
+    decode_primary,
+    encode_lock_mark,
+    locks_key,
+)
 from percolator_core.layout.records import start_of_lock, unpack_lock, wall_of_lock
 from percolator_core.scripts import calls
 from percolator_core.transaction.client import Client
@@ -86,7 +92,7 @@ class Locks:
     def oldest(self, limit: int) -> list[FoundLock]:
         """Return the ``limit`` oldest locks of all tablets, in a few round trips."""
         tablets = self._client.catalog.tablets()
-        asked = [(b"ZRANGE", tag + b"locks", 0, limit - 1, b"WITHSCORES") for _, tag in tablets]
+        asked = [(b"ZRANGE", locks_key(tag), 0, limit - 1, b"WITHSCORES") for _, tag in tablets]
         entries = [
             (float(flat[position + 1]), flat[position], table, tag)
             for (table, tag), flat in zip(tablets, self.store.call_many(asked, _TABLETS_AT_ONCE), strict=True)
@@ -189,7 +195,7 @@ class Locks:
     def _occupied(self, tablets: Iterable[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
         """Return the tablets that have locks."""
         places = list(tablets)
-        asked = [(b"ZCARD", tag + b"locks") for _, tag in places]
+        asked = [(b"ZCARD", locks_key(tag)) for _, tag in places]
         counts = self.store.call_many(asked, _TABLETS_AT_ONCE)
         return [place for place, count in zip(places, counts, strict=True) if count]
 
@@ -198,7 +204,7 @@ class Locks:
         found: dict[bytes, float] = {}
         cursor: bytes = b"0"
         while True:
-            cursor, flat = self.store.one((b"ZSCAN", tag + b"locks", cursor, b"COUNT", _LOCKS_PER_STEP))
+            cursor, flat = self.store.one((b"ZSCAN", locks_key(tag), cursor, b"COUNT", _LOCKS_PER_STEP))
             found |= zip(flat[::2], map(float, flat[1::2]), strict=True)
             if cursor == b"0":
                 return found

@@ -6,91 +6,12 @@ observer's code ran and, where the chain records traces, what the run wrote.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import accumulate, takewhile
-from typing import Final
-
+from percolator_core.layout.acknowledgements import Ack, TracedWrite
 from percolator_core.layout.keys import acknowledgement, is_internal
 from percolator_core.layout.records import PUT, Cell, Write
 from percolator_core.notifications.dirty import Lease
 from percolator_core.scripts.calls import Mode
 from percolator_core.transaction.transaction import Transaction
-
-FIRST_REVISION: Final = 1
-
-MOST_TRACED: Final = 1000
-TRACED_BYTES: Final = 1 << 20
-"""Cells of one run that an acknowledgement names, and bytes that their names take, at most; of those beyond
-only the number is kept."""
-
-_HEAD: Final = struct.Struct(">BII")
-_CELL: Final = struct.Struct(">BHII")
-_UNTRACED: Final = 0xFFFFFFFF
-_FORMAT: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class TracedWrite:
-    """A cell that a run wrote: ``kind`` is that of `percolator_core.layout.records` (put, delete, notify)."""
-
-    table: str
-    row: bytes
-    column: bytes
-    kind: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """What an acknowledgement says of its run.
-
-    ``writes`` is None where the run was not traced; ``written`` is how many cells it wrote, of which
-    ``writes`` has the first: `MOST_TRACED`, or as many as take `TRACED_BYTES`.
-    """
-
-    revision: int = FIRST_REVISION
-    writes: tuple[TracedWrite, ...] | None = None
-    written: int = 0
-
-    @classmethod
-    def of(cls, revision: int, writes: Iterable[TracedWrite]) -> Ack:
-        """The acknowledgement of a traced run."""
-        every = tuple(writes)
-        sizes = accumulate(_CELL.size + len(one.table) + len(one.row) + len(one.column) for one in every)
-        most = sum(1 for _ in takewhile(lambda size: size <= TRACED_BYTES, sizes))
-        return cls(revision, every[: min(most, MOST_TRACED)], len(every))
-
-    def pack(self) -> bytes:
-        """As a cell's value. The first revision, untraced, is the empty one: most cells have that."""
-        if self.writes is None:
-            if self.revision == FIRST_REVISION:
-                return b""
-            return _HEAD.pack(_FORMAT, self.revision, _UNTRACED)
-        parts = [_HEAD.pack(_FORMAT, self.revision, self.written)]
-        for one in self.writes:
-            table = one.table.encode()
-            parts.append(_CELL.pack(one.kind, len(table), len(one.row), len(one.column)))
-            parts += (table, one.row, one.column)
-        return b"".join(parts)
-
-    @classmethod
-    def unpack(cls, value: bytes) -> Ack:
-        """The inverse of `pack`."""
-        if not value:
-            return cls()
-        _, revision, written = _HEAD.unpack_from(value)
-        if written == _UNTRACED:
-            return cls(revision)
-        writes, at = [], _HEAD.size
-        while at < len(value):
-            kind, table_length, row_length, column_length = _CELL.unpack_from(value, at)
-            row_at = at + _CELL.size + table_length
-            column_at = row_at + row_length
-            table = value[at + _CELL.size : row_at].decode()
-            at = column_at + column_length
-            writes.append(TracedWrite(table, value[row_at:column_at], value[column_at:at], kind))
-        return cls(revision, tuple(writes), written)
 
 
 def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes = b"") -> Cell | None:

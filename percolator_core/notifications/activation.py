@@ -326,7 +326,7 @@ class Registration:
 
 
 def _workers_key(db: Database) -> bytes:
-    return db.store.keyspace.prefix + b"workers"
+    return db.store.keyspace.workers
 
 
 def _owner_of(name: bytes) -> bytes:

@@ -100,4 +100,4 @@ def _increments(key: bytes, before: Mapping[str, RunCounts], now: Mapping[str, R
 
 
 def _counts_key(store: Store) -> bytes:
-    return store.keyspace.prefix + b"counts"
+    return store.keyspace.counts

@@ -374,9 +374,7 @@ class Store:
 
     def subscription(self) -> Subscription:
         """The wake-up calls of this namespace's tablets."""
-        # Half of the tag: every tablet of every table in the namespace. The encoding leaves no glob
-        # character in it.
-        pattern = self.keyspace.prefix[:-1] + b":*wake"
+        pattern = self.keyspace.wake_pattern
         return Subscription(
             lambda: self._connector.client(self._topology.endpoint(self._oracle_slot)), pattern
         )

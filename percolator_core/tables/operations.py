@@ -10,6 +10,7 @@ from percolator_core.catalog.catalog import Tables
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.key_ranges import KeyRange, check_limit
+from percolator_core.layout.keys import rows_key
 from percolator_core.schema.predicates import Predicate, bind
 from percolator_core.store import Store
 from percolator_core.tables import rows
@@ -72,7 +73,7 @@ class TypedReads:
     def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
         """Return the number of rows in each key range of a tablet; removed rows may still count."""
         commands = [
-            (b"ZLEXCOUNT", tag + b"rows", b"[" + low, b"+" if high is None else b"(" + high)
+            (b"ZLEXCOUNT", rows_key(tag), b"[" + low, b"+" if high is None else b"(" + high)
             for tag, low, high in ranges
         ]
         counts: list[int] = self._store.exchange(commands).result()

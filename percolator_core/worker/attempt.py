@@ -28,8 +28,9 @@ from percolator_core.errors import (
     UnknownTable,
     abbreviated,
 )
+from percolator_core.layout.acknowledgements import Ack
 from percolator_core.layout.records import Cell
-from percolator_core.notifications.ack import Ack, acknowledge, trace
+from percolator_core.notifications.ack import acknowledge, trace
 from percolator_core.notifications.dirty import DirtyIndex, Lease, known_table
 from percolator_core.observers import Guard, Observer, ObserverTransaction
 from percolator_core.runtime import process

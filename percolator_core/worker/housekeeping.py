@@ -12,6 +12,7 @@ from percolator_core.errors import (
     UnknownColumn,
     UnknownTable,
 )
+from percolator_core.layout.keys import locks_key
 from percolator_core.maintenance.locks import Locks
 from percolator_core.notifications.activation import Active, Registration, activate, active, live_workers
 from percolator_core.notifications.dirty import LEASE, DirtyIndex, Lease, known_table
@@ -47,7 +48,7 @@ class Stranded:
         ]
         if not tablets:
             return 0
-        counts = client.store.call(*[(b"ZCARD", tag + b"locks") for _, _, tag in tablets])
+        counts = client.store.call(*[(b"ZCARD", locks_key(tag)) for _, _, tag in tablets])
         locked = [(table, number) for (table, number, _), count in zip(tablets, counts, strict=True) if count]
         if not locked:
             return 0

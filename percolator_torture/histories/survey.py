@@ -11,10 +11,16 @@ from typing import Any, Final
 
 from percolator_core.database import Database
 from percolator_core.layout.keys import (
+    SAFE_POINT,
     decode_column,
     decode_lock_mark,
     decode_mark,
+    history_key,
     is_internal,
+    locks_key,
+    meta_key,
+    row_prefix,
+    rows_key,
     unpack_column,
 )
 from percolator_core.layout.records import unpack_version
@@ -67,17 +73,17 @@ class _Tablet:
         self._locks: set[tuple[int, bytes, bytes]] = set()
 
     def read(self) -> None:
-        self._safe = int(self._store.one((b"HGET", self.tag + b"meta", b"safe")) or 0)
+        self._safe = int(self._store.one((b"HGET", meta_key(self.tag), SAFE_POINT)) or 0)
         self._final.safe_point = max(self._final.safe_point, self._safe)
-        for rows in self._pages(self.tag + b"rows", _ROWS_PER_STEP):
+        for rows in self._pages(rows_key(self.tag), _ROWS_PER_STEP):
             self.rows.update(rows)
             replies = self._store.call(
-                *[(b"HGETALL", self.tag + b"r:" + row) for row in rows],
-                *[self._page(self.tag + b"v:" + row, b"-", _ENTRIES_PER_STEP) for row in rows],
+                *[(b"HGETALL", row_prefix(self.tag) + row) for row in rows],
+                *[self._page(history_key(self.tag, row), b"-", _ENTRIES_PER_STEP) for row in rows],
             )
             for row, flat, older in zip(rows, replies[: len(rows)], replies[len(rows) :], strict=True):
                 self._read_row(row, dict(zip(flat[0::2], flat[1::2], strict=True)), older)
-        for entries in self._pages(self.tag + b"locks", _ENTRIES_PER_STEP, by_score=True):
+        for entries in self._pages(locks_key(self.tag), _ENTRIES_PER_STEP, by_score=True):
             self._check_lock_index(entries)
 
     def look_at_key(self, name: bytes) -> None:
@@ -110,7 +116,8 @@ class _Tablet:
                 packed.setdefault(column, []).append(version)
             if len(older) < _ENTRIES_PER_STEP:
                 break
-            older = self._store.one(self._page(self.tag + b"v:" + row, b"(" + older[-1], _ENTRIES_PER_STEP))
+            page = self._page(history_key(self.tag, row), b"(" + older[-1], _ENTRIES_PER_STEP)
+            older = self._store.one(page)
         pack = self._final.processes.pack
         for column, versions in packed.items():
             if is_internal(column):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from percolator_core.errors import PercolatorError
+from percolator_core.layout.keys import meta_key
 from percolator_core.notation.amounts import count_of
 from percolator_core.store.private_server import PrivateServer
 from percolator_torture.checker.check import check
@@ -123,7 +124,7 @@ def _forget(db: FaultyDatabase) -> None:
     """Leave nothing on somebody else's server."""
     tags = db.catalog.table(TABLE).tags
     db.drop_table(TABLE)
-    db.store.call(*[(b"DEL", tag + b"meta") for tag in tags])  # which tells that the table is gone
+    db.store.call(*[(b"DEL", meta_key(tag)) for tag in tags])  # which tells that the table is gone
     keys = db.store.keyspace
     clock = FakeClock(keys).key
     db.store.one((b"DEL", keys.oracle, keys.format, keys.catalog, keys.chain, keys.pins, clock))

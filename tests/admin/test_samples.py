@@ -36,7 +36,7 @@ def observer(name: str, number: int = 0, oldest: float | None = None) -> Observe
 def test_looks_from_before_the_clock_was_set_back_go(db: Database) -> None:
     """A stream's times never go back: they would stay, and all that follow would have their time."""
     now = status(db)
-    key = db.store.keyspace.prefix + b"samples"
+    key = db.store.keyspace.samples
     record(db, now, KEEP)
     day = now.time // 1000 + 86_400_000
     entry = db.store.one((b"XREVRANGE", key, b"+", b"-", b"COUNT", 1))[0][1]
@@ -68,10 +68,10 @@ class Past:
         record(Shifted(), look, keep)  # type: ignore[arg-type]
 
     def stored(self) -> int:
-        return int(self._db.store.one((b"XLEN", self._db.store.keyspace.prefix + b"samples")))
+        return int(self._db.store.one((b"XLEN", self._db.store.keyspace.samples)))
 
     def bytes(self) -> int:
-        command = (b"MEMORY", b"USAGE", self._db.store.keyspace.prefix + b"samples", b"SAMPLES", 0)
+        command = (b"MEMORY", b"USAGE", self._db.store.keyspace.samples, b"SAMPLES", 0)
         return int(self._db.store.one(command))
 
 

@@ -17,9 +17,9 @@ from percolator_core.admin.status import locks
 from percolator_core.admin.trace import trace
 from percolator_core.catalog.table_handle import COLUMNS_BYTES
 from percolator_core.errors import MOST_NAMED, abbreviated
+from percolator_core.layout.acknowledgements import TRACED_BYTES, Ack, TracedWrite
 from percolator_core.layout.keys import MAX_COLUMN, acknowledgement, encode_column
 from percolator_core.layout.records import MAX_ROW, PUT
-from percolator_core.notifications.ack import TRACED_BYTES, Ack, TracedWrite
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Retry
 from percolator_core.schema.definitions import TableDefinition

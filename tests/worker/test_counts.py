@@ -135,7 +135,7 @@ class Away:
 def test_what_was_not_told_is_told_the_next_time(db: Database) -> None:
     counts = {"one": ObserverCounts(), "other": ObserverCounts()}
     store = Away(db)
-    key = db.store.keyspace.prefix + b"counts"
+    key = db.store.keyspace.counts
     tally = Tally(store, counts)  # type: ignore[arg-type]
     tally.send_along((b"PING",))
     assert store.sent == []
@@ -228,9 +228,9 @@ def test_who_is_at_it(connect: Connect) -> None:
     until(lambda: demand(db, held).workers == 1)
     assert demand(db, held).drains == 1
     # One that died is none, and it is not for a look to forget it.
-    db.store.one((b"HSET", db.store.keyspace.prefix + b"workers", "dead:1", b"{}"))
+    db.store.one((b"HSET", db.store.keyspace.workers, "dead:1", b"{}"))
     assert (demand(db, held).workers, demand(db, held).drains) == (1, 1)
-    assert db.store.one((b"HEXISTS", db.store.keyspace.prefix + b"workers", "dead:1"))
+    assert db.store.one((b"HEXISTS", db.store.keyspace.workers, "dead:1"))
     release.set()
     worker.stop()
     drain.join(20)
@@ -259,7 +259,7 @@ def test_a_pulse_takes_three_round_trips(db: Database, monkeypatch: pytest.Monke
 def test_a_registration_of_an_older_version_is_read(db: Database) -> None:
     """And of a newer one, which may say more."""
     name = f"{db.client.owner().decode()}:1"
-    key = db.store.keyspace.prefix + b"workers"
+    key = db.store.keyspace.workers
     for more in ("", ', "mood": "good"'):
         db.store.one((b"HSET", key, name, f'{{"digest": "x", "where": "there", "since": 1{more}}}'))
         (found,) = live_workers(db)

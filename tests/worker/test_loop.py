@@ -178,7 +178,7 @@ def test_nothing_is_left_behind(db: Database) -> None:
         assert signal.getsignal(signal.SIGURG) is mine
     finally:
         signal.signal(signal.SIGURG, before)
-    assert db.store.one((b"EXISTS", db.store.keyspace.prefix + b"workers")) == 0
+    assert db.store.one((b"EXISTS", db.store.keyspace.workers)) == 0
 
 
 def test_a_missed_wake_up_is_made_up_for(db: Database) -> None:

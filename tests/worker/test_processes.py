@@ -199,7 +199,7 @@ def test_a_worker_notices_that_its_observers_were_retired(
     thread = threading.Thread(target=work)
     thread.start()
     until(lambda: active(db.client).digest == old.digest)
-    db.store.one((b"DEL", db.store.keyspace.prefix + b"workers"))
+    db.store.one((b"DEL", db.store.keyspace.workers))
     chain_of(watch("new", lambda t, cell: None, "docs.text")).create_tables(db)
     thread.join(10)
     assert "did not answer" in str(errors[0])

@@ -15,8 +15,9 @@ from percolator_core.admin import rerun as rerun_module
 from percolator_core.admin.condition import Condition
 from percolator_core.admin.rerun import CellCounts, RerunCounts, rerun
 from percolator_core.admin.status import status
+from percolator_core.layout.acknowledgements import Ack
 from percolator_core.layout.keys import acknowledgement
-from percolator_core.notifications.ack import Ack, acknowledge
+from percolator_core.notifications.ack import acknowledge
 from percolator_core.schema.predicates import ColumnExpression, Predicate
 from percolator_core.scripts.calls import Call
 from percolator_core.store import Store

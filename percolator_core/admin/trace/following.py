@@ -13,12 +13,16 @@ from typing import Any, Final, TypeAlias
 
 from percolator_core.admin.trace.found import COLLAPSED, Change, Kind, Outcome, Run, Trace, WrittenCell
 from percolator_core.database import Database
+from percolator_core.layout.acknowledgements import Ack
 from percolator_core.layout.keys import (
+    SAFE_POINT,
     acknowledgement,
     dirty_key,
     encode_lock_mark,
     encode_mark,
     failed_key,
+    history_key,
+    meta_key,
     pack_column,
     tries_key,
     unpack_column,
@@ -33,7 +37,6 @@ from percolator_core.layout.records import (
     pack_timestamp,
     unpack_version,
 )
-from percolator_core.notifications.ack import Ack
 from percolator_core.observers import Chain
 from percolator_core.scripts import calls
 from percolator_core.store.packing import Command
@@ -136,7 +139,7 @@ class Following:
             return newest
         prefix = pack_column(encoded)
         above, below = b"(" + prefix + pack_timestamp(change + 1), b"[" + prefix
-        key = handle.tag(row) + b"v:" + row
+        key = history_key(handle.tag(row), row)
         older = store.one((b"ZREVRANGEBYLEX", key, above, below, b"LIMIT", 0, 1))
         return [unpack_version(member[len(prefix) :]) for member in older]
 
@@ -212,7 +215,7 @@ class Following:
         when the next one pushes it into the history, is found there.
         """
         handle, column = self._db.catalog.table(change.table), acknowledgement(observer, change.column)
-        older, prefix = handle.tag(change.row) + b"v:" + change.row, pack_column(column)
+        older, prefix = history_key(handle.tag(change.row), change.row), pack_column(column)
         at = prefix + pack_timestamp(change.timestamp or 0)
         return [
             *self._mark(change, observer),
@@ -290,7 +293,7 @@ class Following:
     def _collected(self, changes: Sequence[_Change]) -> set[tuple[str, bytes, bytes, int | None]]:
         """Those of the changes that were overwritten and dropped: a later run must not pass for theirs."""
         tags = [self._db.catalog.table(one.table).tag(one.row) for one in changes]
-        safe = self._call([(b"HGET", tag + b"meta", b"safe") for tag in tags])
+        safe = self._call([(b"HGET", meta_key(tag), SAFE_POINT) for tag in tags])
         old = [
             one for one, point in zip(changes, safe, strict=True) if (one.timestamp or 0) <= int(point or 0)
         ]
@@ -324,7 +327,7 @@ class Following:
             # In this order no version is missed, though one that is overwritten just now counts twice.
             commands += [
                 self._db.store.command(calls.history(tag, change.row, change.column, 1, VERSION_HEADER)),
-                (b"ZLEXCOUNT", tag + b"v:" + change.row, b"[" + low, b"(" + high),
+                (b"ZLEXCOUNT", history_key(tag, change.row), b"[" + low, b"(" + high),
             ]
         replies = iter(self._call(commands))
         counts = []

@@ -13,6 +13,7 @@ from typing import Final
 
 from percolator_core.database import Database
 from percolator_core.errors import PercolatorError
+from percolator_core.layout.keys import attempts_key
 from percolator_core.runtime.log import Log
 from percolator_core.store.packing import Command
 from percolator_core.transaction.client import TOKEN_LIFE
@@ -30,7 +31,7 @@ _log: Final = Log("percolator.load")
 
 def _attempts_key(db: Database, table: str) -> bytes:
     """The key of a hash: client of an attempt at a task of a load into the table -> driver of that load."""
-    return db.store.keyspace.tag(table, 0) + b"attempts"
+    return attempts_key(db.store.keyspace.tag(table, 0))
 
 
 def _ended_key(db: Database, driver: bytes) -> bytes:
