@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from percolator_core.store.binary import find_binary
+from percolator_core.store.embedded.binary import find_binary
 
 
 @dataclass(frozen=True, slots=True)

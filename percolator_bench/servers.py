@@ -13,7 +13,7 @@ from typing import Final, Literal
 import redis
 
 from percolator_core.database import Database, connect
-from percolator_core.store.folder import COMPACT
+from percolator_core.store.embedded.folder import COMPACT
 from percolator_core.store.private_server import LOOPBACK, PrivateServer
 
 Transport = Literal["unix", "tcp"]

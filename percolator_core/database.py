@@ -20,7 +20,7 @@ from percolator_core.maintenance.locks import FoundLock, Locks, Outcome, Part, R
 from percolator_core.schema.definitions import DEFAULT_TABLETS, TableDefinition
 from percolator_core.scripts import calls
 from percolator_core.store import Durability, Store, StoreUrl
-from percolator_core.store.embedded import own_error_first
+from percolator_core.store.embedded.server import own_error_first
 from percolator_core.tables.binding import added_column, model_of, range_value, table_name
 from percolator_core.tables.model import Table, definition_of
 from percolator_core.transaction.client import Client, Timeouts

@@ -42,7 +42,7 @@ def _python() -> Finding:
 
 
 def _redis_server(*, needed: bool) -> Finding:
-    from percolator_core.store.binary import find_binary
+    from percolator_core.store.embedded.binary import find_binary
 
     try:
         return ok("redis-server", str(find_binary()))

@@ -17,8 +17,8 @@ import redis
 
 from percolator_core.cli.findings import Finding, fail, ok, warn
 from percolator_core.errors import ConfigurationError, PercolatorError
-from percolator_core.store.binary import OLDEST_SERVER, OVERRIDE
-from percolator_core.store.folder import COMPACT
+from percolator_core.store.embedded.binary import OLDEST_SERVER, OVERRIDE
+from percolator_core.store.embedded.folder import COMPACT
 from percolator_core.store.known_faults import AS_OF, exposure
 from percolator_core.store.url import Address, parse
 
@@ -273,7 +273,7 @@ def _namespace(db: Database, *, indexes: bool) -> Iterator[Finding]:
 @contextmanager
 def _clients(url: str, address: Address) -> Iterator[dict[str, Any]]:
     """A client of each server that holds data, by where it is."""
-    from percolator_core.store.folder import known_socket_path
+    from percolator_core.store.embedded.folder import known_socket_path
     from percolator_core.store.servers import clients_of
 
     if address.folder is None:

@@ -12,8 +12,8 @@ import redis
 
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
 from percolator_core.layout.keys import Keyspace
-from percolator_core.store.embedded import EmbeddedServer
-from percolator_core.store.folder import known_socket_path
+from percolator_core.store.embedded.folder import known_socket_path
+from percolator_core.store.embedded.server import EmbeddedServer
 from percolator_core.store.redaction import redacted
 from percolator_core.store.servers import clients_of
 from percolator_core.store.url import Address, parse

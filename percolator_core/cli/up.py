@@ -323,7 +323,7 @@ def _chains(project: Path) -> list[Chain]:
 
 @contextmanager
 def _alone(project: Path, folder: Path) -> Iterator[None]:
-    from percolator_core.store.shutdown import Lock
+    from percolator_core.store.embedded.locks import Lock
 
     lock = Lock(folder / "up.lock")
     try:

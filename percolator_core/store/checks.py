@@ -9,7 +9,7 @@ from typing import Final
 from redis.connection import AbstractConnection
 
 from percolator_core.errors import ConfigurationError, StoreUnavailable
-from percolator_core.store.embedded import EmbeddedServer
+from percolator_core.store.embedded.server import EmbeddedServer
 from percolator_core.store.eviction import refuse_eviction
 from percolator_core.store.server_info import ServerInfo, refuse_unsuitable
 from percolator_core.store.topology import Topology

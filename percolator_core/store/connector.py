@@ -18,9 +18,9 @@ from percolator_core.errors import ConfigurationError, StoreUnavailable
 from percolator_core.layout.keys import Keyspace
 from percolator_core.scripts import Script
 from percolator_core.store import tls
+from percolator_core.store.embedded.shutdown import history_of
 from percolator_core.store.packing import Command, pack
 from percolator_core.store.refusals import LOST, is_read_only
-from percolator_core.store.shutdown import history_of
 from percolator_core.store.stream import Stream
 from percolator_core.store.topology import Endpoint
 from percolator_core.store.url import Address

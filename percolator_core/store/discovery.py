@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from percolator_core.store.cluster import Cluster
-from percolator_core.store.embedded import EmbeddedServer
+from percolator_core.store.embedded.server import EmbeddedServer
 from percolator_core.store.packing import Command
 from percolator_core.store.sentinel import WatchedMaster
 from percolator_core.store.topology import EmbeddedOne, Endpoint, OneServer, Topology

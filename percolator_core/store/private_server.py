@@ -15,7 +15,7 @@ from typing import Final, Self
 import redis
 
 from percolator_core.errors import StoreUnavailable
-from percolator_core.store.binary import find_binary
+from percolator_core.store.embedded.binary import find_binary
 
 _START_LIMIT: Final = 30.0
 """Seconds to start, which includes reading the log."""

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.store.binary import OLDEST_SERVER
+from percolator_core.store.embedded.binary import OLDEST_SERVER
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from percolator_core.store.connections import Connections
 from percolator_core.store.connector import CONNECT_PATIENCE, WITH_SHEBANG, Connector
 from percolator_core.store.discovery import discover
 from percolator_core.store.durability import Durability
-from percolator_core.store.embedded import EmbeddedServer, own_error_first
+from percolator_core.store.embedded.server import EmbeddedServer, own_error_first
 from percolator_core.store.eviction import EvictingStore, EvictionCheck
 from percolator_core.store.hub import Hub, current_hub
 from percolator_core.store.known_faults import warn_once

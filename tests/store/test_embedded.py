@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.store import embedded
-from percolator_core.store.binary import Binary, find_binary
-from percolator_core.store.embedded import EmbeddedServer
+from percolator_core.store.embedded import server as embedded
+from percolator_core.store.embedded.binary import Binary, find_binary
+from percolator_core.store.embedded.server import EmbeddedServer
 from tests.store.embedding import client, gone, kill, lives, starts
 
 

@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from percolator_core.errors import ConfigurationError, StoreUnavailable
-from percolator_core.store import embedded, folder
-from percolator_core.store.binary import OVERRIDE, Binary
-from percolator_core.store.embedded import EmbeddedServer
+from percolator_core.store.embedded import folder
+from percolator_core.store.embedded import server as embedded
+from percolator_core.store.embedded.binary import OVERRIDE, Binary
+from percolator_core.store.embedded.server import EmbeddedServer
 from tests.store.embedding import client, needed
 
 

@@ -13,8 +13,8 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core.errors import StoreUnavailable
-from percolator_core.store.binary import Binary
-from percolator_core.store.embedded import EmbeddedServer
+from percolator_core.store.embedded.binary import Binary
+from percolator_core.store.embedded.server import EmbeddedServer
 from tests.servers.plain import hang_up, until
 from tests.store.embedding import User, client, gone, lives, starts
 
@@ -96,7 +96,7 @@ def test_eight_join_at_the_same_moment(state: Path, binary: Binary) -> None:
 FORKING = """
 import os, sys
 from pathlib import Path
-from percolator_core.store.embedded import EmbeddedServer
+from percolator_core.store.embedded.server import EmbeddedServer
 print("up", flush=True)
 server = EmbeddedServer.join(Path(sys.argv[1]))
 if os.fork() == 0:
@@ -133,7 +133,7 @@ def test_leave_at_the_end_of_the_interpreter(state: Path, binary: Binary) -> Non
     script = """
 import atexit, sys
 from pathlib import Path
-from percolator_core.store.embedded import EmbeddedServer
+from percolator_core.store.embedded.server import EmbeddedServer
 class Last:
     def __del__(self, sys=sys):
         server.leave()

@@ -11,8 +11,8 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import Database
-from percolator_core.store.binary import Binary
-from percolator_core.store.embedded import EmbeddedServer
+from percolator_core.store.embedded.binary import Binary
+from percolator_core.store.embedded.server import EmbeddedServer
 from tests.servers.cluster import Cluster
 from tests.servers.plain import Server, binaries, hang_up
 from tests.servers.sentinel import Sentinels

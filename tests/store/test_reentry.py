@@ -23,7 +23,7 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import Database, PercolatorError
-from percolator_core.store.shutdown import pid_in_file
+from percolator_core.store.embedded.shutdown import pid_in_file
 from percolator_core.transaction.metrics import FOLD, Tally
 from tests.servers.plain import until
 from tests.store.test_hub import Stuck, at_most

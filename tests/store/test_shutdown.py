@@ -14,9 +14,9 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import Database, StoreUnavailable, TransactionAborted
-from percolator_core.store import shutdown
-from percolator_core.store.binary import Binary
-from percolator_core.store.embedded import EmbeddedServer
+from percolator_core.store.embedded import shutdown
+from percolator_core.store.embedded.binary import Binary
+from percolator_core.store.embedded.server import EmbeddedServer
 from tests.servers.plain import until
 from tests.store.embedding import ROOT, Disk, User, client, gone, kill, lives, logs
 

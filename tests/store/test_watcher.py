@@ -17,18 +17,22 @@ from pathlib import Path
 import pytest
 
 import percolator_core as percolator
-from percolator_core.store import shutdown
-from percolator_core.store.binary import Binary
-from percolator_core.store.embedded import EmbeddedServer
-from percolator_core.store.folder import known_socket_path
-from percolator_core.store.shutdown import Connection, Lock
+from percolator_core.store.embedded import shutdown
+from percolator_core.store.embedded import watcher as watching
+from percolator_core.store.embedded.binary import Binary
+from percolator_core.store.embedded.folder import known_socket_path
+from percolator_core.store.embedded.locks import MUTEX, USERS, WATCHER, Lock
+from percolator_core.store.embedded.server import EmbeddedServer
+from percolator_core.store.embedded.shutdown import Connection
 from tests.servers.plain import until
 from tests.store.embedding import ROOT, Disk, User, client, gone, kill, lives, starts
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="NOT TESTED: no /proc here")
 
 QUICK = User.SCRIPT.replace(
-    'print("up"', 'from percolator_core.store import embedded\nembedded._WATCH_PERIOD = 0.02\nprint("up"', 1
+    'print("up"',
+    'from percolator_core.store.embedded import start\nstart._WATCH_PERIOD = 0.02\nprint("up"',
+    1,
 )
 """A user whose server is looked after every moment."""
 
@@ -41,7 +45,7 @@ def watchers(state: Path) -> list[int]:
             arguments = (process / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        is_one = {os.fsencode(state), os.fsencode(shutdown.__file__)} <= set(arguments)
+        is_one = {os.fsencode(state), os.fsencode(watching.__file__)} <= set(arguments)
         if is_one and arguments[0] != b"/bin/sh" and not gone(int(process.name)):
             found.append(int(process.name))
     return found
@@ -77,8 +81,8 @@ def looking(state: Path) -> Iterator[Connection]:
 
 
 def is_unused(state: Path, *, end: bool = False) -> bool:
-    with looking(state) as connection, closing(Lock(state / shutdown.USERS)) as users:
-        return shutdown._look(state, str(state / "redis.sock"), users, connection, end=end)
+    with looking(state) as connection, closing(Lock(state / USERS)) as users:
+        return watching._look(state, str(state / "redis.sock"), users, connection, end=end)
 
 
 def test_it_ends_in_order_after_its_last_user_was_killed(state: Path, binary: Binary) -> None:
@@ -117,8 +121,8 @@ def test_commits_of_a_killed_process_are_there(state: Path, binary: Binary) -> N
     script = """
 import os, signal, sys
 import percolator_core as percolator
-from percolator_core.store import embedded
-embedded._WATCH_PERIOD = 0.02
+from percolator_core.store.embedded import start
+start._WATCH_PERIOD = 0.02
 print("up", flush=True)
 db = percolator.connect(f"embedded:{sys.argv[1]}", "ns")
 db.create_table("t")
@@ -153,7 +157,7 @@ def test_who_joins_or_leaves_just_now_keeps_it(state: Path, binary: Binary) -> N
     user = User(state)
     user.join()
     user.kill()
-    with closing(Lock(state / shutdown.MUTEX)) as mutex:
+    with closing(Lock(state / MUTEX)) as mutex:
         assert mutex.take(fcntl.LOCK_EX)
         assert not is_unused(state, end=True)
     until(lambda: is_unused(state))
@@ -234,7 +238,7 @@ def test_a_server_whose_user_is_killed_while_it_loads_is_watched(state: Path, bi
         """
 import os, signal, time
 from types import SimpleNamespace
-from percolator_core.store import folder
+from percolator_core.store.embedded import folder
 folder._SETTINGS += "key-load-delay 100\\n"
 embedded.time = SimpleNamespace(
     monotonic=time.monotonic, sleep=lambda _: os.kill(os.getpid(), signal.SIGKILL)
@@ -261,7 +265,7 @@ def test_a_server_that_has_yet_to_listen_is_waited_for(
         hidden = state / "redis.hidden"
         Path(server.socket_path).rename(hidden)
         monkeypatch.setattr(time, "sleep", lambda _: hidden.rename(server.socket_path))
-        connection = shutdown._reach(state, server.socket_path, 0.02)
+        connection = watching._reach(state, server.socket_path, 0.02)
         monkeypatch.undo()
         assert connection is not None
         connection.close()
@@ -271,7 +275,7 @@ def test_it_is_out_of_the_way_of_who_started_it(state: Path, binary: Binary) -> 
     script = """
 import os, signal, sys
 from pathlib import Path
-from percolator_core.store.embedded import EmbeddedServer
+from percolator_core.store.embedded.server import EmbeddedServer
 EmbeddedServer.join(Path(sys.argv[1]))
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -294,7 +298,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_when_close_returns_nobody_has_the_folder_open(state: Path, binary: Binary) -> None:
     with EmbeddedServer.join(state):
         watcher(state)
-    with closing(Lock(state / shutdown.WATCHER)) as lock:
+    with closing(Lock(state / WATCHER)) as lock:
         assert lock.take(fcntl.LOCK_EX)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import Database, Transaction, TransactionAborted
-from percolator_core.store import shutdown
+from percolator_core.store.embedded import shutdown
 from tests.servers.plain import commit_of, hang_up
 
 

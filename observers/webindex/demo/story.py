@@ -25,8 +25,8 @@ from percolator_core import Chain, ConfigurationError, Worker, connect
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.runtime.periodic import periodically
 from percolator_core.spark import check_java, load
-from percolator_core.store.folder import prepare
-from percolator_core.store.shutdown import Lock
+from percolator_core.store.embedded.folder import prepare
+from percolator_core.store.embedded.locks import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

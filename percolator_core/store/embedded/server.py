@@ -15,33 +15,23 @@ inherits.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import logging
 import os
-import re
-import subprocess
-import sys
 import threading
 import time
-import uuid
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
+from percolator_core.errors import PercolatorError, StoreUnavailable
 from percolator_core.runtime import process
-from percolator_core.store import shutdown
-from percolator_core.store.binary import OLDEST_SERVER, find_binary
-from percolator_core.store.folder import (
-    explained,
-    known_socket_path,
-    prepare,
-    settings,
-    write,
-)
-from percolator_core.store.shutdown import Connection, Ending, Lock
+from percolator_core.store.embedded import shutdown
+from percolator_core.store.embedded.folder import explained, known_socket_path, prepare
+from percolator_core.store.embedded.locks import MUTEX, USERS, WATCHER, Lock, no_server
+from percolator_core.store.embedded.shutdown import Connection, Ending
+from percolator_core.store.embedded.start import died, have_it_watched, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +44,6 @@ _LOADING_LIMIT = 600.0
 _STOP_LIMIT = shutdown.STOP_LIMIT
 _MUTEX_LIMIT = _LOADING_LIMIT + _QUIET_LIMIT + _STOP_LIMIT
 _PAUSE, _LONGEST_PAUSE = 0.001, 0.02
-_WATCH_PERIOD = 5.0
 _WATCHER_LIMIT = 1.0
 
 _log = logging.getLogger(__name__)
@@ -80,7 +69,7 @@ class EmbeddedServer:
     ``socket_path``, ``pid`` and ``version`` (the version of Redis whose commands it knows) are those of the
     server when it was last seen; `ensure_running` renews them. A user that dies without leaving is not
     counted any more. The next one to leave stops the server; when there is none, a process of its own does,
-    after about ten seconds (`percolator_core.store.shutdown`).
+    after about ten seconds (`percolator_core.store.embedded.watcher`).
 
     A forked child is no user: the server does not wait for it and its `leave` does nothing. A child that
     wants to go on with the store calls `ensure_running`, which joins on its own account.
@@ -135,7 +124,7 @@ class EmbeddedServer:
         Raises:
             StoreUnavailable: it was renamed or removed, and another store has its path now.
         """
-        if self._users is not None and not self._users.is_file(self.folder / shutdown.USERS):
+        if self._users is not None and not self._users.is_file(self.folder / USERS):
             raise StoreUnavailable(
                 f"{self.folder} was replaced by another store since this one was connected: connect again"
             )
@@ -186,7 +175,7 @@ class EmbeddedServer:
                 f"the server in {self.folder} is being started or stopped by the call that this one "
                 "interrupts: try again after it"
             )
-        lock = Lock(self.folder / shutdown.MUTEX)
+        lock = Lock(self.folder / MUTEX)
         try:
             _starting.add(here)
             until = time.monotonic() + _MUTEX_LIMIT
@@ -206,7 +195,7 @@ class EmbeddedServer:
         """Become a user, first of all, so that nobody stops the server meanwhile."""
         with self._mutex():
             self.check_folder()
-            users = Lock(self.folder / shutdown.USERS)
+            users = Lock(self.folder / USERS)
             if not users.take(fcntl.LOCK_SH):
                 users.close()
                 raise StoreUnavailable(f"{self.folder}/redis.users is locked by another program: end that")
@@ -228,7 +217,7 @@ class EmbeddedServer:
         if users is None:
             return ""
         try:
-            if not users.is_file(self.folder / shutdown.USERS):
+            if not users.is_file(self.folder / USERS):
                 _log.warning("%s was removed while its redis-server, process %d, ran", self.folder, self.pid)
                 return ""
             return self._stop() if users.take(fcntl.LOCK_EX) else self._risk()
@@ -245,14 +234,14 @@ class EmbeddedServer:
             now = time.monotonic()
             if answer.working:
                 quiet_until = now + _QUIET_LIMIT
-            elif (lock := shutdown.no_server(self.folder)) is not None:
+            elif (lock := no_server(self.folder)) is not None:
                 # The lock, not the silence, tells that no server lives: two on one state would destroy it.
                 try:
                     if started:
-                        raise self._died(logged, "")
-                    logged = self._start(lock)
+                        raise died(self.folder, logged)
+                    logged = start(self.folder, lock)
                     # Already now: it may load for long, and who waits for it may be killed.
-                    self._have_it_watched()
+                    have_it_watched(self.folder, self.socket_path)
                 finally:
                     lock.close(release=False)
                 started = True
@@ -264,111 +253,7 @@ class EmbeddedServer:
             time.sleep(pause)
             pause = min(pause * 1.2, _LONGEST_PAUSE)
         self.pid, self.version = answer.pid or 0, answer.version
-        self._have_it_watched()
-
-    def _start(self, lock: Lock) -> int:
-        """Spawn a server that inherits ``lock``; returns where its words in the log begin."""
-        oldest, needed_by = OLDEST_SERVER, "an embedded store"
-        if (self.folder / "appendonlydir").is_dir():
-            # Redis 6.2 would not look in there and would start empty.
-            oldest, needed_by = (7, 0), f"the state in {self.folder}, which Redis 7 or newer wrote,"
-        binary = find_binary(oldest, needed_by)
-        write(self.folder / "redis.conf", settings(self.folder))
-        history = shutdown.unbroken_history(self.folder)
-        if not history:
-            if shutdown.has_log(self.folder):
-                _log.warning(
-                    "the redis-server of %s did not end in order the last time: what it acknowledged last "
-                    "may be lost, and transactions from before are refused",
-                    self.folder,
-                )
-            history = uuid.uuid4().hex
-        # The server tells the name of its settings to whoever asks, by whichever way he came. The name goes
-        # as soon as it has been read: nobody else shall start a server by it.
-        conf = self.folder / shutdown.conf_of(history)
-        conf.unlink(missing_ok=True)
-        conf.symlink_to("redis.conf")
-        try:
-            return self._spawn([str(binary.path), str(conf)], lock)
-        finally:
-            conf.unlink(missing_ok=True)
-
-    def _spawn(self, command: list[str], lock: Lock) -> int:
-        """Run a server until it has become a daemon; as `_start`."""
-        log = self.folder / "redis.log"
-        logged = log.stat().st_size if log.exists() else 0
-        # From here on the server may write more than the note of its last end speaks for.
-        shutdown.forget_order(self.folder)
-        # The server makes itself a daemon and this first process of it ends: no zombie is left to us. A
-        # session of its own keeps the terminal's Ctrl-C away from the start.
-        first = subprocess.run(
-            command,
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            pass_fds=(lock.fd,),
-            start_new_session=True,
-            umask=0o077,
-            check=False,
-        )
-        if first.returncode:
-            raise self._died(logged, first.stdout + first.stderr)
-        return logged
-
-    def _died(self, logged: int, printed: str) -> PercolatorError:
-        log = self.folder / "redis.log"
-        words = printed
-        if log.exists():
-            with log.open("rb") as file:
-                file.seek(logged)
-                words += file.read().decode(errors="replace")
-        lines = [line for line in words.splitlines() if line.strip()] or ["it left no word in its log"]
-        last = re.sub(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ . ", "", lines[-1]).rstrip(" .")
-        if "RDB format version" in words:
-            return ConfigurationError(
-                f"the state in {self.folder} was written by a newer redis-server than the one here ({last}): "
-                "install that version or name it in PERCOLATOR_REDIS_SERVER"
-            )
-        if os.strerror(errno.ENOSPC) in words:
-            return StoreUnavailable(f"no space is left for the state in {self.folder} ({last}): free some")
-        return StoreUnavailable(f"the redis-server of {self.folder} ended at its start ({last}): see {log}")
-
-    def _have_it_watched(self) -> None:
-        """Start the process that ends the server after its last user, unless it runs.
-
-        The caller holds the mutex, and the server lives.
-        """
-        try:
-            self._spawn_watcher()
-        except OSError as error:
-            _log.warning("the redis-server of %s runs on when this process is killed: %s", self.folder, error)
-
-    def _spawn_watcher(self) -> None:
-        lock = Lock(self.folder / shutdown.WATCHER)
-        try:
-            if not sys.executable or not lock.take(fcntl.LOCK_EX):
-                return
-            watcher = [sys.executable, "-I", "-S", shutdown.__file__]
-            # A link to the socket may go, with its TMPDIR. The folder that is the current one does not.
-            here, socket_path = "/", self.socket_path
-            if Path(socket_path).parent != self.folder:
-                here, socket_path = str(self.folder), "redis.sock"
-            arguments = [str(self.folder), socket_path, str(lock.fd), str(_WATCH_PERIOD)]
-            # The shell ends at once, and leaves nobody with a child to wait for.
-            subprocess.run(
-                ["/bin/sh", "-c", '"$@" &', "sh", *watcher, *arguments],
-                cwd=here,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(lock.fd,),
-                start_new_session=True,
-                check=False,
-            )
-        finally:
-            lock.close(release=False)
+        have_it_watched(self.folder, self.socket_path)
 
     def _stop(self) -> str:
         """Shut the server down and wait for its end. The caller holds the mutex and is the last user.
@@ -396,7 +281,7 @@ class EmbeddedServer:
         """Wait for the watcher, which ends with the server: then no process of ours has the folder open."""
         until = time.monotonic() + _WATCHER_LIMIT
         with suppress(OSError):  # none was ever started
-            lock = Lock(self.folder / shutdown.WATCHER)
+            lock = Lock(self.folder / WATCHER)
             while not lock.take(fcntl.LOCK_EX) and time.monotonic() < until:
                 time.sleep(_PAUSE)
             lock.close()

@@ -1,91 +1,22 @@
-"""How the server of an embedded store is shut down in order, and the watcher that ends it for killed users.
+"""The orderly shutdown of an embedded server, and the note of it by which the next start knows the history.
 
-The watcher is this file, run as a process of its own. It imports only a few modules of Python, so that it is
-small and goes on when the package is replaced. It waits on a connection to the server, which ends with the
-server, and looks every few seconds for users. It finds users by their locks, not by clocks or process ids,
-and ends the server only under the mutex that every user takes to join. Clients of ``unix://`` hold no lock,
-so it looks at the time of their last command, and looks twice: the computer may have slept.
-A watcher that was killed is replaced by the next process that joins.
+The watcher imports this module too (`percolator_core.store.embedded.watcher`), so the imports stay few.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import socket
-import sys
 import time
 from enum import Enum
 from pathlib import Path
 
-MUTEX, USERS, SERVER, WATCHER = "redis.mutex", "redis.users", "redis.server", "redis.watcher"
-"""The files that are locked, see `percolator_core.store.embedded`."""
+from .locks import no_server  # noqa: TID252 - the watcher imports this package under another name
 
 ASK_LIMIT = 1.0
 STOP_LIMIT = 30.0
-_SPOKE_LATELY = 30
-"""Seconds. A connection that was used since then belongs to a client that lives."""
-_WATCHER_NAME = "percolator-watcher"
-"""How watchers name their connections: they are no clients."""
 _PAUSE = 0.001
-_RETRY = 0.1
-
-_ENDED = (FileNotFoundError, ConnectionRefusedError, NotADirectoryError)
-"""How a socket says that no server listens there any more."""
-
-_open_here: set[int] = set()
-"""Descriptors of locks, which a forked child must not keep."""
-
-
-def _close_in_child() -> None:
-    """After a fork: drop the child's copies, else it would count as a user for as long as it lives.
-
-    Closing a copy does not free the parent's lock.
-    """
-    while _open_here:
-        os.close(_open_here.pop())
-
-
-os.register_at_fork(after_in_child=_close_in_child)
-
-
-class Lock:
-    """A file to flock. Each has an open file description of its own, so threads exclude each other too."""
-
-    def __init__(self, path: Path, *, create: bool = True, inherited: int | None = None) -> None:
-        """Open the file, and make it if ``create``; ``inherited`` is its descriptor, opened by the parent."""
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-        self.fd = os.open(path, flags, 0o600) if inherited is None else inherited
-        _open_here.add(self.fd)
-        self._file = os.fstat(self.fd)
-
-    def take(self, how: int) -> bool:
-        """Take the lock (``LOCK_SH`` or ``LOCK_EX``) if nobody is in the way."""
-        try:
-            fcntl.flock(self.fd, how | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def release(self) -> None:
-        """Give the lock up and keep the file open."""
-        fcntl.flock(self.fd, fcntl.LOCK_UN)
-
-    def close(self, *, release: bool = True) -> None:
-        """Close the descriptor. Without ``release`` the lock stays with a child that inherited it."""
-        if release:
-            # Said aloud, because a process that is just being spawned may hold a copy for a moment.
-            self.release()
-        _open_here.discard(self.fd)
-        os.close(self.fd)
-
-    def is_file(self, path: Path) -> bool:
-        """Whether ``path`` still names the file that was opened; also asked in a forked child."""
-        try:
-            return os.path.samestat(self._file, path.stat())
-        except (FileNotFoundError, NotADirectoryError):
-            return False
 
 
 class Connection:
@@ -286,7 +217,7 @@ class _Attempt:
                 if self._keep_unwritten and cannot_write(info):
                     return Ending.CANNOT_WRITE
                 self._begun, self._history = True, history_of(info)
-                self._breaks_off, self._obeyed = _shut_down(connection)
+                self._breaks_off, self._obeyed = order_shutdown(connection)
         except OSError:
             pass  # it ended while we spoke, or is slow
         return None
@@ -303,16 +234,7 @@ class _Attempt:
         return Ending.IN_ORDER
 
 
-def no_server(folder: Path) -> Lock | None:
-    """The server's lock, held, if no server lives. The caller holds the mutex."""
-    lock = Lock(folder / SERVER)
-    if lock.take(fcntl.LOCK_EX):
-        return lock
-    lock.close(release=False)
-    return None
-
-
-def _shut_down(connection: Connection) -> tuple[bool, bool]:
+def order_shutdown(connection: Connection) -> tuple[bool, bool]:
     """Tell the server to end: whether it breaks off where it cannot write its log, and whether it obeys.
 
     With ``everysec`` it would end in order, and without a word, also when the rest of its log does not fit on
@@ -323,120 +245,3 @@ def _shut_down(connection: Connection) -> tuple[bool, bool]:
         return breaks_off, not connection.ask("SHUTDOWN NOSAVE").startswith(b"-")
     except OSError:
         return breaks_off, True  # it ended while we spoke, or works on it
-
-
-# The watcher.
-
-
-def watch(folder: Path, socket_path: str, lock: Lock, period: float) -> None:
-    """Wait until the folder's server ends, or has no user any more: then end it, when all is written.
-
-    ``lock`` is the watcher's own, held; ``period`` is how many seconds pass between two looks.
-    """
-    while True:
-        # Opened anew for each server: the next one may belong to another store. Not created here: a folder
-        # that somebody has removed must stay empty.
-        users = Lock(folder / USERS, create=False)
-        connection = _reach(folder, socket_path, period)
-        if connection is None:
-            # A process that has started a server then tries to take this lock. If it finds the lock held, the
-            # watcher has not reached this line, and finds the new server just below.
-            lock.close()
-            connection = _reach(folder, socket_path, period)
-            if connection is None:
-                return
-            lock = Lock(folder / WATCHER, create=False)
-            if not lock.take(fcntl.LOCK_EX):
-                return
-        with connection:
-            unused = False
-            while connection.stays_quiet(period):
-                try:
-                    unused = _look(folder, socket_path, users, connection, end=unused)
-                except OSError:
-                    break
-        users.close()
-
-
-def _look(folder: Path, socket_path: str, users: Lock, connection: Connection, *, end: bool) -> bool:
-    """Whether nobody uses the server; if so, ``end`` it. OSError where that cannot be learned now.
-
-    It takes two looks: a connection that was silent for long may be of a client that slept with its computer.
-    """
-    mutex: Lock | None = None
-    try:
-        try:
-            mutex = Lock(folder / MUTEX, create=False)
-            if not mutex.take(fcntl.LOCK_EX):
-                return False  # somebody joins or leaves
-        except _ENDED:
-            pass  # the folder was removed: nobody can join
-        if not users.take(fcntl.LOCK_EX):
-            return False
-        try:
-            if _others_speak(connection):
-                return False
-            if end and users.is_file(folder / USERS):
-                stop(folder, socket_path, keep_unwritten=True)
-            elif end:
-                _shut_down(connection)  # the socket was removed with the folder
-            return True
-        finally:
-            users.release()
-    finally:
-        if mutex is not None:
-            mutex.close()
-
-
-def _others_speak(connection: Connection) -> bool:
-    """Whether a client that came by ``unix://``, and so holds no lock, has said something lately."""
-    mine = connection.ask("CLIENT ID")[1:].decode()
-    found = connection.ask("CLIENT LIST").decode(errors="replace")
-    if found.startswith("-"):
-        return True  # it is busy, for somebody
-    for line in found.splitlines():
-        client = dict(part.partition("=")[::2] for part in line.split(" "))
-        is_other = client.get("id") != mine and client.get("name") != _WATCHER_NAME
-        if is_other and int(client.get("idle", 0)) < _SPOKE_LATELY:
-            return True
-    return False
-
-
-def _reach(folder: Path, socket_path: str, period: float) -> Connection | None:
-    """Connect to the server, also to one that does not listen yet; None if no server lives."""
-    while True:
-        try:
-            connection = Connection(socket_path, ASK_LIMIT)
-            if not connection.ask(f"CLIENT SETNAME {_WATCHER_NAME}").startswith(b"-ERR"):
-                return connection  # also to one that is loading, or busy
-            connection.close()
-        except _ENDED:
-            if not _lives(folder):
-                return None
-        except OSError:
-            pass
-        time.sleep(min(period, _RETRY))  # a server lives, and is full, starting or ending
-
-
-def _lives(folder: Path) -> bool:
-    """Whether a server holds the folder's lock."""
-    try:
-        lock = Lock(folder / SERVER, create=False)
-    except _ENDED:
-        return False
-    lives = not lock.take(fcntl.LOCK_SH)
-    lock.close()
-    return lives
-
-
-if __name__ == "__main__":
-    try:
-        watch(
-            Path(sys.argv[1]),
-            sys.argv[2],
-            Lock(Path(sys.argv[1], WATCHER), inherited=int(sys.argv[3])),
-            float(sys.argv[4]),
-        )
-    except OSError:
-        pass  # the folder cannot be used any more, and there is nobody to tell
-    os._exit(0)

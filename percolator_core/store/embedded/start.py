@@ -1,0 +1,133 @@
+"""The processes of an embedded store: the redis-server and its watcher are spawned here."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import re
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
+from percolator_core.store.embedded import shutdown, watcher
+from percolator_core.store.embedded.binary import OLDEST_SERVER, find_binary
+from percolator_core.store.embedded.folder import settings, write
+from percolator_core.store.embedded.locks import WATCHER, Lock
+
+_WATCH_PERIOD = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+def start(folder: Path, lock: Lock) -> int:
+    """Spawn a server that inherits ``lock``; returns where its words in the log begin."""
+    oldest, needed_by = OLDEST_SERVER, "an embedded store"
+    if (folder / "appendonlydir").is_dir():
+        # Redis 6.2 would not look in there and would start empty.
+        oldest, needed_by = (7, 0), f"the state in {folder}, which Redis 7 or newer wrote,"
+    binary = find_binary(oldest, needed_by)
+    write(folder / "redis.conf", settings(folder))
+    history = shutdown.unbroken_history(folder)
+    if not history:
+        if shutdown.has_log(folder):
+            _log.warning(
+                "the redis-server of %s did not end in order the last time: what it acknowledged last "
+                "may be lost, and transactions from before are refused",
+                folder,
+            )
+        history = uuid.uuid4().hex
+    # The server tells the name of its settings to whoever asks, by whichever way he came. The name goes
+    # as soon as it has been read: nobody else shall start a server by it.
+    conf = folder / shutdown.conf_of(history)
+    conf.unlink(missing_ok=True)
+    conf.symlink_to("redis.conf")
+    try:
+        return _spawn(folder, [str(binary.path), str(conf)], lock)
+    finally:
+        conf.unlink(missing_ok=True)
+
+
+def _spawn(folder: Path, command: list[str], lock: Lock) -> int:
+    """Run a server until it has become a daemon; as `start`."""
+    log = folder / "redis.log"
+    logged = log.stat().st_size if log.exists() else 0
+    # From here on the server may write more than the note of its last end speaks for.
+    shutdown.forget_order(folder)
+    # The server makes itself a daemon and this first process of it ends: no zombie is left to us. A
+    # session of its own keeps the terminal's Ctrl-C away from the start.
+    first = subprocess.run(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        pass_fds=(lock.fd,),
+        start_new_session=True,
+        umask=0o077,
+        check=False,
+    )
+    if first.returncode:
+        raise died(folder, logged, first.stdout + first.stderr)
+    return logged
+
+
+def died(folder: Path, logged: int, printed: str = "") -> PercolatorError:
+    """Return the error for a server that ended at its start, with the last line that it logged or printed."""
+    log = folder / "redis.log"
+    words = printed
+    if log.exists():
+        with log.open("rb") as file:
+            file.seek(logged)
+            words += file.read().decode(errors="replace")
+    lines = [line for line in words.splitlines() if line.strip()] or ["it left no word in its log"]
+    last = re.sub(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ . ", "", lines[-1]).rstrip(" .")
+    if "RDB format version" in words:
+        return ConfigurationError(
+            f"the state in {folder} was written by a newer redis-server than the one here ({last}): "
+            "install that version or name it in PERCOLATOR_REDIS_SERVER"
+        )
+    if os.strerror(errno.ENOSPC) in words:
+        return StoreUnavailable(f"no space is left for the state in {folder} ({last}): free some")
+    return StoreUnavailable(f"the redis-server of {folder} ended at its start ({last}): see {log}")
+
+
+def have_it_watched(folder: Path, socket_path: str) -> None:
+    """Start the process that ends the server after its last user, unless it runs.
+
+    The caller holds the mutex, and the server lives.
+    """
+    try:
+        _spawn_watcher(folder, socket_path)
+    except OSError as error:
+        _log.warning("the redis-server of %s runs on when this process is killed: %s", folder, error)
+
+
+def _spawn_watcher(folder: Path, socket_path: str) -> None:
+    lock = Lock(folder / WATCHER)
+    try:
+        if not sys.executable or not lock.take(fcntl.LOCK_EX):
+            return
+        command = [sys.executable, "-I", "-S", watcher.__file__]
+        # A link to the socket may go, with its TMPDIR. The folder that is the current one does not.
+        here = "/"
+        if Path(socket_path).parent != folder:
+            here, socket_path = str(folder), "redis.sock"
+        arguments = [str(folder), socket_path, str(lock.fd), str(_WATCH_PERIOD)]
+        # The shell ends at once, and leaves nobody with a child to wait for.
+        subprocess.run(
+            ["/bin/sh", "-c", '"$@" &', "sh", *command, *arguments],
+            cwd=here,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(lock.fd,),
+            start_new_session=True,
+            check=False,
+        )
+    finally:
+        lock.close(release=False)
