@@ -1,1 +1,1 @@
-"""Tools that put the transactions to the proof: histories, their recorder and their checker."""
+"""Tests of the transactions under faults: histories, their recorder and their checker."""

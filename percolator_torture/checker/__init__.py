@@ -1,1 +1,1 @@
-"""Checks histories against snapshot isolation."""
+"""Check histories against snapshot isolation."""

@@ -1,7 +1,7 @@
-"""Checks a history against snapshot isolation in real time, and against the state it left behind.
+"""Check a history against snapshot isolation in real time, and against the state that it left.
 
-The timestamps that transactions report order them; what each must have seen and what must be there follows
-from that order, so a check takes the time of sorting, n log n, where a checker that knew only values would
+The timestamps that transactions report order them, and this order determines the values that each must have
+seen and the final state. So a check takes the time of sorting, n log n; a checker that knew only values would
 have to search for an order.
 
 >>> report = check(history, read_final(db, ["t"]))
@@ -25,14 +25,14 @@ _LEFTOVERS = {"lock": Anomaly.LOCK, "orphan": Anomaly.ORPHAN, "notification": An
 
 
 def check(history: History, final: FinalState) -> Report:
-    """Everything that is wrong with a history and the state it left.
+    """Find all violations in a history and the state that it left.
 
-    ``final`` must have been read after everything was settled: no client at work, all locks resolved. All
-    writes to its tables must be in the history. A million transactions of two reads and two writes take about
+    ``final`` must have been read after everything was settled: no client at work, all locks resolved. The
+    history must have all writes to its tables. A million transactions of two reads and two writes take about
     15 seconds and, with the history itself, 500 MB.
     """
     enabled = gc.isenabled()
-    gc.disable()  # there are no cycles to be found in columns of integers
+    gc.disable()  # columns of integers have no cycles to find
     try:
         ledger = Ledger(history, final)
         report = Report(
@@ -58,7 +58,7 @@ def check(history: History, final: FinalState) -> Report:
 
 
 def check_timestamps(ledger: Ledger, report: Report) -> None:
-    """Commit timestamps lie above start timestamps, and no timestamp was given out twice."""
+    """Check that commit timestamps are above start timestamps, and that no timestamp was given out twice."""
     history = ledger.history
     for position, (start_ts, commit_ts) in enumerate(zip(ledger.start_ts, ledger.commit_ts, strict=True)):
         if 0 < commit_ts <= start_ts:
@@ -93,7 +93,7 @@ def _explain_repeated(ledger: Ledger, report: Report, repeated: set[int]) -> Non
 
 
 def check_versions(ledger: Ledger, report: Report) -> None:
-    """The store holds every version of those that committed, with their timestamps, and no other version."""
+    """Check that the store has every version of committed transactions, with its timestamps, and no other."""
     for cell, (timeline, found) in enumerate(zip(ledger.timelines, ledger.found, strict=True)):
         if found is None:
             if timeline.commits:
@@ -145,7 +145,7 @@ def _compare(
 def _explain_version(  # noqa: PLR0917
     ledger: Ledger, report: Report, cell: int, commit_ts: int, start_ts: int, mark: int
 ) -> int | None:
-    """Report a version that should not be there; returns the position of its transaction."""
+    """Report a version that should not exist; return the position of its transaction."""
     history, where = ledger.history, ledger.history.cells[cell]
     what = f"the store holds a version of {where}, begun at {start_ts} and committed at {commit_ts},"
     if mark == ABSENT:
@@ -173,7 +173,7 @@ def _explain_version(  # noqa: PLR0917
 
 
 def _deleter(ledger: Ledger, cell: int, commit_ts: int, start_ts: int) -> int | None:
-    """The transaction that deletes the cell and has one of the timestamps, if there is one."""
+    """Find the transaction that deletes the cell and has one of the timestamps."""
     for owner in ledger.deleters(cell):
         if ledger.start_ts[owner] == start_ts or ledger.commit_ts[owner] == commit_ts:
             return owner
@@ -181,7 +181,7 @@ def _deleter(ledger: Ledger, cell: int, commit_ts: int, start_ts: int) -> int | 
 
 
 def check_writers(ledger: Ledger, report: Report) -> None:
-    """No two committed writers of a cell were under way together."""
+    """Check that no two committed writers of a cell were concurrent."""
     history = ledger.history
     for cell, timeline in enumerate(ledger.timelines):
         if not any(map(le, timeline.starts[1:], timeline.commits)):
@@ -200,10 +200,10 @@ def check_writers(ledger: Ledger, report: Report) -> None:
 
 
 def check_real_time(ledger: Ledger, report: Report) -> None:
-    """What returned before another transaction began comes before it in the order of timestamps.
+    """Check that a transaction that returned before another began precedes it in the order of timestamps.
 
-    A transaction that only writes fixes its snapshot at its commit, so its commit timestamp is what counts.
-    One of unknown outcome may commit after it returned, so only its start is known to be in the past.
+    A transaction that only writes fixes its snapshot at its commit, so its commit timestamp counts. A
+    transaction of unknown outcome may commit after it returned, so only its start is known to be in the past.
     """
     history, start_ts, commit_ts = ledger.history, ledger.start_ts, ledger.commit_ts
     by_begin = sorted(range(len(history)), key=history.began.__getitem__)
@@ -240,7 +240,7 @@ def _explain_order(ledger: Ledger, report: Report, earlier: int, floor: int, lat
 
 
 def check_leftovers(final: FinalState, report: Report) -> None:
-    """No lock, no orphan and no pending notification is left."""
+    """Check that no lock, no orphan and no pending notification is left."""
     for leftover in final.leftovers:
         report.add(_LEFTOVERS[leftover.kind], (), (), _describe(leftover))
 

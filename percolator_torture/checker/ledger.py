@@ -1,7 +1,7 @@
-"""What a history says should be there: who committed, when, and the versions that this makes of each cell.
+"""The versions that a history implies for each cell: which transactions committed, and when.
 
-A transaction that returned ok speaks for itself. One of unknown outcome has committed if the store holds one
-of its versions, and then has that version's timestamps.
+A transaction that returned ok is committed. A transaction of unknown outcome is committed if the store has
+one of its versions, and then has the timestamps of that version.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from percolator_torture.histories.marks import ABSENT, NUMBER_BITS, WRITE_BITS, 
 
 
 class Timeline(Versions):
-    """The versions that a cell should have; ``owners`` are the positions of their transactions."""
+    """The expected versions of a cell; ``owners`` are the positions of their transactions."""
 
     __slots__ = ("owners",)
 
@@ -25,7 +25,7 @@ class Timeline(Versions):
         self.owners = array("i")
 
     def below(self, timestamp: int) -> int:
-        """The place of the newest version committed below a timestamp, -1 for none."""
+        """Return the index of the newest version committed below a timestamp, -1 for none."""
         return bisect_left(self.commits, timestamp) - 1
 
 
@@ -33,11 +33,11 @@ EMPTY = Timeline()
 
 
 class Ledger:
-    """The history's timestamps and versions, with those of unknown transactions filled in from the store.
+    """The timestamps and versions of a history, with those of unknown transactions from the store.
 
-    ``start_ts`` and ``commit_ts`` are columns as the history's; ``commit_ts`` is above 0 exactly for the
-    committed transactions that wrote. ``timelines`` and ``found`` are by number of the cell; cells of the
-    store that the history does not name are numbered behind its own.
+    ``start_ts`` and ``commit_ts`` are columns like those of the history; ``commit_ts`` is above 0 exactly for
+    the committed transactions that wrote. ``timelines`` and ``found`` are by number of the cell; cells of the
+    store that the history does not name have higher numbers.
     """
 
     __slots__ = (
@@ -57,17 +57,17 @@ class Ledger:
         self.final = final
         self.start_ts, self.commit_ts = array("q", history.start_ts), array("q", history.commit_ts)
         self.found = _found(history, final)
-        """What the store holds of each cell, with marks packed as the history's; None for nothing."""
+        """The cells of the store, with marks packed like those of the history; None for nothing."""
         self.committed_unknown = 0
         self._forgotten_deletions: dict[int, list[int]] = {}
-        """The start timestamps, 0 where not known, of unknown transactions that delete a cell, by cell."""
+        """The start timestamps, 0 if unknown, of unknown transactions that delete a cell, by cell."""
         self._deleters: dict[int, list[int]] | None = None
         if UNKNOWN in history.outcome:
             self._resolve_unknown()
         self.timelines = self._draw_timelines()
 
     def mark_in(self, position: int, cell: int) -> int | None:
-        """The mark that a transaction's write leaves in a cell, `ABSENT` for a deletion; None: no write."""
+        """Return the mark of a transaction's write to a cell, `ABSENT` for a deletion; None if no write."""
         history = self.history
         for write in history.writes_of(position):
             if history.write_cell[write] == cell:
@@ -75,11 +75,11 @@ class Ledger:
         return None
 
     def is_committed(self, position: int) -> bool:
-        """Whether a transaction committed writes."""
+        """Return True if a transaction commits writes."""
         return self.commit_ts[position] > 0
 
     def may_be_collected(self, cell: int, place: int) -> bool:
-        """Whether garbage collection may have dropped a version of a cell's timeline."""
+        """Return True if garbage collection may have dropped a version of a cell's timeline."""
         timeline, safe_point = self.timelines[cell], self.final.safe_point
         if timeline.commits[place] > safe_point:
             return False
@@ -87,17 +87,17 @@ class Ledger:
             return True
         commit_ts = timeline.commits[place]
         if timeline.marks[place] == ABSENT:
-            # A deletion goes with all that is older, or later.
+            # A deletion is dropped together with all older versions, or later.
             found = self.found[cell]
             return found is None or all(at > commit_ts for at in found.commits)
-        # A deletion that came behind it, and of which nothing is left, takes it along.
+        # A later deletion, itself dropped completely, drops it, too.
         starts = self._forgotten_deletions.get(cell, ())
         return any(not start or start > commit_ts for start in starts)
 
     def may_be_forgotten(self, mark: int, cell: int) -> bool:
-        """Whether a value, or an absence, may stem from an unknown transaction that was collected altogether.
+        """Return True if a value, or an absence, may come from an unknown transaction without a trace.
 
-        Nothing is left that would tell when it committed.
+        Garbage collection has removed all that shows when it committed.
         """
         if not self.final.safe_point:
             return False
@@ -117,7 +117,7 @@ class Ledger:
                     self._deleters.setdefault(written, []).append(owner)
         return self._deleters.get(cell, [])
 
-    # Inside.
+    # Internals.
 
     def _resolve_unknown(self) -> None:
         history = self.history
@@ -169,8 +169,9 @@ class Ledger:
     def _resolve_deletions(self, nameless: Sequence[int]) -> None:
         """Find those of unknown transactions without a start timestamp whose deletions are in the store.
 
-        A deletion bears no mark, and its start timestamp names nobody who told. Deletions of one start belong
-        to one transaction, so they go to one that deletes just those cells, else to one that deletes more.
+        A deletion has no mark, and its start timestamp belongs to no transaction that reported it. Deletions
+        with one start belong to one transaction: assign them to one that deletes just those cells, else to
+        one that deletes more.
         """
         told = set(self.start_ts)
         deletes = {position: self._deletes(position) for position in nameless}
@@ -225,7 +226,7 @@ def _found(history: History, final: FinalState) -> list[Versions | None]:
 
 
 def _translation(ours: Processes, theirs: Processes) -> list[int] | None:
-    """Our numbers for their processes; None where they are the same."""
+    """Map our numbers of processes to theirs; None if they are the same."""
     numbers = [ours.index(name) for name in theirs.names]
     return None if numbers == list(range(len(numbers))) else numbers
 

@@ -1,4 +1,4 @@
-"""Whether every read saw its snapshot, the newest versions committed below its start, and its own writes."""
+"""Check that every read saw its snapshot, the newest versions below its start, and its own writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from percolator_torture.histories.marks import ABSENT, FOREIGN
 
 
 def origin_of(ledger: Ledger, mark: int, cell: int) -> tuple[Anomaly | None, str]:
-    """What is wrong with a value from its origin alone, if anything; and who wrote it, in words."""
+    """Return the violation that the origin of a value shows, if any, and its writer in words."""
     history = ledger.history
     if mark == FOREIGN:
         return Anomaly.NOWHERE, "a client that is not recorded"
@@ -33,7 +33,7 @@ def origin_of(ledger: Ledger, mark: int, cell: int) -> tuple[Anomaly | None, str
 
 
 def check_reads(ledger: Ledger, report: Report) -> None:
-    """Every read saw the newest version committed below its start timestamp."""
+    """Check that every read saw the newest version committed below its start timestamp."""
     history, timelines, start_ts = ledger.history, ledger.timelines, ledger.start_ts
     columns = zip(history.read_owner, history.read_cell, history.read_mark, strict=True)
     for reader, cell, seen in columns:
@@ -46,7 +46,7 @@ def check_reads(ledger: Ledger, report: Report) -> None:
 def _explain(  # noqa: PLR0917
     ledger: Ledger, report: Report, reader: int, cell: int, seen: int, place: int
 ) -> None:
-    """Say what is wrong with a read that did not see what stands at ``place`` of its cell's timeline."""
+    """Describe the violation of a read that did not see the version at ``place`` of its cell's timeline."""
     history, timeline = ledger.history, ledger.timelines[cell]
     if ledger.may_be_forgotten(seen, cell):
         return
@@ -83,7 +83,7 @@ def _explain(  # noqa: PLR0917
 
 
 def check_own_reads(ledger: Ledger, report: Report) -> None:
-    """Who reads a cell that it has written sees its own newest write."""
+    """Check that a transaction that reads a cell after writing it sees its own newest write."""
     history = ledger.history
     for reader, reads in history.own_reads.items():
         for cell, wrote, seen in reads:
@@ -106,7 +106,7 @@ def _explain_own(  # noqa: PLR0917
 
 
 def check_scans(ledger: Ledger, report: Report) -> None:
-    """Every scan saw exactly the cells of its range in its snapshot, and its own writes."""
+    """Check that every scan saw exactly the cells of its range in its snapshot, and its own writes."""
     if not ledger.history.scans:
         return
     index = _RowIndex(ledger)
@@ -127,7 +127,7 @@ class _RowIndex:
             cells.sort()
 
     def cells_in(self, scan: PackedScan) -> list[int]:
-        """The numbers of all cells in a scan's range that the history or the store knows."""
+        """Return the numbers of all cells in a scan's range that the history or the store knows."""
         cells = self._cells.get(scan.table, [])
         begin = bisect_left(cells, (scan.low,))
         end = len(cells) if scan.high is None else bisect_left(cells, (scan.high,))
@@ -183,7 +183,7 @@ def _check_scan(ledger: Ledger, report: Report, index: _RowIndex, reader: int, s
 
 
 def _is_committed(ledger: Ledger, mark: int, cell: int) -> bool:
-    """Whether a value is what a committed transaction left in the cell."""
+    """Return True if the value is the last one that a committed transaction wrote to the cell."""
     position = ledger.history.position(mark) if mark > 0 else None
     return position is not None and ledger.is_committed(position) and ledger.mark_in(position, cell) == mark
 

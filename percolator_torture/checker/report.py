@@ -1,4 +1,4 @@
-"""What a check finds."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final
 from percolator_torture.histories.history import CellKey
 
 KEPT: Final = 100
-"""Violations of one name that are kept; the others are only counted."""
+"""Most violations of one name in a report; further ones are only counted."""
 
 
 class Anomaly(StrEnum):
-    """The names of what can be wrong."""
+    """The names of violations."""
 
     FUTURE_READ = "future read"
     """A read saw a version committed at or above its start: read skew, circular flow, OTV."""
@@ -23,42 +23,42 @@ class Anomaly(StrEnum):
     ABORTED_READ = "aborted read"
     """A read saw a value of a transaction that certainly did not commit (G1a)."""
     INTERMEDIATE = "intermediate version"
-    """A value that its own transaction had overwritten was seen, or is in the store (G1b)."""
+    """A read saw, or the store has, a value that its own transaction had overwritten (G1b)."""
     OWN_WRITE = "own write missed"
     """A transaction did not see its own newest write."""
     PHANTOM = "phantom"
-    """A scan missed a cell of its range, or saw one that was not there."""
+    """A scan missed a cell of its range, or saw one that did not exist."""
     NOWHERE = "version from nowhere"
-    """A value that no recorded transaction wrote to this cell was seen, or is in the store."""
+    """A read saw, or the store has, a value that no recorded transaction wrote to this cell."""
     OVERLAP = "overlapping writers"
-    """Two committed writers of a cell were under way together (G0, lost update)."""
+    """Two committed writers of a cell were concurrent (G0, lost update)."""
     COMMIT_BELOW_START = "commit below start"
-    """A commit timestamp does not lie above the start timestamp."""
+    """A commit timestamp is not above the start timestamp."""
     REPEATED_TIMESTAMP = "repeated timestamp"
     """A timestamp was given out twice."""
     REPEATED_VERSION = "repeated version"
-    """The store holds a version of a cell twice."""
+    """The store has a version of a cell twice."""
     TIMESTAMPS_DIFFER = "timestamps differ"
-    """A version bears other timestamps than its transaction."""
+    """A version has other timestamps than its transaction."""
     MISSING = "committed write missing"
-    """A write of a transaction that returned ok, or that was read, is not in the store."""
+    """A write of a transaction that returned ok, or that a read saw, is not in the store."""
     PRESENT = "aborted write present"
     """A write of a transaction that certainly did not commit is in the store."""
     PARTIAL = "partial commit"
-    """Of a transaction of unknown outcome some writes are in the store, and others not."""
+    """Some writes of a transaction of unknown outcome are in the store, and others are not."""
     REAL_TIME = "real time"
-    """A transaction was ordered before one that had returned before it began."""
+    """A transaction is ordered before one that had returned before it began."""
     LOCK = "leftover lock"
-    """A lock stands although all clients are gone and locks were resolved."""
+    """A lock is left although all clients are gone and locks were resolved."""
     ORPHAN = "orphan"
-    """An index leads nowhere, or nothing leads to a row."""
+    """An index entry refers to nothing, or no index has an entry for a row."""
     NOTIFICATION = "leftover notification"
-    """A cell is marked to be observed although everything was."""
+    """A cell is marked for observers although all observers have run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One thing that is wrong: the transactions (by id) and cells that are involved, and a sentence."""
+    """One violation: the transactions (by id) and cells that are involved, and a sentence."""
 
     name: Anomaly
     transactions: tuple[str, ...]
@@ -71,11 +71,12 @@ class Violation:
 
 @dataclass(slots=True)
 class Report:
-    """What was checked, and what is wrong.
+    """The size of the history, and its violations.
 
     ``violations`` has at most `KEPT` of each name, in the order of the checks; ``counts`` counts all.
-    ``committed_unknown`` is how many transactions of unknown outcome turned out to have committed. ``lost``
-    are the transactions (by id) that returned ok and lack a write, ``torn`` those of unknown outcome that do.
+    ``committed_unknown`` is the number of transactions of unknown outcome that had committed. ``lost`` are
+    the transactions (by id) that returned ok and lack a write, ``torn`` those of unknown outcome that lack
+    one.
     """
 
     transactions: int = 0
@@ -91,18 +92,18 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there are no violations."""
         return not self.counts
 
     @property
     def names(self) -> set[Anomaly]:
-        """The names of what is wrong."""
+        """The names of the violations."""
         return set(self.counts)
 
     def add(
         self, name: Anomaly, transactions: tuple[str, ...], cells: tuple[CellKey, ...], sentence: str
     ) -> None:
-        """Take in a violation."""
+        """Add a violation."""
         self.counts[name] += 1
         if self.counts[name] <= KEPT:
             self.violations.append(Violation(name, transactions, cells, sentence))

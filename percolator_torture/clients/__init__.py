@@ -1,1 +1,1 @@
-"""The client processes of a run, and what strikes them."""
+"""The client processes of a run, and their faults."""

@@ -1,7 +1,7 @@
 """The process of one client of a run: ``python -m percolator_torture.clients.client_process``.
 
-The first line on stdin says what to do, as JSON; ``finish`` ends it early and in good order. When stdin ends,
-its parent is gone, and so is the process.
+The first line on stdin is its order, as JSON; ``finish`` ends it early and in order. When stdin ends, its
+parent is gone, and the process ends.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ PATIENCE: Final = 300.0
 """Seconds for which a request is repeated: a server that was killed reads its log first."""
 ORPHANED: Final = 3
 _PAUSE: Final = 0.02
-"""Seconds before a client goes on after the store has refused something."""
+"""Seconds of a pause after the store has refused something."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a client does.
+    """The order for a client.
 
-    ``name`` is its own in the folder, ``seat`` the number of its seat in the crew; it makes the steps from
-    ``first`` to before ``stop``, ``width`` at a time, and of them the part ``two_phase`` (0 to 1) in commits
-    of two phases. ``lock_ttl`` is in seconds. With ``fake_clock`` the server's clock can be set.
+    ``name`` is unique in the folder, ``seat`` the number of its seat in the crew. The client runs the steps
+    from ``first`` to before ``stop``, ``width`` at a time; the share ``two_phase`` (0 to 1) of them commits
+    in two phases. ``lock_ttl`` is in seconds. With ``fake_clock`` the server's clock can be set.
     """
 
     url: str
@@ -62,20 +62,20 @@ class Orders:
     fake_clock: bool = True
 
     def to_json(self) -> str:
-        """In one line."""
+        """Encode the order in one line."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, line: str) -> Orders:
-        """The inverse of `to_json`."""
+        """Decode an order."""
         found = json.loads(line)
         return cls(**{**found, "nemeses": tuple(found["nemeses"])})
 
 
 def open_databases(orders: Orders) -> tuple[FaultyDatabase, FaultyDatabase]:
-    """A database that commits in one call where it can, and one whose commits have two phases; one store.
+    """Open a database that commits in one call if possible, and one that commits in two phases; one store.
 
-    Raises as `percolator_core.connect`.
+    Raises the errors of `percolator_core.connect`.
     """
     one = connect(
         orders.url,
@@ -86,13 +86,13 @@ def open_databases(orders: Orders) -> tuple[FaultyDatabase, FaultyDatabase]:
         patience=PATIENCE,
     )
     two = FaultyDatabase(one.faulty, one.client.timeouts)
-    # As on a cluster, where a script reaches one tablet only.
+    # As on a cluster, where a script can access one tablet only.
     two.client.one_call_a_tablet = True
     return one, two
 
 
 def open_patiently(orders: Orders) -> tuple[FaultyDatabase, FaultyDatabase]:
-    """As `open_databases`, trying again while a server is away."""
+    """Call `open_databases` again and again while a server is away."""
     until = time.monotonic() + PATIENCE
     while True:
         try:
@@ -116,11 +116,11 @@ class Player:
         self.finishing = threading.Event()
 
     def play(self) -> None:
-        """Make the steps, then let late requests come and close everything."""
+        """Run the steps, then execute late requests and close all connections."""
         orders = self._orders
         with (
             self._one,
-            closing(self._two.client),  # the store is that of both, and closed once
+            closing(self._two.client),  # both databases share the store, which is closed once
             Recorder(self._one, self._folder, f"{orders.name}.a") as one,
             Recorder(self._two, self._folder, f"{orders.name}.b") as two,
         ):
@@ -179,7 +179,7 @@ def obey(finishing: threading.Event) -> None:
 
 
 def main() -> None:
-    """Play what the parent says."""
+    """Follow the order of the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     player = Player(Orders.from_json(sys.stdin.readline()))
     threading.Thread(target=obey, args=(player.finishing,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""The client processes of a run: started, killed, replaced, until a number of transactions is done."""
+"""The client processes of a run: started, killed and replaced, until a number of transactions is done."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FINISH_LIMIT: Final = 90.0
 
 
 class _Seat:
-    """Its share of the work, and the processes that have held it."""
+    """A share of the work, and the processes that have done it."""
 
     def __init__(self, number: int, share: int) -> None:
         self.number = number
@@ -35,7 +35,7 @@ class _Seat:
 
     @property
     def at_work(self) -> bool:
-        """Whether its process is past its start and not at its end."""
+        """True if its process has started and is not about to end."""
         return (
             self.process is not None
             and self.process.poll() is None
@@ -45,10 +45,10 @@ class _Seat:
 
 
 class Crew:
-    """``orders.clients`` processes that make ``transactions`` steps together.
+    """``orders.clients`` processes that run ``transactions`` steps together.
 
-    Who was killed is replaced by a process that takes over what is left of its share. A context manager that
-    leaves no process behind. ``program`` is what a client runs.
+    A new process replaces a killed one and takes over the rest of its share. A context manager that leaves no
+    process behind. ``program`` is the command of a client.
     """
 
     def __init__(self, orders: Orders, transactions: int, *, program: Sequence[str]) -> None:
@@ -58,13 +58,13 @@ class Crew:
         self._killed: set[subprocess.Popen[bytes]] = set()
         self._finishing = False
         self.wrong: list[str] = []
-        """Processes that ended as they should not."""
+        """Processes that ended unexpectedly."""
         share, rest = divmod(transactions, orders.clients)
         self._seats = [_Seat(number, share + (number < rest)) for number in range(orders.clients)]
 
     @property
     def active(self) -> bool:
-        """Whether any process runs."""
+        """True if any process runs."""
         return any(seat.process is not None for seat in self._seats)
 
     @property
@@ -74,7 +74,7 @@ class Crew:
 
     @property
     def started(self) -> bool:
-        """Whether every process has finished a transaction, or has ended."""
+        """True if every process has finished a transaction, or has ended."""
         return all(seat.process is None or seat.done for seat in self._seats)
 
     def totals(self) -> Counter[str]:
@@ -86,21 +86,21 @@ class Crew:
         return totals
 
     def complaints(self) -> list[str]:
-        """What the workloads found wrong while they ran, and what was wrong with the processes."""
+        """The errors of the workloads while they ran, and of the processes."""
         found = list(self.wrong)
         for path in sorted(self._folder.glob("*.wrong")):
             found += path.read_text(encoding="utf-8").splitlines()
         return found
 
     def tend(self) -> None:
-        """Take leave of processes that have ended and replace those that were killed; waits a moment."""
+        """Remove ended processes and replace killed ones; waits a moment."""
         for seat in self._seats:
             if seat.process is not None and seat.process.poll() is not None:
                 self._bury(seat)
         time.sleep(_PAUSE)
 
     def strike(self, seat: int, signum: signal.Signals) -> subprocess.Popen[bytes] | None:
-        """Send a signal to the process of the seat, or of the next one whose process is at work, if any."""
+        """Send a signal to the process of the seat, or of the next seat whose process is at work, if any."""
         for one in self._seats[seat:] + self._seats[:seat]:
             if one.at_work:
                 assert one.process is not None
@@ -111,7 +111,7 @@ class Crew:
         return None
 
     def finish(self) -> None:
-        """Have all processes end what they are at, and wait for them. Idempotent."""
+        """Let all processes finish their transactions, and wait for them. Idempotent."""
         self._finishing = True
         for seat in self._seats:
             if seat.process is not None:
@@ -139,7 +139,7 @@ class Crew:
                 self._close(seat.process)
                 seat.process = None
 
-    # Inside.
+    # Internals.
 
     def _start(self, seat: _Seat) -> None:
         seat.name = f"{self._orders.name}{seat.number}.{len(seat.gauges) + 1}"

@@ -1,4 +1,4 @@
-"""Counters of a client process that its parent reads, also when the process was killed."""
+"""Counters of a client process that its parent can read, also after the process was killed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from percolator_torture.faults.plan import Kind
 
 OUTCOMES: Final = ("ok", "fail", "unknown")
 FIELDS: Final = ("done", *OUTCOMES, *(kind.value for kind in Kind))
-"""Finished transactions, how they ended, and faults by kind."""
+"""Finished transactions, their outcomes, and faults by kind."""
 
 _NUMBER: Final = struct.Struct("=Q")
 _PLACES: Final = {name: place * _NUMBER.size for place, name in enumerate(FIELDS)}
@@ -19,14 +19,14 @@ _SIZE: Final = len(FIELDS) * _NUMBER.size
 
 
 class Gauge:
-    """A file of counters, mapped into memory by both sides.
+    """A file of counters, mapped into the memory of both processes.
 
     >>> gauge = Gauge(path)
     >>> gauge["done"] += 1
     """
 
     def __init__(self, path: Path) -> None:
-        """Made when it is not there."""
+        """Create the file if it does not exist."""
         with path.open("a+b") as file:
             file.truncate(_SIZE)
             self._map = mmap.mmap(file.fileno(), _SIZE)

@@ -1,4 +1,4 @@
-"""Makes the events of a schedule happen."""
+"""Carry out the events of a schedule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from percolator_torture.faults.clock import HOUR, FakeClock
 from percolator_torture.faults.store import FaultyDatabase
 
 STOPPED_FOR: Final = 1.6
-"""Times to live of a lock for which a client is stopped."""
+"""A client is stopped for this multiple of a lock's time to live."""
 _FULL_FOR: Final = 0.15
 """Seconds for which the server has no memory left."""
 _NO_MEMORY: Final = 1
@@ -27,9 +27,9 @@ _UNBOUNDED: Final = 0
 
 
 class Strikes:
-    """Strikes when it is time; what it began it also ends.
+    """Starts each fault when it is due, and ends it.
 
-    ``server`` is None where the server is not ours.
+    ``server`` is None if the server is not private.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Strikes:
         self._endings: list[tuple[float, Callable[[], None]]] = []
         self._clock = FakeClock(db.store.keyspace)
         self.counts: Counter[Nemesis] = Counter()
-        """What has struck."""
+        """The faults so far."""
 
     def act(self) -> None:
-        """Do what is due by now."""
+        """Start the faults that are due."""
         now = time.monotonic()
         due = [ending for ending in self._endings if ending[0] <= now]
         for ending in due:
@@ -59,25 +59,25 @@ class Strikes:
             ending[1]()
         done = self._crew.done
         for event in [event for event in self._events if event.at <= done]:
-            if self._strike(event):  # else it waits, and holds up no other
+            if self._strike(event):  # otherwise it waits, and delays no other
                 self._events.remove(event)
                 self.counts[event.nemesis] += 1
 
     @property
     def missed(self) -> Counter[Nemesis]:
-        """What has not struck so far."""
+        """The faults that have not happened yet."""
         return Counter(event.nemesis for event in self._events)
 
     def end(self) -> None:
-        """End at once whatever still lasts; `act` is not called any more."""
+        """End all faults at once; `act` is not called again."""
         for _, ending in self._endings:
             ending()
         self._endings.clear()
 
-    # Inside.
+    # Internals.
 
     def _strike(self, event: Event) -> bool:
-        """Make it happen; returns False when that is not possible yet."""
+        """Start a fault; return False if that is not possible yet."""
         match event.nemesis:
             case Nemesis.KILL:
                 return self._crew.strike(event.seat, signal.SIGKILL) is not None
@@ -106,7 +106,7 @@ class Strikes:
             return False
 
         def resume(process: subprocess.Popen[bytes] = process) -> None:
-            process.send_signal(signal.SIGCONT)  # nothing where it was killed meanwhile
+            process.send_signal(signal.SIGCONT)  # nothing if it has been killed
 
         self._endings.append((time.monotonic() + self._stopped_for, resume))
         return True
@@ -115,7 +115,7 @@ class Strikes:
         try:
             self._db.collect_garbage(timedelta(0))
         except LockTimeout:
-            pass  # somebody is committing, so nothing was dropped, which is no fault
+            pass  # another client is committing, so nothing was dropped, which is no fault
         except StoreUnavailable:
             return False  # another nemesis has taken the memory
         return True
@@ -125,7 +125,7 @@ class Strikes:
             try:
                 self._db.store.ask(endpoint, (b"SCRIPT", b"FLUSH"))
             except StoreUnavailable:
-                pass  # a server that is gone has forgotten them, too
+                pass  # a stopped server has forgotten them, too
 
     def _fill_memory(self) -> None:
         server = self._server

@@ -1,7 +1,7 @@
-"""What happens to a run, and when: by finished transactions, so that a slow machine meets the same.
+"""The faults of a run, by the number of finished transactions, so that a slow machine meets the same faults.
 
-The schedule follows from the seed alone. How the processes interleave does not, so a second run with a seed
-repeats the plan and each client's choices, and not the history.
+The schedule depends on the seed alone. The interleaving of the processes does not, so a second run with a
+seed repeats the plan and the choices of each client, but not the history.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from percolator_torture.faults.plan import Fault, Kind, Operation, Plan, RandomP
 
 
 class Nemesis(StrEnum):
-    """What can be done to a run."""
+    """The faults of a run."""
 
     KILL = "kill"
     """SIGKILL of a client."""
@@ -28,7 +28,7 @@ class Nemesis(StrEnum):
     DUPLICATE = "duplicate"
     """A request is executed twice."""
     DELAY = "delay"
-    """A request or reply is slow, or a copy of a request comes late."""
+    """A request or reply is slow, or a copy of a request arrives late."""
     SCRIPT_FLUSH = "script-flush"
     """The servers forget their scripts."""
     SERVER_KILL = "server-kill"
@@ -38,12 +38,13 @@ class Nemesis(StrEnum):
     OUT_OF_MEMORY = "out-of-memory"
     """The server has no memory left, for a moment."""
     COLLECT = "collect"
-    """Garbage collection that keeps nothing but the newest."""
+    """Garbage collection that keeps only the newest versions."""
 
 
 DEFAULT: Final = tuple(nemesis for nemesis in Nemesis if nemesis is not Nemesis.COLLECT)
-"""Without garbage collection, which takes old versions from the checker's sight, and with them whether an
-undetermined transaction committed."""
+"""Without garbage collection. It hides old versions from the checker, and so also the outcome of some
+undetermined transactions.
+"""
 
 HARMLESS: Final = (
     Nemesis.KILL,
@@ -53,7 +54,7 @@ HARMLESS: Final = (
     Nemesis.DUPLICATE,
     Nemesis.DELAY,
 )
-"""What others who use the same server do not notice."""
+"""Faults that other users of the server do not notice."""
 
 OWN_SERVER_ONLY: Final = frozenset({Nemesis.SERVER_KILL, Nemesis.OUT_OF_MEMORY})
 
@@ -63,23 +64,22 @@ FAULTS: Final[dict[Nemesis, dict[Kind, float]]] = {
     Nemesis.DUPLICATE: {Kind.TWICE: 0.5, Kind.TWICE_FIRST: 0.5},
     Nemesis.DELAY: {Kind.SLOW_REQUEST: 0.3, Kind.SLOW_REPLY: 0.3, Kind.LATE_COPY: 0.3, Kind.LATE: 0.1},
 }
-"""What each nemesis of the network does, and how often in proportion."""
+"""The faults of each nemesis of the network, and their relative frequency."""
 
 _CHANCE: Final = 0.004
-"""Of each nemesis of the network, for one operation."""
+"""The probability of each nemesis of the network, for one operation."""
 _SHORT: Final = (0.0, 0.03)
-"""Seconds that most faults take."""
+"""Seconds of most faults."""
 _LONG_SHARE: Final = 0.05
 _RARE: Final = 5
-"""Kills for each of the events that hold up everybody."""
+"""Kills for each of the events that delay all clients."""
 _FIRST, _LAST = 0.02, 0.85
-"""Between these parts of the run things happen: at its ends hardly anybody is at work, and what waits for a
-client needs time."""
+"""Faults happen within these parts of the run: at its ends few clients work, and a fault may wait for one."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Event:
-    """``nemesis`` strikes when ``at`` transactions are finished; a client's, that at ``seat``."""
+    """``nemesis`` strikes when ``at`` transactions are finished; if it strikes a client, that at ``seat``."""
 
     at: int
     nemesis: Nemesis
@@ -87,10 +87,10 @@ class Event:
 
 
 def parse_nemeses(names: str) -> tuple[Nemesis, ...]:
-    """Read names joined by commas; ``all`` is all but garbage collection, ``none`` is none.
+    """Parse names joined by commas; ``all`` is all but garbage collection, ``none`` is none.
 
     Raises:
-        ConfigurationError: there is none of that name, or no name at all, or one beside ``all`` or ``none``.
+        ConfigurationError: a name is unknown or missing, or beside ``all`` or ``none``.
     """
     named = [name for name in map(str.strip, names.split(",")) if name]
     if not named:
@@ -113,16 +113,16 @@ def parse_nemeses(names: str) -> tuple[Nemesis, ...]:
 
 
 def refuse_impossible(nemeses: Sequence[Nemesis], url: str | None) -> None:
-    """Refuse nemeses that cannot strike at the server of ``url``; None is a server of our own.
+    """Refuse nemeses that are not possible at the server of ``url``; None is a private server.
 
     Raises:
-        ConfigurationError: there are such.
+        ConfigurationError: there are such nemeses.
     """
     if url is None:
         return
     impossible = [nemesis.value for nemesis in nemeses if nemesis in OWN_SERVER_ONLY]
     if url.startswith("redis") and "+" in url.partition(":")[0]:
-        # The fake clock is a key that every script reads, so all of them must be on one server.
+        # The fake clock is a key that every script reads, so all scripts must run on one server.
         impossible += [nemesis.value for nemesis in nemeses if nemesis is Nemesis.CLOCK_BACK]
     if impossible:
         raise ConfigurationError(
@@ -134,10 +134,10 @@ def refuse_impossible(nemeses: Sequence[Nemesis], url: str | None) -> None:
 def make_schedule(
     seed: int, transactions: int, kills: int, seats: int, nemeses: Iterable[Nemesis]
 ) -> list[Event]:
-    """The events of a run in their order.
+    """Return the events of a run in their order.
 
-    So many kills, half as many stops and losses of scripts, and a fifth as many of what holds up everybody;
-    each at least once if there are kills at all, or if kills are not among the ``nemeses``.
+    There are ``kills`` kills, half as many stops and losses of scripts, and a fifth as many events that delay
+    all clients. Each happens at least once if there are kills, or if kills are not among the ``nemeses``.
     """
     often = max(1, kills // 2)
     rare = max(1, kills // _RARE)
@@ -152,7 +152,7 @@ def make_schedule(
     }
     events = []
     for nemesis in dict.fromkeys(nemeses):
-        # Its own dice: leaving out one nemesis does not move the others.
+        # Random numbers of its own: leaving out one nemesis does not change the others.
         dice = random.Random(f"{seed}/schedule/{nemesis}")
         for _ in range(counts.get(nemesis, 0)):
             at = int(transactions * dice.uniform(_FIRST, _LAST))
@@ -179,7 +179,7 @@ class NetworkPlan:
         ]
 
     def choose(self, operation: Operation) -> Fault | None:
-        """As `Plan`."""
+        """Choose a fault, as a `Plan` does."""
         for plan in self._plans:
             fault = plan.choose(operation)
             if fault is not None:

@@ -1,1 +1,1 @@
-"""Faults, planned, and made to happen where the library issues its operations; clients that a test stops."""
+"""Planned faults of the operations that the library sends, and clients that a test stops."""

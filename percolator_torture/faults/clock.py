@@ -1,4 +1,4 @@
-"""A server's clock that a test sets: the real one plus an offset, which all clients see at once."""
+"""A server's clock that a test can set: the real one plus an offset, which applies to all clients at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from percolator_core.scripts import Script
 from percolator_core.store import Store
 
 HOUR: Final = 3600.0
-"""By which clocks are set back, in seconds."""
+"""Seconds by which clocks are set back."""
 
 _SOURCE: Final = """
 local function now()
@@ -22,9 +22,9 @@ end
 
 
 class FakeClock:
-    """The clock of one namespace, on a single server: scripts read its offset from a key of their own accord.
+    """The clock of one namespace, on a single server: scripts read its offset from a key.
 
-    Every client of the namespace has to be given `load_scripts`, as `Store`'s parameter of that name.
+    Pass `load_scripts` to every client of the namespace, as the parameter of that name of `Store`.
     """
 
     def __init__(self, keyspace: Keyspace) -> None:
@@ -34,17 +34,17 @@ class FakeClock:
         self._assembled: dict[bool, Mapping[str, Script]] = {}
 
     def load_scripts(self, shebang: bool) -> Mapping[str, Script]:
-        """As `scripts.load`, with this clock in place of the real one."""
+        """Load scripts as `scripts.load` does, with this clock in place of the real one."""
         found = self._assembled.get(shebang)
         if found is None:
             found = self._assembled[shebang] = scripts.assemble(shebang, {"clock": self._source})
         return found
 
     def set_back(self, store: Store, seconds: float) -> None:
-        """Set the clock back by so many seconds, from the next script on; if negative, forward."""
+        """Set the clock back by so many seconds, from the next script on; forward, if negative."""
         self.set_forward(store, -seconds)
 
     def set_forward(self, store: Store, seconds: float) -> None:
         """Set the clock forward by so many seconds, from the next script on."""
-        # Around whatever a subclass does to operations: this one is the test's.
+        # Around all changes of operations by a subclass: this operation is the test's own.
         Store.call_apart(store, (b"INCRBY", self.key, int(seconds * 1_000_000)))

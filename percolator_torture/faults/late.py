@@ -1,4 +1,4 @@
-"""Requests that reach the server some time after their client gave them up."""
+"""Requests that arrive at the server some time after their client gave them up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from percolator_torture.faults.plan import HELD
 
 
 class LateRequests:
-    """Holds requests back and executes them when they are due, in a thread of its own."""
+    """Holds requests back, and executes them when they are due, in a thread of its own."""
 
     def __init__(self, execute: Callable[..., Any]) -> None:
         self._execute = execute
@@ -40,7 +40,7 @@ class LateRequests:
             self._changed.notify_all()
 
     def deliver(self) -> int:
-        """Execute everything now, in the order in which it was due; also wait for what is under way."""
+        """Execute all requests now, in the order in which they are due; also wait for those under way."""
         count = 0
         while True:
             with self._changed:
@@ -53,7 +53,7 @@ class LateRequests:
             count += 1
 
     def close(self) -> None:
-        """Forget what is still on its way."""
+        """Drop all requests that are held back."""
         with self._changed:
             self._closed = True
             self._queue.clear()
@@ -80,7 +80,7 @@ class LateRequests:
         try:
             self._execute(*commands)
         except PercolatorError:
-            pass  # nobody waits for the reply, whatever it is
+            pass  # nobody waits for the reply
         finally:
             with self._changed:
                 self._delivering -= 1

@@ -1,4 +1,4 @@
-"""Which faults happen to which operations: at random, but the same again for the same seed; or exactly."""
+"""Plans of faults for operations: at random, but repeatable by a seed; or exactly."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from percolator_core.store.packing import Command
 
 
 class Operation(NamedTuple):
-    """What is about to be sent, or was.
+    """An operation before or after it is sent.
 
-    ``number`` counts the operations of one store from 1. ``names`` has one name a command, in the order in
-    which the server runs them: that of the script, or of the command in capitals; ``timestamp`` stands first
-    or last if one is asked for too. ``manner`` is ``call``, or ``deferred`` (nobody waits for the reply), or
-    ``apart``.
+    ``number`` counts the operations of one store from 1. ``names`` has one name for each command, in the
+    order in which the server runs them: the name of the script, or of the command in capitals; ``timestamp``
+    is first or last if the operation also requests one. ``manner`` is ``call``, or ``deferred`` (nobody waits
+    for the reply), or ``apart``.
     """
 
     number: int
@@ -30,7 +30,7 @@ class Operation(NamedTuple):
 
 
 class Kind(StrEnum):
-    """What can happen to an operation. Where it is not *given up*, the client is answered in the end."""
+    """The faults of an operation. Unless the operation is *given up*, the client gets an answer at last."""
 
     REFUSED = "refused"
     """Not sent, and the client knows that: StoreUnavailable, nothing executed."""
@@ -47,25 +47,25 @@ class Kind(StrEnum):
     TWICE = "twice"
     """Executed twice in a row; the client gets the second reply."""
     LATE_COPY = "late copy"
-    """Repeated; the first copy is executed when the fault's time has passed."""
+    """Repeated; the first copy is executed after the fault's time."""
     LATE = "late"
-    """Given up; executed when the fault's time has passed."""
+    """Given up; executed after the fault's time."""
     SLOW_REQUEST = "slow request"
-    """Executed after the fault's time, which the client waits."""
+    """Executed after the fault's time, for which the client waits."""
     SLOW_REPLY = "slow reply"
     """Executed at once; the client gets the reply after the fault's time."""
 
 
 GIVES_UP: Final = frozenset({Kind.REFUSED, Kind.REQUEST_LOST_FOR_GOOD, Kind.REPLY_LOST_FOR_GOOD, Kind.LATE})
-"""The kinds with which the client gives up: `StoreUnavailable`, or `CommitUndetermined` where it matters."""
+"""The kinds with which the client gives up: `StoreUnavailable`, or `CommitUndetermined` for a commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to one operation.
+    """The fault of one operation.
 
-    ``seconds``, 0 or more, is the fault's time; for what is lost it passes before the repetition. A late copy
-    with `HELD` waits for `FaultyStore.deliver`.
+    ``seconds``, 0 or more, is the fault's time; if the operation is lost, it passes before the repetition. A
+    late copy with `HELD` waits for `FaultyStore.deliver`.
     """
 
     kind: Kind
@@ -73,16 +73,16 @@ class Fault:
 
 
 HELD: Final = math.inf
-"""The time of a late copy that comes when the test says so."""
+"""The time of a late copy that waits for the test."""
 
 Match = Callable[[Operation], bool]
 
 
 class Plan(Protocol):
-    """Decides what happens to operations."""
+    """Chooses the faults of operations."""
 
     def choose(self, operation: Operation) -> Fault | None:
-        """The fault that befalls the operation, or None. May be called by several threads."""
+        """Return the fault of the operation, or None. Several threads may call it."""
 
 
 def named(*names: str) -> Match:
@@ -92,9 +92,9 @@ def named(*names: str) -> Match:
 
 
 class RandomPlan:
-    """Each operation meets each kind of fault with a chance.
+    """Each operation meets each kind of fault with a probability.
 
-    What happens to the n-th operation of a store depends on the seed and on n alone, so one thread of
+    The fault of the n-th operation of a store depends on the seed and on n alone, so one thread of
     straight-line code meets the same faults again.
     """
 
@@ -108,10 +108,10 @@ class RandomPlan:
     ) -> None:
         """``chances`` are probabilities, whose sum is at most 1.
 
-        ``where`` spares the operations of which it does not hold; ``seconds`` are the least and the longest
+        ``where`` returns False for operations without faults; ``seconds`` are the shortest and the longest
         time of a fault.
 
-        Raises ValueError for chances that cannot be.
+        Raises ValueError if the chances are not valid.
         """
         if any(chance < 0 for chance in chances.values()) or sum(chances.values()) > 1:
             raise ValueError(f"chances are 0 or more each and at most 1 together, not {dict(chances)}")
@@ -121,7 +121,7 @@ class RandomPlan:
         self._seconds = seconds
 
     def choose(self, operation: Operation) -> Fault | None:
-        """As `Plan`."""
+        """Choose a fault, as a `Plan` does."""
         if self._where is not None and not self._where(operation):
             return None
         dice = random.Random(f"{self.seed}/{operation.number}")
@@ -134,17 +134,17 @@ class RandomPlan:
 
 
 class ExactPlan:
-    """Says which operation meets which fault: the n-th one that matches."""
+    """Names the fault of each operation: the n-th one that matches."""
 
     def __init__(self) -> None:
         self._steps: list[_Step] = []
         self._lock = threading.Lock()
 
     def on(self, match: Match | str, fault: Fault | Kind, *, nth: int = 1, times: int = 1) -> ExactPlan:
-        """Plan a fault for ``times`` operations that match, from the ``nth`` one on counted from now.
+        """Plan a fault for ``times`` operations that match, beginning with the ``nth`` from now.
 
-        ``match`` is a predicate, or the name of a script or command. Where several steps match one operation,
-        the first of them that is due befalls it. Returns the plan.
+        ``match`` is a predicate, or the name of a script or command. If several steps match one operation,
+        the first of them that is due applies. Returns the plan.
         """
         if nth < 1 or times < 1:
             raise ValueError(f"nth and times are 1 or more, not {nth} and {times}")
@@ -155,11 +155,11 @@ class ExactPlan:
 
     @property
     def finished(self) -> bool:
-        """Whether all that was planned has happened."""
+        """True if all planned faults have happened."""
         return not self._steps
 
     def choose(self, operation: Operation) -> Fault | None:
-        """As `Plan`."""
+        """Choose a fault, as a `Plan` does."""
         with self._lock:
             for step in self._steps:
                 if not step.match(operation):
@@ -181,7 +181,7 @@ class _Step:
 
 
 class Happened(NamedTuple):
-    """A fault and the operation that it befell."""
+    """A fault and its operation."""
 
     operation: Operation
     fault: Fault

@@ -1,8 +1,8 @@
-"""Stopping a program between two of its operations, and leaving it there.
+"""Stop a program between two of its operations.
 
-A `Stepper` runs a function in a greenlet. Whenever the function comes to an operation of a `FaultyStore`,
-control returns to the test, which may let others run meanwhile, go on later, or never: that is a crash.
-Nothing in the library knows of this; the places where a program stops are exactly its operations.
+A `Stepper` runs a function in a greenlet. Whenever the function reaches an operation of a `FaultyStore`,
+control returns to the test. The test may then run other code, go on later, or never: that is a crash. The
+library does not know of steppers; a program can stop exactly at its operations.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ T = TypeVar("T")
 
 
 class Point(NamedTuple):
-    """Where a stepped function stands: ``before`` or ``after`` an operation, or ``asleep``.
+    """The position of a stepped function: ``before`` or ``after`` an operation, or ``asleep``.
 
-    After an operation, ``replies`` has what the server answered. Who is asleep waits for time to pass.
+    After an operation, ``replies`` has the server's answers. A function that is asleep waits for time to
+    pass.
     """
 
     when: Literal["before", "after", "asleep"]
@@ -32,31 +33,31 @@ class Point(NamedTuple):
 
 
 class Stepper(Generic[T]):
-    """Runs ``fn(*args)`` from one operation to the next. Belongs to the thread that made it.
+    """Runs ``fn(*args)`` from one operation to the next. Belongs to the thread that created it.
 
-    What is one request for the library is cut into single commands, since a server may run another client's
+    One request of the library is divided into single commands, because a server may run another client's
     commands between any two of them, and a crash may cut a request there.
     """
 
     def __init__(
         self, fn: Callable[..., T], *args: Any, before: bool = True, after: bool = False, singly: bool = True
     ) -> None:
-        """Stops ``before`` and/or ``after`` each operation; ``singly`` False leaves requests whole."""
+        """Stops ``before`` and/or ``after`` each operation; with ``singly`` False requests stay whole."""
         self.at: Point | None = None
-        """Where it stands; None before the first step and after the last."""
+        """The current position; None before the first step and after the last."""
         self.done = False
-        """Whether the function has returned or raised, or was abandoned."""
+        """True if the function has returned or raised, or was abandoned."""
         self.abandoned = False
-        """Whether it was."""
+        """True if the function was abandoned."""
         self.error: BaseException | None = None
-        """What the function raised."""
+        """The error of the function."""
         self.singly = singly
         self._stops = {"before": before, "after": after, "asleep": True}
         self._value: T | None = None
         self._greenlet = _Stepped(self, fn, args)
 
     def step(self) -> Point | None:
-        """Go on to the next point and return it; None when the function is over."""
+        """Go on to the next point and return it; None when the function has ended."""
         if not self.done:
             self.at = None
             self._greenlet.parent = greenlet.getcurrent()
@@ -64,10 +65,9 @@ class Stepper(Generic[T]):
         return self.at
 
     def run(self, until: Callable[[Point], bool] | None = None) -> Point | None:
-        """Go on to the next point of which ``until`` holds; to the function's end if none does.
+        """Go on to the next point for which ``until`` is true; to the end of the function if there is none.
 
-        Raises RuntimeError when the function waits and nobody else runs: a stepped program does not let time
-        pass.
+        Raises RuntimeError if the function waits and nobody else runs: for a stepped program no time passes.
         """
         naps = 0
         while (point := self.step()) is not None:
@@ -79,7 +79,7 @@ class Stepper(Generic[T]):
         return None
 
     def result(self) -> T:
-        """What the function returned; runs it to its end; raises what it raised."""
+        """Run the function to its end; return its result, or raise its error."""
         self.run()
         if self.error is not None:
             raise self.error
@@ -88,20 +88,20 @@ class Stepper(Generic[T]):
         return self._value  # type: ignore[return-value]
 
     def abandon(self) -> None:
-        """Leave the function where it stands, as a crash does: it sends nothing more. Idempotent.
+        """Leave the function at its position, as a crash does: it sends nothing more. Idempotent.
 
-        What its process leaves behind is another matter, see `MortalClient.die`.
+        `MortalClient.die` ends what its process leaves behind.
         """
         if self.done:
             return
         self.abandoned = True
         if self._greenlet.gr_frame is not None:
-            # Its exception handlers run, but whatever they send ends them (`pause`).
+            # Its exception handlers run, but ends at their first operation (`pause`).
             self._greenlet.throw(greenlet.GreenletExit)
         self.done, self.at = True, None
 
     def pause(self, point: Point) -> None:
-        """For the store: stop the running function here, if this is a place to stop."""
+        """For the store: stop the running function, if it stops here."""
         if self.abandoned:
             raise greenlet.GreenletExit
         if self._stops[point.when]:
@@ -113,7 +113,7 @@ class Stepper(Generic[T]):
                 raise greenlet.GreenletExit
 
     def finish(self, value: T | None, error: BaseException | None) -> None:
-        """For the greenlet: the function is over."""
+        """For the greenlet: the function has ended."""
         self._value, self.error, self.done, self.at = value, error, True, None
 
 
@@ -139,13 +139,13 @@ class _Stepped(greenlet.greenlet):
 
 
 def current_stepper() -> Stepper[Any] | None:
-    """The stepper that runs the current code, or None."""
+    """Return the stepper that runs the current code, or None."""
     running = greenlet.getcurrent()
     return running.stepper if isinstance(running, _Stepped) else None
 
 
 class MortalClient(Client):
-    """A client whose liveness token is in the hands of a test."""
+    """A client whose liveness token a test controls."""
 
     def __init__(self, store: Store, timeouts: Timeouts) -> None:
         super().__init__(store, timeouts)
@@ -153,9 +153,9 @@ class MortalClient(Client):
         self._dead = False
 
     def die(self, *, token_outlives: bool = False) -> None:
-        """From now on the owner of this client's locks counts as dead, whatever else it sends.
+        """Make the owner of this client's locks count as dead from now on, whatever else it sends.
 
-        With ``token_outlives`` the token is only not renewed any more: it ends within `client.TOKEN_LIFE`.
+        With ``token_outlives`` the token is only not renewed: it expires within `client.TOKEN_LIFE`.
         """
         owner = self.owner()
         with self._renewing:

@@ -1,7 +1,7 @@
-"""A store whose operations get lost, come twice, or come late, by a plan that can be repeated.
+"""A store whose operations get lost, are doubled, or arrive late, by a repeatable plan.
 
-The faults are those of the way between client and server, and happen where the library issues its operations;
-the server, the scripts and what stands above the store are the real ones.
+The faults are those of the network between client and server, and happen where the library sends its
+operations. The server, the scripts and all code above the store are the real ones.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from percolator_torture.faults.plan import GIVES_UP, Fault, Happened, Kind, Oper
 from percolator_torture.faults.stepper import MortalClient, Point, current_stepper
 
 REMEMBERED: Final = 10_000
-"""Faults that `FaultyStore.happened` holds; older ones are only counted."""
+"""Faults in `FaultyStore.happened`; older ones are only counted."""
 
 
 class FaultyStore(Store):
-    """A store to whose operations the faults of ``plan`` happen, and which a `Stepper` can stop.
+    """A store whose operations meet the faults of ``plan``, and which a `Stepper` can stop.
 
-    ``plan`` may be replaced at any time; None is no faults. Blocking and under a hub alike.
+    ``plan`` may be replaced at any time; None is no faults. For blocking code and under a hub.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class FaultyStore(Store):
         """``clock`` replaces the server's; ``settings`` are those of `Store`. Connecting meets no faults."""
         self.plan: Plan | None = None
         self.counts: Counter[Kind] = Counter()
-        """How often each kind of fault has happened."""
+        """The number of faults so far, by kind."""
         self.happened: deque[Happened] = deque(maxlen=REMEMBERED)
         """The newest faults, in order."""
         self._counting = threading.Lock()
@@ -60,20 +60,20 @@ class FaultyStore(Store):
         self._names = {script.sha: name for name, script in self._scripts.items()}
         self.plan = plan
 
-    # The seam.
+    # The overridden methods of the store.
 
     def exchange(self, commands: Sequence[Command], stamp: int = NONE, **options: Any) -> Exchange:
-        """As `Store.exchange`, with faults."""
+        """Call `Store.exchange`, with faults."""
         stepper = current_stepper()
         if stepper is None or not stepper.singly or len(commands) + (stamp != NONE) < 2:
             return self._operate(commands, stamp, **options)
         return self._one_by_one(commands, stamp, **options)
 
     def defer(self, *commands: Command) -> None:
-        """As `Store.defer`, with faults. What is lost is lost. Under a `Stepper` it is sent and awaited."""
+        """Call `Store.defer`, with faults; lost operations stay lost. A `Stepper` waits for the replies."""
         stepper = current_stepper()
         if stepper is not None:
-            # One by one, and to the end: the test is to know what was done when it goes on.
+            # One by one, and to the end, so that the test knows what was done when it goes on.
             for command in commands:
                 self._operate((command,), NONE, manner="deferred")
             return
@@ -86,11 +86,11 @@ class FaultyStore(Store):
             super().defer(*commands, *(commands if kind in _TWICE else ()))
 
     def call_apart(self, *commands: Command) -> list[Any]:
-        """As `Store.call_apart`, with faults."""
+        """Call `Store.call_apart`, with faults."""
         return self._operate(commands, NONE, manner="apart").result()
 
     def sleep(self, seconds: float) -> None:
-        """As `Store.sleep`; under a `Stepper` it returns when the test goes on."""
+        """Call `Store.sleep`; under a `Stepper` it returns when the test goes on."""
         stepper = current_stepper()
         if stepper is not None:
             stepper.pause(Point("asleep", None))
@@ -101,22 +101,22 @@ class FaultyStore(Store):
 
     @property
     def late(self) -> int:
-        """Requests on their way that the client has given up waiting for."""
+        """The number of requests under way that the client has given up."""
         return len(self._late)
 
     def deliver(self) -> int:
-        """Have the server execute all late copies now; returns how many."""
+        """Execute all late copies now; return how many."""
         return self._late.deliver()
 
     def close(self) -> None:
-        """As `Store.close`; late copies that are still on their way get lost."""
+        """Call `Store.close`; late copies that are still under way get lost."""
         self._late.close()
         super().close()
 
-    # Inside.
+    # Internals.
 
     def _one_by_one(self, commands: Sequence[Command], stamp: int, **options: Any) -> Exchange:
-        """The commands and the timestamp as operations of their own, in the order that the server keeps."""
+        """Return the commands and the timestamp as single operations, in the order that the server keeps."""
         whole = Exchange(commands, stamp, durable=options.pop("durable", False))
         parts: list[tuple[Sequence[Command], int]] = [((command,), NONE) for command in commands]
         if stamp == BEFORE:
@@ -124,7 +124,7 @@ class FaultyStore(Store):
         elif stamp >= AFTER:
             parts.append(((), BEFORE))
         for part, stamped in parts:
-            # A timestamp has nothing to be safe.
+            # A timestamp needs no durability.
             durable = whole.durable and stamped == NONE
             answered = self._operate(part, stamped, durable=durable, **options)
             whole.executed_maybe = whole.executed_maybe or answered.executed_maybe
@@ -168,14 +168,14 @@ class FaultyStore(Store):
         self, fault: Fault, operation: Operation, send: Callable[[Sequence[Command]], Exchange]
     ) -> Exchange:
         commands, kind = operation.commands, fault.kind
-        # What is apart holds up its thread: a task that parked would keep the lock that its caller holds.
+        # A call apart blocks its thread: a task that parked would keep the lock of its caller.
         sleep = time.sleep if operation.manner == "apart" else self.sleep
         if kind in _WAITS_FIRST and fault.seconds:
             sleep(fault.seconds)
         if kind in _COMES_LATE:
             self._late.put(commands, fault.seconds)
         if kind in _TWICE:
-            # In one request, so that hardly anything comes between the two.
+            # In one request, so that hardly anything runs between the two.
             return _half(send((*commands, *commands)), commands, second=kind is Kind.TWICE)
         if kind in _EXECUTED_FIRST:
             send(commands)
@@ -221,11 +221,11 @@ _WAITS_FIRST: Final = frozenset({Kind.SLOW_REQUEST, Kind.REQUEST_LOST})
 _NOT_EXECUTED_NOW: Final = frozenset(
     {Kind.REFUSED, Kind.REQUEST_LOST, Kind.REQUEST_LOST_FOR_GOOD, Kind.LATE, Kind.LATE_COPY}
 )
-"""Of what nobody waits for, and therefore nobody repeats."""
+"""For requests without a waiting client, which nobody repeats."""
 
 
 def _half(exchange: Exchange, commands: Sequence[Command], *, second: bool) -> Exchange:
-    """One of two answers to commands that were sent twice at once."""
+    """Choose one of two answers to commands that were sent twice at once."""
     count = len(commands)
     if len(exchange.replies) == 2 * count:
         exchange.replies = exchange.replies[count:] if second else exchange.replies[:count]
@@ -262,9 +262,9 @@ def connect(
     lock_wait: float = 30.0,
     **settings: Any,
 ) -> FaultyDatabase:
-    """As `percolator_core.connect`, with faults: ``db.faulty`` is the store, ``db.mortal`` the client.
+    """Connect with faults, as `percolator_core.connect`: ``db.faulty`` is the store, ``db.mortal`` a client.
 
-    Raises as it does.
+    Raises the same errors.
     """
     store = FaultyStore(url, Keyspace(namespace), plan=plan, clock=clock, **settings)
     return FaultyDatabase(store, Timeouts(lock_ttl, lock_wait))

@@ -1,1 +1,1 @@
-"""What transactions did and saw, on file and in memory, and the state that they left."""
+"""Histories of transactions, on disk and in memory, and the state that they left."""

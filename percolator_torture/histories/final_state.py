@@ -1,4 +1,4 @@
-"""The state a history left behind: every committed version of every cell, and what should not be there."""
+"""The state that a history left: every committed version of every cell, and leftovers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LeftoverKind = Literal["lock", "orphan", "notification"]
 
 
 class FinalVersion(NamedTuple):
-    """A committed version as the store has it; ``mark`` is None for a deletion."""
+    """A committed version in the store; ``mark`` is None for a deletion."""
 
     commit_ts: int
     start_ts: int
@@ -21,7 +21,7 @@ class FinalVersion(NamedTuple):
 
 
 class Leftover(NamedTuple):
-    """Something that should be gone once everything is settled; ``detail`` says what, in a few words."""
+    """Something that should be gone once everything is settled; ``detail`` describes it in a few words."""
 
     kind: LeftoverKind
     table: str
@@ -59,7 +59,7 @@ class Versions:
         return zip(self.commits, self.starts, self.marks, strict=True)
 
     def append(self, commit_ts: int, start_ts: int, mark: int) -> None:
-        """Add a version newer than those there are."""
+        """Add a version newer than the existing ones."""
         self.commits.append(commit_ts)
         self.starts.append(start_ts)
         self.marks.append(mark)
@@ -68,8 +68,8 @@ class Versions:
 class FinalState:
     """All committed versions by cell, and the leftovers.
 
-    ``safe_point`` is that of garbage collection, 0 where none ran: versions at or below it may be missing,
-    but for the newest of them.
+    ``safe_point`` is that of garbage collection, 0 without one: versions at or below it may be missing,
+    except for the newest of them.
     """
 
     __slots__ = ("cells", "leftovers", "processes", "safe_point")

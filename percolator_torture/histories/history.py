@@ -1,11 +1,10 @@
-"""Histories: what transactions read and wrote, as the clients that ran them saw it.
+"""Histories: the reads and writes of transactions, as their clients saw them.
 
-Every value that is written carries its *mark*: which transaction wrote it, and as which of its writes to the
-cell. So a read names its writer, and nothing that is concluded from a history rests on the timestamps under
-test.
+Every written value has a *mark*: the transaction that wrote it, and the number of its write to the cell. So a
+read identifies its writer, and no conclusion from a history depends on the timestamps under test.
 
-A history is held in columns of machine integers: a million transactions of two reads and two writes take
-about 120 MB. `TransactionRecord` is the readable form of one transaction, which goes in and comes out.
+A history is in columns of machine integers: a million transactions of two reads and two writes take about 120
+MB. `TransactionRecord` is the readable form of one transaction, for input and output.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from percolator_torture.histories.marks import (
 )
 
 Outcome = Literal["ok", "fail", "unknown"]
-"""``ok``: the commit returned. ``fail``: nothing was committed, for certain. ``unknown``: anything else."""
+"""``ok``: the commit returned. ``fail``: certainly nothing was committed. ``unknown``: anything else."""
 
 OUTCOMES: Final[tuple[Outcome, ...]] = ("ok", "fail", "unknown")
 OK, FAIL, UNKNOWN = range(3)
-"""Positions in `OUTCOMES`, which is how a column holds an outcome."""
+"""Positions in `OUTCOMES`, as a column stores an outcome."""
 
 NEVER: Final = 2**63 - 1
-"""The time at which a transaction returned that never did."""
+"""The time of return of a transaction that never returned."""
 
 _GAP: Final = 1_000_000
 
 
 class CellKey(NamedTuple):
-    """Which cell: table, row key, column."""
+    """A cell: table, row key, column."""
 
     table: str
     row: bytes
@@ -52,7 +51,7 @@ class CellKey(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A cell read from the snapshot and whose value was seen, None for an absent cell."""
+    """A cell read from the snapshot, and the mark of its value, None for an absent cell."""
 
     cell: CellKey
     seen: Mark | None
@@ -77,7 +76,7 @@ class Write(NamedTuple):
 
 
 class ScanRead(NamedTuple):
-    """A range of rows read: every cell in ``low <= row < high`` of the columns, and no other, is in ``seen``.
+    """A range of rows read: ``seen`` has exactly the cells of the columns in ``low <= row < high``.
 
     ``high`` None is the end of the table, ``columns`` None all columns. ``own`` are the transaction's own
     writes in the range by then.
@@ -96,9 +95,9 @@ class TransactionRecord:
     """One transaction, as its process saw it.
 
     ``began`` and ``returned`` are `time.monotonic_ns`, which on Linux is one clock for all processes of a
-    machine; ``returned`` is None for a process that was killed meanwhile. ``start_ts`` is None if it was
-    never learned, ``commit_ts`` for whatever wrote nothing or is not known to have committed. ``blind`` is a
-    transaction that writes and had not fixed its snapshot when it went to commit.
+    machine; ``returned`` is None for a process that was killed. ``start_ts`` is None if it is unknown,
+    ``commit_ts`` if the transaction wrote nothing or is not known to have committed. ``blind`` is a
+    transaction that writes and had not fixed its snapshot when its commit began.
 
     >>> TransactionRecord("w1", 7, 100, 200, 10, 11, writes=(Write(CellKey("t", b"x", "v")),)).id
     'w1:7'
@@ -123,7 +122,7 @@ class TransactionRecord:
         return f"{self.process}:{self.number}"
 
     def mark(self, write: int = 1) -> Mark:
-        """The mark of one of its values."""
+        """Return the mark of one of its values."""
         return Mark(self.process, self.number, write)
 
 
@@ -139,11 +138,11 @@ class PackedScan(NamedTuple):
 
 
 class History:
-    """Transactions of any number of processes, in columns; the checker reads those.
+    """Transactions of any number of processes, in columns, which the checker reads.
 
     Position ``i`` of the columns from ``identity`` to ``blind`` is one transaction; 0 in ``start_ts`` and
-    ``commit_ts`` stands for None. Reads and writes are columns of their own, with the transaction each
-    belongs to. A ``write_mark`` of `ABSENT` is a deletion.
+    ``commit_ts`` means None. Reads and writes are columns of their own, with the transaction of each. A
+    ``write_mark`` of `ABSENT` is a deletion.
     """
 
     __slots__ = (
@@ -184,10 +183,10 @@ class History:
             self.add(record)
 
     def add(self, record: TransactionRecord) -> None:
-        """Take in a transaction.
+        """Add a transaction.
 
         Raises:
-            ValueError: two have the same id, or what it says of itself cannot be.
+            ValueError: two have the same id, or its fields contradict each other.
         """
         identity = self.processes.identity(record.process, record.number)
         if self.position(identity << WRITE_BITS) is not None:
@@ -235,7 +234,7 @@ class History:
         )
 
     def cell_index(self, cell: CellKey) -> int:
-        """The cell's number, a new one if it has none yet."""
+        """Return the cell's number, a new one if it has none yet."""
         found = self._cell_index.get(cell)
         if found is None:
             found = self._cell_index[cell] = len(self.cells)
@@ -243,7 +242,7 @@ class History:
         return found
 
     def position(self, packed_mark: int) -> int | None:
-        """Where the transaction stands that a packed mark names; None if the history does not have it."""
+        """Return the position of the transaction of a packed mark; None if the history does not have it."""
         identity = packed_mark >> WRITE_BITS
         process, number = identity >> NUMBER_BITS, identity & NUMBER_MASK
         if process >= len(self._at) or number >= len(self._at[process]):
@@ -266,16 +265,16 @@ class History:
         places[number] = position
 
     def id_of(self, position: int) -> str:
-        """The id of the transaction at a position."""
+        """Return the id of the transaction at a position."""
         identity = self.identity[position]
         return f"{self.processes.names[identity >> NUMBER_BITS]}:{identity & NUMBER_MASK}"
 
     def reads_of(self, position: int) -> range:
-        """The positions of a transaction's reads in their columns."""
+        """Return the positions of a transaction's reads in their columns."""
         return _span(self.read_owner, position)
 
     def writes_of(self, position: int) -> range:
-        """The positions of a transaction's writes in their columns."""
+        """Return the positions of a transaction's writes in their columns."""
         return _span(self.write_owner, position)
 
     def __len__(self) -> int:
@@ -285,7 +284,7 @@ class History:
         return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, position: int) -> TransactionRecord:
-        """The record of the transaction at a position, from 0."""
+        """Return the record of the transaction at a position, from 0."""
         identity, returned = self.identity[position], self.returned[position]
         cells, unpack = self.cells, self.processes.unpack
         return TransactionRecord(

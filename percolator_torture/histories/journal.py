@@ -1,10 +1,9 @@
-"""Histories on disk: one file a process, which survives that the process is killed at any byte.
+"""Histories on disk: one file a process, which is readable also if the process is killed at any byte.
 
-A line of JSON is a transaction, or its *intent*: all but the result, written before the commit is tried, with
-the result in a line of its own. So a transaction that may have committed is in the file, and one whose
-process was killed meanwhile has no result and counts as unknown. A line is handed to the operating system in
-one piece before the next step is taken; it need not reach the disk, since it is the process that dies, not
-the machine.
+A line of JSON is a transaction, or its *intent*: all but the result, written before the commit, with the
+result in a line of its own. So each transaction that may have committed is in the file, and one whose process
+was killed has no result and counts as unknown. A line is passed to the operating system in one piece before
+the next step. It need not reach the disk, because the process dies, and not the machine.
 
 ::
 
@@ -12,8 +11,8 @@ the machine.
     {"n": 7, "b": 1001, "s": 12, …}            an intent: number, began, start_ts or null
         "r": [[0, "w2:3:1"], [1, null]]        reads: cell, mark of the value or null
         "w": [[0, 1], [2, 0]]                  writes: cell, which value, 0 for a deletion
-        "own", "scans": …                      as `OwnRead` and `ScanRead` list them
-        "cells": [["t", "row", "column"]]      cells that no line before named; they are numbered from 0
+        "own", "scans": …                      in the order of the fields of `OwnRead` and `ScanRead`
+        "cells": [["t", "row", "column"]]      cells that no earlier line named; their numbers begin at 0
     {"n": 7, "e": 1050, "s": 12, "c": 15, "o": "ok"}   the result: returned, start_ts, commit_ts, outcome
 
 A transaction without an intent has both in one line. Row keys are bytes, written as Latin-1.
@@ -51,7 +50,7 @@ class Journal:
 
     Raises:
         FileExistsError: the name is taken; two processes of one name would write the same marks.
-        ValueError: the name is none.
+        ValueError: the name is not valid.
     """
 
     def __init__(self, folder: str | Path, process: str) -> None:
@@ -67,20 +66,20 @@ class Journal:
         self._write({"history": FORMAT, "process": process})
 
     def intend(self, record: TransactionRecord) -> None:
-        """Note what a transaction is about to commit."""
+        """Write the intent of a transaction that is about to commit."""
         self._write_record(record, {})
 
     def conclude(self, record: TransactionRecord) -> None:
-        """Note the result of a transaction whose intent is noted."""
+        """Write the result of a transaction whose intent is written."""
         with self._lock:
             self._write({"n": record.number, **_result(record)})
 
     def note(self, record: TransactionRecord) -> None:
-        """Note a transaction that is over and never went to commit, or had nothing to commit."""
+        """Write a transaction that has ended and never began to commit, or had nothing to commit."""
         self._write_record(record, _result(record))
 
     def check_process(self) -> None:
-        """Raises RuntimeError in a forked child: its transactions would bear the names of its parent's."""
+        """Raise RuntimeError in a forked child: its transactions would have the names of its parent's."""
         if os.getpid() != self._pid:
             raise RuntimeError("a recorder does not survive a fork: make one in the child, with its own name")
 
@@ -91,7 +90,7 @@ class Journal:
                 os.close(self._file)
                 self._file = -1
 
-    # Inside.
+    # Internals.
 
     def _write_record(self, record: TransactionRecord, result: dict[str, Any]) -> None:
         with self._lock:
@@ -141,14 +140,14 @@ class Journal:
         if self._torn:
             raise OSError(f"{self.path} has a torn line and takes no more: begin another history")
         left = memoryview(json.dumps(line, separators=(",", ":")).encode() + b"\n")
-        self._torn = True  # until the whole line is out: what follows a torn one could not be read
+        self._torn = True  # until the whole line is written: lines after a torn one could not be read
         while left:
             left = left[os.write(self._file, left) :]
         self._torn = False
 
 
 def read_history(source: str | Path | Iterable[str | Path]) -> History:
-    """The history in the files of many processes, or in all ``*.history`` files of a folder.
+    """Read the history in the files of many processes, or in all ``*.history`` files of a folder.
 
     Raises:
         ValueError: a file is no history, or is damaged before its last line.
@@ -164,9 +163,9 @@ def read_history(source: str | Path | Iterable[str | Path]) -> History:
 
 
 def read_records(path: str | Path) -> Iterator[TransactionRecord]:
-    """The transactions in one file: those that are over first to last, then those without a result.
+    """Yield the transactions in one file: those with a result in order, then those without.
 
-    Raises ValueError as `read_history`.
+    Raises the errors of `read_history`.
     """
     reader = _Reader()
     with Path(path).open("rb") as lines:
@@ -191,7 +190,7 @@ class _Reader:
         self.open: dict[int, TransactionRecord] = {}
 
     def take(self, line: dict[str, Any]) -> TransactionRecord | None:
-        """The transaction that ends with a line, if one does."""
+        """Return the transaction that ends with a line, if there is one."""
         if not self.process:
             if line["history"] != FORMAT:
                 raise ValueError(f"this version reads histories of format {FORMAT}")
@@ -271,7 +270,7 @@ def _text(mark: Mark | None) -> str | None:
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Millions of small objects are made and kept, or die at once: looking for cycles would only cost."""
+    """Switch garbage collection off: of millions of small objects none is in a cycle."""
     enabled = gc.isenabled()
     gc.disable()
     try:

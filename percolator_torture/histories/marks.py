@@ -1,4 +1,4 @@
-"""Marks: what a value says about who wrote it, as text in the store and as an integer in the checker."""
+"""Marks: the writer of a value, as text in the store and as an integer in the checker."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 
 ABSENT: Final = 0
 FOREIGN: Final = -1
-"""A packed mark: nothing there; a value without a mark, which no recorded transaction wrote."""
+"""A packed mark: no value; a value without a mark, which no recorded transaction wrote."""
 
 NUMBER_BITS: Final = 31
 WRITE_BITS: Final = 16
-"""Widths of a mark's number and write; what is left of 63 bits is the process."""
+"""Bits of a mark's number and write; the rest of 63 bits is the process."""
 
 NUMBER_MASK: Final = (1 << NUMBER_BITS) - 1
 WRITE_MASK: Final = (1 << WRITE_BITS) - 1
@@ -21,10 +21,10 @@ _TAGGED: Final = re.compile(rb"([A-Za-z0-9_.-]{1,64}):(\d{1,10}):(\d{1,5})\|")
 
 
 class Mark(NamedTuple):
-    """Who wrote a value: the process, its transaction's number, and which of its values for the cell it is.
+    """The writer of a value: the process, the number of its transaction, and the number of the write.
 
-    ``write`` counts from 1: a transaction that sets a cell twice writes the values 1 and 2, and only 2 may
-    ever be seen by others.
+    ``write`` counts the transaction's writes to the cell from 1: a transaction that sets a cell twice writes
+    the values 1 and 2, and other transactions may only see 2.
     """
 
     process: str
@@ -41,22 +41,22 @@ class Mark(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Mark:
-        """The inverse of ``str``; raises ValueError."""
+        """Parse a mark; raises ValueError."""
         process, number, write = text.split(":")
         return cls(process, int(number), int(write))
 
 
 UNMARKED: Final = Mark("?", 0, 0)
-"""Stands for a value that carries no mark."""
+"""The mark of a value that carries none."""
 
 
 def tag_value(mark: Mark, payload: bytes) -> bytes:
-    """The value that is stored for a payload: ``process:number:write|payload``."""
+    """Encode a payload with its mark: ``process:number:write|payload``."""
     return b"%s:%d:%d|%b" % (mark.process.encode(), mark.number, mark.write, payload)
 
 
 def untag_value(value: bytes) -> tuple[Mark, bytes]:
-    """Mark and payload of a stored value; one without a mark has `UNMARKED` and is the payload itself."""
+    """Return mark and payload of a stored value; without a mark, `UNMARKED` and the value itself."""
     found = _TAGGED.match(value)
     if found is None:
         return UNMARKED, value
@@ -67,7 +67,7 @@ def untag_value(value: bytes) -> tuple[Mark, bytes]:
 
 
 class Processes:
-    """Names of processes as small numbers, and marks packed into integers with them."""
+    """Numbers the names of processes, and packs marks into integers with these numbers."""
 
     __slots__ = ("_index", "names")
 
@@ -76,7 +76,7 @@ class Processes:
         self._index: dict[str, int] = {}
 
     def index(self, name: str) -> int:
-        """The process's number; ValueError for a name that cannot be."""
+        """Return the process's number; ValueError if the name is not valid."""
         found = self._index.get(name)
         if found is None:
             check_process(name)
@@ -87,13 +87,13 @@ class Processes:
         return found
 
     def identity(self, process: str, number: int) -> int:
-        """A transaction's id as an integer, above 0."""
+        """Pack a transaction's id into an integer, above 0."""
         if not 0 < number < 1 << NUMBER_BITS:
             raise ValueError(f"transactions are numbered from 1 to 2**31 - 1, not {number}")
         return self.index(process) << NUMBER_BITS | number
 
     def pack(self, mark: Mark | None) -> int:
-        """A mark as an integer: `ABSENT` for None, `FOREIGN` for `UNMARKED`, else above 0."""
+        """Pack a mark into an integer: `ABSENT` for None, `FOREIGN` for `UNMARKED`, else above 0."""
         if mark is None:
             return ABSENT
         if mark.write == 0:
@@ -103,7 +103,7 @@ class Processes:
         return self.identity(mark.process, mark.number) << WRITE_BITS | mark.write
 
     def unpack(self, packed: int) -> Mark | None:
-        """The inverse of `pack`."""
+        """Unpack a mark."""
         if packed == ABSENT:
             return None
         if packed == FOREIGN:
@@ -114,7 +114,7 @@ class Processes:
 
 
 def check_process(name: str) -> None:
-    """Raises ValueError unless the name has 1 to 64 of letters, digits, ``_``, ``.`` and ``-``."""
+    """Raise ValueError unless the name has 1 to 64 of letters, digits, ``_``, ``.`` and ``-``."""
     if not _PROCESS.fullmatch(name):
         raise ValueError(
             f"a process is named with 1 to 64 letters, digits, '_', '.' or '-', not {name!r}: rename it"

@@ -1,8 +1,7 @@
-"""Runs transactions and writes down what they saw, for the checker.
+"""Run transactions and record what they saw, for the checker.
 
-A workload is written against `RecordedTransaction`, which has the reads and writes of a transaction on plain
-payloads; that the stored values bear marks does not show. Every attempt is a transaction of its own in the
-history.
+A workload uses `RecordedTransaction`, which reads and writes plain payloads; the marks in the stored values
+are hidden. Every attempt is a transaction of its own in the history.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from percolator_torture.histories.marks import Mark, tag_value, untag_value
 T = TypeVar("T")
 
 NOT_COMMITTED: Final = (TransactionConflict, SnapshotTooOld, LockTimeout, StoreUnavailable)
-"""What a commit raises that promises that nothing was committed. The checker holds the library to it.
+"""The errors of a commit that promise that nothing was committed. The checker verifies this promise.
 
-A request that may have been executed ends in `CommitUndetermined`; where the prewrite fails the primary was
-never committed, and nobody but its own client would.
+A request that may have been executed ends in `CommitUndetermined`. If the prewrite fails, the primary was
+never committed, and only its own client would commit it.
 """
 
 _FIRST_PAUSE: Final = 0.002
@@ -47,7 +46,7 @@ _LONGEST_PAUSE: Final = 0.25
 
 
 class RecordedTransaction:
-    """A transaction on plain payloads. Not for use by several threads or tasks at once, nor after its end."""
+    """A transaction on plain payloads. Not for several threads or tasks at once, nor after its end."""
 
     __slots__ = ("_mark", "_own", "_own_reads", "_reads", "_scans", "_transaction", "_written")
 
@@ -62,15 +61,15 @@ class RecordedTransaction:
 
     @property
     def start_timestamp(self) -> int:
-        """As `Transaction.start_timestamp`: fixes the snapshot."""
+        """The timestamp of the snapshot, which it fixes, as `Transaction.start_timestamp` does."""
         return self._transaction.start_timestamp
 
     def get(self, table: str, row: str | bytes, column: str) -> bytes | None:
-        """The payload of a cell, or None. Raises as `Transaction.get`."""
+        """Return the payload of a cell, or None. Raises the errors of `Transaction.get`."""
         return self._saw(CellKey(table, row_bytes(row), column), self._transaction.get(table, row, column))
 
     def get_many(self, cells: Iterable[tuple[str, str | bytes, str]]) -> list[bytes | None]:
-        """The payloads of many cells, in order, in one round trip. Raises as `Transaction.get_many`."""
+        """Return the payloads of many cells, in one round trip. Raises as `Transaction.get_many`."""
         asked = [CellKey(table, row_bytes(row), column) for table, row, column in cells]
         return [
             self._saw(cell, value)
@@ -78,7 +77,7 @@ class RecordedTransaction:
         ]
 
     def get_row(self, table: str, row: str | bytes, columns: Iterable[str] | None = None) -> dict[str, bytes]:
-        """The payloads of a row's cells, by column; all, or those named. Raises as `Transaction.get_row`.
+        """Return the payloads of a row, by column; all or the named ones. Raises as `Transaction.get_row`.
 
         It is recorded as a scan of the one row.
         """
@@ -100,9 +99,9 @@ class RecordedTransaction:
         limit: int | None = None,
         reverse: bool = False,
     ) -> list[tuple[bytes, dict[str, bytes]]]:
-        """The rows in a range with their payloads, read to the end. Arguments as `Transaction.scan`.
+        """Read the rows in a range with their payloads. Arguments as of `Transaction.scan`.
 
-        Where the limit ended it, the range up to the last row is what counts as read.
+        If the limit ended it, the range up to the last row counts as read.
         """
         low, high = scan_bounds(start, stop, prefix)
         wanted = None if columns is None else tuple(columns)
@@ -119,7 +118,7 @@ class RecordedTransaction:
         return self._saw_range(table, low, high, wanted, rows, self._own_between(table, low, high, wanted))
 
     def set(self, table: str, row: str | bytes, column: str, payload: bytes) -> None:
-        """Write a cell. Raises as `Transaction.set`."""
+        """Write a cell. Raises the errors of `Transaction.set`."""
         cell = CellKey(table, row_bytes(row), column)
         write = self._written.get(cell, 0) + 1
         self._transaction.set(*cell, tag_value(self._mark._replace(write=write), payload))
@@ -131,7 +130,7 @@ class RecordedTransaction:
         self._transaction.delete(*cell)
         self._own[cell] = 0
 
-    # Inside.
+    # Internals.
 
     def _saw(self, cell: CellKey, value: bytes | None) -> bytes | None:
         mark, payload = (None, None) if value is None else untag_value(value)
@@ -175,11 +174,11 @@ class RecordedTransaction:
 
     @property
     def start_ts(self) -> int | None:
-        """The start timestamp if there is one by now."""
+        """Return the start timestamp if it is known."""
         return self._transaction._start_ts  # noqa: SLF001 - the public property would fetch one
 
     def record(self, began: int, outcome: Outcome, returned: int | None = None) -> TransactionRecord:
-        """What happened so far, for the history."""
+        """Return the record so far, for the history."""
         return TransactionRecord(
             process=self._mark.process,
             number=self._mark.number,
@@ -198,14 +197,14 @@ class RecordedTransaction:
 class Recorder:
     """Runs transactions of one process and records them in ``<folder>/<process>.history``.
 
-    Several threads, and tasks under `Database.concurrency`, may share it. A forked child makes its own.
+    Several threads, and tasks under `Database.concurrency`, may share it. A forked child needs its own.
 
     >>> with Recorder(db, folder, "w1") as recorder:
     ...     recorder.run(lambda t: t.set("t", "row", "column", b"payload"))
 
     Raises:
         FileExistsError: the folder has a history of that process; a name is used once.
-        ValueError: a process is named with letters, digits, ``_``, ``.`` and ``-``.
+        ValueError: the name of a process has letters, digits, ``_``, ``.`` and ``-`` only.
     """
 
     def __init__(self, db: Database, folder: str | Path, process: str) -> None:
@@ -216,15 +215,15 @@ class Recorder:
 
     @property
     def path(self) -> Path:
-        """The file with the history."""
+        """The file of the history."""
         return self._journal.path
 
     def run(self, fn: Callable[[RecordedTransaction], T], attempts: int = 10) -> T:
-        """Run ``fn`` in a transaction and commit; on a conflict run it again as a whole, as `Database.run`.
+        """Run ``fn`` in a transaction and commit; after a conflict run it again, as `Database.run` does.
 
         Raises:
-            TransactionConflict: still after ``attempts`` (1 or more) tries.
-            CommitUndetermined, StoreUnavailable, …: as `Transaction.commit`; and whatever ``fn`` raises.
+            TransactionConflict: also the last of ``attempts`` (1 or more) conflicted.
+            CommitUndetermined, StoreUnavailable, …: as for `Transaction.commit`; and all errors of ``fn``.
         """
         if attempts < 1:
             raise ValueError(f"attempts is 1 or more, not {attempts}")
@@ -251,7 +250,7 @@ class Recorder:
     ) -> None:
         self.close()
 
-    # Inside.
+    # Internals.
 
     def _attempt(self, fn: Callable[[RecordedTransaction], T]) -> T:
         self._journal.check_process()
@@ -262,7 +261,7 @@ class Recorder:
         try:
             value = fn(recorded)
         except BaseException:
-            # Nothing has left this process yet, so nothing can have been committed, whatever was raised.
+            # Nothing has been sent yet, so nothing can be committed, whatever the error is.
             transaction.rollback()
             self._journal.note(recorded.record(began, "fail", time.monotonic_ns()))
             raise
@@ -272,7 +271,7 @@ class Recorder:
     def _commit(self, transaction: Transaction, recorded: RecordedTransaction, began: int) -> None:
         intent = recorded.record(began, "unknown")
         if intent.writes:
-            # With the intent on file the transaction counts as unknown, should this process not come back.
+            # With a written intent the transaction counts as unknown if this process dies.
             self._journal.intend(intent)
         outcome: Outcome = "unknown"
         commit_ts = None

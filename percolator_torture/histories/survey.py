@@ -1,7 +1,7 @@
-"""Reads the state that a history left behind from the server.
+"""Read the state that a history left from the server.
 
-The keys are read as they are, not through the library's own reading paths: what is to be judged must not be
-the judge, and a look at the keys changes nothing, while a read of the library resolves the locks it meets.
+The keys are read directly, not through the library's read paths. The code under test must not be its own
+judge, and reading keys changes nothing, while a read of the library resolves the locks that it meets.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _TABLETS_AT_A_TIME: Final = 8
 def read_final(db: Database, tables: Iterable[str], *, collected: bool = False) -> FinalState:
     """Read the state of some tables once everything is settled: no client at work, all locks resolved.
 
-    Nothing is changed. In ``leftovers`` come locks, pending notifications (cells in quarantine are none) and
-    orphans: entries of an index that lead nowhere, and rows that no index leads to.
+    Nothing is changed. ``leftovers`` are locks, pending notifications (without cells in quarantine) and
+    orphans: index entries that refer to nothing, and rows without an index entry.
 
     Args:
         db: the database; the caller must not be a task of it.
         tables: the names of the tables.
-        collected: whether `Database.collect_garbage` has run to its end since the last transaction. Then
-            tombstones at or below the safe point and empty rows count as orphans, too; before, both may be.
+        collected: True if `Database.collect_garbage` has run to its end since the last transaction. Then
+        tombstones at or below the safe point and empty rows count as orphans, too; before, both may exist.
 
     Raises:
-        UnknownTable: there is none of that name.
+        UnknownTable: there is no table of that name.
         StoreUnavailable: the store does not answer.
     """
     final = FinalState()
@@ -87,7 +87,7 @@ class _Tablet:
             self._check_lock_index(entries)
 
     def look_at_key(self, name: bytes) -> None:
-        """Report a key that no index leads to, and what a dirty index holds."""
+        """Report keys without an index entry, and the entries of a dirty index."""
         kind, _, rest = name.partition(b":")
         if kind in {b"r", b"v"} and rest not in self.rows:
             what = "a row" if kind == b"r" else "the history of a row"
@@ -102,7 +102,7 @@ class _Tablet:
         name = decode_column(column) if column else ""
         self._final.leftovers.append(Leftover(kind, self._table, row, name, detail))
 
-    # Inside.
+    # Internals.
 
     def _read_row(self, row: bytes, fields: dict[bytes, bytes], older: list[bytes]) -> None:
         if not fields and not older and self._collected:
@@ -150,7 +150,7 @@ class _Tablet:
                 )
 
     def _pages(self, key: bytes, length: int, *, by_score: bool = False) -> Iterator[list[bytes]]:
-        """The members of a sorted set, in bounded steps: by rank, or in the order of the members."""
+        """Yield the members of a sorted set, in bounded steps: by rank, or in the order of the members."""
         bound, offset = b"-", 0
         while True:
             if by_score:
@@ -170,12 +170,12 @@ class _Tablet:
 
 
 def _look_at_keys(db: Database, tablets: dict[bytes, _Tablet]) -> None:
-    """Go through all keys of the table: what no index leads to is found in no other way."""
+    """Scan all keys of the table, the only way to find keys without an index entry."""
     tag = next(iter(tablets))
-    # The tag up to the tablet's number; the encoding of names leaves no glob character in it.
+    # The tag up to the tablet's number; encoded names have no glob character.
     pattern = tag[: tag.rindex(b":") + 1] + b"*"
-    keys: set[bytes] = set()  # SCAN may bring one twice
-    # SCAN names no key that would tell the store which server to send it to.
+    keys: set[bytes] = set()  # SCAN may return a key twice
+    # SCAN names no key, from which the store could choose the server.
     for endpoint in db.store.endpoints():
         cursor: Any = b"0"
         while True:

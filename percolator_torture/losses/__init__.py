@@ -1,1 +1,1 @@
-"""What is lost when a server is taken away."""
+"""Measure losses when a server is taken away."""

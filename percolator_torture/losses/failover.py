@@ -1,4 +1,4 @@
-"""What a failover loses, by the durability that was asked for."""
+"""Measure the losses of a failover, by durability."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ _TIMEOUT: Final = 0.2
 """Seconds that a commit waits for replicas."""
 
 _AMPLE: Final = 8.0
-"""The same where none that counts is cut off: what was acknowledged to the end is what is looked for."""
+"""The same if no counting replica is cut off: the test is about writes that were acknowledged until the end.
+
+"""
 
 _UNTIMED: Final = 50
-"""Commits at the start that are not timed: connections are opened, scripts loaded."""
+"""Commits at the start that are not timed: they open connections and load scripts."""
 
 
 class Before(StrEnum):
-    """What befalls the replicas shortly before the primary dies, and with it which of them is promoted."""
+    """The state of the replicas shortly before the primary dies, which decides the promoted one."""
 
     IN_STEP = "replicas in step"
-    """Nothing; the one that has most is promoted."""
+    """All are connected; the one with most data is promoted."""
     CUT_OFF = "replicas cut off"
-    """All are cut off; the one that has most is promoted."""
+    """All are cut off; the one with most data is promoted."""
     PASSED_OVER = "one replica cut off, and promoted"
-    """One is cut off and promoted, and another one, which has more, is passed over."""
+    """One is cut off and promoted, although another one has more data."""
 
 
 class Setting(NamedTuple):
-    """A durability, with how many replicas it is tried, and what befalls them."""
+    """A durability, the number of replicas, and their state."""
 
     name: str
     durability: Durability
@@ -45,9 +47,9 @@ class Setting(NamedTuple):
     befalls: tuple[Before, ...] = (Before.IN_STEP, Before.CUT_OFF)
 
     def is_safe(self, before: Before) -> bool:
-        """Whether a replica is promoted that has all that was acknowledged."""
+        """True if the promoted replica has all acknowledged writes."""
         counted = self.durability.replicas
-        # Where the one that has most is promoted, it has what any of them had.
+        # The promoted replica with most data has all that any replica had.
         return counted >= self.replicas if before is Before.PASSED_OVER else counted > 0
 
 
@@ -66,11 +68,11 @@ SETTINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FailoverRow:
-    """What was found for one durability over its rounds, in transactions. Can be added up.
+    """The outcome for one durability over its rounds, in transactions. Outcomes can be added.
 
-    ``before`` says what befell the replicas before the primary died, and ``safe`` whether a replica was
-    promoted then that has all that was acknowledged, so that nothing may be lost. While the replicas were in
-    step, ``timed`` were acknowledged in ``seconds``.
+    ``before`` is the state of the replicas before the primary died. ``safe`` is True if the promoted replica
+    had all acknowledged writes, so that nothing may be lost. While the replicas were connected, ``timed``
+    transactions were acknowledged in ``seconds``.
     """
 
     durability: str
@@ -85,7 +87,7 @@ class FailoverRow:
 
     @property
     def per_second(self) -> float:
-        """How many were acknowledged in a second."""
+        """Acknowledged transactions a second."""
         return self.timed / self.seconds if self.seconds else 0.0
 
     def __add__(self, other: FailoverRow) -> FailoverRow:
@@ -102,21 +104,22 @@ class FailoverRow:
 def failover(
     rounds: int, seed: int, tell: Callable[[str], None], settings: Sequence[Setting] = SETTINGS
 ) -> list[FailoverRow]:
-    """Kill a primary in the middle of writing, promote a replica, and look what is left.
+    """Kill a primary in the middle of writing, promote a replica, and look for losses.
 
-    The primary's disk is ignored, as if the machine were gone. Each durability is tried with replicas that
-    are in step, and with replicas that are cut off shortly before the end, as a network does it. (One that is
-    only stopped would afterwards read what the kernel has taken in for it, and miss nothing.) The replica
-    that has most is promoted, but for rows of `Before.PASSED_OVER`. Half of the rounds commit in two phases.
+    The primary's disk is ignored, as if the machine were gone. Each durability is tested with connected
+    replicas, and with replicas that are cut off from the network shortly before the end. (A replica that is
+    only stopped would later read the data that the kernel has received for it, and miss nothing.) The replica
+    with most data is promoted, except for rows of `Before.PASSED_OVER`. Half of the rounds commit in two
+    phases.
 
     Args:
         rounds: of each row; 1 or more, of about a second each.
         seed: of all random choices.
-        tell: takes a line for each round.
-        settings: what to try.
+        tell: called with a line for each round.
+        settings: the durabilities, and the states of their replicas.
 
     Raises:
-        StoreUnavailable: a server does not start, or is not followed.
+        StoreUnavailable: a server does not start, or its replica does not connect.
     """
     choices = random.Random(seed)
     rows = []
@@ -134,7 +137,7 @@ def failover(
 
 
 def _round(setting: Setting, before: Before, number: int, choices: random.Random) -> FailoverRow:
-    # More than the clients have under way when the replicas are cut off.
+    # More than the clients have in flight when the replicas are cut off.
     enough, more = choices.randint(300, 600), choices.randint(CLIENTS + 4, 3 * CLIENTS)
     disk = {"appendonly": "yes", "appendfsync": "always"} if setting.durability.fsync else {}
     with ExitStack() as stack:
@@ -145,7 +148,7 @@ def _round(setting: Setting, before: Before, number: int, choices: random.Random
         lagging = {Before.IN_STEP: [], Before.CUT_OFF: replicas, Before.PASSED_OVER: replicas[:1]}[before]
         with open_pairs(primary.url) as db:
             create_tables(db)
-        # Open until the end: nobody takes the liveness token away from a promoted server.
+        # Open until the end: nobody removes the liveness token from a promoted server.
         db = stack.enter_context(
             open_pairs(primary.url, two_phase=number % 2 == 1, durability=setting.durability)
         )

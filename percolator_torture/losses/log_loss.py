@@ -1,4 +1,4 @@
-"""What a power cut takes from a server that logs to disk."""
+"""Measure the losses of a power cut on a server with a log on disk."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SYNC_PERIOD: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LogLoss:
-    """What was found after all rounds, in transactions; ``most_lost`` is the most that one round lost.
+    """The outcome of all rounds, in transactions; ``most_lost`` is the largest loss of one round.
 
-    Can be added up.
+    Outcomes can be added.
     """
 
     fsync: Fsync
@@ -40,26 +40,26 @@ class LogLoss:
 
 
 def log_loss(rounds: int, seed: int, fsync: Fsync, tell: Callable[[str], None]) -> LogLoss:
-    """Kill a server in the middle of writing, cut off what its disk need not have, and look what is left.
+    """Kill a server in the middle of writing, cut its log where it may not be on disk, and look for losses.
 
-    A killed process leaves its writes to the kernel, so the cut is made by hand: at a random byte behind all
-    that is known to be synced. That is, with "always", the largest size of the log seen after any
-    acknowledgement; with "everysec" its size a second before the end, and never less than at the round's
-    start. (The server itself speaks of up to two seconds when the disk is slow.) Half of the rounds commit in
-    two phases.
+    A killed process leaves its writes to the kernel, so the test cuts the log itself: at a random byte behind
+    the part that is certainly synced. With "always", that part ends at the largest size of the log seen after
+    an acknowledgement; with "everysec", at its size a second before the end, and never before its size at the
+    start of the round. (The server itself speaks of up to two seconds when the disk is slow.) Half of the
+    rounds commit in two phases.
 
     Args:
         rounds: 1 or more, of about a second each, on one server and log.
         seed: of all random choices.
         fsync: the server's ``appendfsync``.
-        tell: takes a line for each round.
+        tell: called with a line for each round.
 
     Raises:
         StoreUnavailable: the server does not start again.
     """
     choices = random.Random(seed)
     total = LogLoss(fsync)
-    # One file for all rounds: what an earlier one wrote is never rewritten.
+    # One file for all rounds: the writes of an earlier round are never rewritten.
     with PrivateServer(
         appendonly="yes", appendfsync=fsync, aof_load_truncated="yes", auto_aof_rewrite_percentage="0"
     ) as server:
@@ -76,7 +76,7 @@ def _round(server: PrivateServer, number: int, choices: random.Random, fsync: Fs
     base = server.log_size()
     sizes: list[tuple[float, int]] = []
     enough, place = choices.randint(40, 400), choices.random()
-    # Longer than what may be lost, so that something of the round has to stay.
+    # Longer than the part that may be lost, so that a part of the round has to stay.
     at_least = _SYNC_PERIOD * choices.uniform(1.05, 1.2) if fsync == "everysec" else 0.0
     killed_at = 0.0
 
@@ -86,7 +86,7 @@ def _round(server: PrivateServer, number: int, choices: random.Random, fsync: Fs
         killed_at = time.monotonic()
         server.kill()
 
-    # Closed when the server is back: so the client takes its liveness token away.
+    # Closed when the server is back, so that the client removes its liveness token.
     with open_pairs(server.url, two_phase=number % 2 == 1) as db:
         pairs = Pairs(
             db,
@@ -102,13 +102,13 @@ def _round(server: PrivateServer, number: int, choices: random.Random, fsync: Fs
 
 
 def _synced(sizes: Sequence[tuple[float, int]], base: int, killed_at: float, fsync: Fsync) -> int:
-    """How much of the log is on disk for sure, in bytes."""
+    """Return the bytes of the log that are certainly on disk."""
     latest = killed_at - _SYNC_PERIOD if fsync == "everysec" else float("inf")
     return max([base, *(size for at, size in sizes if at <= latest)])
 
 
 def _cut(server: PrivateServer, synced: int, place: float) -> None:
-    """Cut the log ``place`` of the way (0 to 1) from what is synced to its end."""
+    """Cut the log at ``place`` (0 to 1) between the synced part and its end."""
     log = server.newest_log()
     assert log is not None
     os.truncate(log, synced + round(place * (log.stat().st_size - synced)))

@@ -1,6 +1,6 @@
-"""Clients that write numbers to two cells each, and what is found of the numbers afterwards.
+"""Clients that write each number to two cells, and a search for the numbers afterwards.
 
-Shared by the suites that take a server away in the middle of a write and look at what is left.
+The suites share it that take a server away in the middle of a write.
 """
 
 from __future__ import annotations
@@ -21,40 +21,41 @@ from percolator_core.store import Durability
 from percolator_torture.histories.settling import end_locks
 
 TABLES: Final = ("left", "right")
-"""A table each, so that the two cells of a number are never in one tablet."""
+"""Two tables, so that the two cells of a number are never in one tablet."""
 
 _COLUMN: Final = "numbers"
 _NAMESPACE: Final = "pairs"
 _PATIENCE: Final = 0.3
 _LOCK_TTL: Final = 0.3
 CLIENTS: Final = 8
-"""Clients under a hub; as threads there are fewer."""
+"""Clients under a hub, or fewer as threads."""
 
 _THREADS: Final = 4
 _LIMIT: Final = 60.0
-"""Seconds after which a stuck run is ended."""
+"""Seconds after which a run without progress is ended."""
 
 
 def open_pairs(url: str, *, two_phase: bool = False, durability: Durability | None = None) -> Database:
-    """A database for pairs, which gives up soon. Raises as `percolator_core.connect`."""
+    """Open a database for pairs, with short timeouts. Raises the errors of `percolator_core.connect`."""
     db = connect(url, _NAMESPACE, lock_ttl=_LOCK_TTL, patience=_PATIENCE, durability=durability)
     db.client.one_call_a_tablet = db.client.one_call_a_tablet or two_phase
     return db
 
 
 def create_tables(db: Database) -> None:
-    """Make what the pairs are written to."""
+    """Create the tables for the pairs."""
     for table in TABLES:
         db.create_table(table, tablets=4)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What became of the numbers. Can be added up.
+    """The fate of the numbers. Outcomes can be added.
 
-    ``acknowledged`` is how many commits returned, ``undetermined`` how many raised CommitUndetermined.
-    ``lost`` were acknowledged and are in neither cell, ``torn`` are in one of the two, ``doubled`` were
-    committed more than once, ``unexpected`` were reported as not committed and are there.
+    ``acknowledged`` is the number of commits that returned, ``undetermined`` of those that raised
+    CommitUndetermined. ``lost`` numbers were acknowledged and are in neither cell, ``torn`` ones are in one
+    of the two, ``doubled`` ones were committed more than once, ``unexpected`` ones were reported as not
+    committed and exist.
     """
 
     acknowledged: int = 0
@@ -74,7 +75,7 @@ class Pairs:
     def __init__(
         self, db: Database, label: str, *, under_hub: bool, on_acknowledged: Callable[[], None] = lambda: None
     ) -> None:
-        """``label`` tells their rows from others. ``on_acknowledged`` is called after each such commit."""
+        """``label`` distinguishes their rows. ``on_acknowledged`` is called after each such commit."""
         self._db = db
         self._under_hub = under_hub
         self._on_acknowledged = on_acknowledged
@@ -89,7 +90,7 @@ class Pairs:
         self._over = threading.Event()
 
     def write(self, strike: Callable[[], None]) -> None:
-        """Write until ``strike``, which runs in a thread of its own, has ended. Raises what it raises."""
+        """Write until ``strike``, which runs in a thread of its own, has ended. Raises its error."""
         with ThreadPoolExecutor(1 + _THREADS) as pool:
             striking = pool.submit(self._oversee, strike)
             try:
@@ -114,16 +115,16 @@ class Pairs:
 
     @property
     def finished(self) -> int:
-        """Commits that have ended, one way or another, but for conflicts."""
+        """Number of commits that have ended, with any outcome but a conflict."""
         return self._finished
 
     @property
     def acknowledgements(self) -> int:
-        """How many commits returned."""
+        """Number of commits that returned."""
         return sum(map(len, self.acknowledged.values()))
 
     def find(self, db: Database) -> Found:
-        """Resolve the locks that were left, and look for every number.
+        """Resolve the locks that are left, and look for every number.
 
         Raises:
             StoreUnavailable: some locks are still live after a minute.
@@ -152,7 +153,7 @@ class Pairs:
             except TransactionConflict:
                 continue  # it began before its row's last commit, at a spare timestamp
             except StoreUnavailable:
-                pass  # nothing was committed, and `find` makes sure of it
+                pass  # nothing was committed, which `find` verifies
             except CommitUndetermined:
                 self.undetermined[row].add(number)
             else:

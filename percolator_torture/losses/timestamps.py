@@ -1,4 +1,4 @@
-"""Whether timestamps stay unique and in order while the server that hands them out is taken away."""
+"""Check that timestamps stay unique and in order while their server is taken away."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ _T = TypeVar("_T")
 
 _NAMESPACE: Final = "timestamps"
 _WIDTHS: Final = (1, 1, 1, 8)
-"""The clients, by how many tasks take timestamps at once; more than one needs a hub."""
+"""The clients, by the number of tasks that take timestamps at once; more than one needs a hub."""
 
 _PATIENCE: Final = 0.2
 _LIMIT: Final = 60.0
 
 
 class Restart(StrEnum):
-    """How the server comes to be another one."""
+    """The ways in which the server restarts."""
 
     KILLED = "killed"
-    """SIGKILL; the log is kept as the kernel has it."""
+    """SIGKILL; the log keeps all that the kernel has."""
     CUT = "killed, log cut"
-    """SIGKILL; the log is cut at a random byte of what was written since shortly after the last restart."""
+    """SIGKILL; the log is cut at a random byte of the part written since shortly after the last restart."""
     STOPPED = "stopped"
-    """In order."""
+    """An orderly shutdown."""
     PROMOTED = "replica promoted"
-    """SIGKILL; its replica takes over, somewhere else."""
+    """SIGKILL; its replica takes over, at another address."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimestampsResult:
-    """What was found over all restarts, all clients together. Can be added up.
+    """The outcome of all restarts, all clients together. Outcomes can be added.
 
-    ``repeated`` timestamps were handed out before; ``backwards`` ones do not lie above all that had been
-    returned to anybody before they were asked for. ``clock_jumps`` is how often the clock was set back.
+    ``repeated`` timestamps were handed out before; ``backwards`` ones are not above all timestamps that any
+    client had received before their request. ``clock_jumps`` is the number of times the clock was set back.
     """
 
     restarts: int
@@ -72,7 +72,7 @@ class TimestampsResult:
 
 
 class Taken(NamedTuple):
-    """A timestamp, and when it was asked for and returned, in nanoseconds of this process."""
+    """A timestamp, and the times of its request and its return, in nanoseconds of this process."""
 
     begun: int
     ended: int
@@ -80,19 +80,18 @@ class Taken(NamedTuple):
 
 
 def timestamps(restarts: int, seed: int, tell: Callable[[str], None]) -> TimestampsResult:
-    """Have clients take timestamps without a pause, while the server is taken away again and again.
+    """Let clients take timestamps without a pause, while the server is taken away again and again.
 
-    At a third of the restarts its clock is set back one hour besides. Each restart is given until what the
-    server wrote at its recovery is on disk: two power cuts within that second are outside of what
-    "everysec" covers.
+    At a third of the restarts its clock is also set back one hour. A restart waits until the writes of the
+    server's recovery are on disk: "everysec" does not cover two power cuts within that second.
 
     Args:
         restarts: 1 or more, of about a second each.
         seed: of all random choices.
-        tell: takes a line for each restart.
+        tell: called with a line for each restart.
 
     Raises:
-        StoreUnavailable: a server does not start, or hands out nothing for a minute.
+        StoreUnavailable: a server does not start, or hands out no timestamps for a minute.
     """
     choices = random.Random(seed)
     clock = FakeClock(Keyspace(_NAMESPACE))
@@ -121,7 +120,7 @@ def timestamps(restarts: int, seed: int, tell: Callable[[str], None]) -> Timesta
 
 
 def backwards(taken: Iterable[Taken]) -> int:
-    """How many do not lie above all that had been returned before they were asked for."""
+    """Count the timestamps that are not above all timestamps received before their request."""
     by_end = sorted(taken, key=lambda one: one.ended)
     newest = position = wrong = 0
     for one in sorted(by_end, key=lambda one: one.begun):
@@ -137,7 +136,7 @@ class _Takers:
 
     def __init__(self, url: str, clock: FakeClock) -> None:
         self.url = url
-        """Where they connect when they lose the server; set it to send them elsewhere."""
+        """The URL to which they connect after they lose the server; set it to redirect them."""
         self.taken: list[Taken] = []
         self._clock = clock
         self._over = threading.Event()
@@ -155,7 +154,7 @@ class _Takers:
             client.result()
 
     def await_more(self, count: int) -> None:
-        """Wait until so many were asked for, and returned, from now on."""
+        """Wait until so many timestamps were requested and received, from now on."""
         now, position = time.monotonic_ns(), len(self.taken)
         until = time.monotonic() + _LIMIT
         while count > 0:
@@ -177,12 +176,12 @@ class _Takers:
                         for task in [executor.submit(self._take, db.store) for _ in range(width)]:
                             task.result()
             except StoreUnavailable:
-                self._over.wait(0.01)  # the server is away, or was, or another one is to be asked
+                self._over.wait(0.01)  # the server is or was away, or the clients are redirected
 
     def _take(self, store: Store) -> None:
         while not self._over.is_set():
             begun = time.monotonic_ns()
-            # Not through the client's oracle, which would refuse a timestamp that lies too low.
+            # Not through the client's oracle, which would refuse a timestamp that is too low.
             timestamp, *_ = store.timestamp_then()
             self.taken.append(Taken(begun, time.monotonic_ns(), timestamp))
 
@@ -196,7 +195,7 @@ def _server() -> PrivateServer:
 def _restart(
     server: PrivateServer, kind: Restart, takers: _Takers, choices: random.Random, servers: ExitStack
 ) -> PrivateServer:
-    """Take the server away while it is asked, and bring it, or its replica, back; returns what serves now."""
+    """Take the server away while it is in use, and restart it, or its replica; return the new server."""
     _sync(server)
     log, synced = server.newest_log(), server.log_size()
     assert log is not None
@@ -220,7 +219,7 @@ def _restart(
 
 
 def _sync(server: PrivateServer) -> None:
-    """Have all that the server wrote so far brought to its disk."""
+    """Wait until all writes of the server so far are on its disk."""
     with server.client() as client:
         client.config_set("appendfsync", "always")
         client.incr("synced")
@@ -228,7 +227,7 @@ def _sync(server: PrivateServer) -> None:
 
 
 def _shuffled(choices: random.Random, values: Sequence[_T], count: int) -> list[_T]:
-    """So many of the values, each as often as the others, in random order."""
+    """Return so many of the values, each equally often, in random order."""
     repeated = (list(values) * (count // len(values) + 1))[:count]
     choices.shuffle(repeated)
     return repeated

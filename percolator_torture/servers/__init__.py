@@ -1,1 +1,1 @@
-"""Servers that are there to be killed."""
+"""Servers for tests that kill them."""

@@ -1,4 +1,4 @@
-"""Servers that follow each other."""
+"""Servers and their replicas."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from percolator_core.store.private_server import LOOPBACK, PrivateServer
 _LIMIT: Final = 60.0
 _STEP: Final = 0.005
 _NOWHERE: Final = "1"
-"""A port where nothing listens."""
+"""A port without a server."""
 
 
 def follow(replica: PrivateServer, primary: PrivateServer) -> None:
-    """Make a server a replica of one that listens, and wait until it is in step.
+    """Make a server a replica of a running one, and wait until it is in step.
 
     Raises:
         StoreUnavailable: it is not in step after a minute.
@@ -25,7 +25,7 @@ def follow(replica: PrivateServer, primary: PrivateServer) -> None:
         client.replicaof(LOOPBACK, str(primary.port))
         until = time.monotonic() + _LIMIT
         while True:
-            # What the primary had before, as replication lags by what is written meanwhile.
+            # The offset of the primary before: during replication it writes on.
             before = primary_client.info("replication")
             state = client.info()
             linked = state.get("master_link_status") == "up"
@@ -42,13 +42,13 @@ def follow(replica: PrivateServer, primary: PrivateServer) -> None:
 
 
 def cut_off(replica: PrivateServer) -> None:
-    """Take a replica's primary away. It stays a replica, with what it has."""
+    """Disconnect a replica from its primary. It stays a replica, with its data."""
     with replica.client() as client:
         client.replicaof(LOOPBACK, _NOWHERE)
 
 
 def offset_of(replica: PrivateServer) -> int:
-    """How far a replica has got, in bytes of what its primary sent."""
+    """Return the position of a replica, in bytes of its primary's stream."""
     with replica.client() as client:
         return int(client.info("replication")["slave_repl_offset"])
 
@@ -60,5 +60,5 @@ def promote(replica: PrivateServer) -> None:
 
 
 def furthest(replicas: Sequence[PrivateServer]) -> PrivateServer:
-    """The replica that has most, which is what a failover promotes."""
+    """Return the replica with most data, which a failover promotes."""
     return max(replicas, key=offset_of)

@@ -1,1 +1,1 @@
-"""The suites, and what they report."""
+"""The suites, and their reports."""

@@ -1,6 +1,6 @@
-"""The suites that take a server away, with what they found as results: ``aof``, ``oracle`` and ``failover``.
+"""The suites that take a server away, and their results: ``aof``, ``oracle`` and ``failover``.
 
-Their rounds are made in portions, so that a run that is ended early keeps what it has found.
+They run rounds in portions, so that a run that is ended early keeps its results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 LOG_ROUNDS: Final = 10
 RESTARTS: Final = 20
 FAILOVERS: Final = 4
-"""Rounds where the settings do not say how many."""
+"""Rounds if the settings name no number."""
 
 _PORTION: Final = 20
 _FAILOVER_PORTION: Final = 4
@@ -34,14 +34,14 @@ _FAILOVER_PORTION: Final = 4
 
 
 class _Stopped(Exception):
-    """The user has had enough, in the middle of a portion."""
+    """The user has ended the run in the middle of a portion."""
 
 
 def run_log_loss(settings: Settings) -> Result:
-    """Kill a server while clients write, and cut the log in the part that no disk had to have.
+    """Kill a server while clients write, and cut the log in the part that need not be on disk.
 
-    With ``appendfsync always`` nothing acknowledged may be lost, nor anything torn or doubled. What
-    ``everysec`` loses is measured. Raises as `run`.
+    With ``appendfsync always`` no acknowledged write may be lost, and none torn or doubled. The loss of
+    ``everysec`` is measured. Raises the errors of `run`.
     """
     result, began = Result("aof", settings.seed), time.monotonic()
     found: dict[Fsync, LogLoss] = {}
@@ -67,9 +67,9 @@ def run_log_loss(settings: Settings) -> Result:
 
 
 def run_timestamps(settings: Settings) -> Result:
-    """Restarts, lost logs, promoted replicas, clocks set back: no timestamp twice, none backwards.
+    """Restarts, lost logs, promoted replicas, clocks set back: no timestamp is repeated or goes backwards.
 
-    Raises as `run`.
+    Raises the errors of `run`.
     """
     result, began = Result("oracle", settings.seed), time.monotonic()
     portions = list(_portions(settings, result, "oracle", settings.rounds or RESTARTS, _PORTION, timestamps))
@@ -95,10 +95,10 @@ def run_timestamps(settings: Settings) -> Result:
 
 
 def run_failover(settings: Settings, tried: Sequence[Setting] = SETTINGS) -> Result:
-    """What each durability loses when a primary dies with its disk.
+    """Measure the loss of each durability when a primary dies with its disk.
 
-    Nothing may be torn or doubled, nor anything lost where the replica that is promoted has what was
-    acknowledged. What is lost elsewhere is measured. Raises as `run`.
+    No write may be torn or doubled, and none lost if the promoted replica has all acknowledged writes. Other
+    losses are measured. Raises the errors of `run`.
     """
     result, began = Result("failover", settings.seed), time.monotonic()
 
@@ -133,7 +133,7 @@ def _portions(  # noqa: PLR0917
     most: int,
     run: Callable[[int, int, Callable[[str], None]], T],
 ) -> Iterator[T]:
-    """Run so many rounds, ``most`` at a time, until the user has had enough or a server stays away."""
+    """Run so many rounds, ``most`` at a time, until the user ends the run or a server stays away."""
     done = 0
 
     def tell(line: str) -> None:
@@ -147,7 +147,7 @@ def _portions(  # noqa: PLR0917
             result.interrupted = True
             return
         try:
-            # Seeds of portions do not meet those of a neighbouring seed.
+            # Seeds of portions differ from those of a neighbouring seed.
             found = run(portion, settings.seed + done * 1_000_003, tell)
         except _Stopped:
             result.interrupted = True
@@ -167,7 +167,7 @@ def _sums(found: Found) -> str:
 
 
 def _judge(where: str, found: Found, *, safe: bool) -> Iterator[str]:
-    """What must not be. Only where it is not ``safe`` may transactions be lost, and those as a whole."""
+    """Return the violations. Transactions may be lost only if it is not ``safe``, and then as a whole."""
     judged = [
         (found.torn, "torn: one of its two cells has it"),
         (found.doubled, "committed twice"),
@@ -192,7 +192,7 @@ def _log_table(found: Sequence[LogLoss]) -> Table:
 
 
 def _relative_speeds(rows: Sequence[FailoverRow]) -> list[float]:
-    """Each row's speed as a part of that of the first one whose replicas the same befell."""
+    """Return each row's speed relative to the first row with the same state of the replicas."""
     firsts = {row.before: row.per_second for row in reversed(rows)}
     return [row.per_second / (firsts[row.before] or 1.0) for row in rows]
 

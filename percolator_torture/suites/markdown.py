@@ -18,8 +18,8 @@ _HEADINGS: Final = ("suite", "done", "found", "minutes")
 def write_report(path: Path, section: str, where: str, command: str, results: Sequence[Result]) -> None:
     """Write results into a page, between ``<!-- torture: SECTION -->`` and ``<!-- end -->``.
 
-    A page without such a place gets one at its end; one that is not there is made. ``where`` says on what
-    machine it was, ``command`` what was typed there.
+    If the page has no such part, it is added at the end; a missing page is created. ``where`` describes the
+    machine, ``command`` is the command line.
     """
     text = f"<!-- torture: {section} -->\n\n{page(where, command, results)}\n\n<!-- end -->"
     before = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -86,7 +86,7 @@ def _workloads_together(results: Sequence[Result]) -> str:
 
 
 def _faults(results: Sequence[Result]) -> Table:
-    """What was injected, by suite."""
+    """The faults, by suite."""
     mine = [result for result in results if result.figures.get("faults")]
     kinds = list(dict.fromkeys(kind for result in mine for kind in result.figures["faults"]))
     table = Table("Faults of the network", ("suite", *kinds))

@@ -1,4 +1,4 @@
-"""What a suite reports."""
+"""The result of a suite."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 TOLD: Final = 20
-"""Sentences that are told of each suite; more are counted."""
+"""Most sentences of a suite in a report; further ones are counted."""
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class Table:
     rows: list[Sequence[str]] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """As it stands in JSON."""
+        """The table as it is in JSON."""
         return {
             "title": self.title,
             "rows": [dict(zip(self.headings, row, strict=True)) for row in self.rows],
@@ -28,12 +28,12 @@ class Table:
 
 @dataclass(slots=True)
 class Result:
-    """How a suite ended.
+    """The result of a suite.
 
-    ``run`` says what was done and ``found`` what came out, each in a few words; ``wrong`` has a sentence for
-    each thing that is wrong, ``figures`` the numbers, ``tables`` what is measured without being judged.
-    ``seconds`` is how long it took. Where
-    something is wrong, ``folder`` has the histories, and ``namespace`` the data on a server that is not ours.
+    ``run`` describes its work and ``found`` its outcome, each in a few words; ``wrong`` has a sentence for
+    each violation, ``figures`` the numbers, ``tables`` measurements without a bound. ``seconds`` is its
+    duration. If there is a violation, ``folder`` has the histories, and ``namespace`` the data on a server of
+    the user.
     """
 
     suite: str
@@ -50,11 +50,11 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there are no violations."""
         return not self.wrong
 
     def as_dict(self) -> dict[str, Any]:
-        """As it stands in JSON."""
+        """The result as it is in JSON."""
         return {
             "suite": self.suite,
             "ok": self.ok,

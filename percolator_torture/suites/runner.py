@@ -1,4 +1,4 @@
-"""Runs suites."""
+"""Run suites."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ALL: Final = "all"
 
 
 def chosen(names: Iterable[str], settings: Settings) -> list[str]:
-    """The suites meant by some names: ``all``, and none named, are all that can run there.
+    """Find suites by name: ``all``, or no name, means all that can run there.
 
     Raises:
-        ConfigurationError: there is no such suite, or it needs servers of its own and a URL is given; or a
-            nemesis cannot strike where the workloads are to run.
+        ConfigurationError: there is no such suite, or it needs private servers and a URL is given; or a
+            nemesis is not possible there.
     """
     wanted = list(dict.fromkeys(names)) or [ALL]
     possible = list(SUITES if settings.url is None else WORKLOADS)
@@ -46,10 +46,10 @@ def chosen(names: Iterable[str], settings: Settings) -> list[str]:
 
 
 def run(names: Iterable[str] = (), settings: Settings | None = None) -> Iterator[Result]:
-    """Run suites one after another and yield what each found; after ``settings.stop`` no other is begun.
+    """Run suites one after another and yield their results; after ``settings.stop`` no further one begins.
 
     Raises:
-        ConfigurationError: as `chosen`, before anything is run; or no redis-server is installed.
+        ConfigurationError: as for `chosen`, before any run; or no redis-server is installed.
         StoreUnavailable: a server does not start.
     """
     settings = settings or Settings()

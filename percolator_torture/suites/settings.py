@@ -1,4 +1,4 @@
-"""What to run, and how much of it."""
+"""The settings of a run."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from percolator_core.errors import ConfigurationError
 from percolator_torture.clients.schedule import DEFAULT, Nemesis
 
 PROGRAM: Final = (sys.executable, "-m", "percolator_torture.clients.client_process")
-"""What a client process runs."""
+"""The command of a client process."""
 
 
 def _silent(_what: str, _done: int, _of: int) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much each suite does; numbers are 1 or more, ``kills`` 0 or more.
+    """The size of each suite; numbers are 1 or more, ``kills`` 0 or more.
 
     ``transactions`` and ``kills`` are those of each workload, ``clients`` its processes, of ``width`` tasks
     each; ``rounds`` those of each of the other suites (None: the suite's own number). ``lock_ttl`` is in
     seconds. With ``url`` the workloads run on that server, cluster or service of sentinels, in a namespace of
     their own.
 
-    ``tell`` is told what is going on: what, how much is done, of how much. Whoever sets ``stop`` ends the run
-    early and gets what was found until then. ``program`` is what a client process runs.
+    ``tell`` is called with the progress: a description, the number done, and the total. Setting ``stop`` ends
+    the run early, with its results so far. ``program`` is the command of a client process.
     """
 
     seed: int = 1
@@ -46,7 +46,7 @@ class Settings:
     program: Sequence[str] = PROGRAM
 
     def __post_init__(self) -> None:
-        """Raises ConfigurationError for numbers that cannot be."""
+        """Raise ConfigurationError if a number is not valid."""
         for name in ("transactions", "clients", "width"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is 1 or more, not {getattr(self, name)}")

@@ -41,7 +41,7 @@ _DOUBLED: Final = (Anomaly.REPEATED_VERSION, Anomaly.REPEATED_TIMESTAMP)
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a workload runs."""
+    """The server of a workload."""
 
     orders: Orders
     server: PrivateServer | None
@@ -50,13 +50,13 @@ class _Place:
 
 
 def run_workload(name: str, settings: Settings) -> Result:
-    """Run a workload and check everything about it.
+    """Run a workload and check its outcome.
 
-    Once it has begun, a store that stays away and a history that cannot be read are among what is wrong. The
-    folder with the histories, and with ``settings.url`` the namespace, are removed only if nothing is.
+    After its beginning, a store that stays away or a history that cannot be read is a violation. The folder
+    with the histories, and with ``settings.url`` the namespace, are removed only if there are none.
 
     Raises:
-        ConfigurationError: a nemesis that cannot strike where the workload is to run; no redis-server.
+        ConfigurationError: a nemesis that is not possible there; no redis-server.
         StoreUnavailable: the server does not answer at the start.
     """
     refuse_impossible(settings.nemeses, settings.url)
@@ -88,11 +88,11 @@ def _whereabouts(place: _Place) -> str:
 
 @contextmanager
 def _place(name: str, settings: Settings) -> Iterator[_Place]:
-    """A server, or the one that was named, and a folder for the histories, which stays."""
+    """Provide a server, or the named one, and a folder for the histories, which stays."""
     with ExitStack() as opened:
         server = None
         if settings.url is None:
-            # A server that is to be killed has each reply wait for the disk.
+            # A server that will be killed has each reply wait for the disk.
             sync = "always" if Nemesis.SERVER_KILL in settings.nemeses else "everysec"
             server = opened.enter_context(PrivateServer(appendonly="yes", appendfsync=sync))
         folder = Path(tempfile.mkdtemp(prefix=f"percolator-torture-{name}-"))
@@ -121,17 +121,17 @@ def _place(name: str, settings: Settings) -> Iterator[_Place]:
 
 
 def _forget(db: FaultyDatabase) -> None:
-    """Leave nothing on somebody else's server."""
+    """Leave nothing on a server of the user."""
     tags = db.catalog.table(TABLE).tags
     db.drop_table(TABLE)
-    db.store.call(*[(b"DEL", meta_key(tag)) for tag in tags])  # which tells that the table is gone
+    db.store.call(*[(b"DEL", meta_key(tag)) for tag in tags])  # which reports that the table is gone
     keys = db.store.keyspace
     clock = FakeClock(keys).key
     db.store.one((b"DEL", keys.oracle, keys.format, keys.catalog, keys.chain, keys.pins, clock))
 
 
 def _play(name: str, settings: Settings, place: _Place, result: Result) -> None:
-    """Prepare, run, settle and check, and note what comes out."""
+    """Prepare, run, settle and check; record the outcome."""
     workload = WORKLOADS[name](settings.clients)
     place.db.create_table(TABLE, tablets=TABLETS)
     with Recorder(place.db, place.folder, "setup") as recorder:
@@ -162,7 +162,7 @@ def _play(name: str, settings: Settings, place: _Place, result: Result) -> None:
 
 
 def _run(crew: Crew, strikes: Strikes, name: str, settings: Settings) -> float:
-    """Until all is done, or the user has had enough; returns the seconds in which all were at work."""
+    """Wait until all is done, or the user ends the run; return the seconds in which all clients worked."""
     settings.tell(f"{name}: starting", 0, settings.transactions)
     started: float | None = None
     done, since = crew.done, time.monotonic()
@@ -185,7 +185,7 @@ def _run(crew: Crew, strikes: Strikes, name: str, settings: Settings) -> float:
 
 
 def _unfinished(crew: Crew, strikes: Strikes, settings: Settings, result: Result) -> Iterator[str]:
-    """What was to be done and was not, unless the user wanted it so."""
+    """Report planned work that was not done, unless the user ended the run."""
     if result.interrupted:
         return
     if crew.done < settings.transactions:
@@ -196,7 +196,7 @@ def _unfinished(crew: Crew, strikes: Strikes, settings: Settings, result: Result
 
 
 def _judge(workload: Workload, place: _Place, lock_ttl: float) -> tuple[Report, list[str]]:
-    """The checker's report, and what the workload itself finds wrong."""
+    """Combine the checker's report and the violations that the workload finds."""
     with Recorder(place.db, place.folder, "verify") as recorder:
         state = workload.read_all(recorder)
     history = read_history(place.folder)

@@ -1,4 +1,4 @@
-"""Appending to lists: each one ends up with the entries of those that committed, once, in their order."""
+"""Append to lists: each ends up with the entries of committed transactions, once, in their order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLUMN = "entries"
 _ACTIVE = 128
 """Lists that grow at a time."""
 _LENGTH = 24
-"""Entries, about, after which others are begun: a list is written anew with each of them."""
+"""About the entries of a list, before another one is begun: each entry rewrites its list."""
 _MOST = 3
 _READS = 0.2
 
@@ -27,7 +27,7 @@ class Append(Workload):
     name: ClassVar[str] = "append"
 
     def prepare(self, recorder: Recorder) -> None:
-        """Lists begin empty, which is how they are not there."""
+        """Lists begin empty, so nothing is written."""
 
     def step(self, recorder: Recorder, dice: random.Random, number: int) -> Iterator[str]:
         """Append to up to three lists at once, or read some."""
@@ -53,12 +53,12 @@ class Append(Workload):
                 yield f"the list {row.decode()} was read with an entry twice: {seen!r}"
 
     def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:
-        """Each list is what its versions say, and says what its writers were told."""
+        """Check that each list equals its versions, and that its writers saw it."""
         lists = {row: _entries(cells.get(_COLUMN)) for row, cells in state.items()}
         for row, entries in lists.items():
             cell = CellKey(TABLE, row, _COLUMN)
             versions = [version.start_ts for version in final.versions(cell)]
-            # Garbage collection may have taken the older ones.
+            # Garbage collection may have removed the older ones.
             if not versions or entries[-len(versions) :] != versions:
                 yield f"the list {row.decode()} does not have the entries of its writers in their order"
         yield from self._compare(lists, history)

@@ -1,4 +1,4 @@
-"""Transfers between accounts: no snapshot shows another sum than the first."""
+"""Transfers between accounts: every snapshot has the same sum."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _row(number: int) -> bytes:
 
 
 class Bank(Workload):
-    """Money is moved and counted."""
+    """Moves money and counts it."""
 
     name: ClassVar[str] = "bank"
 
@@ -37,7 +37,7 @@ class Bank(Workload):
         recorder.run(open_all)
 
     def step(self, recorder: Recorder, dice: random.Random, number: int) -> Iterator[str]:  # noqa: ARG002
-        """Mostly a transfer; now and then somebody adds everything up."""
+        """Usually transfer; sometimes sum all accounts."""
         drawn = dice.random()
         if drawn < _AUDITS / 2:
             yield from self._audit(recorder, by_scan=True)
@@ -48,7 +48,7 @@ class Bank(Workload):
             self._transfer(recorder, giver, taker, dice.randint(1, _LARGEST))
 
     def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:  # noqa: ARG002
-        """The sum is the first one, and no balance is missing."""
+        """Check that the sum is the first one, and no balance is missing."""
         yield from _judge([cells.get(_COLUMN) for cells in state.values()], "the state that is left")
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Counting up: a counter is worth its committed increments."""
+"""Counters: the value of each is the sum of its committed increments."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def _row(number: int) -> bytes:
 
 
 class Counter(Workload):
-    """Increments of one counter, or of two at once."""
+    """Increments one counter, or two at once."""
 
     name: ClassVar[str] = "counter"
 
     def prepare(self, recorder: Recorder) -> None:
-        """Counters begin at 0, which is how they are not there."""
+        """Counters begin at 0, so nothing is written."""
 
     def step(self, recorder: Recorder, dice: random.Random, number: int) -> Iterator[str]:  # noqa: ARG002
-        """Count up, or look twice: nothing counts down."""
+        """Count up, or read twice: no counter decreases."""
         chosen = dice.sample(range(COUNTERS), 2 if dice.random() < _PAIRS else 1)
         cells = [(TABLE, _row(which), _COLUMN) for which in chosen]
         if dice.random() < _READS:
@@ -47,7 +47,7 @@ class Counter(Workload):
         recorder.run(increment)
 
     def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:
-        """Each counter's value is between what was acknowledged and what was tried, and has its versions."""
+        """Check that each value lies between acknowledged and attempted increments, with its versions."""
         sure: Tally[bytes] = Tally()
         tried: Tally[bytes] = Tally()
         for owner, cell in zip(history.write_owner, history.write_cell, strict=True):

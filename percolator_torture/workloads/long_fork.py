@@ -1,4 +1,4 @@
-"""Unseen writes to single cells, read in groups: all readers agree on their order."""
+"""Blind writes to single cells, read in groups: all readers agree on their order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _cells(group: int) -> list[tuple[str, bytes, str]]:
 
 
 class LongFork(Workload):
-    """Two writes that do not know of each other must not be seen in two orders."""
+    """Checks that no two readers see two independent writes in different orders."""
 
     name: ClassVar[str] = "long-fork"
 
@@ -34,7 +34,7 @@ class LongFork(Workload):
         """The cells begin absent."""
 
     def step(self, recorder: Recorder, dice: random.Random, number: int) -> Iterator[str]:
-        """Write one cell of a group without a look, or read the group."""
+        """Write one cell of a group without a read, or read the group."""
         cells = _cells(dice.randrange(GROUPS))
         if dice.random() < _READS:
             recorder.run(lambda t: t.get_many(cells))
@@ -48,9 +48,10 @@ class LongFork(Workload):
         yield from ()
 
     def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:  # noqa: ARG002
-        """What readers saw of a group is a chain: of any two, one saw at least all that the other saw.
+        """Check that the reads of a group are a chain: of any two, one saw at least all that the other saw.
 
-        No timestamp is compared between cells; only the order of each cell's own versions counts.
+        The check compares no timestamps of different cells; only the order of each cell's own versions
+        counts.
         """
         if final.safe_point:
             return  # collected versions have no place in the order any more
@@ -67,7 +68,7 @@ class LongFork(Workload):
 
     @staticmethod
     def _readings(history: History, final: FinalState) -> dict[int, list[tuple[tuple[int, ...], int]]]:
-        """Of each group, which version of each cell a reader saw, counted from 1, and the reader."""
+        """For each group, the version of each cell that a reader saw, counted from 1, and the reader."""
         places: dict[tuple[int, int], int] = {}
         group_of: dict[int, int] = {}
         for group in range(GROUPS):

@@ -1,4 +1,4 @@
-"""A token that goes round a ring of cells: there is one of it at all times."""
+"""A token moves round a ring of cells: there is exactly one at all times."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _row(ring: int, place: int) -> bytes:
 
 
 class Ring(Workload):
-    """A step deletes the token where it is and sets it some places further, with its moves counted."""
+    """A step deletes the token at its place and sets it some places further, with a count of its moves."""
 
     name: ClassVar[str] = "ring"
 
@@ -58,7 +58,7 @@ class Ring(Workload):
             yield f"the snapshot at {at} has {tokens} tokens in ring {ring}"
 
     def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:  # noqa: ARG002
-        """One token each, which has moved as often as transactions committed."""
+        """Check that there is one token each, which has moved as often as transactions committed."""
         sure: Counter[bytes] = Counter()
         tried: Counter[bytes] = Counter()
         for owner, cell, mark in zip(

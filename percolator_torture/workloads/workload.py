@@ -1,4 +1,4 @@
-"""What a workload is."""
+"""The interface of a workload."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ State = dict[bytes, dict[str, bytes]]
 
 
 class Workload(ABC):
-    """Transactions whose outcome has a property of its own, which is looked at beside the checker's.
+    """Transactions whose outcome has a property that the workload checks, in addition to the checker.
 
-    What a step does depends on its dice and number alone, and on what it reads.
+    A step depends only on its dice, its number, and its reads.
     """
 
     name: ClassVar[str]
 
     def __init__(self, clients: int) -> None:
-        """``clients`` is how many processes take part."""
+        """``clients`` is the number of processes."""
         self.clients = clients
 
     @abstractmethod
@@ -36,18 +36,18 @@ class Workload(ABC):
 
     @abstractmethod
     def step(self, recorder: Recorder, dice: random.Random, number: int) -> Iterator[str]:
-        """Run a transaction, or a few that belong together; yields a sentence for each thing that is wrong.
+        """Run a transaction, or a few that belong together; yield a sentence for each violation.
 
         ``number`` counts the steps of a seat in the crew from 0.
         """
 
     @abstractmethod
     def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:
-        """Look at the state that is left; yields a sentence for each thing that is wrong."""
+        """Check the final state; yield a sentence for each violation."""
 
     @staticmethod
     def read_all(recorder: Recorder) -> State:
-        """The whole table, from one snapshot."""
+        """Read the whole table, from one snapshot."""
 
         def read(t: RecordedTransaction) -> State:
             return dict(t.scan(TABLE))
