@@ -100,7 +100,7 @@ def rebuild_indexes(db: Repairable, table: type[Table] | str) -> int:
     with db.snapshot() as snapshot:
         for some in _batches(_differences(snapshot, snapshot.handle_of(name))):
             # A run that conflicts is repeated, and finds the same differences again.
-            done, refused = db.run(lambda t, some=some: _repair(t, t.handle_of(name), some))  # type: ignore[misc]
+            done, refused = db.run(lambda t, some=some: repair(t, t.handle_of(name), some))  # type: ignore[misc]
             repaired += done
             twice += refused
     if twice:
@@ -108,7 +108,7 @@ def rebuild_indexes(db: Repairable, table: type[Table] | str) -> int:
     return repaired
 
 
-def _repair(t: Writer, handle: TableHandle, some: Sequence[Difference]) -> tuple[int, list[str]]:
+def repair(t: Writer, handle: TableHandle, some: Sequence[Difference]) -> tuple[int, list[str]]:
     """Repair the differences that still exist; return their number, and messages for those that cannot be."""
     repaired, refused = 0, []
     indexes = {index.rule.table: index for index in indexes_of(handle)}

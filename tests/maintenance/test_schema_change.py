@@ -255,12 +255,13 @@ def test_a_table_made_anew_is_noticed(connect: Connect) -> None:
     late = writer.begin()
     assert late.get("x", "row", "c") == b"old"
     late.set("x", "row", "c", b"astray")
+    old = writer.catalog.table("x")
     db.drop_table("x")
     db.create_table("x", tablets=3)
     with pytest.raises(TransactionConflict, match="table changed"):
         late.commit()
     # One that has not looked since.
-    writer.catalog.handles["x"], writer.catalog.due = late._written["x"], time.monotonic() + 60
+    writer.catalog.handles["x"], writer.catalog.due = old, time.monotonic() + 60
     blind = writer.begin()
     blind.set("x", "row", "c", b"astray")
     with pytest.raises(TransactionConflict, match="table changed"):

@@ -449,7 +449,7 @@ def test_a_rebuild_beside_writers(connect: Connect) -> None:
     tamper(db, "users(city)", *((b"Rome\0\1%s" % name.encode(), None) for name in names))
     tamper(db, "users(email)", *((name.encode(), None) for name in names))
     conflicts: list[int] = []
-    mend = verify._repair
+    repair = verify.repair
 
     def met(t: Transaction, *arguments: Any) -> Any:
         """The rows that are mended are changed by others, before and after they are looked at again."""
@@ -458,10 +458,10 @@ def test_a_rebuild_beside_writers(connect: Connect) -> None:
             assert t.start_timestamp
             for name in names[len(conflicts) :: 5]:
                 db.run(lambda other, name=name: other.update(User, name=name, city="Oslo", email=None))  # type: ignore[misc]
-        return mend(t, *arguments)
+        return repair(t, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verify, "_repair", met)
+        patch.setattr(verify, "repair", met)
         rebuild_indexes(db, User)
     assert len(conflicts) == 3
     assert agree(db, User)
