@@ -284,7 +284,7 @@ def _ordered(name: str, definition: TableDefinition) -> ColumnType:
 
 
 def _encoded(name: str, kind: ColumnType, value: Any) -> bytes:
-    return encode_value(name, kind, value.value if isinstance(value, Enum) else value)
+    return encode_value(name, kind.encode, value.value if isinstance(value, Enum) else value)
 
 
 def columns_of(bound: Bound) -> Iterator[str]:

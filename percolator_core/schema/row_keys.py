@@ -41,7 +41,7 @@ class KeyCodec:
 
     def encode_part(self, position: int, value: Any) -> bytes:
         """Return the bytes of one value, without the end mark. Raises like `encode`."""
-        return encode_value(self.columns[position], self._types[position], value)
+        return encode_value(self.columns[position], self._types[position].encode, value)
 
     def join(self, parts: Sequence[bytes]) -> bytes:
         """Return the row key of encoded values, or the common prefix of all keys that begin with them."""

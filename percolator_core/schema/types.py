@@ -80,18 +80,16 @@ class ColumnType:
     places: int = 0
 
 
-def encode_value(column: str, kind: ColumnType, value: Any) -> bytes:
+def encode_value(column: str, encode: Callable[[Any], bytes], value: Any) -> bytes:
     """Return the bytes of a column's value.
 
     Raises:
         TypeError, ValueError: like `ColumnType.encode`; the message begins with the column.
     """
     try:
-        return kind.encode(value)
-    except TypeError as error:
-        raise TypeError(f"{column}: {error}") from None
-    except ValueError as error:
-        raise ValueError(f"{column}: {error}") from None
+        return encode(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{column}: {error}") from None
 
 
 def shown(value: object) -> str:

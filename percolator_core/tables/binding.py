@@ -14,7 +14,7 @@ from percolator_core.errors import ConfigurationError, UnknownColumn
 from percolator_core.layout.records import MAX_ROW, MAX_VALUE
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.row_keys import KeyCodec, describe_key
-from percolator_core.schema.types import column_type
+from percolator_core.schema.types import column_type, encode_value
 from percolator_core.tables.instances import made
 from percolator_core.tables.model import Field, Table, definition_of, fields_of
 
@@ -60,7 +60,9 @@ class Binding:
         missing = [name for name in self.definition.key if name not in values]
         if missing:
             raise ConfigurationError(f"{self._name}: {missing[0]} is missing: the key is {self._key_text}")
-        key = self._codec.join([self._encoded(name, values[name]) for name in self.definition.key])
+        key = self._codec.join(
+            [encode_value(name, self._fields[name].encode, values[name]) for name in self.definition.key]
+        )
         if len(key) > MAX_ROW:
             raise ValueError(f"a row key has at most {MAX_ROW} bytes, this one has {len(key)}")
         return key
@@ -133,12 +135,6 @@ class Binding:
     def _key_text(self) -> str:
         return ", ".join(self.definition.key)
 
-    def _encoded(self, name: str, value: Any) -> bytes:
-        try:
-            return self._fields[name].encode(value)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{name}: {error}") from None
-
     def _cell(self, name: str, value: Any) -> bytes | None:
         field = self._fields.get(name)
         if field is None:
@@ -147,7 +143,7 @@ class Binding:
             if not field.column.nullable:
                 raise ValueError(f"{name}: it cannot be null")
             return None
-        encoded = self._encoded(name, value)
+        encoded = encode_value(name, field.encode, value)
         if len(encoded) > MAX_VALUE:
             raise ValueError(f"{name}: it has {len(encoded)} bytes, and may have {MAX_VALUE}: cut it up")
         return encoded

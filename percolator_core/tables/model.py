@@ -30,7 +30,7 @@ from percolator_core.schema.definitions import (
 )
 from percolator_core.schema.predicates import ColumnExpression
 from percolator_core.schema.row_keys import KeyCodec
-from percolator_core.schema.types import column_type
+from percolator_core.schema.types import column_type, encode_value
 from percolator_core.tables.annotations import json_codec, type_of, unwrapped
 
 if TYPE_CHECKING:
@@ -157,13 +157,10 @@ class Table(BaseModel, metaclass=_TableType):
         codec, fields = _key(cls)
         if key.keys() != set(codec.columns):
             raise TypeError(f"the key is ({', '.join(codec.columns)}), not ({', '.join(key)})")
-        parts = []
-        for field in fields:
-            name = field.column.name
-            try:
-                parts.append(field.encode(key[name]))
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"{name}: {error}") from None
+        parts = [
+            encode_value(name, field.encode, key[name])
+            for name, field in zip(codec.columns, fields, strict=True)
+        ]
         return codec.join(parts)
 
     def __getitem__(self, column: str) -> Any:

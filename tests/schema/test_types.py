@@ -149,7 +149,7 @@ def test_what_does_not_fit_is_refused(name: str, value: object, error: type[Exce
     assert len(str(caught.value)) < 200
     assert "Exceeds the limit" not in str(caught.value)
     with pytest.raises(error, match=r"^price: "):
-        encode_value("price", column_type(name), value)
+        encode_value("price", column_type(name).encode, value)
 
 
 def test_json_that_is_nested_too_deeply_is_refused() -> None:
