@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -14,18 +14,16 @@ from percolator_core.concurrency import Concurrency
 from percolator_core.errors import ConfigurationError, SnapshotTooOld, TransactionConflict
 from percolator_core.layout.key_ranges import check_limit
 from percolator_core.layout.keys import Keyspace
-from percolator_core.layout.records import MAX_TIMESTAMP, Version, row_bytes, unpack_version
+from percolator_core.layout.records import Version, row_bytes, timestamp_of
 from percolator_core.maintenance.garbage_collection import Collected, GarbageCollector
 from percolator_core.maintenance.locks import FoundLock, Locks, Outcome, Part, ResolvedLocks
 from percolator_core.schema.definitions import DEFAULT_TABLETS, TableDefinition
-from percolator_core.scripts import calls
 from percolator_core.store import Durability, Store, StoreUrl
 from percolator_core.store.embedded.server import own_error_first
 from percolator_core.tables.binding import added_column, model_of, range_value, table_name
 from percolator_core.tables.model import Table, definition_of
 from percolator_core.transaction.client import Client, Timeouts
 from percolator_core.transaction.metrics import Metrics
-from percolator_core.transaction.row_read import stands
 from percolator_core.transaction.snapshot import Snapshot
 from percolator_core.transaction.transaction import Transaction
 
@@ -55,34 +53,29 @@ def connect(
         url: ``embedded:FOLDER``, ``redis://``, ``unix://``, ``redis+sentinel://`` or ``redis+cluster://``;
             ``rediss://``, ``rediss+sentinel://`` and ``rediss+cluster://`` with TLS.
         namespace: all keys live under it; 1 to 200 bytes of any text.
-        lock_ttl: seconds after which a writer that does not stir is taken for dead; above 0.
-        lock_wait: seconds that a reader waits for a live writer.
+        lock_ttl: seconds after which the lock of a silent writer may be resolved; above 0.
+        lock_wait: most seconds that a reader waits for a live writer.
         patience: seconds for which a request is repeated while the store does not answer.
-        timeout: seconds that one reply may take.
-        durability: what must have a write before its commit is reported; ``"replicas=1,fsync"`` is a
-            `Durability` as text. None takes the URL's ``?durability=``, which is memory only by default.
+        timeout: most seconds to wait for one reply.
+        durability: the replicas and disks that must have a write before its commit is reported, such as
+            ``"replicas=1,fsync"``. None takes the URL's ``?durability=``, which is memory only by default.
 
     Raises:
         ConfigurationError: the URL or the server cannot be used; the message says what to change.
-        StoreUnavailable: nothing answers there.
+        StoreUnavailable: no server answers.
     """
     url = StoreUrl(url)
     try:
         keyspace = Keyspace(namespace)
     except ValueError as error:
         raise ConfigurationError(f"namespace {namespace!r}: {error}") from None
-    for name, value in (
-        ("lock_ttl", lock_ttl),
-        ("lock_wait", lock_wait),
-        ("patience", patience),
-        ("timeout", timeout),
-    ):
+    settings = {"lock_ttl": lock_ttl, "lock_wait": lock_wait, "patience": patience, "timeout": timeout}
+    for name, value in settings.items():
         if not value > 0:
             raise ConfigurationError(f"{name} is a number of seconds above 0, not {value!r}")
     if lock_ttl > MAX_LOCK_TTL:
         raise ConfigurationError(f"lock_ttl is at most {MAX_LOCK_TTL:g} seconds, not {lock_ttl!r}")
     store = Store(url, keyspace, patience=patience, timeout=timeout, durability=durability)
-    settings = {"lock_ttl": lock_ttl, "lock_wait": lock_wait, "patience": patience, "timeout": timeout}
     return Database(
         Client(store, Timeouts(lock_ttl, lock_wait)),
         lambda: {"url": str.__str__(url), "namespace": namespace, "durability": durability, **settings},
@@ -90,19 +83,19 @@ def connect(
 
 
 class Database:
-    """A connection to the tables of one namespace, for all threads. A context manager that closes itself."""
+    """A connection to the tables of one namespace, for all threads. A context manager that closes it."""
 
     def __init__(self, client: Client, arguments: Callable[[], dict[str, Any]] | None = None) -> None:
         self.client = client
         self.schema_changes = SchemaChanges(client, Locks(client))
         client.finish_schema_change = self.schema_changes.finish_or_repair
-        # A function, so that no way of showing or pickling this object comes upon a password.
+        # A function, so that printing or pickling this object never shows a password.
         self._arguments = arguments
 
     def connect_arguments(self) -> dict[str, Any]:
-        """The arguments by which `connect` makes another such connection, the URL with its password.
+        """The arguments to make another such connection by `connect`; the URL has its password.
 
-        For a process of one's own, through a pipe that nobody else reads.
+        Pass them only to a process of your own, through a pipe that no one else reads.
         """
         assert self._arguments is not None, "only a database that `connect` made knows them"
         return self._arguments()
@@ -129,7 +122,7 @@ class Database:
 
     @property
     def metrics(self) -> Metrics:
-        """What the transactions that have ended asked for, and what it took: sums since `connect`."""
+        """Counters of the transactions that have ended since `connect`."""
         return self.client.tally.metrics()
 
     # Tables.
@@ -140,8 +133,7 @@ class Database:
         """Create the typed table of a model, with its indexes, or a raw table of byte cells by its name.
 
         A table that exists with the same definition is left as it is, even if columns or ranges were added to
-        it later. ``tablets`` (1 to 4096, by default 16) and ``notify_only`` are for raw tables: a model has
-        its own.
+        it later. ``tablets`` (1 to 4096, by default 16) and ``notify_only`` are for raw tables.
 
         Raises:
             ConfigurationError: the definition is impossible, or the table exists with another one.
@@ -243,17 +235,18 @@ class Database:
     def begin(self, after: int | None = None) -> Transaction:
         """A transaction to commit or roll back by hand.
 
-        ``after`` is a timestamp from any client of the same store: what was committed up to it is seen.
+        ``after`` is a timestamp from any client of the same store: all commits up to it are seen.
         """
         return Transaction(self.client, after=after)
 
     def run(self, fn: Callable[[Transaction], T], attempts: int = 10) -> T:
-        """Run ``fn`` in a transaction and commit; on a conflict run it again as a whole, with a new snapshot.
+        """Run ``fn`` in a transaction and commit.
 
-        So it does when garbage collection overtakes the snapshot.
+        After a conflict, or if garbage collection has passed the snapshot, ``fn`` runs again as a whole, with
+        a new snapshot.
 
         Raises:
-            TransactionConflict, SnapshotTooOld: still after ``attempts`` (1 or more) tries.
+            TransactionConflict, SnapshotTooOld: also at the last of ``attempts`` (1 or more).
         """
         if attempts < 1:
             raise ValueError(f"attempts is 1 or more, not {attempts}")
@@ -274,20 +267,19 @@ class Database:
 
         Raises:
             TypeError: ``at`` is neither int nor datetime.
-            ValueError: a datetime without a time zone, or a time that has not come yet, which has no
-            snapshot.
+            ValueError: a datetime without a time zone, or a time in the future.
         """
         if at is None:
             snapshot = Snapshot(self.client)
             snapshot.start_timestamp  # noqa: B018 - its first use fixes the snapshot
             return snapshot
-        timestamp = _timestamp(at)
+        timestamp = timestamp_of(at)
         if timestamp > self.client.oracle.seen and timestamp > self.timestamp():
             raise ValueError(f"{at} has not come yet: leave it out to read the tables as they are now")
         return Snapshot(self.client, timestamp)
 
     def timestamp(self) -> int:
-        """A fresh timestamp: everything committed before the call lies below it."""
+        """A fresh timestamp: all commits before the call are below it."""
         return self.client.oracle.timestamp()
 
     def history(self, table: str, row: str | bytes, column: str, limit: int = 1000) -> list[Version]:
@@ -298,28 +290,17 @@ class Database:
         Raises:
             UnknownTable, UnknownColumn: no such table, or a notify-only column.
             LockTimeout: another client has been committing to the cell for too long; try again later.
-            SnapshotTooOld: the table was dropped meanwhile; ask again.
+            SnapshotTooOld: the table was dropped since the call; call again.
             StoreUnavailable: the store does not answer.
             TypeError, ValueError: ``limit`` is no int, or below 1.
         """
         check_limit(limit, 1)
-        snapshot = self.snapshot()
-        handle = snapshot.handle_of(table)
-        key, fields = row_bytes(row), handle.columns[column]
-        # Reading the cell first settles a lock that a dead client left on a committed version.
-        snapshot.get(table, key, column)
-        store = self.store
-        command = store.command(calls.history(handle.tag(key), key, fields.encoded, limit))
-        packed, standing = store.call(command, handle.standing(key))
-        if not packed and not stands(standing, snapshot.start_timestamp):
-            raise SnapshotTooOld(f"the table {table!r} was dropped, or made again, meanwhile: ask again")
-        return [unpack_version(version) for version in packed]
+        return self.snapshot().history(table, row_bytes(row), column, limit)
 
     def concurrency(self, width: int = 256) -> Concurrency:
-        """A context manager that gives an executor.
+        """A context manager that returns an executor.
 
-        Functions submitted to it run concurrently, as straight-line code, and share round trips. ``width``
-        is how many run at a time.
+        Submitted functions are straight-line code; up to ``width`` run concurrently and share round trips.
         """
         return Concurrency(self.store, width)
 
@@ -328,11 +309,11 @@ class Database:
     def resolve_locks(
         self, older_than: timedelta = timedelta(seconds=30), *, tablets: Part | None = None
     ) -> ResolvedLocks:
-        """Roll forward or back what dead clients left, where nobody has touched it for ``older_than``.
+        """Resolve locks of dead clients that were written or refreshed longer than ``older_than`` ago.
 
-        Readers and writers resolve the locks that they meet; this finds those that nobody meets. ``tablets``
-        are those that are looked through, each a table's name and a number from 0 on; None is all. Parts may
-        run side by side.
+        Readers and writers resolve the locks that they meet; this finds the others. ``tablets`` are the
+        tablets to search, each a table's name and a number from 0 on; None is all. Parts may run
+        concurrently.
 
         Raises:
             TypeError, ValueError: ``older_than`` is no timedelta, or below zero; no such tablet.
@@ -343,22 +324,20 @@ class Database:
         return Locks(self.client).resolve(older_than.total_seconds(), tablets)
 
     def resolve_lock(self, table: str, row: str | bytes, column: str, start_timestamp: int) -> Outcome:
-        """Roll one lock forward or back, unless its owner may still commit: one of `locks`, or of the status.
+        """Resolve the lock that the transaction with that start timestamp has on a cell.
 
-        It is the lock that the transaction with that start timestamp has on the cell; ``column`` is as
-        `percolator_core.admin.status.locks` names it. Returns ``"committed"`` when the lock was rolled
-        forward; ``"rolled back"``; ``"live"`` when it was left alone, because its owner lives and has touched
-        it within its time to live; or ``"gone"`` when there is none. A lock whose owner lives, but has not
-        touched it for that long, is ended, as by anybody who meets it.
+        ``column`` is as in `percolator_core.admin.status.locks`. Returns ``"committed"`` after rolling the
+        lock forward, ``"rolled back"``, ``"gone"`` if there is no such lock, or ``"live"`` if nothing was
+        done: the owner lives, and has written or refreshed the lock within its time to live.
 
         Raises:
-            UnknownTable, UnknownColumn: there is none such.
-            StoreUnavailable: the store does not answer; asking again is harmless.
+            UnknownTable, UnknownColumn: no such table or column.
+            StoreUnavailable: the store does not answer; calling again is harmless.
         """
         return Locks(self.client).resolve_one(table, row_bytes(row), column, start_timestamp)
 
     def locks(self, limit: int | None = None) -> Iterator[FoundLock]:
-        """The locks that stand now, oldest first in each tablet; at most ``limit`` (1 or more) of each."""
+        """All present locks, oldest first in each tablet; at most ``limit`` (1 or more) of each tablet."""
         return Locks(self.client).by_tablet(limit)
 
     def collect_garbage(
@@ -366,28 +345,27 @@ class Database:
     ) -> Collected:
         """Resolve old locks, then drop the versions that only snapshots older than ``keep`` could see.
 
-        Changes of tables that others left unfinished are carried on before.
+        Unfinished schema changes are finished first. Snapshots below the new safe point are refused from then
+        on; a pinned snapshot keeps the safe point below itself.
 
-        Snapshots below the new safe point are refused from then on; pinned ones hold it back.
-
-        ``tablets`` are those in which versions are dropped, each a table's name and a number from 0 on; None
-        is all. The safe point is raised and old locks are resolved everywhere all the same, so any number of
-        parts may run side by side or one after the other, and any of them may be left out.
+        ``tablets`` are the tablets to drop versions from, each a table's name and a number from 0 on; None is
+        all. Every call raises the safe point and resolves old locks everywhere, so parts may run at the same
+        time, in any order, or not at all.
 
         Raises:
-            LockTimeout: a transaction older than ``keep`` is still committing, or a change of a table
-            waits for one. No version was dropped, but snapshots older than ``keep`` may be refused already.
-            Collect again later.
+            LockTimeout: a transaction older than ``keep`` is still committing, or a schema change waits for
+            one. No version was dropped, but snapshots older than ``keep`` may be refused already. Collect
+            again later.
             TypeError, ValueError: ``keep`` is no timedelta, or below zero; no such tablet.
             UnknownTable: there is no such table.
-            StoreUnavailable: the store does not answer; collecting again carries on.
+            StoreUnavailable: the store does not answer; call again to continue.
         """
         _check_span("keep", keep)
         self.schema_changes.finish_all()
         return GarbageCollector(self.client).collect(keep.total_seconds(), part=tablets)
 
     def active_observers(self) -> set[str]:
-        """The names of the observers that were last activated."""
+        """The names of the observers of the last activation."""
         return self.client.active_observers()
 
     # The end.
@@ -397,7 +375,7 @@ class Database:
 
         Raises:
             StoreUnavailable: an embedded server could not write acknowledged commits to its disk: make room,
-                connect again, and see which of them are missing. Everything is closed all the same.
+                connect again, and look which are missing. The connections are closed even so.
         """
         self.client.close()
         self.store.close()
@@ -420,16 +398,3 @@ def _check_span(name: str, span: timedelta) -> None:
         raise TypeError(f"{name} is a timedelta, not {type(span).__name__}: write timedelta(seconds={span})")
     if span < timedelta(0):
         raise ValueError(f"{name} is zero or more, not {span}")
-
-
-def _timestamp(at: int | datetime) -> int:
-    if isinstance(at, datetime):
-        if at.tzinfo is None:
-            raise ValueError(f"{at} has no time zone: give an aware datetime")
-        # In UTC: the difference of two times in one zone takes no heed of summer time.
-        at = int((at - datetime.fromtimestamp(0, UTC)) / timedelta(microseconds=1))
-    if isinstance(at, bool) or not isinstance(at, int):
-        raise TypeError(f"at is a timestamp, which is an int, or an aware datetime, not {type(at).__name__}")
-    if not 0 < at <= MAX_TIMESTAMP:
-        raise ValueError(f"a timestamp is microseconds since 1970, 1 to 2**53 - 1, not {at}")
-    return at

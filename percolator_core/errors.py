@@ -1,4 +1,4 @@
-"""The exceptions with which the library says what went wrong.
+"""The exceptions of the library.
 
 ::
 
@@ -6,17 +6,17 @@
     ├── ConfigurationError        a declaration, URL, server setting or version that cannot work
     │   └── CyclicChain           observers that would wake each other for ever
     ├── UnknownTable, UnknownColumn
-    ├── RowExists, RowNotFound    a row of a typed table is there already, or is not: nothing was written
+    ├── RowExists, RowNotFound    a row of a typed table exists already, or does not: nothing was written
     ├── TransactionConflict       aborted, nothing written: run it again
     │   └── TransactionAborted    rolled back by another client, or by a failover: run it again
-    ├── LockTimeout               a reader waited too long for a live lock
+    ├── LockTimeout               a reader has waited too long for a live lock
     ├── CommitUndetermined        the outcome of a commit could not be learned
-    ├── SnapshotTooOld            below the safe point: garbage collection, or a drop, has passed it
+    ├── SnapshotTooOld            below the safe point of garbage collection, or of a dropped table
     └── StoreUnavailable          the store cannot be reached, is read-only, or is out of memory
 
-Each message is one sentence that names what to do next. Not here are `TooManyBadRecords`, a PercolatorError
-in `percolator_core.spark`, and three of Python's own: TimeoutError from `Worker.run_until_idle`, and
-ValueError and TypeError for arguments that cannot be.
+Each message is one sentence that names what to do next. `TooManyBadRecords`, a PercolatorError, is in
+`percolator_core.spark`. Three errors are Python's own: TimeoutError from `Worker.run_until_idle`, and
+ValueError and TypeError for arguments that are not valid.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Final, overload
 
 MOST_NAMED: Final = 200
-"""Characters of a name or a row key in a message: a name of a table, which is never longer, is whole."""
+"""Most characters of a name or row key in a message. Names of tables are never longer."""
 
 
 @overload
@@ -37,9 +37,9 @@ def abbreviated(text: bytes, longest: int = MOST_NAMED) -> bytes: ...
 
 
 def abbreviated(text: str | bytes, longest: int = MOST_NAMED) -> str | bytes:
-    """A name for a message, a log line or a list: cut off with ``…`` behind ``longest`` characters or bytes.
+    """Cut a name to ``longest`` characters or bytes, with ``…`` at the end, for a message or a log line.
 
-    Names of columns and keys of rows have up to 64 KiB, and nobody reads a message of that size.
+    Names of columns and keys of rows have up to 64 KiB.
     """
     if len(text) <= longest:
         return text
@@ -78,26 +78,26 @@ class UnknownColumn(PercolatorError):
 
 
 class RowExists(PercolatorError):
-    """There is a row with that primary key, or with that value in a column that is unique.
+    """A row with that primary key, or with that value in a unique column, exists.
 
-    Of what was refused nothing is buffered: the transaction may go on. Use upsert, or another key or value.
+    The refused write is not buffered, and the transaction may go on. Use upsert, or another key or value.
     """
 
 
 class RowNotFound(PercolatorError):
-    """There is no row with that primary key to update: use insert or upsert.
+    """No row with that primary key exists to update: use insert or upsert.
 
-    Nothing of the update is buffered: the transaction may go on.
+    The update is not buffered, and the transaction may go on.
     """
 
 
 class TransactionConflict(PercolatorError):
     """The transaction aborted and wrote nothing; run it again with a fresh snapshot.
 
-    ``reason`` is ``"newer commit"`` (someone committed to the cell after this snapshot),
-    ``"locked"`` (someone is committing to it now), ``"table changed"`` (its definition was changed, or it was
-    dropped, meanwhile), ``"rolled back"``, or ``"failed over"`` (the server where it began was replaced, and
-    may have lost what it read). ``row`` and ``column`` are whole; the message abbreviates long ones.
+    ``reason`` is ``"newer commit"`` (another client committed to the cell after this snapshot), ``"locked"``
+    (another client is committing to it now), ``"table changed"`` (the table was changed or dropped since),
+    ``"rolled back"`` (by another client), or ``"failed over"`` (the server where the transaction began was
+    replaced, and may have lost what it read). The message abbreviates a long ``row`` or ``column``.
     """
 
     def __init__(self, table: str, row: bytes, column: str, reason: str) -> None:
@@ -115,18 +115,18 @@ class TransactionConflict(PercolatorError):
 
 
 class TransactionAborted(TransactionConflict):
-    """Another client took this transaction for dead, or the server where it began was replaced (``reason``).
+    """Another client rolled this transaction back, or its server was replaced (``reason``).
 
     Nothing was written: run it again.
     """
 
 
 class LockTimeout(PercolatorError):
-    """A reader waited too long for a live lock; the writer is slow, try again later."""
+    """A reader has waited too long for a live lock; the writer is slow, try again later."""
 
     @classmethod
     def of_cell(cls, row: bytes, column: str, seconds: float) -> LockTimeout:
-        """The error of a reader that has waited so long for one cell."""
+        """The error after waiting ``seconds`` for the lock of one cell."""
         return cls(
             f"row {abbreviated(repr(row))}, column {abbreviated(column)}: another client has been committing "
             f"for {seconds:g} s; try again later"
@@ -136,8 +136,8 @@ class LockTimeout(PercolatorError):
 class CommitUndetermined(PercolatorError):
     """The commit may or may not have happened; never re-run it blindly.
 
-    ``start_timestamp`` identifies the transaction: ``db.history`` of a cell it wrote shows it if it
-    committed.
+    ``start_timestamp`` identifies the transaction: if it committed, ``db.history`` of a cell that it wrote
+    has a version with this start timestamp.
     """
 
     def __init__(self, start_timestamp: int) -> None:
@@ -152,23 +152,23 @@ class CommitUndetermined(PercolatorError):
 
 
 class SnapshotTooOld(PercolatorError):
-    """The snapshot lies below the safe point; read a newer one.
+    """The snapshot is below the safe point; read a newer one.
 
-    Garbage collection has passed it, or the table or a column of it was dropped, or the table was made later.
+    Garbage collection has passed it, or the table or a column was dropped, or the table was created later.
     """
 
 
 class StoreUnavailable(PercolatorError):
     """The store cannot be reached, is read-only, or is out of memory.
 
-    ``executed_maybe`` says whether a request may have been executed although its reply is missing.
+    ``executed_maybe`` is True if a request may have been executed although its reply is missing.
     """
 
     executed_maybe = False
 
 
 def of_another_process(it: str) -> PercolatorError:
-    """What to raise in a forked child that goes on with something of its parent's, such as a transaction."""
+    """The error of a forked child that uses a transaction, snapshot or request of its parent."""
     return PercolatorError(
         f"the {it} was begun by another process, from which this one was forked: begin one of your own here"
     )

@@ -1,4 +1,4 @@
-"""Ranges of row keys: their bounds, and the limit of how many rows come."""
+"""Bounds and limits of ranges of row keys."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TypeAlias
 from percolator_core.layout.records import row_bytes
 
 KeyRange: TypeAlias = tuple[bytes, bytes, bytes | None]
-"""Row keys of one tablet: its tag, the first, and what is behind the last, None for the tablet's end."""
+"""A tablet's tag, the first row key, and the upper bound (exclusive), None for the tablet's end."""
 
 
 def scan_bounds(
     start: str | bytes | None, stop: str | bytes | None, prefix: str | bytes | None
 ) -> tuple[bytes, bytes | None]:
-    """``(low, high)`` of a scan: inclusive, exclusive; None is no upper bound."""
+    """``(low, high)`` of a scan: ``low`` is inclusive, ``high`` exclusive, None for no upper bound."""
     low = row_bytes(start) if start is not None else b""
     high = row_bytes(stop) if stop is not None else None
     if prefix is not None:
@@ -32,7 +32,7 @@ def _least_above_prefix(prefix: bytes) -> bytes | None:
 
 
 def check_limit(limit: int, least: int) -> None:
-    """TypeError for a limit that is no int, ValueError for one below ``least``."""
+    """Raise TypeError for a limit that is no int, ValueError for one below ``least``."""
     if not isinstance(limit, int):
         raise TypeError(f"limit is int, not {type(limit).__name__}")
     if limit < least:

@@ -1,9 +1,9 @@
-"""How names become keys of the store.
+"""The keys of the store.
 
-Every key of a tablet starts with the tablet's *tag*, ``{namespace:table:7}``. The braces make it the
-hash tag of Redis Cluster, so one tablet lives in one slot and one script may touch all of it.
-Namespace and table are percent-encoded, which leaves no brace, colon or glob character in the tag;
-a row key follows as it is, at the end of its key, where it cannot be mistaken for anything else.
+Every key of a tablet starts with the tablet's *tag*, ``{namespace:table:7}``. The braces make it the hash tag
+of Redis Cluster, so one tablet is in one slot and one script may touch all of it. Namespace and table are
+percent-encoded, so the tag contains no other brace, colon or glob character. A row key is not encoded: it is
+the last part of its key.
 
 ::
 
@@ -17,13 +17,13 @@ a row key follows as it is, at the end of its key, where it cannot be mistaken f
     {ns:table:7}dirty:<obs>  zset   cells to be observed, by the earliest time they may be claimed
     {ns:table:7}tries:<obs>  hash   cell -> failed attempts
     {ns:table:7}failed:<obs> hash   cell -> quarantine record
-    {ns:table:7}sync         string written in front of WAIT and WAITAOF, gone after a millisecond
+    {ns:table:7}sync         string written before WAIT and WAITAOF; it expires after a millisecond
     {ns:table:0}attempts     hash   client of a task of a load into the table -> the load's driver
-    {ns:table:7}wake         channel a message, the observer's name, calls idle workers
+    {ns:table:7}wake         channel a message, the observer's name, wakes idle workers
     {ns}format               string the format of the data
     {ns}oracle               hash   last -> newest timestamp; limit -> high-water mark; server -> its run id
-                                    and replication id, or the history of an embedded one; floor -> where the
-                                    last failover was
+                                    and replication id, or the history of an embedded one; floor -> the
+                                    timestamp of the last failover
     {ns}catalog              hash   table -> its entry, as JSON: definition, version, the change under way;
                                     0xFF -> how often it was changed, where versions come from
     {ns}chain                hash   digest, observers: of the chain that was activated last; beside -> digests
@@ -31,13 +31,13 @@ a row key follows as it is, at the end of its key, where it cannot be mistaken f
                                     of its own chain, too; observed -> the observers of each
                                     column by table, as JSON, which a new table's tablets are given;
                                     activation -> the number of the newest activation
-    {ns}activating           string who activates a chain just now; it expires
+    {ns}activating           string the worker that is activating a chain; it expires
     {ns}workers              hash   worker -> its chain's digest, where and since when, as JSON
     {ns}counts               hash   ran:<obs>, failed:<obs>, ... -> how many runs, of all workers so far
-    {ns}samples              stream how the namespace was, a look an entry; those that are too old go
+    {ns}samples              stream samples of the namespace's status; old ones are removed
     {ns}pins                 zset   pinned snapshots, by timestamp
     {ns}client:<id>          string a client's liveness token; it expires
-    {ns}client:<id>.over     string says that the load of this driver has ended; it expires
+    {ns}client:<id>.over     string set once the load of this driver has ended; it expires
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ MAX_NAME: Final = 200
 """Longest table or namespace name, in bytes of UTF-8."""
 
 MAX_COLUMN: Final = 64 << 10
-"""Longest column name, in bytes of UTF-8: as a row key's, since a column may be named by one."""
+"""Longest column name, in bytes of UTF-8: as long as a row key, since a row key may be a column's name."""
 
 _INTERNAL: Final = b"\xff"
-"""First byte of internal columns; no UTF-8 text starts with it, so no user column collides."""
+"""First byte of internal columns. No UTF-8 text starts with it, so no user column does."""
 
 MARKER: Final = _INTERNAL
-"""The internal column that each row of a typed table has, so that a row of nothing but nulls is one."""
+"""The internal column that each row of a typed table has: a row of nulls has no other cell."""
 
 
 SAFE_POINT: Final = b"safe"
@@ -66,13 +66,13 @@ VERSION: Final = b"version"
 
 _TIMESTAMP: Final = struct.Struct(">Q")
 _LENGTH: Final = struct.Struct(">I")
-"""Of a column, in front of it: four bytes, for an acknowledgement is longer than the column that it is of."""
+"""Length of a column, in front of it. Two bytes are too few for an acknowledgement of a long column."""
 
 _TAG_LENGTH: Final = struct.Struct(">H")
 
 
 class CellAddress(NamedTuple):
-    """Where a cell is, as the store has it: the tag of its tablet, the row key, the encoded column."""
+    """The place of a cell in the store: the tag of its tablet, the row key, the encoded column."""
 
     tag: bytes
     row: bytes
@@ -80,20 +80,20 @@ class CellAddress(NamedTuple):
 
     @property
     def table(self) -> str:
-        """The name of the table that the tag belongs to."""
+        """The name of the table in the tag."""
         return unquote(self.tag[1:-1].split(b":")[1])
 
 
 def encode_column(column: str) -> bytes:
-    """A user's column name as it stands in the store: UTF-8, at most 64 KiB (`MAX_COLUMN`).
+    """Encode a user's column name: UTF-8, at most 64 KiB (`MAX_COLUMN`).
 
-    Raises ValueError when the name is empty, too long or not text.
+    Raises ValueError if the name is empty or too long, TypeError if it is not str.
     """
     return _checked("column name", column, MAX_COLUMN)
 
 
 def decode_column(column: bytes) -> str:
-    """The name behind an encoded column; an acknowledgement reads ``observer acknowledges column``."""
+    """The name of an encoded column; that of an acknowledgement is ``observer acknowledges column``."""
     if column == MARKER:
         return "(row)"
     if is_internal(column):
@@ -103,27 +103,27 @@ def decode_column(column: bytes) -> str:
 
 
 def is_internal(column: bytes) -> bool:
-    """Whether an encoded column is none of the user's."""
+    """Return True if an encoded column is not a user's column."""
     return column.startswith(_INTERNAL)
 
 
 def acknowledgement(observer: str, column: bytes) -> bytes:
-    """The column, beside the observed one, where an observer acknowledges its runs (paper, section 2.4)."""
+    """The column in the observed row where an observer acknowledges its runs (paper, section 2.4)."""
     return _INTERNAL + observer.encode() + _INTERNAL + column
 
 
 def acknowledged(column: bytes) -> bytes | None:
-    """The encoded column that an acknowledgement is of; None for any other column."""
+    """The observed column of an acknowledgement, encoded; None for any other column."""
     if not is_internal(column) or column == MARKER:
         return None
     return column[1:].partition(_INTERNAL)[2]
 
 
 def encode_primary(address: CellAddress) -> bytes:
-    """A cell's address as the locks of a transaction carry it: lengths in front, so nothing can collide.
+    """Pack a cell's address for the locks of a transaction, with lengths in front.
 
-    It has the tablet's tag and not the table's name: a transaction must be judged at the very place where it
-    commits, also by a client whose idea of the table is out of date.
+    It has the tablet's tag instead of the table's name: a client with an old definition of the table must
+    find the same primary, which decides the transaction's fate.
     """
     return _TAG_LENGTH.pack(len(address.tag)) + address.tag + pack_column(address.column) + address.row
 
@@ -186,7 +186,7 @@ def failed_key(tag: bytes, observer: str) -> bytes:
 
 
 def pack_column(column: bytes) -> bytes:
-    """An encoded column with its length in front, as `_layout.lua` packs it where something stands behind it.
+    """Pack an encoded column with its length in front, as `_layout.lua` does if something follows it.
 
     The older versions of a column, in its row's sorted set, start with this.
     """
@@ -194,13 +194,13 @@ def pack_column(column: bytes) -> bytes:
 
 
 def unpack_column(packed: bytes) -> tuple[bytes, bytes]:
-    """The encoded column that `pack_column` has put in front, and what stands behind it."""
+    """The encoded column that `pack_column` packed, and the bytes after it."""
     end = _LENGTH.size + _LENGTH.unpack_from(packed)[0]
     return packed[_LENGTH.size : end], packed[end:]
 
 
 def encode_mark(column: bytes, row: bytes) -> bytes:
-    """A cell as a member of the dirty index."""
+    """Pack a cell as a member of the dirty index."""
     return pack_column(column) + row
 
 
@@ -210,7 +210,7 @@ def decode_mark(mark: bytes) -> tuple[bytes, bytes]:
 
 
 def encode_lock_mark(start_ts: int, column: bytes, row: bytes) -> bytes:
-    """A lock's place in the lock index: the transaction's start timestamp, and the cell."""
+    """Pack a member of the lock index: the transaction's start timestamp, and the cell."""
     return _TIMESTAMP.pack(start_ts) + encode_mark(column, row)
 
 
@@ -284,7 +284,7 @@ class Keyspace:
 
 
 def check_name(what: str, name: str) -> None:
-    """Raises TypeError unless ``name`` is str, ValueError unless it has 1 to 200 bytes."""
+    """Raise TypeError unless ``name`` is str, ValueError unless it has 1 to 200 bytes."""
     _checked(what, name, MAX_NAME)
 
 

@@ -1,8 +1,8 @@
-"""The data model: cells, their versions, locks and tables, and how each is packed into bytes.
+"""The packed records of cells: versions and locks.
 
-A *version* is what a commit leaves behind (the paper's write and data columns, joined), a *lock* is
-what a prewrite leaves (the paper's lock column, with the value still to be committed). The Lua
-scripts read and write the same two layouts; ``tests/layout/test_layout.py`` holds them together.
+A commit writes a *version* (the paper's write and data columns in one). A prewrite writes a *lock* (the
+paper's lock column, with the value to be committed). The Lua scripts read and write the same two layouts;
+``tests/layout/test_layout.py`` compares both sides.
 
 ::
 
@@ -15,16 +15,17 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 MAX_TIMESTAMP: Final = 2**53 - 1
-"""Timestamps are microseconds below 2**53, so that a Lua double holds each of them exactly."""
+"""Timestamps are microseconds below 2**53, which a Lua number holds exactly."""
 
 MAX_TABLETS: Final = 4096
 """Most tablets of a table."""
 
 MAX_VALUE: Final = 128 << 20
-"""Largest value in bytes. One of twice the size takes nearly as long as a server may be silent."""
+"""Largest value in bytes. Sending twice as many takes nearly the time limit of a reply."""
 
 MAX_ROW: Final = 64 << 10
 """Longest row key in bytes."""
@@ -32,7 +33,7 @@ MAX_ROW: Final = 64 << 10
 PUT: Final = 0
 DELETE: Final = 1
 NOTIFY: Final = 2
-"""What a write does: store a value, remove it, or only wake the weak observers of the cell."""
+"""Kinds of writes: store a value, delete it, or only wake the weak observers of the cell."""
 
 _KIND_SHIFT: Final = 56
 _START_MASK: Final = (1 << _KIND_SHIFT) - 1
@@ -42,13 +43,13 @@ VERSION_HEADER: Final = _VERSION.size
 """Bytes in front of the value in a packed version."""
 
 KIND: Final = 8
-"""Where the kind stands in a packed version; 0 is a PUT. In front of it is the commit timestamp."""
+"""Index of the kind in a packed version; 0 is a PUT. The commit timestamp is in front of it."""
 
 VALUE: Final = slice(VERSION_HEADER, None)
-"""Where the value stands in a packed version."""
+"""Slice of the value in a packed version."""
 
 pack_timestamp = struct.Struct(">Q").pack
-"""A timestamp as it stands in front of a packed version, which so compares as less if it is below it."""
+"""Pack a timestamp as in a version: a packed version compares as less than a higher packed timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Cell:
     """The observed cell that woke an observer.
 
     ``timestamp`` is the commit timestamp of the change (microseconds) or, for a weak notification,
-    the time of the mark. Later changes may have been collapsed into the same run.
+    the time of the mark. One run may stand for several changes up to its snapshot.
     """
 
     table: str
@@ -75,11 +76,11 @@ class Version(NamedTuple):
 
 VERSION_MARK: Final = b"c"
 LOCK_MARK: Final = b"l"
-"""What the fields of a cell start with in its row's hash (`_layout.lua`)."""
+"""First byte of a cell's two fields in its row's hash (`_layout.lua`)."""
 
 
 class Write(NamedTuple):
-    """One buffered write: what kind, and the value (empty unless the kind is PUT)."""
+    """One buffered write: its kind, and the value, which is empty unless the kind is PUT."""
 
     kind: int
     value: bytes
@@ -87,7 +88,7 @@ class Write(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A lock met in a cell. ``wall`` is the server's time in µs when it was written or refreshed."""
+    """A lock without its value. ``wall`` is the server's time in µs when it was written or refreshed."""
 
     kind: int
     start_ts: int
@@ -98,7 +99,7 @@ class Lock:
 
 
 def unpack_version(packed: bytes) -> Version:
-    """The version in ``packed``."""
+    """Unpack a version."""
     commit_ts, word = _VERSION.unpack_from(packed)
     if word >> _KIND_SHIFT == PUT:
         return Version(commit_ts, word, packed[VERSION_HEADER:])
@@ -111,17 +112,17 @@ def value_of(version: bytes | None) -> bytes | None:
 
 
 def start_of_lock(packed: bytes) -> int:
-    """The start timestamp of the transaction that holds the lock in ``packed``."""
+    """The start timestamp of a packed lock's transaction."""
     return int.from_bytes(packed[1:8], "big")
 
 
 def wall_of_lock(packed: bytes) -> int:
-    """When the lock in ``packed`` was written or refreshed, as in `Lock`."""
+    """``wall`` of a packed lock, as in `Lock`."""
     return int.from_bytes(packed[8:16], "big")
 
 
 def unpack_lock(packed: bytes) -> Lock:
-    """The lock in ``packed``, without the value it carries."""
+    """Unpack a lock, without its value."""
     word, wall, ttl_ms, owner_length, primary_length = _LOCK.unpack_from(packed)
     owner_end = _LOCK.size + owner_length
     return Lock(
@@ -135,12 +136,23 @@ def unpack_lock(packed: bytes) -> Lock:
 
 
 def row_bytes(row: str | bytes) -> bytes:
-    """A row key as bytes; text is UTF-8.
-
-    Raises TypeError for anything else, so that an int is never silently a key.
-    """
+    """A row key as bytes; text is encoded as UTF-8. Raises TypeError for anything else."""
     if isinstance(row, bytes):
         return row
     if isinstance(row, str):
         return row.encode()
     raise TypeError(f"a row key is str or bytes, not {type(row).__name__}")
+
+
+def timestamp_of(at: int | datetime) -> int:
+    """A timestamp from an int or an aware datetime. Raises TypeError or ValueError if it is not valid."""
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise ValueError(f"{at} has no time zone: give an aware datetime")
+        # In UTC: the difference of two times in one zone ignores summer time.
+        at = int((at - datetime.fromtimestamp(0, UTC)) / timedelta(microseconds=1))
+    if isinstance(at, bool) or not isinstance(at, int):
+        raise TypeError(f"at is a timestamp, which is an int, or an aware datetime, not {type(at).__name__}")
+    if not 0 < at <= MAX_TIMESTAMP:
+        raise ValueError(f"a timestamp is microseconds since 1970, 1 to 2**53 - 1, not {at}")
+    return at

@@ -374,6 +374,19 @@ class CellReads(TypedReads):
             if fate.state == "live" and not patience.wait():
                 raise LockTimeout.of_cell(row, decode_column(column), self._client.timeouts.lock_wait)
 
+    def history(self, table: str, row: bytes, column: str, limit: int) -> list[Version]:
+        """The committed versions of a cell, newest first. Raises as `Database.history`."""
+        handle = self._fixed()[table]
+        # The read resolves the lock of a dead client, which may hide a committed version.
+        self._read_cells(((table, row, column),))
+        command = self._store.command(
+            calls.history(handle.tag(row), row, handle.columns[column].encoded, limit)
+        )
+        packed, standing = self._store.call(command, handle.standing(row))
+        if not packed and not stands(standing, self.start_timestamp):
+            raise SnapshotTooOld(f"the table {table!r} was dropped, or made again, meanwhile: ask again")
+        return [unpack_version(version) for version in packed]
+
     def _too_old(self) -> SnapshotTooOld:
         return SnapshotTooOld(
             f"the snapshot at {self._start_ts} lies below the safe point: garbage collection has passed it, "

@@ -1,8 +1,8 @@
-"""What the parts of one database connection share: the store, the oracle, the catalog, and who we are.
+"""The parts that all transactions of one database connection share: store, oracle, catalog, liveness token.
 
 The *liveness token* is a key that this client renews while it lives (paper, section 2.2, where it is a file
-in the lock service). A lock whose owner has no token any more is cleaned up at once; one whose owner lives
-is given its time to live.
+in the lock service). A lock whose owner has no token is resolved at once, any other lock after its time to
+live.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ TOKEN_LIFE: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """All in seconds.
+    """Time limits in seconds.
 
-    ``lock_ttl`` is how long a primary lock counts as live after it was written or refreshed; ``lock_wait``
-    how long a reader waits for a live lock.
+    A primary lock counts as live for ``lock_ttl`` after it was written or refreshed. A reader waits up to
+    ``lock_wait`` for a live lock.
     """
 
     lock_ttl: float = 10.0
@@ -40,7 +40,7 @@ class Timeouts:
 
 
 class _Life(NamedTuple):
-    """That of a client in one process: its name, and what renews its token until told to stop."""
+    """A client's life in one process: its name, and the thread that renews its token until ``stop``."""
 
     owner: bytes
     stop: threading.Event
@@ -57,9 +57,9 @@ class Client:
         self.timeouts = timeouts
         self.tally = Tally()
         self.one_call_a_tablet = store.clustered
-        """Whether a script may touch one tablet only, as on a cluster; on one server it may touch all.
+        """True if a script may touch only one tablet, as on a cluster.
 
-        Then no script can reach a tablet and the oracle, so that every commit has two phases.
+        Then no script can reach both a tablet and the oracle, so that every commit has two phases.
         """
         self.finish_schema_change: Callable[[str, bytes], None] = lambda _name, _version: None
         """Finishes or repairs a schema change after a tablet refused a version; `Database` sets it.
@@ -67,20 +67,20 @@ class Client:
         Without it a refused transaction only takes in the catalog again. Raises LockTimeout.
         """
         self._lives: dict[int, _Life] = {}
-        """How this client is alive, by process: a forked child is another one, with a name of its own."""
+        """By process: a forked child is another client, with a name of its own."""
 
     def owner(self) -> bytes:
-        """Our name in locks. The first call makes the liveness token, before any lock can name us."""
+        """Our name in locks. The first call sets the liveness token, before any lock has our name."""
         life = self._lives.get(process.pid)
         return (life or self._come_alive()).owner
 
     def active_observers(self) -> set[str]:
-        """The names of the observers that were last activated."""
+        """The names of the observers of the last activation."""
         raw = self.store.one((b"HGET", self.store.keyspace.chain, b"observers"))
         return set(raw.decode().split(",")) - {""} if raw else set()
 
     def observed_columns(self) -> dict[str, dict[str, list[str]]]:
-        """The observers of each column by table, as the activation recorded them that began last."""
+        """The observers of each column by table, as recorded by the activation that began last."""
         raw = self.store.one((b"HGET", self.store.keyspace.chain, b"observed"))
         found: dict[str, dict[str, list[str]]] = json.loads(raw) if raw else {}
         return found
@@ -90,21 +90,21 @@ class Client:
         return self.store.keyspace.client(owner)
 
     def liveness(self, owner: bytes) -> Command:
-        """The command that asks whether an owner lives: 1 or 0."""
+        """The command that returns 1 if an owner lives, else 0."""
         return (b"EXISTS", self.token_of(owner))
 
     def declare_dead(self, owners: Iterable[str]) -> None:
-        """Take away the liveness tokens of clients whose processes are known to have ended.
+        """Delete the liveness tokens of clients whose processes have certainly ended.
 
-        What they have locked is then resolved by whoever meets it, and not when the token runs out. Only for
-        who has seen the process end: of a client that lives, transactions under way would be aborted.
+        Their locks can then be resolved before the tokens expire. The caller must have seen each process end:
+        running transactions of a live client would be aborted.
         """
         keys = [self.token_of(owner.encode()) for owner in owners]
         if keys:
             self.store.call(*[(b"DEL", key) for key in keys])
 
     def close(self) -> None:
-        """Stop renewing the token and take it away."""
+        """Stop renewing the token, and delete it."""
         life = self._lives.pop(process.pid, None)
         if life is not None:
             life.stop.set()
@@ -112,10 +112,10 @@ class Client:
             self._forget(life.owner)
 
     def _come_alive(self) -> _Life:
-        """Make a token, and keep renewing it.
+        """Set a token, and start a thread that renews it.
 
-        Under no lock: it would be locked for ever in a child that another thread forks meanwhile, and to a
-        signal handler. If two callers make a token at once, the first one is kept.
+        Without a lock: a child that is forked meanwhile, or a signal handler, would wait for it for ever. If
+        two callers come here at once, the first token is kept.
         """
         owner = f"{process.pid:x}.{uuid.uuid4().hex[:12]}".encode()
         self._set_token(owner)
@@ -131,13 +131,13 @@ class Client:
         return life
 
     def _forget(self, owner: bytes) -> None:
-        # If the store is gone there is nothing to wait for; it drops the token by itself.
+        # Without waiting: if the store is gone, the token expires.
         self.store.defer((b"DEL", self.token_of(owner)))
 
     def _renew(self, owner: bytes) -> None:
         """Renew the token, or set a lost one again, and raise the oracle's high-water mark.
 
-        A renewal that comes to the server after the token was taken away makes no new one.
+        A renewal that reaches the server after the token was deleted sets no new one.
         """
         if self._set_token(owner, b"XX"):
             return
@@ -150,11 +150,11 @@ class Client:
 
         Returns False if the options prevented it.
         """
-        # Apart: else each task of this thread that comes here meanwhile would make a token, too.
+        # On the thread's own connection: under a hub, other tasks would come here before the reply.
         apart = self.store.call_apart
         token: Command = (b"SET", self.token_of(owner), b"", b"PX", int(TOKEN_LIFE * 1000), *only)
         if self.store.clustered:
-            # The token must not wait for the oracle, whose server may be another one, and away.
+            # The token must not wait for the oracle: its server may be another one, and be away.
             (stands,) = apart(token)
             ((newest, _),) = apart(self.oracle.keep_ahead())
         else:
@@ -169,4 +169,4 @@ class Client:
             try:
                 self._renew(owner)
             except PercolatorError:
-                continue  # without the store nobody can judge us; try again when it is back
+                continue  # while the store is away, no client can resolve our locks

@@ -1,9 +1,9 @@
 """The two phases of a commit (paper, figure 6), one method each, so that tests can stop between them.
 
-A call covers what one script may touch atomically: on a single server any cells, on a cluster those of one
-tablet. A write set that fits into one call is prewritten and committed by it, and nobody ever sees a lock.
-Any other goes through prewrite, commit of the primary (the commit point) and commit of the secondaries,
-which the caller does not wait for.
+A call is one run of a script, on the cells that the script may change atomically: any cells on a single
+server, the cells of one tablet on a cluster. A write set that fits into one call is prewritten and committed
+by this call, and no client ever sees a lock. Any other write set goes through prewrite, commit of the primary
+(the commit point) and commit of the secondaries. The caller does not wait for the last.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ D = TypeVar("D", Prewritten, Committed, Fate)
 
 CELLS_PER_CALL: Final = 1000
 BYTES_PER_CALL: Final = 4 << 20
-"""Bounds of one prewrite call: a script holds up everybody else while it runs."""
+"""Bounds of one prewrite call: all other clients wait while a script runs."""
 
 CALLS_PER_BATCH: Final = 64
 CELLS_PER_BATCH: Final = 16_000
 BYTES_PER_BATCH: Final = 32 << 20
-"""Bounds of the prewrites that are sent together: the client holds them twice while it sends them.
+"""Bounds of the prewrites that are sent together: the client has two copies of them while it sends.
 
-Between two batches it looks at the clock, so that a long commit refreshes its primary lock in time.
+A long commit refreshes its primary lock between two batches.
 """
 
-assert len(NUMBERS) > CELLS_PER_CALL  # where `_cells` looks up the positions of tags, counted from 1
+assert len(NUMBERS) > CELLS_PER_CALL  # `_cells` looks up the positions of tags there, counted from 1
 
 _LOCK_ROUNDS: Final = 8
-"""Dead transactions whose locks one commit clears out of its way before it gives up."""
+"""Most dead transactions whose locks one commit resolves before it gives up."""
 
 
 class Mutation(NamedTuple):
-    """One write, with the tablet it goes to, and the version of the table by which it was made."""
+    """One write, with the tag of its tablet, and the version of the table definition that it was made by."""
 
     tag: bytes
     table: str
@@ -66,7 +66,7 @@ class Mutation(NamedTuple):
 
 
 class _Refused(Exception):
-    """A prewrite met something in its way: which mutation, why, and the lock if it was one."""
+    """A prewrite was refused because of one mutation; ``lock`` is the packed lock in its way, if any."""
 
     def __init__(self, mutation: Mutation, reason: str, lock: bytes | None) -> None:
         self.mutation = mutation
@@ -75,38 +75,28 @@ class _Refused(Exception):
 
 
 class Commit:
-    """Commits one write set. ``mutations[0]`` is the primary, and no notification."""
+    """Commits one write set. ``mutations[0]`` is the primary and must not be a notification."""
 
     def __init__(
         self, client: Client, start_ts: int, mutations: Sequence[Mutation], *, restock: bool = False
     ) -> None:
-        """``restock`` has a commit in one call bring a start timestamp for another transaction."""
+        """With ``restock``, a commit in one call also fetches a spare timestamp for another transaction."""
         self._client = client
         self._restock = restock and not client.one_call_a_tablet
         self._start_ts = start_ts
         self._primary = mutations[0]
         self._local_oracle = () if client.one_call_a_tablet else (client.store.keyspace.oracle,)
-        """The oracle's key for scripts that can reach it: it knows where the last failover was."""
+        """The oracle's key, for scripts that can reach it: it has the timestamp of the last failover."""
         self._calls = list(bounded_calls(mutations, client.one_call_a_tablet))
         self._fresh_at = 0.0
 
     @property
     def in_one_call(self) -> bool:
-        """Whether one call prewrites and commits everything; else there are two phases."""
+        """True if one call prewrites and commits everything; else there are two phases."""
         return len(self._calls) == 1 and not self._client.one_call_a_tablet
 
     def run(self) -> int:
-        """Commit and return the commit timestamp.
-
-        Raises:
-            TransactionConflict: somebody else wrote or is writing one of the cells; nothing was written.
-            TransactionAborted: somebody took us for dead and rolled us back, or the server where we began was
-            replaced and may have lost what we read; nothing was written.
-            CommitUndetermined: the store went silent at the decisive moment, or the commit is not as safe as
-            the durability asks.
-            SnapshotTooOld: the transaction began below the safe point.
-            StoreUnavailable: the store does not answer, and nothing was committed.
-        """
+        """Commit and return the commit timestamp. Raises as `Transaction.commit`."""
         try:
             if self.in_one_call:
                 return self.one_phase()
@@ -125,60 +115,51 @@ class Commit:
         def attempt() -> int:
             reply, repeated = self._decisively(self._prewrite_call(call, "both"))
             if repeated and reply.outcome != "committed":
-                # The first copy may still lie in a connection that the server has not read to its end. Once
-                # the primary says that we are rolled back, a copy that arrives late is refused.
-                return self._noted(self._fence(reply))
-            return self._noted(self._check(call, reply))
+                # The server may not have read the first copy yet. After a rollback at the primary it refuses
+                # a copy that arrives late.
+                return self._fence(reply)
+            return self._check(call, reply)
 
         return self._clearing_locks(attempt)
 
     def prewrite(self) -> int:
         """First phase: lock every cell. Returns the commit timestamp.
 
-        It is asked for behind the last prewrite on the same connection, so it lies above the start of every
+        It is requested after the last prewrite on the same connection, so it is above the start of every
         snapshot that did not see the locks.
         """
         try:
             return self._clearing_locks(self._prewrite_all)
         except BaseException:
-            # Locks left behind would only make others wait for our time to live.
+            # Other clients would wait for the locks until their time to live is over.
             self.roll_back()
             raise
 
     def commit_primary(self, commit_ts: int) -> int:
-        """Second phase, the commit point. Returns the commit timestamp that counts."""
+        """Second phase, the commit point. Returns the commit timestamp that the primary has."""
         reply, repeated = self._decisively(self._commit_call(self._calls[0], commit_ts, "primary"))
         if reply.outcome == "too old" and repeated:
-            raise CommitUndetermined(self._start_ts)  # garbage collection took the traces, if there were any
+            raise CommitUndetermined(self._start_ts)  # garbage collection may have removed the traces
         if reply.outcome != "committed":
             self.roll_back()
             raise self._aborted("failed over" if reply.outcome == "failed over" else "rolled back")
-        return self._noted(reply.commit_ts)
+        return reply.commit_ts
 
     def commit_secondaries(self, commit_ts: int) -> None:
-        """Make the other writes visible. Nobody waits: whoever meets a lock left behind rolls it forward."""
-        store = self._client.store
-        store.defer(
-            *[store.command(self._commit_call(call, commit_ts, "secondaries")) for call in self._calls[1:]]
-        )
+        """Make the other writes visible, without waiting: a client that meets a lock rolls it forward."""
+        commits = [self._commit_call(call, commit_ts, "secondaries") for call in self._calls[1:]]
+        self._client.store.defer(*map(self._client.store.command, commits))
 
     def roll_back(self) -> None:
-        """Remove our locks. Without a tombstone: nobody but us could commit them, and we have given up."""
+        """Remove our locks, without a tombstone: no other client could commit them."""
         store = self._client.store
-        commands = []
-        for call in self._calls:
-            tags, cells = _cells(call, values=False)
-            commands.append(store.command(calls.rollback(tags, self._start_ts, cells)))
+        ours = (_cells(call, values=False) for call in self._calls)
         try:
-            store.defer(*commands)
+            store.defer(*[store.command(calls.rollback(tags, self._start_ts, cells)) for tags, cells in ours])
         except StoreUnavailable:
-            pass  # the locks outlive us, and their time to live ends
+            pass  # other clients resolve the locks after their time to live
 
     # Inside.
-
-    def _noted(self, commit_ts: int) -> int:
-        self._client.oracle.note(commit_ts)
-        return commit_ts
 
     def _aborted(self, reason: str = "rolled back") -> TransactionAborted:
         primary = self._primary
@@ -187,19 +168,19 @@ class Commit:
     def _fence(self, refusal: Prewritten) -> int:
         """Roll back a one-phase commit that was refused, unless an earlier copy of it has committed."""
         if refusal.outcome == "too old":
-            raise CommitUndetermined(self._start_ts)  # garbage collection took the traces, if there were any
+            raise CommitUndetermined(self._start_ts)  # garbage collection may have removed the traces
         primary = self._primary
         cell = primary.tag, self._start_ts, primary.row, primary.column
         fate, _ = self._decisively(calls.resolve_primary(*cell, "dead", 0, 0), repeated=True)
         if fate.state == "committed":
             return fate.commit_ts
         if refusal.outcome == "changed":
-            raise CommitUndetermined(self._start_ts)  # the traces are gone, if the table was dropped
+            raise CommitUndetermined(self._start_ts)  # the table may have been dropped with the traces
         self._check(self._calls[0], refusal)
         raise self._aborted()
 
     def _clearing_locks(self, attempt: Callable[[], int]) -> int:
-        """Run ``attempt``; where a finished transaction's lock is in the way, settle it and try again."""
+        """Run ``attempt``, again after each lock of a finished transaction that it met and resolved."""
         resolver: Resolver | None = None
         for remaining in range(_LOCK_ROUNDS - 1, -1, -1):
             try:
@@ -210,7 +191,7 @@ class Commit:
         raise AssertionError("unreachable")
 
     def _clear_away(self, refused: _Refused, resolver: Resolver, *, last: bool) -> None:
-        """Settle the lock that stood in the way; raise the conflict when that cannot be done."""
+        """Resolve the lock that a prewrite met; raise the conflict if its transaction is live."""
         mutation, reason, packed = refused.mutation, refused.reason, refused.lock
         if reason == "rolled back":
             raise self._aborted()
@@ -219,12 +200,9 @@ class Commit:
             if fate.state != "live":
                 # The same transaction may have left locks on more of our cells.
                 start_ts = unpack_lock(packed).start_ts
-                ours = [
-                    _cells([one for one in call if one.kind != NOTIFY], values=False) for call in self._calls
-                ]
-                settle = [
-                    settling(self._client, fate, start_ts, tags, cells) for tags, cells in ours if cells
-                ]
+                writes = ([one for one in call if one.kind != NOTIFY] for call in self._calls)
+                ours = [_cells(call, values=False) for call in writes if call]
+                settle = [settling(self._client, fate, start_ts, *tags_and_cells) for tags_and_cells in ours]
                 self._client.store.call_many(settle, CALLS_PER_BATCH)
                 return
         raise TransactionConflict(mutation.table, mutation.row, decode_column(mutation.column), reason)
@@ -244,7 +222,7 @@ class Commit:
         return timestamp
 
     def _stay_fresh(self) -> None:
-        """Refresh the primary lock when a third of its time to live has passed."""
+        """Refresh the primary lock after a third of its time to live."""
         now = time.monotonic()
         if not self._fresh_at:
             self._fresh_at = now
@@ -272,10 +250,10 @@ class Commit:
         return calls.commit(tags, oracle, role, self._start_ts, commit_ts, cells)
 
     def _decisively(self, call: Call[D], *, repeated: bool = False) -> tuple[D, bool]:
-        """Send a call that may be the commit point; returns the reply, and whether it was repeated.
+        """Send a call that may be the commit point; returns the reply, and True if it was sent repeatedly.
 
-        Sending it again is harmless, so only a store that stays silent leaves the outcome open. ``repeated``
-        is True when an earlier request has left it open already.
+        Sending it again is harmless, so the outcome stays open only if the store does not answer at all.
+        ``repeated`` is True if an earlier request has left it open already.
         """
         oracle, store = self._client.oracle, self._client.store
         seen = oracle.seen
@@ -290,12 +268,14 @@ class Commit:
         if decision.timestamp > seen:
             oracle.put_aside(decision.timestamp)
         reply = call.decode(decision.reply)
-        if reply.commit_ts and not decision.durable:
-            raise CommitUndetermined(self._start_ts)  # a failover may undo what is not safe yet
+        if reply.commit_ts:
+            if not decision.durable:
+                raise CommitUndetermined(self._start_ts)  # a failover may undo the commit
+            oracle.note(reply.commit_ts)
         return reply, decision.repeated
 
     def _check(self, call: Sequence[Mutation], reply: Prewritten) -> int:
-        """What a prewrite call answered; returns the commit timestamp of a one-phase commit, else 0."""
+        """Raise if a prewrite call was refused; returns the commit timestamp in one phase, else 0."""
         outcome = reply.outcome
         if outcome in {"prewritten", "committed"}:
             return reply.commit_ts
@@ -315,7 +295,7 @@ def notify(client: Client, mutations: Sequence[Mutation]) -> int:
     """Commit a write set of nothing but notifications; returns the commit timestamp.
 
     Raises:
-        TransactionConflict: a table was changed or dropped meanwhile. Notifying again does no harm.
+        TransactionConflict: a table was changed or dropped since. Notifying again does no harm.
         StoreUnavailable: the store does not answer. Notifying again does no harm.
     """
     notifications = []
@@ -334,17 +314,17 @@ def _changed(mutation: Mutation) -> TransactionConflict:
 
 
 def _catch_up(client: Client, mutations: Iterable[Mutation]) -> None:
-    """Take in the tables as they are now, and finish changes of those in ``mutations`` that others began."""
+    """Have the catalog loaded again, and finish schema changes of the tables of ``mutations``."""
     client.catalog.expire()
     for name, version in {(one.table, one.version) for one in mutations}:
         try:
             client.finish_schema_change(name, version)
         except LockTimeout:
-            pass  # the caller's next attempt comes here again
+            pass  # the caller's next attempt tries again
 
 
 def bounded_calls(mutations: Sequence[Mutation], one_a_tablet: bool) -> Iterator[list[Mutation]]:
-    """The write set cut into calls of bounded size, the primary's first."""
+    """The write set in calls of bounded size, the primary's call first."""
     groups: Iterable[Sequence[Mutation]] = (mutations,)
     if one_a_tablet:
         by_tag: dict[bytes, list[Mutation]] = {}
@@ -356,7 +336,7 @@ def bounded_calls(mutations: Sequence[Mutation], one_a_tablet: bool) -> Iterator
 
 
 def in_calls(items: Iterable[T], weight: Callable[[T], int], most: int) -> Iterator[list[T]]:
-    """The items in groups that one call takes: at most so many, and of `BYTES_PER_CALL` unless it is one."""
+    """The items in groups of at most ``most`` items and `BYTES_PER_CALL` bytes; a larger item is alone."""
     call: list[T] = []
     size = 0
     for item in items:
@@ -371,7 +351,7 @@ def in_calls(items: Iterable[T], weight: Callable[[T], int], most: int) -> Itera
 
 
 def _cells(call: Sequence[Mutation], *, values: bool) -> tuple[list[bytes], list[bytes]]:
-    """The tags of a call, and its cells as the scripts take them: each with the position of its tag."""
+    """The tags of a call, and its cells as arguments of a script, each with the position of its tag."""
     tags: dict[bytes, bytes] = {}
     cells: list[bytes] = []
     for tag, _, row, column, kind, value, _ in call:
@@ -384,23 +364,20 @@ def _cells(call: Sequence[Mutation], *, values: bool) -> tuple[list[bytes], list
 
 
 def _versions(call: Sequence[Mutation]) -> bytes:
-    """The versions of the tables by which a call was made, one a tag, in the order of `_cells`."""
+    """The versions of the table definitions of a call, one a tag, in the order of `_cells`."""
     if len(call) == 1:
         return call[0].version
     return b",".join({mutation.tag: mutation.version for mutation in call}.values())
 
 
 def _batches(calls: Iterable[list[Mutation]]) -> Iterator[list[list[Mutation]]]:
-    """The calls, as many together as a batch may have."""
+    """The calls in batches of bounded size."""
     batch: list[list[Mutation]] = []
     cells = size = 0
     for call in calls:
         weight = sum(map(_weight, call))
-        if batch and (
-            len(batch) >= CALLS_PER_BATCH
-            or cells + len(call) > CELLS_PER_BATCH
-            or size + weight > BYTES_PER_BATCH
-        ):
+        is_over = cells + len(call) > CELLS_PER_BATCH or size + weight > BYTES_PER_BATCH
+        if batch and (is_over or len(batch) >= CALLS_PER_BATCH):
             yield batch
             batch, cells, size = [], 0, 0
         batch.append(call)
@@ -414,9 +391,7 @@ def _weight(mutation: Mutation) -> int:
 
 
 def primary_first(mutations: Sequence[Mutation]) -> list[Mutation]:
-    """The same mutations, one that can be the primary in front: a notification leaves no version."""
-    if mutations[0].kind != NOTIFY:
-        return list(mutations)
+    """The mutations with a possible primary in front: not a notification, which leaves no version."""
     for position, mutation in enumerate(mutations):
         if mutation.kind != NOTIFY:
             return [mutation, *mutations[:position], *mutations[position + 1 :]]

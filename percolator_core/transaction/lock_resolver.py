@@ -1,8 +1,8 @@
-"""Finding out what became of the owner of a lock, and finishing its work (paper, section 2.2).
+"""The lock resolver: finishes or rolls back the transactions of dead clients (paper, section 2.2).
 
-A transaction's fate is decided at its primary. A lock whose primary is committed is rolled forward, one whose
-primary is rolled back is removed; a primary that has outlived its time to live, or whose owner is gone, is
-rolled back here, which leaves a tombstone.
+The primary decides the fate of a transaction. If it is committed, the other locks are rolled forward; if it
+is rolled back, they are removed. A primary whose time to live is over, or whose owner has no liveness token,
+is rolled back here, which leaves a tombstone.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from percolator_core.store.packing import Command
 from percolator_core.transaction.client import Client
 
 LockedCell: TypeAlias = tuple[bytes, bytes, bytes]
-"""Row and column of a cell, and the lock in it, which may be cut in front of its value."""
+"""Row and column of a cell, and its packed lock, with or without the value."""
 
 
 class Resolver:
-    """Decides and settles."""
+    """Decides the fates of transactions by their locks, and rolls the locks forward or back."""
 
     __slots__ = ("_client", "_decided")
 
@@ -32,15 +32,14 @@ class Resolver:
         self._decided: dict[int, Fate] = {}
 
     def resolve(self, tag: bytes, row: bytes, column: bytes, packed_lock: bytes) -> Fate:
-        """Settle one lock if its transaction is over, or can be ended; returns the transaction's fate."""
+        """Settle one lock, unless its transaction is live; returns the transaction's fate."""
         (fate,) = self.resolve_all(tag, [(row, column, packed_lock)])
         return fate
 
     def resolve_all(self, tag: bytes, cells: Sequence[LockedCell]) -> list[Fate]:
-        """Settle locks of one tablet, as many as a call may commit; returns the fates of their transactions.
+        """Settle locks of one tablet, at most as many as one call commits; returns the transactions' fates.
 
-        Those of one transaction are settled by one call. A lock that is gone by then, or has given way to
-        another transaction's, is passed over there.
+        One call settles all locks of a transaction. It skips a cell that has lost this lock since.
         """
         starts = [start_of_lock(packed) for _, _, packed in cells]
         one_each = {start: packed for start, (_, _, packed) in zip(starts, cells, strict=True)}
@@ -57,9 +56,9 @@ class Resolver:
         return [fates[start] for start in starts]
 
     def fates(self, locks: Iterable[Lock]) -> dict[int, Fate]:
-        """The fates of the transactions that hold the locks, by start timestamp; rolls back those it may.
+        """The fates of the transactions that hold the locks, by start timestamp; rolls back dead ones.
 
-        Each is asked for once, and all of them together.
+        All fates are requested together, each once.
         """
         by_transaction = {lock.start_ts: lock for lock in locks}
         found = {start: fate for start in by_transaction if (fate := self._decided.get(start)) is not None}
@@ -77,7 +76,7 @@ class Resolver:
     def _ask(self, locks: Sequence[Lock], owner_is: Literal["dead", "alive"]) -> dict[int, Fate]:
         if not locks:
             return {}
-        # Durably: what was decided here must not come out otherwise after a failover.
+        # Durably: a failover must not take back a decision that other clients build upon.
         asked = [self._question(lock, owner_is) for lock in locks]
         fates = self._client.store.run_all(asked, durably=True)
         return {lock.start_ts: fate for lock, fate in zip(locks, fates, strict=True)}
@@ -89,7 +88,7 @@ class Resolver:
 
 
 class Patience:
-    """Waiting for a live lock: short at first, longer later, not for ever."""
+    """Waits for a live lock, in pauses that grow, until the time limit for locks is over."""
 
     __slots__ = ("_client", "_deadline", "_pause")
 
@@ -99,7 +98,7 @@ class Patience:
         self._pause = 0.001
 
     def wait(self) -> bool:
-        """Wait a little; False when it has been long enough."""
+        """Pause; returns False without a pause once the time limit is over."""
         if time.monotonic() >= self._deadline:
             return False
         self._client.store.sleep(self._pause)
@@ -110,9 +109,9 @@ class Patience:
 def settling(
     client: Client, fate: Fate, start_ts: int, tags: Sequence[bytes], cells: Sequence[bytes | int]
 ) -> Command:
-    """The command that rolls the locks of a transaction on some cells forward or back, as its fate is.
+    """The command that rolls a transaction's locks on some cells forward or back, by its fate.
 
-    ``cells`` are tag's position, row, column and kind, flat. Cells that it has no lock on are left alone.
+    ``cells`` is a flat list: tag's position, row, column and kind. Cells without its lock are skipped.
     """
     if fate.state == "committed":
         return client.store.command(calls.commit(tags, (), "secondaries", start_ts, fate.commit_ts, cells))
