@@ -19,7 +19,8 @@ from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError
 from percolator_core.notifications.counts import Counted, Tally
 from percolator_core.scripts import calls
-from percolator_core.scripts.calls import Call, Observed
+from percolator_core.scripts.calls import Call
+from percolator_core.scripts.replies import Observed
 
 if TYPE_CHECKING:
     from percolator_core.catalog.catalog import Entry

@@ -29,7 +29,8 @@ from percolator_core.layout.keys import (
     tablet_number,
 )
 from percolator_core.scripts import calls
-from percolator_core.scripts.calls import Call, Claimed, Mode, Requeued
+from percolator_core.scripts.calls import Call, Mode
+from percolator_core.scripts.replies import Claimed, Requeued
 from percolator_core.store.packing import Command
 from percolator_core.transaction.client import Client
 

@@ -16,7 +16,7 @@ from redis.retry import Retry
 
 from percolator_core.errors import ConfigurationError, StoreUnavailable
 from percolator_core.layout.keys import Keyspace
-from percolator_core.scripts import Script
+from percolator_core.scripts import Script, calls
 from percolator_core.store import tls
 from percolator_core.store.embedded.shutdown import history_of
 from percolator_core.store.packing import Command, pack
@@ -147,8 +147,8 @@ class Connector:
         recover = self._load_scripts(int(version.group(1)) >= WITH_SHEBANG)["recover_oracle"]
         reign = b"%b %b" % (run_id.group(1), history.group(1) if history is not None else b"")
         who = history_of(info).encode() or reign
-        newest = b"%d" % self.newest()
-        connection.send_command("EVAL", recover.source, "2", self._oracle, self._catalog, who, newest)
+        call = calls.recover_oracle(self._oracle, self._catalog, who, b"%d" % self.newest())
+        connection.send_command("EVAL", recover.source, "2", *call.keys, *call.arguments)
         try:
             connection.read_response(disable_decoding=True)
         except MovedError:

@@ -22,7 +22,8 @@ from percolator_core.schema.predicates import EVERYTHING, Bound, Program, progra
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 from percolator_core.scripts import calls
-from percolator_core.scripts.calls import Call, Direction, Selected
+from percolator_core.scripts.calls import Call, Direction
+from percolator_core.scripts.replies import Selected
 
 PAGE_ROWS: Final = 4096
 PAGE_BYTES: Final = 1 << 20

@@ -41,7 +41,7 @@ from percolator_core.layout.records import (
     unpack_version,
 )
 from percolator_core.runtime import process
-from percolator_core.scripts import calls
+from percolator_core.scripts import calls, replies
 from percolator_core.store import Store
 from percolator_core.store.packing import Command
 from percolator_core.tables.operations import TypedReads
@@ -352,7 +352,7 @@ class CellReads(TypedReads):
         return self._client.store.command(calls.read(tag, self.start_timestamp, row, (column,)))
 
     def _found(self, reply: list[Any]) -> _Found:
-        cells = calls.read_cells(reply)
+        cells = replies.read_cells(reply)
         if cells is None:
             raise self._too_old()
         cell = cells[0]

@@ -26,7 +26,8 @@ from percolator_core.errors import (
 from percolator_core.layout.keys import CellAddress, decode_column, encode_primary
 from percolator_core.layout.records import NOTIFY, unpack_lock
 from percolator_core.scripts import calls
-from percolator_core.scripts.calls import Call, Committed, Fate, Prewritten, Role
+from percolator_core.scripts.calls import Call, Role
+from percolator_core.scripts.replies import Committed, Fate, Prewritten
 from percolator_core.store import OutcomeOpenError
 from percolator_core.store.packing import NUMBERS
 from percolator_core.transaction.client import Client

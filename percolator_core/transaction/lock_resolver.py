@@ -14,7 +14,8 @@ from typing import Literal, TypeAlias
 from percolator_core.layout.keys import decode_primary
 from percolator_core.layout.records import Lock, start_of_lock, unpack_lock
 from percolator_core.scripts import calls
-from percolator_core.scripts.calls import Call, Fate
+from percolator_core.scripts.calls import Call
+from percolator_core.scripts.replies import Fate
 from percolator_core.store.packing import Command
 from percolator_core.transaction.client import Client
 

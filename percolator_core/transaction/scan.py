@@ -23,7 +23,8 @@ from percolator_core.layout.records import (
     unpack_version,
 )
 from percolator_core.scripts import calls
-from percolator_core.scripts.calls import Call, Scanned
+from percolator_core.scripts.calls import Call
+from percolator_core.scripts.replies import Scanned
 
 Row: TypeAlias = tuple[bytes, dict[str, bytes]]
 """A row key, and the values of its cells by column."""

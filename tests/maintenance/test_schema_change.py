@@ -28,7 +28,7 @@ from percolator_core.schema.definitions import Column, HashRule, RangeRule, Tabl
 from percolator_core.schema.row_keys import encode_key
 from percolator_core.schema.types import column_type
 from percolator_core.scripts import calls
-from percolator_core.scripts.calls import Fate
+from percolator_core.scripts.replies import Fate
 from percolator_core.tables import rows
 from tests.servers.plain import commit_of, die
 

@@ -10,7 +10,7 @@ from percolator_core import scripts
 from percolator_core.errors import CommitUndetermined, StoreUnavailable
 from percolator_core.layout.records import Lock
 from percolator_core.scripts import Script
-from percolator_core.scripts.calls import Fate
+from percolator_core.scripts.replies import Fate
 from percolator_core.transaction.commit import Commit
 from percolator_core.transaction.lock_resolver import Resolver
 from percolator_torture.clients import client_process

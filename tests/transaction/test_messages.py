@@ -17,7 +17,7 @@ from percolator_core import (
 from percolator_core.layout.keys import CellAddress, encode_primary
 from percolator_core.layout.records import Lock
 from percolator_core.scripts import calls
-from percolator_core.scripts.calls import Fate
+from percolator_core.scripts.replies import Fate
 from percolator_core.transaction.lock_resolver import Resolver
 from tests.servers.plain import Faults, commit_of
 from tests.transaction.phases import X, Y, Z, locks, started, values

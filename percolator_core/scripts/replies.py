@@ -1,0 +1,208 @@
+"""The decoded replies of scripts. Nothing else knows the words in them, which the headers explain."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+
+def as_it_is(reply: Any) -> Any:
+    """A reply that needs no decoding."""
+    return reply
+
+
+def _behind(word: bytes, reply: list[Any]) -> list[Any]:
+    """The reply behind its first word; AssertionError if that is another one."""
+    assert reply[0] == word, reply[0]
+    return reply[1:]
+
+
+class Timestamps(NamedTuple):
+    """The last of the timestamps that were given out, and how often the catalog was changed by then."""
+
+    last: int
+    epoch: bytes | None
+
+
+RECOVERED: Final = {b"recovered": True, b"same": False}
+
+
+class Defined(NamedTuple):
+    """The format of the namespace, and the table's entry; None if the format is another one than ours."""
+
+    format: bytes
+    entry: bytes | None = None
+
+
+RECORDED: Final = {b"recorded": True, b"overtaken": False}
+
+
+Observed: TypeAlias = Literal["observed", "changed", "overtaken"]
+
+
+class Collected(NamedTuple):
+    """The bound to go on from, empty at the end, and how many versions and rows were dropped."""
+
+    resume: bytes
+    versions: int
+    rows: int
+
+
+class Prewritten(NamedTuple):
+    """The reply of `prewrite`.
+
+    ``commit_ts`` is 0 unless it is committed, ``cell`` the position of the cell that refuses it, from 0.
+    """
+
+    outcome: Literal[
+        "prewritten",
+        "committed",
+        "newer commit",
+        "locked",
+        "rolled back",
+        "too old",
+        "changed",
+        "failed over",
+    ]
+    commit_ts: int = 0
+    cell: int = 0
+    lock: bytes | None = None
+
+
+def prewritten(reply: list[Any]) -> Prewritten:
+    """The decoded reply of prewrite.lua."""
+    if reply[0] == b"committed":
+        return Prewritten("committed", reply[1])
+    word, *refused = reply
+    return Prewritten(word.decode(), 0, *refused)
+
+
+class Committed(NamedTuple):
+    """The reply of `commit`; ``commit_ts`` is 0 unless it is committed."""
+
+    outcome: Literal["committed", "rolled back", "too old", "failed over"]
+    commit_ts: int = 0
+
+
+NOTIFIED: Final = {b"notified": True, b"changed": False}
+
+
+REFRESHED: Final = {b"refreshed": True, b"lost": False}
+
+
+class Fate(NamedTuple):
+    """What became of a transaction. ``commit_ts`` is 0 unless it is committed."""
+
+    state: Literal["committed", "rolled back", "live"]
+    commit_ts: int = 0
+
+
+def fate(reply: list[Any]) -> Fate:
+    """The decoded reply of resolve_primary.lua."""
+    return Fate("live") if reply[0] == b"live" else Fate(reply[0].decode(), *reply[1:])
+
+
+class Held(NamedTuple):
+    """Entries of the lock index with their locks, and where to go on, ``b"0"`` at the end."""
+
+    cursor: bytes
+    entries: list[bytes]
+    locks: list[list[bytes]]
+
+
+ReadCell: TypeAlias = list[bytes]
+"""A version; nothing where there is none; or None and a lock that stands in the way."""
+
+
+def read_cells(reply: list[Any]) -> list[ReadCell] | None:
+    """The decoded reply of read.lua."""
+    return None if reply[0] == b"too old" else _behind(b"cells", reply)
+
+
+class Scanned(NamedTuple):
+    """The bound to go on from, empty at the end; row keys, and the cells of each as scan.lua replies them."""
+
+    resume: bytes
+    rows: list[bytes]
+    cells: list[list[Any]]
+
+
+def scanned(reply: list[Any]) -> Scanned | None:
+    """The decoded reply of scan.lua."""
+    if reply[0] == b"too old":
+        return None
+    resume, *flat = _behind(b"rows", reply)
+    return Scanned(resume, flat[::2], flat[1::2])
+
+
+class Selected(NamedTuple):
+    """The bound to go on from, empty at the end, and rows as select.lua replies them."""
+
+    resume: bytes
+    row_keys: bytes
+    cells: bytes
+    lengths: bytes
+    unsettled: list[bytes]
+
+
+def selected(reply: list[Any]) -> Selected | None:
+    """The decoded reply of select.lua."""
+    if reply[0] == b"too old":
+        return None
+    resume, row_keys, cells, lengths, *unsettled = _behind(b"rows", reply)
+    return Selected(resume, row_keys, cells, lengths, unsettled)
+
+
+def changed_rows(reply: list[bytes]) -> tuple[bytes, list[tuple[bytes, int]]] | None:
+    """The decoded reply of changes.lua."""
+    if reply[0] == b"too old":
+        return None
+    resume, *flat = _behind(b"rows", reply)
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return resume, [(row, int(commit_ts or 0)) for row, commit_ts in pairs]
+
+
+class Claimed(NamedTuple):
+    """The deadline of the leases (µs); microseconds until the next cell is due, or -1; the leased cells.
+
+    Each cell is position of the tag, position of the observer in its group, mark, when it was due (µs),
+    failed attempts, version of the table.
+    """
+
+    deadline: int
+    next_due: int
+    cells: list[tuple[int, int, bytes, int, int, bytes]]
+
+
+def claimed(reply: list[Any]) -> Claimed:
+    """The decoded reply of claim.lua."""
+    parts = iter(reply)
+    deadline, next_due = next(parts), next(parts)
+    return Claimed(deadline, next_due, list(zip(*[parts] * 6, strict=True)))
+
+
+CLEARED: Final = {b"cleared": True, b"kept": False}
+
+
+QUARANTINED: Final = {b"quarantined": True, b"kept": False}
+
+
+class Requeued(NamedTuple):
+    """Where to go on, ``b"0"`` at the end, and how many cells were put back."""
+
+    cursor: bytes
+    put_back: int
+
+
+def marked(reply: list[Any]) -> int | None:
+    """The decoded reply of mark.lua."""
+    return None if reply[0] == b"not observed" else _behind(b"marked", reply)[0]
+
+
+def committed(reply: list[Any]) -> Committed:
+    """The decoded reply of commit.lua."""
+    return Committed(reply[0].decode(), *reply[1:])
+
+
+def swept(reply: bytes) -> bytes | None:
+    """The decoded reply of sweep.lua."""
+    return None if reply == b"changed" else reply
