@@ -3,7 +3,7 @@
 #           ARGS=    more arguments for pytest (test), percolator torture (torture), percolator bench (bench)
 #                    or tools/mutants.py (mutants)
 
-.PHONY: help demo airflow test lint docs mutants torture bench lock venv java clean
+.PHONY: help demo airflow test quick lint docs picture mutants torture bench lock venv java clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -19,11 +19,17 @@ airflow: venv java  ## load the web index and run it with Airflow on this machin
 test: venv java  ## lint and every test (ARGS="-k name" goes to pytest)
 	@tools/test.sh $(ARGS)
 
-lint: venv  ## ruff, mypy and the import layers
+quick: venv  ## lint of the changed files and the fast tests: a minute or two, without Java
+	@tools/quick.sh $(ARGS)
+
+lint: venv  ## ruff, mypy, the import layers, and the sizes of modules and functions
 	@tools/lint.sh
 
 docs: venv  ## the documentation as a site, in site/index.html
 	@tools/docs.sh
+
+picture: venv  ## draw the layers and imports of the packages again, into docs/assets
+	@PYTHONPATH=.:plugins .venv/bin/python tools/architecture.py
 
 mutants: venv  ## plant known bugs in a copy and see that a test catches each (ARGS="c f2" for some)
 	@.venv/bin/python tools/mutants.py $(ARGS)
