@@ -35,6 +35,15 @@ _COLORS: Final = {
 }
 """By class: its colours on light and on dark."""
 
+_STYLE: Final = (
+    "text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace}"
+    ".title{font-weight:700}.note{font-size:11px}.name{text-anchor:middle}.arc{fill:none;stroke-width:1.2}"
+)
+_MARKER: Final = (
+    '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
+    'markerUnits="userSpaceOnUse" orient="auto"><path class="tip" d="M0 1L10 5L0 9z"/></marker></defs>'
+)
+
 
 @dataclass(frozen=True)
 class Layers:
@@ -95,15 +104,13 @@ def picture(drawn: Layers) -> str:
         f'<text class="name" x="{x + width // 2}" y="{y + 20}">{escape(name)}</text>'
         for name, (x, y) in places.items()
     ]
+    size = f'width="{total[0]}" height="{total[1]}" viewBox="0 0 {total[0]} {total[1]}"'
+    dark_style = f"@media(prefers-color-scheme:dark){{{dark}}}"
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{total[0]}" height="{total[1]}" '
-        f'viewBox="0 0 {total[0]} {total[1]}" role="img" aria-labelledby="title">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title">',
         f'<title id="title">The layers of {drawn.package} and their imports</title>',
-        "<style>text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace}"
-        ".title{font-weight:700}.note{font-size:11px}.name{text-anchor:middle}.arc{fill:none;stroke-width:1.2}"
-        f"{light}@media(prefers-color-scheme:dark){{{dark}}}</style>",
-        '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
-        'markerUnits="userSpaceOnUse" orient="auto"><path class="tip" d="M0 1L10 5L0 9z"/></marker></defs>',
+        f"<style>{_STYLE}{light}{dark_style}</style>",
+        _MARKER,
         '<rect class="ground" width="100%" height="100%"/>',
         f'<text class="title" x="{_LEFT}" y="28">{drawn.package}</text>',
         f'<text class="note" x="{_LEFT}" y="46">an arrow: imports</text>',
