@@ -130,6 +130,11 @@ class Catalog:
         entries = self.refresh().entries
         return [entries[name] for name in sorted(entries)]
 
+    def unknown_table(self, name: str) -> UnknownTable:
+        """Return the error for a table that does not exist."""
+        namespace = self._store.keyspace.namespace
+        return UnknownTable(f"there is no table {name!r} in the namespace {namespace!r}: create it first")
+
     def entry(self, name: str) -> Entry | None:
         """Return a table's present entry; None if there is none."""
         raw = self._store.one((b"HGET", self._store.keyspace.catalog, name))
@@ -225,10 +230,7 @@ class Catalog:
         """Return a table that is newer than the copy."""
         handle = self.refresh().get(name)
         if handle is None:
-            raise UnknownTable(
-                f"there is no table {name!r} in the namespace {self._store.keyspace.namespace!r}: "
-                "create it first"
-            )
+            raise self.unknown_table(name)
         return handle
 
     def _handle(self, entry: Entry, held: TableHandle | None) -> TableHandle:

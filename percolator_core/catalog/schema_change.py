@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 
 from percolator_core.catalog.catalog import Entry
 from percolator_core.catalog.schema_change_steps import Client, LockSettler, PendingChange, split_range
-from percolator_core.errors import ConfigurationError, UnknownTable
+from percolator_core.errors import ConfigurationError
 from percolator_core.layout.keys import meta_key, observers_field
 from percolator_core.schema.definition_changes import (
     agrees,
@@ -86,7 +86,7 @@ class SchemaChanges:
         """Drop a table, its rows and its indexes in bounded steps; see `Database.drop_table`."""
         entry = self._catalog.entry(name)
         if entry is None:
-            raise self._unknown(name)
+            raise self._catalog.unknown_table(name)
         table = entry.definition.index_of
         # An index without a table remains if a client dies while it creates both.
         if table and self._catalog.entry(table) is not None:
@@ -257,7 +257,7 @@ class SchemaChanges:
         while True:
             entry = self._catalog.entry(name)
             if entry is None or not entry.is_there:
-                raise self._unknown(name)
+                raise self._catalog.unknown_table(name)
             if entry.definition.index_of:
                 raise ConfigurationError(
                     f"{name} is an index: change its table, {entry.definition.index_of!r}"
@@ -291,10 +291,6 @@ class SchemaChanges:
                 f"{definition.name}.{column} is watched by the observer {names[0]!r}: take it out of the "
                 "chain and start its workers again first"
             )
-
-    def _unknown(self, name: str) -> UnknownTable:
-        namespace = self._store.keyspace.namespace
-        return UnknownTable(f"there is no table {name!r} in the namespace {namespace!r}: create it first")
 
 
 def _to_definition(found: TableDefinition, new: TableDefinition, **more: Any) -> _Plan | None:

@@ -73,9 +73,7 @@ class _RawColumns(dict[str, ColumnFields]):
 
     def __missing__(self, column: str) -> ColumnFields:
         if column in self._definition.notify_only:
-            raise UnknownColumn(
-                f"{self._definition.name}.{abbreviated(column)} is notify-only and holds no data: use notify"
-            )
+            raise _no_data(self._definition, column)
         fields = ColumnFields(column)
         size = COLUMN_BYTES + fields.names_bytes
         self._bytes_left -= size
@@ -100,7 +98,7 @@ class _TypedColumns(dict[str, ColumnFields]):
     def __missing__(self, column: str) -> ColumnFields:
         definition = self._definition
         if column in definition.notify_only:
-            raise UnknownColumn(f"{definition.name}.{column} is notify-only and holds no data: use notify")
+            raise _no_data(definition, column)
         if column in definition.key:
             raise UnknownColumn(
                 f"{definition.name}.{column} is part of the key: it is in the row key and is no cell"
@@ -109,6 +107,11 @@ class _TypedColumns(dict[str, ColumnFields]):
             f"the table {definition.name!r} has no column {abbreviated(column)!r}: it has "
             f"{', '.join(self) or 'none but its key'}"
         )
+
+
+def _no_data(definition: TableDefinition, column: str) -> UnknownColumn:
+    name = f"{definition.name}.{abbreviated(column)}"
+    return UnknownColumn(f"{name} is notify-only and holds no data: use notify")
 
 
 class TableHandle:

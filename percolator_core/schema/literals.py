@@ -1,4 +1,4 @@
-"""The words of filter expressions: names, values and marks, read and written."""
+"""The tokens of filter expressions, and the conversion of values and names from and to text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PLAIN_NAME: Final = re.compile(r"[^\W\d]\w*")
 _WORD: Final = re.compile(r"[\w.]+")
 
 RESERVED: Final = frozenset(("and", "or", "not", "in", "between", "is", "null", "like", "true", "false"))
-"""Words that mean something; a column of such a name is written in double quotes."""
+"""Words of the language; a column with such a name needs double quotes."""
 
 _NO_NUMBERS: Final = frozenset({"nan", "inf", "-inf"})
 _BEFORE: Final = 40
@@ -39,10 +39,10 @@ _BEHIND: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of an expression. ``text`` is what is meant, without quotes; ``at`` is where it begins.
+    """A token of an expression. ``text`` is its content without quotes; ``at`` is its position.
 
-    ``kind`` is ``text``, ``bytes``, ``name`` (in double quotes), ``number``, ``word``, ``mark``, and ``end``,
-    behind the last one.
+    ``kind`` is ``text``, ``bytes``, ``name`` (in double quotes), ``number``, ``word``, ``mark`` or, after the
+    last token, ``end``.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class Token:
 
     @property
     def word(self) -> str:
-        """The word or mark in lower case; nothing for what is quoted, or a number."""
+        """A word or mark in lower case; empty for all other kinds."""
         return self.text.lower() if self.kind in {"word", "mark"} else ""
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Token:
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """The pieces of the text, and the end. Raises ValueError, with the place, for what is none."""
+    """Yield the tokens of the text and the end. Raises ValueError, with the position, for anything else."""
     at = 0
     while at < len(text):
         found = _TOKEN.match(text, at)
@@ -88,7 +88,7 @@ def _unreadable(text: str, at: int) -> str:
 
 
 def pointed(text: str, at: int, sentence: str) -> str:
-    """The sentence, and below it the text around the place, with a caret."""
+    """Return the sentence, then the text around the position, then a caret below it."""
     start = max(0, at - _BEFORE)
     around = "".join(one if one.isprintable() else " " for one in text[start : at + _BEHIND])
     return f"{sentence}, at character {at + 1}:\n  {around}\n  {' ' * (at - start)}^"
@@ -158,10 +158,10 @@ _WRITTEN: Final[Mapping[str, str]] = {
 
 
 def read(kind: ColumnType, token: Token) -> Any:
-    """The value that a piece stands for in a column of that type.
+    """Return the value of a token for a column of that type.
 
     Raises:
-        ValueError: it stands for none; the message says what the column's values are.
+        ValueError: the token is no such value; the message describes the column's values.
     """
     family = "decimal" if kind.digits else kind.name
     try:
@@ -171,19 +171,19 @@ def read(kind: ColumnType, token: Token) -> Any:
 
 
 def name(column: str) -> str:
-    """A column's name as it is written."""
+    """Return a column's name as the language writes it."""
     if _PLAIN_NAME.fullmatch(column) and column.lower() not in RESERVED:
         return column
     return '"' + column.replace('"', '""') + '"'
 
 
 def quoted(text: str) -> str:
-    """A text as it is written."""
+    """Return a text as the language writes it."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def literal(value: Any) -> str:
-    """A value as it is written; one of no column's type as some text."""
+    """Return a value as the language writes it; a value of no column's type as some text."""
     if isinstance(value, Enum):
         value = value.value
     if value is None or isinstance(value, bool):
