@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -33,10 +34,11 @@ def write_project(folder: Path, *packages: str) -> None:
         (folder / package / "__init__.py").touch()
 
 
-def test_the_first_observer_runs_as_printed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("marker", "output"), [("typed", "shows"), ("run", "prints")])
+def test_its_programs_run_as_printed(marker: str, output: str, tmp_path: Path) -> None:
     write_project(tmp_path)
-    ((_, program),) = blocks("run")
-    ((_, printed),) = blocks("prints")
+    ((_, program),) = blocks(marker)
+    ((_, printed),) = blocks(output)
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
@@ -56,3 +58,15 @@ def test_its_commands_exist(command: str) -> None:
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#]+)\)", README))))
 def test_its_links_lead_somewhere(target: str) -> None:
     assert (ROOT / target).exists()
+
+
+def test_the_wheel_that_it_installs_has_the_name_of_this_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(re.findall(r"percolator_core-([\d.]+)-", README)) == {project["version"]}
+    named = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", README, re.MULTILINE)
+    assert set(re.findall(r"\w+", " ".join(named))) <= set(project["optional-dependencies"])
+
+
+def test_it_has_ten_figures_at_most() -> None:
+    section = README.split("## Figures")[1].split("## ")[0]
+    assert len(re.findall(r"^\| ", section, re.MULTILINE)) - 1 <= 10

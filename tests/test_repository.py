@@ -91,9 +91,9 @@ def test_lock_hashes_every_pin() -> None:
     assert all(following and HASH_LINE.fullmatch(following[0]) for following in after)
 
 
-def test_the_layers_stand_in_the_guide_as_they_are_checked() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    layers = {one["id"]: [re.findall(r"\w+", line) for line in one.get("layers", ())] for one in contracts}
-    blocks = re.findall(r"^```\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL)
-    told = [[line.split() for line in block.splitlines()] for block in blocks]
-    assert told == [layers["layers"], layers["airflow-layers"]]
+def test_the_guide_and_the_architecture_show_the_pictures_of_the_layers() -> None:
+    """tests/test_tools.py compares the pictures with the layers that are checked."""
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    assert "](docs/assets/architecture.svg)" in guide
+    assert "](docs/assets/architecture-airflow.svg)" in guide
+    assert "](../assets/architecture.svg)" in (ROOT / "docs/explanation/architecture.md").read_text()
