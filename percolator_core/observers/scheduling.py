@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator
+from datetime import timedelta
 from typing import Annotated, Any, Final, Literal, get_args
 from zoneinfo import ZoneInfo
 
@@ -22,7 +23,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from percolator_core.observers.rules import Declaration, Length, OptionalLength
+from percolator_core.observers.rules import Declaration, Length, OptionalLength, parse_length
 from percolator_core.observers.schedules import Schedule
 from percolator_core.observers.yaml_file import Location, describe, did_you_mean, quoted
 
@@ -40,6 +41,9 @@ _UNITS: Final = {
     **{f"{letter}B": 1000 ** (power + 1) for power, letter in enumerate("KMGT")},
     **{f"{letter}iB": 1024 ** (power + 1) for power, letter in enumerate("KMGT")},
 }
+_LENGTHS: Final = frozenset({"execution_timeout", "max_retry_delay", "retry_delay"})
+"""The arguments of Airflow's tasks that are lengths of time."""
+
 _ID_PATTERN: Final = r"[A-Za-z0-9_.\-]+"
 
 
@@ -109,6 +113,16 @@ def _id(value: str) -> str:
     return value
 
 
+def _default_args(value: dict[str, Any]) -> dict[str, Any]:
+    """Airflow takes lengths of time as timedelta, which YAML has not."""
+    for name in _LENGTHS & value.keys():
+        try:
+            value = {**value, name: timedelta(seconds=parse_length(value[name]))}
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return value
+
+
 def _at_least(low: int) -> Any:
     def check(value: int | None) -> int | None:
         if value is not None and value < low:
@@ -159,6 +173,7 @@ Fields = Annotated[
         }
     ),
 ]
+DefaultArgs = Annotated[dict[StrictStr, Any], AfterValidator(_default_args)]
 Id = Annotated[StrictStr, AfterValidator(_id)]
 Zone = Annotated[StrictStr, AfterValidator(_zone)]
 
@@ -190,8 +205,9 @@ class DagDeclaration(Declaration):
     """What each of the DAGs has."""
 
     enabled: StrictBool = Field(True, description="false: there is no such DAG.")
-    pool: Id | None = Field(None, description="The Airflow pool of its tasks; the default pool if left out.")
-    timeout: OptionalLength = Field(None, description="The longest run of a task, after which it fails.")
+    default_args: DefaultArgs = Field(
+        default_factory=dict, description="Arguments of this DAG's tasks, laid over those of all DAGs."
+    )
 
 
 class LoadDeclaration(DagDeclaration):
@@ -311,13 +327,12 @@ class Scheduling(Declaration):
     namespace: StrictStr | None = Field(
         None, description="In the store; the chain's name when neither this nor the connection says it."
     )
-    owner: StrictStr = Field("airflow", description="The owner of the tasks, as Airflow shows it.")
+    default_args: DefaultArgs = Field(
+        default_factory=dict,
+        description="Arguments of all tasks, named as in Airflow: owner, pool, retries, execution_timeout …",
+    )
     tags: Texts = Field((), description="Tags of the DAGs, besides 'percolator' and the chain's name.")
     timezone: Zone = Field("UTC", description="In which the schedules are told.")
-    retries: Number = Field(2, description="How often a task that failed is tried again.")
-    retry_delay: Length = Field(
-        30.0, json_schema_extra={"default": "30s"}, description="The first wait; each is longer."
-    )
     load: LoadDeclaration = Field(default_factory=LoadDeclaration, description="The loads.")
     observe: ObserveDeclaration = Field(default_factory=ObserveDeclaration, description="The observers.")
     monitor: MonitorDeclaration = Field(default_factory=MonitorDeclaration, description="The look-out.")

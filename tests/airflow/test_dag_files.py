@@ -58,6 +58,11 @@ BROKEN = {
         "observe={'engine': 'sparc'}",
         "chain_dags(…): observe.engine: 'sparc' is not known; did you mean 'spark'?",
     ),
+    "a misspelt default argument": (
+        "",
+        "observe={'default_args': {'retires': 3}}",
+        "airflow.default_args: tasks of Airflow have no argument 'retires'; did you mean 'retries'?",
+    ),
     "no such part": ("", "monitor=True", "chain_dags(…): monitor: is True; write {} for what the chain says"),
     "an observer": (
         "",
@@ -89,9 +94,14 @@ def test_what_is_wrong_is_one_import_error_and_other_files_have_their_dags(
 
 
 def test_all_dags_have_what_makes_them_safe_and_say_what_they_do(shop: Shop) -> None:
-    shop.declare("airflow: {owner: ada, tags: [nightly], retries: 4, timezone: Europe/Berlin}\n")
+    shop.declare(
+        "airflow:\n"
+        "  default_args: {owner: ada, retries: 4, pool: many, retry_delay: 20m}\n"
+        "  tags: [nightly]\n"
+        "  timezone: Europe/Berlin\n"
+    )
     arguments = "tags=['mine'], default_args={'priority_weight': 7}"
-    dags = shop.load(f"{arguments}, observe={{'pool': 'few', 'timeout': '1h'}}")
+    dags = shop.load(f"{arguments}, observe={{'default_args': {{'pool': 'few', 'execution_timeout': '1h'}}}}")
     assert sorted(dags) == ["shop_load", "shop_maintain", "shop_monitor", "shop_observe"]
     for dag in dags.values():
         assert (dag.catchup, dag.max_active_runs) == (False, 1)
@@ -102,6 +112,8 @@ def test_all_dags_have_what_makes_them_safe_and_say_what_they_do(shop: Shop) -> 
             assert (task.owner, task.priority_weight) == ("ada", 7)
             if task.task_id != "start_drain":
                 assert task.retries == 4
+            assert task.pool == ("few" if dag.dag_id == "shop_observe" else "many")
+            assert task.retry_delay == task.max_retry_delay == timedelta(minutes=20)
     task = dags["shop_observe"].task_dict["until_idle"]
     assert (task.pool, task.execution_timeout) == ("few", timedelta(hours=1))
     assert task.retry_exponential_backoff == 2.0

@@ -48,7 +48,7 @@ tables:
   orders: {tablets: 4}
   totals: {tablets: 2}
 airflow:
-  retries: 0
+  default_args: {retries: 0}
   observe: {engine: local}
   monitor: {schedule: null}
   maintain: {schedule: null}

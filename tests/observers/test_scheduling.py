@@ -24,11 +24,9 @@ WHOLE = """\
 airflow:
   connection: store.eu-1
   namespace: web 2
-  owner: data
   tags: nightly
   timezone: Europe/Berlin
-  retries: 5
-  retry_delay: 1m
+  default_args: {owner: data, retries: 5, retry_delay: 1m}
   load:
     schedule: "0 3 * * mon-fri"
     aside: bad
@@ -58,7 +56,13 @@ airflow:
       memory: 1.5GB
       workers: 2
       observers: {parse: {oldest: 3m}}
-  maintain: {schedule: "@daily", keep: 2d, older_than: 5s, parts: 2, enabled: false, pool: slow, timeout: 1h}
+  maintain:
+    schedule: "@daily"
+    keep: 2d
+    older_than: 5s
+    parts: 2
+    enabled: false
+    default_args: {pool: slow, execution_timeout: 1h}
 """
 
 
@@ -86,7 +90,9 @@ def test_a_chain_without_the_block_has_the_defaults(project: Project) -> None:
 
 def test_all_of_it(project: Project) -> None:
     found = block(project, WHOLE)
-    assert (found.tags, found.timezone, found.retry_delay) == (("nightly",), "Europe/Berlin", 60)
+    assert (found.tags, found.timezone) == (("nightly",), "Europe/Berlin")
+    assert found.default_args == {"owner": "data", "retries": 5, "retry_delay": timedelta(minutes=1)}
+    assert found.maintain.default_args == {"pool": "slow", "execution_timeout": timedelta(hours=1)}
     html, csv = found.load.sources
     assert (html.paths, html.columns) == (("pages/",), None)
     assert (csv.paths, csv.columns) == (("a.csv", "b.csv"), {"text": "text", "title": "title"})
@@ -110,8 +116,13 @@ WRONG = {
     "timezone: Berlin": (
         "airflow.timezone: 'Berlin' is no time zone; write for instance UTC or Europe/Berlin"
     ),
-    "retries: -1": "airflow.retries: -1 is out of range; write 0 or more",
-    "retries: many": "airflow.retries: expected a whole number, not the text 'many'",
+    "default_args: [retries]": (
+        "airflow.default_args: expected a mapping, not a list; write 'key: value' lines under it"
+    ),
+    "default_args: {retry_delay: 60}": (
+        "airflow.default_args: retry_delay: expected a length such as 10s, 2m, 1h or 7d, not a number (60); "
+        "did you mean '60s'?"
+    ),
     "observe:": "airflow.observe: expected a mapping, not nothing; write {} for the defaults",
     "observe: {engine: sparc}": "airflow.observe.engine: 'sparc' is not known; did you mean 'spark'?",
     "observe: {budgt: 1m}": "airflow.observe.budgt: is not a known key; did you mean 'budget'?",

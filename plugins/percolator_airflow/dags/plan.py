@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import DAG, CronTriggerTimetable, DeltaTriggerTimetable
+from airflow.sdk import DAG, BaseOperator, CronTriggerTimetable, DeltaTriggerTimetable
 
 from percolator_airflow.dags.document import document
 from percolator_airflow.names import TAG, dag_ids
+from percolator_core.errors import ConfigurationError
+from percolator_core.observers.loading import CHAIN_FILE
+from percolator_core.observers.yaml_file import did_you_mean
 
 if TYPE_CHECKING:
     from percolator_airflow.chains import ChainFolder
@@ -20,8 +24,18 @@ if TYPE_CHECKING:
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 """The start of all DAGs: no run is made up for what lies before now, so any day of the past is as good."""
 
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "retries": 2,
+    "retry_delay": timedelta(seconds=30),
+    "retry_exponential_backoff": 2.0,
+}
+"""The arguments of all tasks where neither the chain nor the DAG file gives others."""
+
 _LONGEST_WAIT: Final = timedelta(minutes=10)
-"""Between two tries of a task."""
+"""Between two tries of a task, unless the first wait is longer."""
+
+_TASK_ARGUMENTS: Final = frozenset(inspect.signature(BaseOperator.__init__).parameters) - {"self", "kwargs"}
+"""Airflow ignores a default argument that no task takes, so that a misspelt one is refused here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +69,7 @@ class Plan:
 
     def dag(self, part: str, block: DagDeclaration, description: str, schedule: Any, **settings: Any) -> DAG:
         """One of the DAGs: never two runs of it at once, and none made up for the past."""
-        default_args: dict[str, Any] = {
-            "owner": self.settings.owner,
-            "retries": self.settings.retries,
-            "retry_delay": timedelta(seconds=self.settings.retry_delay),
-            "retry_exponential_backoff": 2.0,
-            "max_retry_delay": max(_LONGEST_WAIT, timedelta(seconds=self.settings.retry_delay)),
-        }
-        if block.pool is not None:
-            default_args["pool"] = block.pool
-        if block.timeout is not None:
-            default_args["execution_timeout"] = timedelta(seconds=block.timeout)
+        default_args = self._default_args(block)
         return DAG(
             dag_id=self.ids[part],
             description=description,
@@ -74,10 +78,24 @@ class Plan:
             start_date=self.start_date,
             catchup=False,
             max_active_runs=1,
-            default_args=default_args | dict(self.default_args),
+            default_args=default_args,
             tags=list(dict.fromkeys([TAG, self.chain.name, *self.settings.tags, *self.tags])),
             **settings,
         )
+
+    def _default_args(self, block: DagDeclaration) -> dict[str, Any]:
+        """Those of package, chain, block and DAG file: each overrides the ones before."""
+        declared = self.settings.default_args | block.default_args
+        unknown = sorted(declared.keys() - _TASK_ARGUMENTS)
+        if unknown:
+            raise ConfigurationError(
+                f"{self.folder.path / CHAIN_FILE}: airflow.default_args: tasks of Airflow have no argument "
+                f"{unknown[0]!r}{did_you_mean(unknown[0], _TASK_ARGUMENTS)}"
+            )
+        found: dict[str, Any] = {**_DEFAULTS, **declared, **self.default_args}
+        delay = found["retry_delay"]
+        first_wait = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+        return {"max_retry_delay": max(_LONGEST_WAIT, first_wait)} | found
 
     def timetable(self, schedule: str | timedelta | None) -> Any:
         """A schedule of the declaration as Airflow has it."""

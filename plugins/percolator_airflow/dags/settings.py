@@ -53,16 +53,13 @@ def laid_over(base: AnyDeclaration, over: AnyDeclaration) -> AnyDeclaration:
         before, value = getattr(base, name), getattr(over, name)
         if isinstance(value, Declaration):
             value = laid_over(before, value)
-        elif isinstance(value, dict) and isinstance(before, dict) and _has_declarations(value):
+        elif isinstance(value, dict):
             value = before | {
-                key: laid_over(before[key], one) if key in before else one for key, one in value.items()
+                key: laid_over(before[key], one) if isinstance(one, Declaration) and key in before else one
+                for key, one in value.items()
             }
         changed[name] = value
     return base.model_copy(update=changed)
-
-
-def _has_declarations(value: Mapping[str, Any]) -> bool:
-    return any(isinstance(one, Declaration) for one in value.values())
 
 
 def refuse(problem: str) -> ConfigurationError:
