@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from percolator_core import Cell, Chain, Database, TableDefinition, Transaction, Worker
+from percolator_core.admin.quarantine import FailedCell, Quarantine
 from percolator_core.notifications.activation import active, live_workers
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Observer, Retry
@@ -53,6 +54,11 @@ def put(db: Database, row: str | bytes, value: bytes, table: str = "docs", colum
 
 def dirty_of(db: Database, chain: Chain) -> DirtyIndex:
     return DirtyIndex(db.client, chain.observed)
+
+
+def failed_of(db: Database, chain: Chain) -> list[FailedCell]:
+    """The cells in quarantine."""
+    return list(Quarantine(db, chain).cells())
 
 
 class Seen:

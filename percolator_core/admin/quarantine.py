@@ -1,4 +1,4 @@
-"""The quarantine: cells on which an observer failed as often as it may. Look at them, retry or discard them.
+"""The quarantine: cells whose observer failed as often as its retries allow. List, retry or discard them.
 
 >>> from percolator_core.admin.quarantine import Quarantine
 >>> quarantine = Quarantine(db, chain)
@@ -20,39 +20,57 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.layout.keys import encode_mark, failed_key, tablet_number
+from percolator_core.layout.keys import decode_mark, encode_mark, failed_key, tablet_number
 from percolator_core.layout.records import row_bytes
 from percolator_core.notation.error import NotationError
 from percolator_core.notation.typedtext import parse_row
-from percolator_core.notifications.dirty import DirtyIndex, FailedCell
+from percolator_core.notifications.dirty import DirtyIndex
+from percolator_core.scripts import calls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from percolator_core.catalog.catalog import Catalog
     from percolator_core.database import Database
     from percolator_core.observers import Chain
 
-__all__ = ["FailedCell", "Quarantine"]
-
 _COUNTED_AT_ONCE: Final = 500
-"""Places of which one call asks how many cells are there."""
+"""Places whose cells one request counts."""
+
+_CHANGED_AT_ONCE: Final = 500
+"""Cells that one request retries or discards."""
+
+_LISTED_AT_ONCE: Final = 200
 
 _BEGIN: Final = b"0"
-"""The cursor with which a scan begins."""
+"""The cursor at which a scan of Redis begins and ends."""
 
 _CURSORS: Final = 2**64
-"""Cursors of scans are numbers below this; Redis refuses any other."""
-
+"""Cursors of Redis are numbers below this; Redis refuses any other."""
 
 _LONGEST_MARK: Final = 200
-"""Bytes of a mark that a cursor names by all of them: names of columns and keys of rows have up to 64 KiB."""
+"""Bytes of a mark that a cursor contains in full. Column names and row keys have up to 64 KiB."""
 
 _MARKS_BYTES: Final = 2_000
-"""Bytes of the marks in a cursor, at most: servers and proxies take URLs of 8 KiB."""
+"""Bytes of marks in a cursor, at most: servers and proxies accept URLs of 8 KiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCell:
+    """A cell in quarantine: its observer failed ``attempts`` times, last at ``time`` (µs)."""
+
+    observer: str
+    table: str
+    row: bytes
+    column: str
+    error: str
+    traceback: str
+    attempts: int
+    time: int
 
 
 class _Place(NamedTuple):
-    """Where an observer's cells of one tablet are; in the order of pages."""
+    """An observer's cells in one tablet. Pages go through the places in this order."""
 
     observer: str
     table: str
@@ -61,11 +79,11 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class _Position:
-    """How far pages have come: a place, its scan's cursor (None when over), and marks found but not shown.
+    """Where a page ends: a place, the cursor of its scan (None at its end), and cells found but not shown.
 
-    A scan brings some cells more than were asked for, and goes on behind them. Where it brings all of a place
-    at once, they are in the order of their marks, and ``after`` is the last one shown (see `_sorted_by`): a
-    cursor with hundreds of marks would be too long for a URL.
+    A scan returns some cells more than were requested. Their ``marks`` are part of the position, and the scan
+    continues behind them. If a scan returns all cells of a place at once, they are sorted by their marks, and
+    ``after`` is the last mark shown (see `_sort_key`): a cursor with hundreds of marks is too long for a URL.
     """
 
     place: _Place
@@ -74,7 +92,7 @@ class _Position:
     after: bytes = b""
 
     def pack(self) -> str:
-        """As text, for a URL."""
+        """Return it as text for a URL."""
         scan = None if self.scan is None else self.scan.decode()
         marks = [base64.b64encode(mark).decode() for mark in self.marks]
         after = base64.b64encode(self.after).decode()
@@ -82,10 +100,10 @@ class _Position:
 
     @classmethod
     def unpack(cls, text: str) -> _Position:
-        """The inverse of `pack`; ValueError for what no `pack` has made."""
+        """Invert `pack`. Raise ValueError for any other text."""
         try:
             observer, table, number, scan, marks, after = json.loads(base64.urlsafe_b64decode(text.encode()))
-            made = cls(
+            return cls(
                 _Place(str(observer), str(table), int(number)),
                 None if scan is None else b"%d" % (int(scan) % _CURSORS),
                 [base64.b64decode(mark, validate=True) for mark in marks],
@@ -95,14 +113,13 @@ class _Position:
             raise ValueError(
                 "the cursor is none that a page gave: leave it out to begin with the first page"
             ) from None
-        return made
 
 
 class Quarantine:
-    """The cells of a chain's observers that are in quarantine, in those of its tables that are there now."""
+    """The cells in quarantine of a chain's observers, in the observed tables that exist."""
 
     def __init__(self, db: Database, chain: Chain) -> None:
-        """Asks which tables there are.
+        """Read the list of tables.
 
         Raises:
             StoreUnavailable: the store does not answer.
@@ -111,37 +128,53 @@ class Quarantine:
         self._chain = chain
         observed = {table for table, _ in chain.observed}
         self.tables = {one.name: one for one in db.tables() if one.name in observed}
-        """The definitions of the observed tables that are there, by name."""
+        """The definitions of the observed tables that exist, by name."""
         self._observed = {
             column: tuple(names) for column, names in chain.observed.items() if column[0] in self.tables
         }
 
     def count(self) -> dict[str, int]:
-        """Cells in quarantine by observer, of all observers of the chain; looks at none of them."""
-        return dict.fromkeys(self._chain.observers, 0) | self._index(None).count_failed()
+        """Return the number of cells in quarantine for each observer of the chain, without reading cells."""
+        asked = [(name, tag) for _, tag, names in self._index(None).places() for name in names]
+        sizes = self._db.store.call(*[(b"HLEN", failed_key(tag, name)) for name, tag in asked])
+        counts = dict.fromkeys(self._chain.observers, 0)
+        for (name, _), size in zip(asked, sizes, strict=True):
+            counts[name] += size
+        return counts
 
     def cells(
         self, observer: str | None = None, keys: Mapping[str, bytes] | None = None
     ) -> Iterator[FailedCell]:
-        """The cells, in no order; of one observer, or of the row with that key in each table of ``keys``.
+        """Return the cells, in no order: all, those of one observer, or those of the rows in ``keys``.
 
-        Of rows that are named only their cells are looked up. One may come twice if the quarantine changes
-        meanwhile; none that is there all the time is left out.
+        ``keys`` has one row key for each table; only the cells of these rows are read. A cell may come twice
+        if the quarantine changes during the iteration. Cells that stay in quarantine are never left out.
 
         Raises:
             ConfigurationError: the chain has no such observer.
         """
         index = self._index(observer)
         if keys is None:
-            return index.failed()
+            return self._all(index)
         found = (cell for table, row in keys.items() for cell in self.find(table, row))
         return (cell for cell in found if observer in (None, cell.observer))
 
+    def _all(self, index: DirtyIndex) -> Iterator[FailedCell]:
+        catalog = self._db.catalog
+        for table, tag, names in index.places():
+            for name in names:
+                cursor: Any = 0
+                while cursor != _BEGIN:
+                    command = (b"HSCAN", failed_key(tag, name), cursor, b"COUNT", _LISTED_AT_ONCE)
+                    cursor, flat = self._db.store.one(command)
+                    for mark, record in zip(flat[::2], flat[1::2], strict=True):
+                        yield _failed_cell(catalog, table, name, mark, record)
+
     def keys(self, text: str) -> dict[str, bytes]:
-        """The row key that a text is (`percolator_core.notation`) in each table where it is one, for `cells`.
+        """Parse a row key (`percolator_core.notation`) for each table where the text is one, for `cells`.
 
         Raises:
-            NotationError: it is one in no table.
+            NotationError: the text is a row key of no table.
         """
         found: dict[str, bytes] = {}
         refused: NotationError | None = None
@@ -155,22 +188,22 @@ class Quarantine:
         return found
 
     def find(self, table: str, row: str | bytes) -> list[FailedCell]:
-        """The cells of one row that are in quarantine, by observer; looked up, however many others there are.
+        """Return the cells of one row that are in quarantine, sorted by observer; no other cell is read.
 
         Raises:
             ValueError: the row is no key of that table.
         """
         key = row_bytes(row)
-        watched = {column: names for column, names in self._observed.items() if column[0] == table}
-        if not watched:
+        columns = {column: names for column, names in self._observed.items() if column[0] == table}
+        if not columns:
             return []
-        index, handle = self._index(None), self._db.catalog.table(table)
+        catalog, handle = self._db.catalog, self._db.catalog.table(table)
         tag = handle.tag(key)
-        observers = sorted({name for names in watched.values() for name in names})
-        marks = [encode_mark(handle.encode(column), key) for _, column in sorted(watched)]
+        observers = sorted({name for names in columns.values() for name in names})
+        marks = [encode_mark(handle.encode(column), key) for _, column in sorted(columns)]
         replies = self._db.store.call(*[(b"HMGET", failed_key(tag, name), *marks) for name in observers])
         return [
-            index.failed_cell(table, name, mark, record)
+            _failed_cell(catalog, table, name, mark, record)
             for name, records in zip(observers, replies, strict=True)
             for mark, record in zip(marks, records, strict=True)
             if record is not None
@@ -179,16 +212,16 @@ class Quarantine:
     def page(
         self, limit: int, cursor: str | None = None, observer: str | None = None
     ) -> tuple[list[FailedCell], str | None]:
-        """The next ``limit`` cells (1 or more), by observer, and the cursor behind them; None at the end.
+        """Return the next ``limit`` cells (1 or more), by observer, and the cursor behind them.
 
-        ``cursor`` is that of the page before, with the same ``observer``. What a page takes depends on its
-        size, and on how many tablets there are, not on how many cells. A page that is not the last one may
-        be short if its cells are put back meanwhile, and a cell may come twice; none that stays is left out.
-        A page has some cells more if a cursor cannot carry them, because their columns or rows have long
-        names.
+        ``cursor`` is the one that the page before returned, for the same ``observer``; the last page returns
+        None. The cost of a page depends on its size and on the number of tablets, not on the number of cells.
+        If cells leave the quarantine in between, a page may be short and a cell may come twice; a cell that
+        stays is never left out. A page is longer than ``limit`` if the names of the next columns or rows are
+        too long for a cursor.
 
         Raises:
-            ValueError: the limit is below 1, or the cursor is none.
+            ValueError: the limit is below 1, or the cursor is not one of a page.
             ConfigurationError: the chain has no such observer.
         """
         if limit < 1:
@@ -198,26 +231,68 @@ class Quarantine:
         return found, pages.cursor
 
     def retry(self, cells: Iterable[FailedCell] | None = None, observer: str | None = None) -> int:
-        """Have cells observed again, with all their attempts: those given, all of an observer, or all.
+        """Make cells dirty again, with all their attempts: those given, all of an observer, or all.
 
-        Returns how many were put back; those that are not in quarantine any more do not count.
+        Return how many; those that are no longer in quarantine do not count.
 
         Raises:
             ConfigurationError: the chain has no such observer.
-            StoreUnavailable: the store does not answer. What was put back is put back: retry the rest.
+            StoreUnavailable: the store does not answer. Some cells may be dirty again: retry the rest.
         """
-        return self._index(observer).retry(None if cells is None else list(cells))
+        index = self._index(observer)
+        if cells is None:
+            return sum(self._requeue(tag, name) for _, tag, names in index.places() for name in names)
+        return sum(
+            self._requeue(tag, name, *[mark for mark, _ in marked])
+            for tag, name, marked in self._batches(index, cells)
+        )
 
     def discard(self, cells: Iterable[FailedCell]) -> int:
-        """Forget cells: an observer sees them when they change again, or by a rerun. Returns how many.
+        """Remove cells from quarantine: they are observed when they change again, or by a rerun.
 
-        Each is judged by itself, at once: one that was put back meanwhile and failed anew stays, since that
-        failure was not looked at, and one that has changed since it failed is observed as it would be anyway.
+        Return how many. A cell that was retried and has failed again since it was read stays. So does the
+        dirty mark of a cell that has changed since it failed.
 
         Raises:
-            StoreUnavailable: the store does not answer. What was forgotten is: discard the rest.
+            StoreUnavailable: the store does not answer. Some cells may be removed: discard the rest.
         """
-        return self._index(None).discard(list(cells))
+        store, count = self._db.store, 0
+        for tag, name, marked in self._batches(self._index(None), cells):
+            records = store.one((b"HMGET", failed_key(tag, name), *[mark for mark, _ in marked]))
+            pairs: list[bytes | str] = []
+            for (mark, cell), record in zip(marked, records, strict=True):
+                # The time is the start timestamp of a run, so no two records have the same.
+                if record is not None and json.loads(record)["time"] == cell.time:
+                    pairs += (mark, hashlib.sha1(record, usedforsecurity=False).hexdigest())
+            if pairs:
+                count += store.run(calls.discard(tag, name, pairs))
+        return count
+
+    def _batches(
+        self, index: DirtyIndex, cells: Iterable[FailedCell]
+    ) -> Iterator[tuple[bytes, str, list[tuple[bytes, FailedCell]]]]:
+        """Yield tag, observer and marked cells, some at a time; without cells that nobody observes."""
+        observed = {(table, tag, name) for table, tag, names in index.places() for name in names}
+        marked: dict[tuple[bytes, str], list[tuple[bytes, FailedCell]]] = {}
+        for cell in cells:
+            handle = self._db.catalog.table(cell.table)
+            tag = handle.tag(cell.row)
+            if (cell.table, tag, cell.observer) in observed:
+                mark = encode_mark(handle.encode(cell.column), cell.row)
+                marked.setdefault((tag, cell.observer), []).append((mark, cell))
+        for (tag, name), every in marked.items():
+            for start in range(0, len(every), _CHANGED_AT_ONCE):
+                yield tag, name, every[start : start + _CHANGED_AT_ONCE]
+
+    def _requeue(self, tag: bytes, observer: str, *marks: bytes) -> int:
+        """Make these cells dirty, or without marks all of the observer in the tablet."""
+        store, cursor = self._db.store, _BEGIN
+        count = 0
+        while True:
+            cursor, requeued = store.run(calls.requeue(tag, observer, cursor, _CHANGED_AT_ONCE, marks))
+            count += requeued
+            if marks or cursor == _BEGIN:
+                return count
 
     def _index(self, observer: str | None) -> DirtyIndex:
         if observer is None:
@@ -226,23 +301,28 @@ class Quarantine:
             raise ConfigurationError(
                 f"{self._chain.name} has no observer {observer!r}: it has {', '.join(self._chain.observers)}"
             )
-        watched = {column: (observer,) for column, names in self._observed.items() if observer in names}
-        return DirtyIndex(self._db.client, watched)
+        columns = {column: (observer,) for column, names in self._observed.items() if observer in names}
+        return DirtyIndex(self._db.client, columns)
 
 
-def _sorted_by(mark: bytes) -> bytes:
-    """The mark, or of a long one its beginning and a digest, which a cursor can carry."""
+def _failed_cell(catalog: Catalog, table: str, observer: str, mark: bytes, record: bytes) -> FailedCell:
+    column, row = decode_mark(mark)
+    return FailedCell(observer, table, row, catalog.column_name(table, column), **json.loads(record))
+
+
+def _sort_key(mark: bytes) -> bytes:
+    """Return the mark, or the beginning and a digest of a mark that is too long for a cursor."""
     if len(mark) <= _LONGEST_MARK:
         return mark
     return mark[:_LONGEST_MARK] + hashlib.sha1(mark, usedforsecurity=False).digest()
 
 
 class _Pages:
-    """Goes through all places, a page at a time; ``cursor`` is where it stopped."""
+    """Reads one page; ``cursor`` is where it ends."""
 
     def __init__(self, db: Database, index: DirtyIndex) -> None:
         self._store = db.store
-        self._index = index
+        self._catalog = db.catalog
         tags = {
             _Place(name, table, tablet_number(tag)): tag
             for table, tag, names in index.places()
@@ -253,23 +333,23 @@ class _Pages:
         self.cursor: str | None = None
 
     def after(self, position: _Position | None, limit: int) -> list[FailedCell]:
-        """The next cells behind a position, None for the beginning."""
+        """Return the next cells behind a position; None is the beginning."""
         at = 0 if position is None else bisect_left(self._places, position.place)
         if position is None or at == len(self._places) or self._places[at] != position.place:
             position = self._start(at)  # the table of that place was dropped
         found: list[FailedCell] = []
         while position is not None:
-            # One more than the page has, so that its reader learns whether there are others.
+            # One more than the page has, to know if there is another page.
             new, is_whole = self._take(position, limit + 1 - len(found))
-            room = limit - len(found)
-            found += [self._cell(position.place, mark, record) for mark, record in new[:room]]
-            if len(new) > room:
+            space = limit - len(found)
+            found += [self._cell(position.place, mark, record) for mark, record in new[:space]]
+            if len(new) > space:
                 if is_whole:
-                    position.scan, position.after = _BEGIN, _sorted_by(new[room - 1][0]) if room else b""
-                elif sum(len(mark) for mark, _ in new[room:]) <= _MARKS_BYTES:
-                    position.marks = [mark for mark, _ in new[room:]] + position.marks
+                    position.scan, position.after = _BEGIN, _sort_key(new[space - 1][0]) if space else b""
+                elif sum(len(mark) for mark, _ in new[space:]) <= _MARKS_BYTES:
+                    position.marks = [mark for mark, _ in new[space:]] + position.marks
                 else:
-                    found += [self._cell(position.place, mark, record) for mark, record in new[room:]]
+                    found += [self._cell(position.place, mark, record) for mark, record in new[space:]]
                     if position.scan is None and not position.marks:
                         position = self._following(position)
                 self.cursor = None if position is None else position.pack()
@@ -279,11 +359,11 @@ class _Pages:
         return found
 
     def _following(self, position: _Position) -> _Position | None:
-        """The beginning of the next place where there are cells."""
+        """Return the beginning of the next place with cells."""
         return self._start(bisect_left(self._places, position.place) + 1)
 
     def _start(self, at: int) -> _Position | None:
-        """The beginning of the first place from a number on where there are cells."""
+        """Return the beginning of the first place with cells, from a place's index on."""
         for first in range(at, len(self._keys), _COUNTED_AT_ONCE):
             some = self._keys[first : first + _COUNTED_AT_ONCE]
             for offset, count in enumerate(self._store.call(*[(b"HLEN", key) for key in some])):
@@ -292,9 +372,9 @@ class _Pages:
         return None
 
     def _take(self, position: _Position, wanted: int) -> tuple[list[tuple[bytes, bytes]], bool]:
-        """About so many cells of a place, mark and record; moves the position behind them.
+        """Return about ``wanted`` cells of a place, as mark and record, and move the position behind them.
 
-        Also whether they are all that the place has behind those that were shown, in order.
+        Return also True if these are all further cells of the place, in order.
         """
         key = self._keys[bisect_left(self._places, position.place)]
         if position.marks:
@@ -307,10 +387,10 @@ class _Pages:
         began, after = position.scan, position.after
         cursor, flat = self._store.one((b"HSCAN", key, began, b"COUNT", wanted))
         position.scan, position.after = None if cursor == _BEGIN else cursor, b""
-        # Cells that have become many meanwhile come in parts, and those behind this one are shown again.
+        # If the place has got many cells since, they come in parts, and some of them are shown again.
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        found = sorted((_sorted_by(mark), mark, record) for mark, record in pairs)
+        found = sorted((_sort_key(mark), mark, record) for mark, record in pairs)
         return [one[1:] for one in found if one[0] > after], began == cursor == _BEGIN
 
     def _cell(self, place: _Place, mark: bytes, record: bytes) -> FailedCell:
-        return self._index.failed_cell(place.table, place.observer, mark, record)
+        return _failed_cell(self._catalog, place.table, place.observer, mark, record)

@@ -325,7 +325,7 @@ def _transactions(scene: Scene, db: Database) -> None:
 def _run(scene: Scene, db: Database, chain: Chain) -> None:
     """Until idle, then for a while: a call must wake the worker."""
     scene.run(db, chain)
-    assert sum(DirtyIndex(scene.helper.client, chain.observed).count_failed().values()) == 1
+    assert sum(Quarantine(scene.helper, chain).count().values()) == 1
     assert "weak" in run_counts(scene.helper), "the worker could not tell what it did"
     assert not db.active_observers() & {"retired"}
     found = db.snapshot()

@@ -23,6 +23,7 @@ from percolator_core import (
     TransactionConflict,
     Worker,
 )
+from percolator_core.admin.quarantine import Quarantine
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Call, Role
@@ -190,7 +191,7 @@ class Scene:
 
     def marks(self) -> int:
         dirty = DirtyIndex(self.other.client, self.chain.observed)
-        return sum(dirty.backlog().values()) + sum(dirty.count_failed().values())
+        return sum(dirty.backlog().values()) + sum(Quarantine(self.other, self.chain).count().values())
 
 
 class Point(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from percolator_core import Database, SnapshotTooOld, Transaction, TransactionConflict
+from percolator_core.admin.quarantine import Quarantine
 from percolator_core.maintenance.garbage_collection import GarbageCollector
 from percolator_core.notifications.ack import acknowledge
 from percolator_core.notifications.dirty import DirtyIndex
@@ -23,6 +24,7 @@ from tests.transaction.crash import TABLES, Connect
 
 HOT, COOL, OTHER = rows_apart(3)
 NOTHING = timedelta(0)
+CHAIN = chain_of(watch("look", lambda t, cell: None, "t.v"), tables=TABLES)
 
 ALLOCATIONS = 3
 """Of a row without older versions: its key, the object, and the hash in one block."""
@@ -75,9 +77,8 @@ def put(db: Database, row: bytes, *values: bytes) -> None:
 def watched(connect: Connect) -> tuple[Database, DirtyIndex]:
     """A database in which the column ``v`` is observed."""
     db = connect(lock_wait=0.1)
-    chain = chain_of(watch("look", lambda t, cell: None, "t.v"), tables=TABLES)
-    chain.create_tables(db)
-    return db, DirtyIndex(db.client, chain.observed)
+    CHAIN.create_tables(db)
+    return db, DirtyIndex(db.client, CHAIN.observed)
 
 
 # Rows come back to their size.
@@ -161,10 +162,11 @@ def test_attempts_and_quarantine_leave_nothing_once_the_cell_is_dealt_with(
         assert lease.tries == 1
         assert db.store.one(dirty.quarantine(lease, "strong", now, record)) == b"quarantined"
     assert not keys_with(db, b"dirty:", b"tries:")
-    assert dirty.count_failed() == {"look": 30}
+    quarantine = Quarantine(db, CHAIN)
+    assert quarantine.count() == {"look": 30}
     # One half is tried again, the other gets a new value: both ways out leave nothing.
-    failed = list(dirty.failed())
-    assert dirty.retry(failed[:15]) == 15
+    failed = list(quarantine.cells())
+    assert quarantine.retry(failed[:15]) == 15
     for cell in failed[15:]:
         put(db, cell.row, b"changed again")
     now = db.timestamp()

@@ -13,11 +13,12 @@ import greenlet
 import pytest
 
 from percolator_core import Cell, Worker
+from percolator_core.admin.quarantine import Quarantine
 from percolator_core.errors import TransactionConflict
 from percolator_core.observers import Retry
 from percolator_core.worker.runs import EndedRun
 from percolator_core.worker.watchdog import Deadline, Watchdog, may_be_interrupted
-from tests.chains import chain_of, dirty_of, put, watch
+from tests.chains import chain_of, dirty_of, failed_of, put, watch
 from tests.servers.plain import until
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def test_a_failing_observer_is_retried_and_put_aside_while_others_go_on(
     counts = drain(db, chain, in_thread=where == "other").observers["fails"]
     assert (counts.ran, counts.failed, counts.quarantined) == (0, 2, 1)
     assert len(good) == 10
-    [failed] = dirty_of(db, chain).failed()
+    [failed] = failed_of(db, chain)
     assert (failed.observer, failed.table, failed.row, failed.column) == ("fails", "docs", b"a", "text")
     assert failed.error.startswith(error)
     assert len(failed.error) <= 2_000
@@ -172,7 +173,7 @@ def test_retry_and_a_new_write_run_a_quarantined_cell_again(db: Database) -> Non
 
     chain = chain_of(watch("look", function, "docs.text"))
     chain.create_tables(db)
-    dirty = dirty_of(db, chain)
+    quarantine = Quarantine(db, chain)
     for row in ("a", "b", "c"):
         put(db, row, b"1")
     assert drain(db, chain).quarantined == 3
@@ -180,28 +181,27 @@ def test_retry_and_a_new_write_run_a_quarantined_cell_again(db: Database) -> Non
     # A new write counts its attempts from the start, and its record replaces the old one.
     put(db, "a", b"2")
     assert drain(db, chain).observers["look"].failed == 3
-    assert {cell.row: cell.error for cell in dirty.failed()}[b"a"] == "ValueError: b'2'"
-    assert dirty.retry([cell for cell in dirty.failed() if cell.row == b"b"]) == 1
-    assert (dirty.count_failed(), dirty.backlog()) == ({"look": 2}, {"look": 1})
+    assert {cell.row: cell.error for cell in quarantine.cells()}[b"a"] == "ValueError: b'2'"
+    assert quarantine.retry([cell for cell in quarantine.cells() if cell.row == b"b"]) == 1
+    assert (quarantine.count(), dirty_of(db, chain).backlog()) == ({"look": 2}, {"look": 1})
     broken = False
     put(db, "a", b"3")
     assert drain(db, chain).ran == 2
-    assert [cell.row for cell in dirty.failed()] == [b"c"]
-    assert dirty.retry() == 1
+    assert [cell.row for cell in quarantine.cells()] == [b"c"]
+    assert quarantine.retry() == 1
     assert drain(db, chain).ran == 1
-    assert dirty.count_failed() == {"look": 0}
-    assert dirty.retry() == 0
+    assert quarantine.count() == {"look": 0}
+    assert quarantine.retry() == 0
 
 
 def test_many_quarantined_cells_are_all_put_back(db: Database) -> None:
     chain = chain_of(watch("look", lambda t, cell: None, "docs.text"))
     chain.create_tables(db)
-    dirty = dirty_of(db, chain)
     tag = db.catalog.table("docs").tags[0]
     for start in range(0, 30_000, 1_000):
         fields = [x for n in range(start, start + 1_000) for x in (b"\0\4text%d" % n, b"{}")]
         db.store.one((b"HSET", tag + b"failed:look", *fields))
-    assert dirty.retry() == 30_000
+    assert Quarantine(db, chain).retry() == 30_000
 
 
 def test_attempts_are_counted_across_workers(db: Database) -> None:
@@ -220,7 +220,7 @@ def test_attempts_are_counted_across_workers(db: Database) -> None:
         worker = Worker(db, chain)
         worker.run()
     assert runs == 3
-    [failed] = dirty_of(db, chain).failed()
+    [failed] = failed_of(db, chain)
     assert failed.attempts == 3
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from percolator_core import Chain, Database, Worker
 from percolator_core.worker.runs import EndedRun
-from tests.chains import dirty_of, put
+from tests.chains import dirty_of, failed_of, put
 from tests.servers.plain import until
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def test_a_cell_that_always_kills_its_child_goes_to_quarantine(db: Database, cha
     put(db, "b", b"1")
     counts = Worker(db, chain, cpus=1).run_until_idle(15).observers["work"]
     assert (counts.ran, counts.failed, counts.quarantined) == (1, 2, 1)
-    (failed,) = dirty_of(db, chain).failed()
+    (failed,) = failed_of(db, chain)
     assert failed.row == b"a"
     assert "exit code 7" in failed.error
 
@@ -156,13 +156,13 @@ def test_a_child_that_dies_after_its_last_commit_leaves_nothing_in_quarantine(
     counts = Worker(db, chain, cpus=1).run_until_idle(60).observers["work"]
     assert (counts.failed, counts.collapsed, counts.quarantined) == (2, 1, 0)
     assert db.snapshot().get("sums", "all", "n") == b"1"
-    assert list(dirty_of(db, chain).failed()) == []
+    assert failed_of(db, chain) == []
 
 
 def test_an_exception_is_told_with_its_traceback(db: Database, chain: Chain) -> None:
     put(db, "a", b"raise")
     assert Worker(db, chain, cpus=1).run_until_idle(60).quarantined == 1
-    (failed,) = dirty_of(db, chain).failed()
+    (failed,) = failed_of(db, chain)
     assert failed.error == "ValueError: no such thing"
     assert 'raise ValueError("no such thing")' in failed.traceback
 
@@ -177,7 +177,7 @@ def test_a_run_past_its_timeout_is_ended(db: Database, project: Project, word: b
     put(db, "b", b"1")
     counts = Worker(db, chain, cpus=1).run_until_idle(60).observers["work"]
     assert (counts.ran, counts.quarantined) == (1, 1)
-    (failed,) = dirty_of(db, chain).failed()
+    (failed,) = failed_of(db, chain)
     assert "timeout" in failed.error or "killed" in failed.error
 
 

@@ -12,7 +12,6 @@ from percolator_core import ConfigurationError, TableDefinition, UnknownTable, W
 from percolator_core.admin.quarantine import Quarantine
 from percolator_core.admin.status import TabletStatus, tablets
 from percolator_core.layout.keys import encode_mark, failed_key
-from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Retry
 from percolator_core.transaction.commit import Commit
 from tests.chains import chain_of, dirty_of, put, watch
@@ -329,14 +328,15 @@ def again(scene: Scene) -> None:
 def test_a_failure_that_nobody_looked_at_is_not_discarded(scene: Scene, when: str) -> None:
     scene.fail("a")
     looked_at = list(scene.quarantine.cells("look"))
-    index = dirty_of(scene.db, scene.chain)
+    quarantine = scene.quarantine
     if when == "after the look":
         again(scene)
     else:
         store = Interrupted(scene.db, "discard", lambda: again(scene))
         client = SimpleNamespace(store=store, catalog=scene.db.catalog)
-        index = DirtyIndex(client, scene.chain.observed)  # type: ignore[arg-type]
-    assert index.discard(looked_at) == 0
+        db = SimpleNamespace(store=store, catalog=scene.db.catalog, tables=scene.db.tables, client=client)
+        quarantine = Quarantine(db, scene.chain)  # type: ignore[arg-type]
+    assert quarantine.discard(looked_at) == 0
     assert scene.quarantine.count() == {"look": 1, "other": 1, "ping": 0}
 
 

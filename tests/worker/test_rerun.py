@@ -13,6 +13,7 @@ import percolator_core
 from percolator_core import Cell, ConfigurationError, Hash, PrimaryKey, Table, UnknownColumn, Worker
 from percolator_core.admin import rerun as rerun_module
 from percolator_core.admin.condition import Condition
+from percolator_core.admin.quarantine import Quarantine
 from percolator_core.admin.rerun import CellCounts, RerunCounts, rerun
 from percolator_core.admin.status import status
 from percolator_core.layout.acknowledgements import Ack
@@ -429,17 +430,17 @@ def test_a_cell_in_quarantine_has_all_its_attempts_and_then_is_no_more(
     copy.change = fail
     put(db, "a", b"1")
     drain(db, chain)
-    dirty = dirty_of(db, chain)
-    assert dirty.count_failed() == {"copy": 1}
+    quarantine = Quarantine(db, chain)
+    assert quarantine.count() == {"copy": 1}
     assert rerun(db, chain, "copy").marked == 1
     # Until it has run the record stands: it may fail again.
-    assert dirty.count_failed() == {"copy": 1}
+    assert quarantine.count() == {"copy": 1}
     counts = drain(db, chain).observers["copy"]
     assert (counts.failed, counts.quarantined) == (3, 1)
     copy.change = bytes
     assert rerun(db, chain, "copy").marked == 1
     assert drain(db, chain).ran == 1
-    assert dirty.count_failed() == {"copy": 0}
+    assert quarantine.count() == {"copy": 0}
     assert db.snapshot().get("sums", "a", "copy") == b"1"
 
 

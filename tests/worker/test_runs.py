@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from percolator_core import Cell, TableDefinition, Worker
+from percolator_core.admin.quarantine import Quarantine
 from tests.chains import TABLES, chain_of, dirty_of, put, watch
 
 if TYPE_CHECKING:
@@ -173,10 +174,10 @@ def test_rows_and_columns_of_any_bytes(db: Database) -> None:
         put(db, row, b"1", column=plain)
     drain(db, chain)
     assert sorted(seen) == sorted((row, name) for row in rows for name in (column, plain))
-    dirty = dirty_of(db, chain)
-    assert {(cell.row, cell.column) for cell in dirty.failed()} == {(row, column) for row in rows}
-    assert dirty.retry(list(dirty.failed())[:3]) == 3
-    assert dirty.retry() == len(rows) - 3
+    quarantine = Quarantine(db, chain)
+    assert {(cell.row, cell.column) for cell in quarantine.cells()} == {(row, column) for row in rows}
+    assert quarantine.retry(list(quarantine.cells())[:3]) == 3
+    assert quarantine.retry() == len(rows) - 3
 
 
 def test_an_empty_chain_of_work_returns_at_once(db: Database) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from percolator_core import ConfigurationError, TableDefinition, Worker
+from percolator_core.admin.quarantine import Quarantine
 from percolator_core.admin.rerun import rerun
 from percolator_core.admin.trace import Outcome, Trace, trace
 from tests.chains import chain_of, dirty_of, put, watch
@@ -244,7 +245,7 @@ def test_what_is_in_quarantine_is_shown_with_its_error(db: Database) -> None:
     assert (given_up.state, given_up.attempts) == ("quarantined", 3)
     assert given_up.error == "ValueError: no such word"
     assert (found.quarantined, found.waiting) == (1, 0)
-    dirty_of(db, chain).retry()
+    Quarantine(db, chain).retry()
     assert trace(db, chain, "docs", "a").runs[0].changes[0].outcomes == (Outcome("count", "pending"),)
 
 
