@@ -1,1 +1,1 @@
-"""What tells workers that a cell changed: dirty marks, acknowledgements, and the active set (section 2.4)."""
+"""Notifications: dirty marks, acknowledgements, and the active set of observers (paper, section 2.4)."""

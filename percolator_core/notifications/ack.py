@@ -1,7 +1,7 @@
-"""Acknowledgements: the cell beside an observed one that its observer's own transaction writes (section 2.4).
+"""Acknowledgements: the cell beside an observed cell that each run of its observer writes (section 2.4).
 
-Two runs for one change collide in it, and at most one commits. Its value tells which revision of the
-observer's code ran and, where the chain records traces, what the run wrote.
+Two runs for one change conflict in this cell, so at most one commits. Its value has the revision of the
+observer's code and, if the chain records traces, the cells that the run wrote.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from percolator_core.transaction.transaction import Transaction
 
 
 def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes = b"") -> Cell | None:
-    """Begin a run: fix the snapshot, and write the acknowledgement, the transaction's first cell and primary.
+    """Begin a run: fix the snapshot, and write the acknowledgement as first cell and primary.
 
-    Returns the cell to observe, or None when the change was acknowledged by an earlier run (or never
-    committed): then only the mark has to go.
+    Return the cell to observe. None means that an earlier run has acknowledged the change, or that the change
+    never committed: only its mark has to be cleared.
     """
     acked = acknowledgement(lease.observer, lease.column)
     if mode == "weak":
@@ -28,7 +28,7 @@ def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes
         observed, done = transaction.versions(lease.table, lease.row, [lease.column, acked])
         if observed is None:
             return None
-        # One that was deleted, by a rerun, acknowledges nothing.
+        # An acknowledgement that a rerun has deleted has no value.
         if done is not None and done.value is not None and observed.commit_ts <= done.start_ts:
             return None
         timestamp = observed.commit_ts
@@ -37,7 +37,7 @@ def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes
 
 
 def trace(transaction: Transaction, lease: Lease, revision: int) -> None:
-    """Have the acknowledgement name what the run has written: for the end of a run, before its commit."""
+    """Add the cells that the run wrote to its acknowledgement; to be called right before the commit."""
     acked = acknowledgement(lease.observer, lease.column)
     writes = (
         TracedWrite(one.table, one.row, one.column, one.kind)

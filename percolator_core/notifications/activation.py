@@ -1,9 +1,9 @@
-"""The active set: for which observers writers leave marks, and the workers that run them (section 2.4).
+"""The active set: the observers for which writers set marks, and the workers that run them (section 2.4).
 
 The tablets know the observers of their columns, and the namespace knows the digest of the chain that was
-activated last. A worker *registers* itself. While it lives, a worker with another chain refuses to start:
+activated last. A worker *registers* itself. While it lives, a worker of another chain refuses to start:
 otherwise marks would wait for an observer that nobody runs. A *rolling* start is allowed beside workers of
-other chains. Until the last of these has ended, writers leave marks for the observers of both chains.
+other chains. Until the last of these has ended, writers set marks for the observers of both chains.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Active(NamedTuple):
     beside: frozenset[str]
 
     def allows(self, digest: str) -> bool:
-        """Whether workers with that chain may go on."""
+        """Return True if workers with that chain may go on."""
         return digest == self.digest or digest in self.beside
 
 
@@ -67,11 +67,11 @@ def activate(
 ) -> None:
     """Register a chain's observers in every tablet, so that writers leave marks for them.
 
-    ``rolling`` lets workers of other chains go on meanwhile, and keeps what they observe registered; the
-    first activation after the last of them has gone takes that back (`Worker` sees to it).
+    ``rolling`` lets workers of other chains go on, and keeps their observers registered. The first activation
+    after the last of these workers has ended unregisters them (`percolator_core.worker.housekeeping`).
 
     Raises:
-        ConfigurationError: workers of another chain are alive, and this is no rolling start.
+        ConfigurationError: workers of another chain are alive, and ``rolling`` is False.
     """
     while True:
         with suppress(_Overtaken), _one_at_a_time(db) as renew:
@@ -132,7 +132,7 @@ def _activate(
     everything = json.dumps(_merged(db.client.observed_columns() if others else {}, observed), sort_keys=True)
     turn.record(db, observed=everything, digest=still, beside=",".join(sorted(allowed)))
     how: Literal["replace", "add"] = "add" if others else "replace"
-    while changed := _tell_tablets(db, observed, how, retired, turn):
+    while changed := _register_in_tablets(db, observed, how, retired, turn):
         # A table was changed meanwhile, or a failover has lost a part of a change.
         for name, version in changed:
             db.schema_changes.finish_or_repair(name, version)
@@ -145,7 +145,7 @@ def _merged(
     recorded: Mapping[str, Mapping[str, Sequence[str]]],
     observed: Mapping[tuple[str, str], Sequence[str]],
 ) -> dict[str, dict[str, list[str]]]:
-    """The observers of each column by table: those of the record, and those of a chain."""
+    """Merge the observers of each column, by table, from the record and from a chain."""
     merged = {
         table: {column: list(names) for column, names in columns.items()}
         for table, columns in recorded.items()
@@ -156,7 +156,7 @@ def _merged(
     return merged
 
 
-def _tell_tablets(
+def _register_in_tablets(
     db: Database,
     observed: Mapping[tuple[str, str], Sequence[str]],
     how: Literal["replace", "add"],
@@ -181,7 +181,7 @@ def _tell_tablets(
             calls.observe(tag, how, handle.version, turn.number, retired, pairs) for tag in handle.tags
         ]
         asked += [(handle.name, handle.version)] * len(handle.tags)
-    # The wait for changes of tables may have taken longer than the activation lock lasts.
+    # The wait for schema changes may have taken longer than the activation lock lasts.
     turn.renew()
     # Durably, as the record: if a failover took it back, later writes would have no marks.
     replies = store.run_all(requests, durably=True)
@@ -191,7 +191,7 @@ def _tell_tablets(
 
 
 def _entries(db: Database) -> list[Entry]:
-    """The tables as they are when no change of one is under way."""
+    """Return the tables, after all pending schema changes are finished."""
     while any(entry.pending for entry in db.catalog.entries()):
         db.schema_changes.finish_all()
     return db.catalog.entries()
@@ -227,10 +227,10 @@ def _one_at_a_time(db: Database) -> Iterator[Callable[[], None]]:
 
 @dataclass(frozen=True, slots=True)
 class LiveWorker:
-    """A worker that is registered and whose liveness token stands. ``since`` is in microseconds.
+    """A registered worker whose liveness token has not expired. ``since`` is in microseconds.
 
-    ``until_idle`` tells a drain, which ends when nothing is left, from one that runs until it is stopped.
-    ``observers`` are those whose cells it takes, in order of names; None where it takes all of its chain.
+    ``until_idle`` is True for a drain, which ends when no mark is left; other workers run until they are
+    stopped. ``observers`` has the sorted names of the observers whose cells it takes; None is all.
     """
 
     owner: str
@@ -243,7 +243,7 @@ class LiveWorker:
 
 
 def live_workers(db: Database) -> list[LiveWorker]:
-    """The workers of this namespace that are alive, by name; forgets the others."""
+    """Return the live workers of this namespace, sorted by name, and unregister the dead ones."""
     store = db.store
     command = workers_command(db)
     flat = store.one(command)
@@ -256,17 +256,17 @@ def live_workers(db: Database) -> list[LiveWorker]:
 
 
 def workers_command(db: Database) -> Command:
-    """Asks who is registered; the reply is for `liveness_commands` and `living`."""
+    """Return the command that lists the registered workers, for `liveness_commands` and `living`."""
     return (b"HGETALL", _workers_key(db))
 
 
 def liveness_commands(db: Database, registered: Sequence[bytes]) -> list[Command]:
-    """Ask of each who is registered whether its token stands."""
+    """Return for each registered worker the command that asks for its liveness token."""
     return [db.client.liveness(_owner_of(name)) for name in registered[0::2]]
 
 
 def living(registered: Sequence[bytes], alive: Sequence[int]) -> list[LiveWorker]:
-    """The workers whose tokens stand, by name."""
+    """Return the workers whose tokens have not expired, sorted by name."""
     found = zip(registered[0::2], registered[1::2], alive, strict=True)
     return sorted(
         (_live_worker(name, record) for name, record, lives in found if lives),
@@ -289,7 +289,7 @@ def _live_worker(name: bytes, packed: bytes) -> LiveWorker:
 
 
 class Registration:
-    """The announcement of one worker: its own for each, also where several share a database connection."""
+    """The registration of one worker. Workers that share a database connection have one each."""
 
     def __init__(
         self,
@@ -301,7 +301,7 @@ class Registration:
         observers: Collection[str] | None = None,
         counts: Mapping[str, Counted] | None = None,
     ) -> None:
-        """``until_idle`` and ``observers`` are as of `LiveWorker`; ``counts`` are told along with it."""
+        """``until_idle`` and ``observers`` are as in `LiveWorker`. A refresh also reports ``counts``."""
         self._db = db
         self._tally = Tally(db.store, counts or {})
         self.name = db.client.owner().decode() + ":" + uuid.uuid4().hex[:8]
@@ -318,11 +318,11 @@ class Registration:
         self.refresh()
 
     def refresh(self) -> None:
-        """Announce it again: a worker that was suspended for long may have been taken for dead."""
+        """Register again: others may have unregistered a worker that was suspended for long."""
         self._tally.send_along((b"HSET", _workers_key(self._db), self.name, self._record))
 
     def withdraw(self) -> None:
-        """Take the announcement back, and tell the last counts."""
+        """Unregister, and report the last counts."""
         self._tally.send_along((b"HDEL", _workers_key(self._db), self.name))
 
 

@@ -1,9 +1,9 @@
-"""What the observers of a namespace did since it began, in sums that all workers add to.
+"""Counts of runs by observer since the namespace was created, summed over all workers.
 
-Each worker sends what has been added since it did so last: along with its registration, every second or two,
-and when it ends. They are for people and schedulers, and nothing rests on them. A request that is sent again
-because its reply got lost counts twice; of a worker that was killed the last second or two is missing, and so
-is a run in a thread that nobody waited for.
+Each worker sends what it counted since its last report: with its registration, every second or two, and when
+it ends. The counts are approximate and for people and schedulers only. A request that is sent again because
+its reply was lost counts twice. The last second or two of a killed worker are missing, and so are runs in
+threads that a stopped worker did not wait for.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunCounts:
-    """What became of one observer's runs, of all workers since the namespace began.
+    """The runs of one observer, of all workers since the namespace was created.
 
-    ``ran``: runs that committed. ``failed``: runs that raised. ``quarantined``: cells put aside, those that
-    were put back since included. ``conflicts``: runs that lost against another transaction and were repeated.
+    ``ran``: runs that committed. ``failed``: runs that raised. ``quarantined``: cells put into quarantine,
+    also those retried since. ``conflicts``: runs that lost against another transaction and were repeated.
     """
 
     ran: int = 0
@@ -34,11 +34,11 @@ class RunCounts:
     conflicts: int = 0
 
 
-_WHATS: Final = tuple(field.name for field in fields(RunCounts))
+_FIELDS: Final = tuple(field.name for field in fields(RunCounts))
 
 
 class Counted(Protocol):
-    """Has the numbers of one worker, which only grow: `percolator_core.worker.ObserverCounts`."""
+    """The counts of one worker, which only grow: `percolator_core.worker.ObserverCounts`."""
 
     ran: int
     failed: int
@@ -47,7 +47,7 @@ class Counted(Protocol):
 
 
 def run_counts(db: Database) -> dict[str, RunCounts]:
-    """What observers did, by name; without those of which no worker has told anything yet.
+    """Return the counts by observer, without observers of which no worker has reported anything.
 
     Raises:
         StoreUnavailable: the store does not answer.
@@ -55,46 +55,46 @@ def run_counts(db: Database) -> dict[str, RunCounts]:
     flat = db.store.one((b"HGETALL", _counts_key(db.store)))
     found: dict[str, RunCounts] = {}
     for packed, number in zip(flat[0::2], flat[1::2], strict=True):
-        what, _, name = packed.decode().partition(":")
-        if what in _WHATS:
-            found[name] = replace(found.get(name, RunCounts()), **{what: int(number)})
+        field, _, name = packed.decode().partition(":")
+        if field in _FIELDS:
+            found[name] = replace(found.get(name, RunCounts()), **{field: int(number)})
     return dict(sorted(found.items()))
 
 
 class Tally:
-    """What one worker has counted, and how much of that the store has been told."""
+    """The counts of one worker, and the part of them that it has reported to the store."""
 
     def __init__(self, store: Store, counts: Mapping[str, Counted]) -> None:
         self._store = store
         self._counts = counts
-        self._told = dict.fromkeys(counts, RunCounts())
+        self._reported = dict.fromkeys(counts, RunCounts())
 
     def send_along(self, command: Command) -> None:
-        """Send a command, and in the same request what has been counted since the last one.
+        """Send a command, and in the same request what was counted since the last report.
 
         Raises:
-            StoreUnavailable: no answer; what it has not told is told the next time.
+            StoreUnavailable: no reply; the next report contains the same counts.
         """
-        before, now = self._told, {name: _taken(counted) for name, counted in self._counts.items()}
-        # Before the request, not after it: a task that is ended while it waits has sent it.
-        self._told = now
+        before, now = self._reported, {name: _copy(counted) for name, counted in self._counts.items()}
+        # Before the request, not after it: a task that is ended while it waits has sent the request.
+        self._reported = now
         try:
             self._store.call(command, *_increments(_counts_key(self._store), before, now))
         except PercolatorError:
-            self._told = before
+            self._reported = before
             raise
 
 
-def _taken(counted: Counted) -> RunCounts:
+def _copy(counted: Counted) -> RunCounts:
     return RunCounts(counted.ran, counted.failed, counted.quarantined, counted.conflicts)
 
 
 def _increments(key: bytes, before: Mapping[str, RunCounts], now: Mapping[str, RunCounts]) -> list[Command]:
     return [
-        (b"HINCRBY", key, f"{what}:{name}", new - old)
+        (b"HINCRBY", key, f"{field}:{name}", new - old)
         for name, counts in now.items()
         if counts != before[name]
-        for what, old, new in zip(_WHATS, astuple(before[name]), astuple(counts), strict=True)
+        for field, old, new in zip(_FIELDS, astuple(before[name]), astuple(counts), strict=True)
         if new != old
     ]
 

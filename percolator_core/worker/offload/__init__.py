@@ -1,8 +1,8 @@
-"""Observers with ``executor: processes``: their runs happen in child processes of the worker.
+"""Observers with ``executor: processes``: child processes of the worker run them.
 
-For code that computes for long, or holds on to the interpreter: in the worker's own process it would keep all
-other observers waiting. A child runs one cell at a time, with a database connection of its own. The worker
-keeps the lease and decides what follows when the child dies, or does not end in time.
+For code that computes for long or holds the interpreter lock: in the worker's own process all other observers
+would have to wait. A child runs one cell at a time, with a database connection of its own. The worker keeps
+the lease. If the child dies or is late, the worker retries the cell or puts it into quarantine.
 """
 
 from percolator_core.worker.offload.parent import Offload

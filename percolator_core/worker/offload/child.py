@@ -1,7 +1,7 @@
 """A child process of a worker: ``python -m percolator_core.worker.offload.child DESCRIPTOR``.
 
-It ends when its parent closes the pipe, or is gone. Signals of a terminal or a service manager reach it along
-with its parent: that one decides what follows, and here they do nothing.
+It ends when its parent closes the pipe or dies. Signals of a terminal or a service manager reach parent and
+child; the parent decides what to do, and the child ignores them.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ def main() -> None:
     """Run one cell after another until the parent closes the pipe."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    # What an observer prints must not get into the results of the parent.
+    # An observer may print: that must not get into the output of the parent.
     os.dup2(2, 1)
-    # Not for what an observer starts: it would keep the pipe open when this process dies.
+    # A process that an observer starts must not inherit the pipe: it would keep the pipe open.
     os.set_inheritable(int(sys.argv[1]), False)
     with Connection(int(sys.argv[1])) as connection:
         pipe = _Pipe(connection)
-        _tell_logs_through(pipe)
+        _send_logs_through(pipe)
         try:
             _serve(pipe, pipe.recv())
         except (EOFError, ConnectionError):
-            return  # the parent is gone, or needs us no more
-        except Exception as error:  # noqa: BLE001 - the parent tells it
+            return  # the parent is gone, or does not need this process any more
+        except Exception as error:  # noqa: BLE001 - the parent reports it
             pipe.send(_broken(error))
 
 
 class _Pipe:
-    """The pipe to the parent. Threads of an observer may log, so one message is sent at a time."""
+    """The pipe to the parent. Threads of an observer may log at the same time, so sending is locked."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -61,8 +61,8 @@ class _Pipe:
         return self._connection.recv()
 
 
-class _TellingWatchdog(Watchdog):
-    """Tells the parent when the observer's own code begins and ends, and learns how far the lease goes."""
+class _ReportingWatchdog(Watchdog):
+    """Reports begin and end of the observer's own code to the parent, which returns the renewed lease."""
 
     def __init__(self, pipe: _Pipe) -> None:
         super().__init__(None)
@@ -79,7 +79,7 @@ class _TellingWatchdog(Watchdog):
             self._pipe.send(Left())
             term = self._pipe.recv()
         except (EOFError, OSError):
-            return  # the parent is gone: what has been done is committed all the same
+            return  # the parent is gone; the run commits nevertheless
         assert isinstance(term, Term)
         assert self.lease is not None
         self.lease.deadline, self.lease.before = term.deadline, term.before
@@ -88,7 +88,7 @@ class _TellingWatchdog(Watchdog):
 def _serve(pipe: _Pipe, orders: Orders) -> None:
     sys.path[:] = orders.path
     chain = Chain.load(orders.chain)
-    with connect(**orders.connect) as db, _TellingWatchdog(pipe) as watchdog:
+    with connect(**orders.connect) as db, _ReportingWatchdog(pipe) as watchdog:
         counts = {name: ObserverCounts() for name in chain.observers}
         habits = {name: Habits() for name in chain.observers} if orders.prefetch else None
         dirty = DirtyIndex(db.client, chain.observed)
@@ -119,14 +119,14 @@ def _broken(error: BaseException) -> Broken:
 _PLAIN: Final = frozenset({bytes, int, float, bool})
 
 
-def _tell_logs_through(pipe: _Pipe) -> None:
+def _send_logs_through(pipe: _Pipe) -> None:
     def send(_: Any, level: str, event: Any) -> Any:
-        # By the very type: of an enumeration, say, the parent knows nothing.
+        # The exact type: the parent cannot unpickle a subclass such as an enumeration of the user.
         fields = {key: value if type(value) in _PLAIN else str(value) for key, value in event.items()}
         try:
             pipe.send(Logged(level, str(fields.pop("event", "")), fields))
         except OSError:
-            pass  # the parent is gone, which is no failure of the observer that logs
+            pass  # the parent is gone: not a failure of the observer that logs
         raise structlog.DropEvent
 
     structlog.configure(processors=[structlog.processors.format_exc_info, send])

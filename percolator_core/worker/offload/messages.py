@@ -1,4 +1,4 @@
-"""What a worker and its child processes tell each other, pickled, over a pipe that nobody else reads."""
+"""The messages between a worker and its child processes: pickled, over a pipe that nobody else reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from percolator_core.worker.runs import EndedRun
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The first message to a child: what it needs to run observers.
+    """The first message to a child.
 
     ``connect`` has the arguments of `percolator_core.connect`, ``path`` is the parent's `sys.path`.
     """
@@ -24,22 +24,22 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """The child is ready: a `Lease` at a time is sent to it from now on."""
+    """The child is ready for leases, one at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The observer's own code begins: its time runs from here, at each repetition after a conflict anew."""
+    """The observer's own code begins, and its timeout starts; again at each repetition after a conflict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The observer's own code is over. What follows is the store's; the child waits for a `Term` first."""
+    """The observer's own code has ended. The child waits for a `Term` before it commits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """The lease's deadlines as they are now: the worker renews it; by them alone is a weak mark cleared."""
+    """The current deadlines of the lease, which the worker renews. A weak mark is cleared only with these."""
 
     deadline: int
     before: int
@@ -47,7 +47,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A line for the worker's log."""
+    """A line for the log of the worker."""
 
     level: str
     event: str
@@ -56,7 +56,7 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A run is over: how often it lost against others, what is to be counted, and what there is to tell."""
+    """The run has ended. ``conflicts`` is how often it lost against another transaction."""
 
     conflicts: int
     counts: ObserverCounts
@@ -65,7 +65,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The run, or the start, could not be brought to its end. ``away``: since the store does not answer."""
+    """The start or the run failed. ``away`` is True if the store does not answer."""
 
     message: str
     traceback: str

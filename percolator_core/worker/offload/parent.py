@@ -1,4 +1,4 @@
-"""The worker's side: starts children, gives each one cell at a time, ends those that are overdue."""
+"""The worker's side: starts child processes, gives each one cell at a time, and kills those that are late."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from percolator_core.worker.offload.messages import Began, Broken, Done, Left, L
 _PROGRAM: Final = "percolator_core.worker.offload.child"
 
 START: Final = 60.0
-"""Seconds that a child may take until it is ready, and for the store's part before and after a run."""
+"""Seconds that a child may take to start, and for its requests to the store before and after the observer."""
 
 GRACE: Final = 2.0
-"""Seconds beyond its timeout after which a run is ended with its process; before, it is interrupted there.
+"""Seconds after the timeout of a run at which its process is killed; at the timeout the child interrupts it.
 
-Counted anew when a conflict has the run repeated, and not while it commits: as in the worker itself, only the
-observer's own code is under the timeout.
+As in the worker itself the timeout covers the observer's own code only. It starts again when the run is
+repeated after a conflict, and it does not cover the commit.
 """
 
 log = Log("percolator.worker")
 
 
 class RunLost(PercolatorError):
-    """The child process died during a run, or was ended since it ran for too long."""
+    """The child process died during a run, or was killed because it was late."""
 
 
 class _Child:
-    """One child process; used by one thread at a time, but any may kill it."""
+    """One child process. One thread at a time uses it; any thread may kill it."""
 
     def __init__(self) -> None:
         self._pipe, theirs = Pipe()
@@ -48,40 +48,40 @@ class _Child:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(descriptor,))
 
     def start(self, orders: Orders) -> None:
-        """Wait until it is ready; raises as `Offload.run`."""
-        self._tell(orders)
-        self._hear("was not ready")
+        """Wait until it is ready. Raise as `Offload.run`."""
+        self._send(orders)
+        self._receive("was not ready")
 
     def run(self, lease: Lease, timeout: float) -> Done:
-        """Have a cell observed; raises as `Offload.run`."""
-        self._tell(lease)
-        done = self._hear("did not end its run", lease, timeout)
+        """Run the observer of a cell. Raise as `Offload.run`."""
+        self._send(lease)
+        done = self._receive("did not end its run", lease, timeout)
         assert isinstance(done, Done)
         return done
 
     def hang_up(self) -> None:
-        """Let it end: it does at once when it has nothing to do."""
+        """Close the pipe: without a run the child ends at once."""
         self._pipe.close()
 
     def await_end(self) -> None:
-        """Wait until it has ended; one that does not is killed."""
+        """Wait until it has ended, and kill it if it does not."""
         try:
             self.process.wait(GRACE)
         except subprocess.TimeoutExpired:
             self.kill()
 
     def kill(self) -> None:
-        """End it without asking. Whoever waits for its answer learns that it is gone."""
+        """Kill it. A thread that waits for its reply gets RunLost."""
         self.process.kill()
         self.process.wait()
 
-    def _tell(self, message: Orders | Lease | Term) -> None:
+    def _send(self, message: Orders | Lease | Term) -> None:
         try:
             self._pipe.send(message)
         except OSError:
-            raise RunLost(self._obituary()) from None
+            raise RunLost(self._cause_of_death()) from None
 
-    def _hear(self, what: str, lease: Lease | None = None, timeout: float = 0.0) -> Up | Done:
+    def _receive(self, what: str, lease: Lease | None = None, timeout: float = 0.0) -> Up | Done:
         seconds, since = START, time.monotonic()
         while True:
             message = self._next_message(seconds, since, what)
@@ -94,7 +94,7 @@ class _Child:
                 seconds, since = timeout + GRACE, time.monotonic()
             elif isinstance(message, Left):
                 assert lease is not None
-                self._tell(Term(lease.deadline, lease.before))
+                self._send(Term(lease.deadline, lease.before))
                 seconds, since = START, time.monotonic()
             elif isinstance(message, Broken):
                 raise _error_of(message)
@@ -107,11 +107,11 @@ class _Child:
             if self._pipe.poll(max(0.0, since + seconds - time.monotonic())):
                 return self._pipe.recv()
         except (EOFError, OSError):
-            raise RunLost(self._obituary()) from None
+            raise RunLost(self._cause_of_death()) from None
         self.kill()
         raise RunLost(f"the process {what} within {seconds:g} s, and was killed")
 
-    def _obituary(self) -> str:
+    def _cause_of_death(self) -> str:
         code = self.process.wait()
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return f"the process that ran the observer died: {how}"
@@ -124,7 +124,7 @@ def _error_of(message: Broken) -> PercolatorError:
 
 
 class Offload:
-    """Child processes, started when they are needed. Many threads use it: each borrows a child for a run."""
+    """Child processes, started when they are needed. For many threads: each borrows a child for a run."""
 
     def __init__(self, db: Database, chain: Chain, *, prefetch: bool) -> None:
         self._db = db
@@ -136,12 +136,12 @@ class Offload:
         self._closed = False
 
     def run(self, lease: Lease, timeout: float) -> Done:
-        """Have a cell observed in a child, with a run of at most ``timeout`` seconds, and wait for it.
+        """Run the observer of a cell in a child, with a timeout in seconds, and wait for the result.
 
         Raises:
-            RunLost: the child died or had to be killed; whether the run committed, its acknowledgement tells.
+            RunLost: the child died or was killed. If the run has committed, its acknowledgement is there.
             StoreUnavailable: the store is away.
-            PercolatorError: the child could not begin, or has a fault.
+            PercolatorError: the child could not start, or failed.
         """
         child = self._borrow()
         try:
@@ -154,11 +154,11 @@ class Offload:
         return done
 
     def close(self, *, kill: bool) -> None:
-        """End all children: at once, or those that have nothing to do, which must be all. Idempotent."""
+        """Kill all children, or let them end if ``kill`` is False and no run is under way. Idempotent."""
         with self._lock:
             self._closed = True
             children, self._every, self._idle = self._every, set(), []
-        # One that is killed is in use by a thread, perhaps: that one closes the pipe.
+        # A thread may still use a killed child, and closes its pipe.
         for child in children:
             if kill:
                 child.kill()
@@ -173,7 +173,7 @@ class Offload:
                 return self._idle.pop()
         orders = Orders(self._db.connect_arguments(), self._chain, self._prefetch, tuple(sys.path))
         child = _Child()
-        # Known before it is ready: what it imports may take longer than a worker has that is told to stop.
+        # Registered before it is ready: its imports may take longer than the grace period of a stop.
         with self._lock:
             closed = self._closed
             self._every.add(child)
