@@ -116,7 +116,7 @@ class Workers:
             StoreUnavailable: a process had died, or did not finish, so that its counts are incomplete.
         """
         for process in self._running:
-            process.tell(STOP)
+            process.send(STOP)
         until = time.monotonic() + _STOP_LIMIT
         for process in self.running:
             while not process.has_ended() and time.monotonic() < until:

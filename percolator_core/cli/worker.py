@@ -262,16 +262,14 @@ def _monitored(settings: _Settings, subject: Callable[[], Subject]) -> AbstractC
 def _subject_of_one(
     made: Worker, chain: Chain, namespace: str, received: Received, times: RunTimes
 ) -> Subject:
-    from percolator_core.crew.pulse import Pulse
     from percolator_core.monitoring import Subject
 
-    pulse = Pulse(made)
     return Subject(
         chain,
         namespace,
         counts=lambda: made.counts,
-        begun=lambda: pulse.begun,
-        stalled=pulse.stalled,
+        begun=lambda: made.begun,
+        stalled=made.stalled,
         stopping=lambda: bool(received.number),
         times=times.histograms,
     )

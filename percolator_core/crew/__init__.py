@@ -1,8 +1,7 @@
-"""Worker processes under one parent: a core each, where one process is bound to one core.
+"""Worker processes under one parent: one process uses one core, a crew uses several.
 
-`Crew` starts them, passes on what they log, starts another one where one dies, and ends them together. Each
-process is a `percolator_core.worker.Worker` with its own hub, connections and registration, as if it had been
-started by itself.
+`Crew` starts the processes, relays their logs, replaces processes that die, and ends all together. Each
+process runs a `percolator_core.worker.Worker` with its own hub, connections and registration.
 """
 
 from percolator_core.crew.supervisor import Crew, Served

@@ -1,8 +1,8 @@
 """One worker process of a crew: ``python -m percolator_core.crew.member``, its orders on stdin.
 
-It ends when it is told to, on SIGTERM, and when its parent is gone; each time as a worker that is stopped:
-the runs under way are finished, or given back when they take too long. A Ctrl-C in a terminal reaches parent
-and children alike: it is the parent's to decide what follows, and here it does nothing.
+It ends on the parent's order, on SIGTERM, and when its parent is gone. Each time the worker is stopped: the
+runs under way end, or their cells are given back when they take too long. A Ctrl-C in a terminal reaches
+parent and children; the parent decides what to do, and the child ignores it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any, Final
 import structlog
 
 from percolator_core.crew.messages import (
+    BLOCKED,
     BREAK_OFF,
     FAILED,
-    HELD_BACK,
     INTERRUPTED,
     STOP,
     LineCutter,
@@ -33,7 +33,6 @@ from percolator_core.crew.messages import (
     error_content,
     report,
 )
-from percolator_core.crew.pulse import Pulse
 from percolator_core.database import connect
 from percolator_core.observers import Chain
 from percolator_core.runtime.exit import end_process
@@ -42,54 +41,53 @@ from percolator_core.worker import Worker
 from percolator_core.worker.runs import RunTimes
 
 _BEAT: Final = 0.25
-"""Seconds between two reports of the counts. What a killed process did after its last is unknown."""
+"""Seconds between two reports of the counts. The counts of a killed process since its last one are lost."""
 
 _PARENT_LOOK: Final = 1.0
-"""Seconds between two looks whether the parent lives; its end of the pipe tells it at once, as a rule."""
+"""Seconds between two checks that the parent lives. Usually the pipe is closed at once when it dies."""
 
 _LAST_REPORT: Final = 10.0
-"""Seconds to wait for a parent that does not read."""
+"""Seconds to wait for a parent that does not read its pipe."""
 
 log = Log("percolator.worker")
 
 
 class Reports:
-    """What goes to the parent, in order, written by a thread of its own.
+    """The reports to the parent, written in order by a thread.
 
-    An observer that logs thus never waits for the parent, and its timeout cannot cut a line in two.
+    So an observer that logs never waits for the parent, and its timeout cannot interrupt it within a line.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._worker: Worker | None = None
-        self._pulse: Pulse | None = None
         self._times: RunTimes | None = None
         self._began = 0.0
         self._thread = threading.Thread(target=self._write, name="percolator-reports", daemon=True)
         self._thread.start()
 
     def up(self, worker: Worker, times: RunTimes, name: str) -> None:
-        """The worker begins; its counts and the times of its runs are reported from now on.
+        """Report that the worker begins, and from now on its counts and the times of its runs.
 
-        ``name`` is that of its client in locks.
+        ``name`` is the name of its client in locks.
         """
-        self._pulse, self._times, self._began = Pulse(worker), times, time.monotonic()
+        self._times, self._began = times, time.monotonic()
         self._worker = worker
         self._lines.put(report("up", name))
 
     def log(self, _: Any, __: str, event: Any) -> Any:
-        """A structlog processor, the last one."""
+        """Report a log line: the last processor of structlog."""
         self._lines.put(report("log", dict(event)))
         raise structlog.DropEvent
 
     def error(self, error: BaseException) -> None:
-        """What the process ends with."""
+        """Report the error that ends the process."""
         trace = "".join(traceback.format_exception(error))
         self._lines.put(report("error", error_content(error, trace)))
 
     def close(self) -> None:
-        """Report the counts for the last time, and wait until all is written."""
+        """Report the last counts, and wait until all is written."""
         self._lines.put(None)
         self._thread.join(_LAST_REPORT)
 
@@ -106,14 +104,14 @@ class Reports:
                 return
 
     def _counts(self) -> bytes:
-        if self._worker is None or self._pulse is None or self._times is None:
+        if self._worker is None or self._times is None:
             return b""
         content = counts_content(
             self._worker.counts,
             time.monotonic() - self._began,
             times=self._times.histograms(),
-            stalled=self._pulse.stalled(),
-            begun=self._pulse.begun,
+            stalled=self._worker.stalled(),
+            begun=self._worker.begun,
         )
         return report("counts", content)
 
@@ -122,11 +120,11 @@ class Reports:
             while line:
                 line = line[os.write(self._descriptor, line) :]
         except OSError:
-            pass  # the parent is gone, which is noticed elsewhere
+            pass  # the parent is gone, which `Member.obey` notices
 
 
 class Member:
-    """The worker of this process, and what may end it."""
+    """The worker of this process, and the orders and signals that end it."""
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
@@ -135,12 +133,12 @@ class Member:
         self._breaking_off = False
 
     def work(self, orders: Orders) -> None:
-        """Run the observers until told to stop; raises what ends it earlier."""
+        """Run the observers until `stop` is called. Raise the error that ends them earlier."""
         chain = Chain.load(orders.chain)
         times = RunTimes(chain.observers, logged=orders.log_level == "debug")
         with connect(orders.url, orders.namespace) as db:
             db.client.declare_dead(orders.dead)
-            # Known first, and asked afterwards: a stop in between is seen by one of the two.
+            # First set the worker, then check for a stop: a stop in between is seen by one of the two.
             self._worker = worker = Worker(db, chain, **orders.settings, listener=times.take)
             if self._stopping:
                 worker.stop()
@@ -152,16 +150,16 @@ class Member:
                 )
 
     def stop(self) -> None:
-        """Have `work` return once the runs under way are over, or given back as they take too long.
+        """Make `work` return when the runs under way have ended or, after the grace period, are given back.
 
-        For any thread, and for signal handlers.
+        For any thread and for signal handlers.
         """
         self._stopping = True
         if self._worker is not None:
             self._worker.stop()
 
     def take_signal(self, number: int, _: FrameType | None) -> None:
-        """The handler of SIGINT and SIGTERM."""
+        """Handle SIGINT and SIGTERM."""
         if number == signal.SIGTERM:
             self.stop()
         elif self._breaking_off:
@@ -169,13 +167,13 @@ class Member:
             raise KeyboardInterrupt
 
     def obey(self, words: int, given: list[bytes], lines: LineCutter, parent: int) -> None:
-        """Do what the parent says, as long as it lives. Runs in a thread of its own."""
+        """Carry out the words of the parent as long as it lives. Runs in a thread."""
         while True:
             for word in given:
                 self._do(word)
             readable, _, _ = select.select([words], [], [], _PARENT_LOOK)
             received = os.read(words, 4096) if readable else b""
-            # A process that somebody forked from the parent may hold the pipe open.
+            # A process that was forked from the parent may keep the pipe open.
             if not received and (readable or os.getppid() != parent):
                 _print_nowhere()
                 self.stop()
@@ -187,14 +185,14 @@ class Member:
             self.stop()
         elif word == BREAK_OFF:
             self._breaking_off = True
-            # Not raised from here: only a signal gets the main thread out of the middle of an observer.
+            # Only a signal can interrupt the main thread in the middle of an observer.
             main_thread = threading.main_thread().ident
             assert main_thread is not None
             signal.pthread_kill(main_thread, signal.SIGINT)
 
 
 def main() -> None:
-    """Do what the parent says, and exit."""
+    """Carry out the orders of the parent, and exit."""
     words, reports = _take_pipes()
     lines = LineCutter()
     given: list[bytes] = []
@@ -216,12 +214,12 @@ def _serve(orders: Orders, reports: Reports, words: int, given: list[bytes], lin
         ),
     )
     member = Member(reports)
-    for number in HELD_BACK:
+    for number in BLOCKED:
         signal.signal(number, member.take_signal)
-    # Held back by the parent until somebody was there to take them.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
-    told = (words, given, lines, orders.parent)
-    threading.Thread(target=member.obey, args=told, name="percolator-orders", daemon=True).start()
+    # The parent has blocked them until these handlers were set.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
+    arguments = (words, given, lines, orders.parent)
+    threading.Thread(target=member.obey, args=arguments, name="percolator-orders", daemon=True).start()
     try:
         return _work(member, orders, reports)
     except KeyboardInterrupt:
@@ -231,7 +229,7 @@ def _serve(orders: Orders, reports: Reports, words: int, given: list[bytes], lin
 def _work(member: Member, orders: Orders, reports: Reports) -> int:
     try:
         member.work(orders)
-    except Exception as error:  # noqa: BLE001 - the parent tells it
+    except Exception as error:  # noqa: BLE001 - the parent reports it
         reports.error(error)
         return FAILED
     finally:
@@ -240,9 +238,9 @@ def _work(member: Member, orders: Orders, reports: Reports) -> int:
 
 
 def _take_pipes() -> tuple[int, int]:
-    """The ends of the pipes for words and reports, out of reach of an observer that reads or prints.
+    """Return the descriptors for words and reports, so that an observer cannot read or print there.
 
-    What that prints, on stdout or stderr, goes to the pipe of stderr.
+    The stdout and stderr of observers go to the pipe of stderr.
     """
     words, reports = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -254,7 +252,7 @@ def _take_pipes() -> tuple[int, int]:
 
 
 def _print_nowhere() -> None:
-    """Without a parent nobody reads the pipe, and an observer that prints would fail."""
+    """Discard what observers print: without a parent nobody reads the pipe, and printing would fail."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)

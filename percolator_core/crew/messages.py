@@ -1,13 +1,13 @@
-"""What a parent and its worker processes tell each other: lines over pipes that nobody else reads.
+"""The messages between a parent and its worker processes: lines over pipes that nobody else reads.
 
 The parent writes the `Orders` as one line of JSON, then words. A process writes reports, each a JSON object
-of one member::
+with one member::
 
-    {"up": NAME}                             its chain is loaded and its store is there; its name in locks
+    {"up": NAME}                             chain and store are ready; its name in locks
     {"log": {"event": …, "level": …, …}}     a line for the parent's log
     {"counts": {"seconds": …, "observers": {NAME: {FIELD: NUMBER}}, "stalled": …, "begun": …,
      "times": {NAME: [SECONDS, NUMBER, …]}}}
-    {"error": {"kind": …, "message": …, "traceback": …}}     what it ends with
+    {"error": {"kind": …, "message": …, "traceback": …}}     the error that ends it
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from percolator_core.worker.attempt import ObserverCounts
 from percolator_core.worker.plan import WorkerSettings
 
 STOP: Final = b"stop"
-"""Finish the runs under way and end."""
+"""Finish the runs under way, then end."""
 
 BREAK_OFF: Final = b"break off"
-"""End at once; what is leased is still given back."""
+"""End at once, but give back all leased cells."""
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
-"""Exit codes of a process that reported an error, and of one that was told to break off."""
+"""Exit codes of a process that reported an error, and of one that received `BREAK_OFF`."""
 
-HELD_BACK: Final = (signal.SIGINT, signal.SIGTERM)
-"""Signals that a process is started with blocked, until it has a handler for them."""
+BLOCKED: Final = (signal.SIGINT, signal.SIGTERM)
+"""The signals that a process blocks until it has set handlers for them."""
 
 _LONGEST_LINE: Final = 1 << 20
-"""Bytes of a line without an end that are kept waiting for it."""
+"""Bytes of an unfinished line that are kept."""
 
 _BYTES: Final = "base64 of bytes"
 
@@ -48,12 +48,12 @@ _COUNTED: Final = tuple(field.name for field in fields(ObserverCounts))
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a worker process does; ``parent`` is the process that it works for.
+    """The task of a worker process. ``parent`` is the id of the parent process.
 
-    ``settings`` are those of its worker. What the log says below ``log_level`` is not reported. ``dead`` are
-    the names, in locks, of processes that the parent has buried.
+    ``settings`` are those of its worker. Log lines below ``log_level`` are not reported. ``dead`` has the
+    names, in locks, of processes that have ended.
 
-    The URL may hold a password, so the orders go through a pipe and never stand on a command line.
+    The URL may contain a password, so the orders go through a pipe and not on a command line.
     """
 
     chain: str
@@ -65,18 +65,18 @@ class Orders:
     dead: tuple[str, ...] = ()
 
     def to_line(self) -> bytes:
-        """In one line, with its end."""
+        """Return it as one line, with its end."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> Orders:
-        """The inverse of `to_line`."""
+        """Invert `to_line`."""
         content = json.loads(line)
         return cls(**content | {"dead": tuple(content["dead"])})
 
 
 class LineCutter:
-    """Cuts what comes out of a pipe into lines."""
+    """Splits the bytes from a pipe into lines."""
 
     __slots__ = ("_begun",)
 
@@ -84,25 +84,25 @@ class LineCutter:
         self._begun = b""
 
     def feed(self, received: bytes) -> list[bytes]:
-        """The lines that are whole now, without their ends."""
+        """Return the lines that are complete now, without their ends."""
         *whole, self._begun = (self._begun + received).split(b"\n")
         if len(self._begun) > _LONGEST_LINE:
             whole.append(self.rest())
         return whole
 
     def rest(self) -> bytes:
-        """What has no end yet; forgotten here."""
+        """Return the unfinished line, and forget it."""
         begun, self._begun = self._begun, b""
         return begun
 
 
 def report(kind: str, content: Any) -> bytes:
-    """One report in one line, with its end. Anything that JSON lacks becomes its `repr`, but bytes stay."""
+    """Return a report as one line. Bytes are kept; other values that JSON lacks become their `repr`."""
     return json.dumps({kind: content}, default=_encoded, skipkeys=True).encode() + b"\n"
 
 
 def read_report(line: bytes) -> tuple[str, Any] | None:
-    """The inverse of `report`: the kind and the content; None for a line that is no report."""
+    """Return the kind and the content of a report, None for a line that is no report."""
     try:
         ((kind, content),) = json.loads(line, object_hook=_decoded).items()
     except (ValueError, AttributeError):
@@ -118,7 +118,7 @@ def counts_content(
     stalled: float = 0.0,
     begun: bool = True,
 ) -> dict[str, Any]:
-    """The content of a report of counts; ``stalled`` and ``begun`` are as in `percolator_core.crew.pulse`."""
+    """Return the content of a report of counts. ``stalled`` and ``begun`` are those of the worker."""
     return {
         "seconds": seconds,
         "observers": {name: asdict(one) for name, one in counts.observers.items()},
@@ -129,9 +129,9 @@ def counts_content(
 
 
 def read_counts(content: Mapping[str, Any]) -> Counts:
-    """The inverse of `counts_content`.
+    """Invert `counts_content`.
 
-    A process that follows another may run newer code than its parent: what is counted only there is left out.
+    A new process may run newer code than its parent. Counts that the parent does not know are ignored.
     """
     observers = {
         name: ObserverCounts(**{field: one[field] for field in _COUNTED if field in one})
@@ -141,7 +141,7 @@ def read_counts(content: Mapping[str, Any]) -> Counts:
 
 
 def read_times(content: Mapping[str, Any]) -> dict[str, Histogram]:
-    """How long runs took, in the content of a report of counts; none if it was counted in other buckets."""
+    """Return the times of runs in a report of counts; empty if newer code uses other buckets."""
     try:
         return {name: Histogram.from_flat(numbers) for name, numbers in content.get("times", {}).items()}
     except ValueError:
@@ -149,7 +149,7 @@ def read_times(content: Mapping[str, Any]) -> dict[str, Histogram]:
 
 
 def error_content(error: BaseException, trace: str) -> dict[str, str]:
-    """The content of a report of an error."""
+    """Return the content of a report of an error."""
     for kind in (ConfigurationError, StoreUnavailable, PercolatorError):
         if isinstance(error, kind):
             return {"kind": kind.__name__, "message": str(error), "traceback": trace}
@@ -157,7 +157,7 @@ def error_content(error: BaseException, trace: str) -> dict[str, str]:
 
 
 def read_error(content: Mapping[str, str]) -> PercolatorError:
-    """The error that a process ended with, as one of this process; its traceback there is a note."""
+    """Return the error that ended a process. Its traceback is a note of the error."""
     kinds: dict[str, type[PercolatorError]] = {
         kind.__name__: kind for kind in (ConfigurationError, StoreUnavailable)
     }

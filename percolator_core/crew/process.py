@@ -1,4 +1,4 @@
-"""One worker process as its parent sees it: what it is told, what it reports, and how it ended."""
+"""The parent's side of one worker process: orders, reports, and exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import IO, Any, Final
 
 from percolator_core.crew.messages import (
-    HELD_BACK,
+    BLOCKED,
     LineCutter,
     Orders,
     read_counts,
@@ -28,13 +28,13 @@ from percolator_core.worker import Counts
 
 _PROGRAM: Final = "percolator_core.crew.member"
 _CHUNK: Final = 1 << 16
-"""Bytes asked of the pipe at a time; and how often, at most, once nobody is to write to it."""
+"""Bytes of one read from a pipe; and the number of reads, at most, after the process has ended."""
 
 log = Log("percolator.worker")
 
 
 class _Pipe:
-    """The reading end of a pipe, whose lines go to ``take``."""
+    """The reading end of a pipe. It calls ``take`` with each line."""
 
     def __init__(
         self, file: IO[bytes], take: Callable[[bytes], None], selector: selectors.BaseSelector
@@ -47,7 +47,7 @@ class _Pipe:
         selector.register(file, selectors.EVENT_READ, self.read)
 
     def read(self) -> bool:
-        """Take in what is there; False when there is nothing more for now."""
+        """Take the lines that are there. Return False if there is nothing more for now."""
         try:
             chunk = os.read(self._file.fileno(), _CHUNK)
         except BlockingIOError:
@@ -59,11 +59,11 @@ class _Pipe:
         return bool(chunk)
 
     def close(self) -> None:
-        """Take in what is left and read no more. Idempotent."""
+        """Take the remaining lines and close the pipe. Idempotent."""
         if self._file.closed:
             return
         self._selector.unregister(self._file)
-        # Not for ever: a process that an observer started may hold the pipe, and write to it.
+        # Not for ever: a process that an observer started may still write to the pipe.
         for _ in range(_CHUNK):
             try:
                 chunk = os.read(self._file.fileno(), _CHUNK)
@@ -80,11 +80,11 @@ class _Pipe:
 
 
 class Process:
-    """A worker process, started by making this; ``selector`` calls, with its data, what reads its pipes.
+    """A worker process, which the constructor starts. The data of ``selector`` are the readers of its pipes.
 
-    ``up`` tells whether it got as far as working, ``name`` is its name in locks from then on, ``counts`` and
-    ``times`` are what it reported last, ``begun`` whether its loop was there then, ``error`` what it said it
-    ended with, ``killed`` whether its parent killed it.
+    ``up`` is True once its worker has begun; then ``name`` is its name in locks. ``counts``, ``times`` and
+    ``begun`` (its loop runs) are from its last report. ``error`` is the error that it reported at its end.
+    ``killed`` is True if the parent killed it.
     """
 
     def __init__(self, orders: Orders, selector: selectors.BaseSelector) -> None:
@@ -99,9 +99,9 @@ class Process:
         self.error: PercolatorError | None = None
         self.killed = False
         pipe = subprocess.PIPE
-        with _held_back():
-            # Unbuffered: a word goes at once. A new interpreter, because threads and greenlets of this one
-            # would not survive a fork.
+        with _signals_blocked():
+            # Unbuffered, so that a word is sent at once. A new interpreter, because threads and greenlets of
+            # this one would not survive a fork.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _PROGRAM], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0
             )
@@ -116,25 +116,25 @@ class Process:
         ]
         self._write(orders.to_line())
 
-    def tell(self, word: bytes) -> None:
-        """Send a word; to one that has ended it makes no difference."""
+    def send(self, word: bytes) -> None:
+        """Send a word; without effect if the process has ended."""
         self._write(word + b"\n")
 
     def stalled(self) -> float:
-        """For how many seconds its loop has not turned, or nothing is known of it."""
+        """Return for how many seconds its loop has not turned or has not been reported."""
         return self._stalled + time.monotonic() - self._heard_at
 
     def has_ended(self) -> bool:
-        """Whether the process is over."""
+        """Return True if the process has ended."""
         return self._process.poll() is not None
 
     @property
     def returncode(self) -> int:
-        """As that of `subprocess.Popen`, of one that has ended: negative is the number of a signal."""
+        """Its exit code; the negative number of a signal if that ended it."""
         return self._process.wait()
 
     def ending(self) -> str:
-        """How it ended: ``exit code 1``, ``SIGKILL``."""
+        """Return how it ended: ``exit code 1``, ``SIGKILL``."""
         code = self.returncode
         if code >= 0:
             return f"exit code {code}"
@@ -144,12 +144,12 @@ class Process:
             return f"signal {-code}"
 
     def kill(self) -> None:
-        """End it without asking."""
+        """Kill it."""
         self.killed = True
         self._process.kill()
 
     def close(self) -> None:
-        """Wait for its end and take in the last of what it said. Idempotent."""
+        """Wait for its end and take its last lines. Idempotent."""
         self._process.wait()
         for pipe in self._pipes:
             pipe.close()
@@ -162,7 +162,7 @@ class Process:
         try:
             self._words.write(line)
         except OSError:
-            pass  # it has ended, which is noticed like any other end
+            pass  # it has ended, which the supervisor notices
 
     def _take_report(self, line: bytes) -> None:
         found = read_report(line)
@@ -172,14 +172,15 @@ class Process:
         try:
             self._act_on(*found)
         except (TypeError, KeyError, AttributeError, ValueError):
-            self._take_printed(line)  # an observer that writes where it should not
+            self._take_printed(line)  # an observer has written to the pipe of the reports
 
     def _act_on(self, kind: str, content: Any) -> None:
         if kind == "up":
             self.up, self.up_since, self.name = True, time.monotonic(), str(content)
             log.info("worker started", process=self.pid)
         elif kind == "log":
-            self._relay(content)
+            event, level = str(content.pop("event", "")), content.pop("level", "info")
+            log.relay(level, event, content | {"process": self.pid})
         elif kind == "counts":
             self.counts = read_counts(content)
             self.times = read_times(content)
@@ -189,25 +190,15 @@ class Process:
         elif kind == "error":
             self.error = read_error(content)
 
-    def _relay(self, fields: dict[str, Any]) -> None:
-        event, level = str(fields.pop("event", "")), fields.pop("level", "info")
-        levels = {
-            "debug": log.debug,
-            "warning": log.warning,
-            "error": log.error,
-            "critical": log.error,
-        }
-        levels.get(level, log.info)(event, **fields | {"process": self.pid})
-
     def _take_printed(self, line: bytes) -> None:
-        # Not written as it is: between log lines of JSON there is no place for anything else.
+        # As a log line: the log may be JSON, and allows nothing else.
         log.info("printed", text=line.decode(errors="backslashreplace").rstrip("\r"), process=self.pid)
 
 
 @contextmanager
-def _held_back() -> Iterator[None]:
-    """Start a process with the signals blocked for which it has no handler yet."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+def _signals_blocked() -> Iterator[None]:
+    """Block the signals for which a new process has no handlers yet."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     try:
         yield
     finally:

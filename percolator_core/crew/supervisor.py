@@ -1,7 +1,6 @@
-"""The parent of the worker processes: starts them, replaces who dies, ends them together.
+"""The parent of the worker processes: starts them, replaces those that die, ends all together.
 
-One loop in one thread. It touches neither the store nor any code of the chain, so nothing that an observer
-does can keep it from its work.
+One loop in one thread. It uses neither the store nor code of the chain, so no observer can block it.
 """
 
 from __future__ import annotations
@@ -28,34 +27,34 @@ from percolator_core.worker.plan import WorkerSettings
 
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 30.0
-"""Seconds before another process follows one that died: twice as many each time."""
+"""Seconds until a process that died is replaced: doubled each time."""
 
 LIVED: Final = 10.0
-"""Seconds of work after which a process that dies has not died of its start: the pause is the first again."""
+"""A process that has worked for this many seconds did not die of its start: the pause is the first again."""
 
 STARTS: Final = 4
-"""Times in a row that a start may fail before the crew gives up."""
+"""The crew gives up after this many failed starts in a row."""
 
 GRACE: Final = 15.0
-"""Seconds that a stopping process gets: the 10 of `Worker.stop`, and some to say all and to end."""
+"""Seconds that a stopping process gets: the 10 of `Worker.stop`, and some to report and to end."""
 
 BREAK_OFF_GRACE: Final = 5.0
-"""Seconds that a process gets that was told not to wait for its runs."""
+"""Seconds that a process gets after `BREAK_OFF`."""
 
 _REMEMBERED: Final = 64
-"""Names of processes that have ended which the next ones are told, so that locks left behind are resolved."""
+"""Names of ended processes that new ones get, so that they resolve the locks of those at once."""
 
 _TICK: Final = 0.1
-"""Seconds between two looks at everything that no pipe tells."""
+"""Seconds between two turns while no pipe has data."""
 
 log = Log("percolator.worker")
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What one process did. ``ending`` is how it ended: ``exit code 0``, ``SIGKILL``.
+    """A process that has ended. ``ending`` is how: ``exit code 0``, ``SIGKILL``.
 
-    What a process that was killed did in its last quarter of a second is missing.
+    The counts of a killed process lack its last quarter of a second.
     """
 
     process: int
@@ -64,7 +63,7 @@ class Served:
 
 
 class _Seat:
-    """A place in the crew, and the process that holds it."""
+    """One of the places of the crew, with its current process."""
 
     def __init__(self) -> None:
         self.process: Process | None = None
@@ -73,7 +72,7 @@ class _Seat:
         self._pause = FIRST_PAUSE
 
     def rest(self, lived: float) -> float:
-        """Put off the next start, after a process that worked for ``lived`` seconds; returns for how many."""
+        """Delay the next start after a process that worked for ``lived`` seconds; return the delay (s)."""
         if lived > LIVED:
             self._pause = FIRST_PAUSE
         pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
@@ -82,19 +81,20 @@ class _Seat:
 
 
 class Crew:
-    """``processes`` workers, each in a process of its own, that run the observers of a chain.
+    """Workers in processes of their own that run the observers of a chain.
 
-    The chain is loaded from its folder by each process; here it may be one loaded without its functions. An
-    embedded store is the processes' own affair: keep a database open beside, and the server outlives them.
+    Each process loads the chain from its folder, so here a chain without its functions is enough. The
+    processes start an embedded store themselves. Its server outlives them if this process keeps a database
+    open.
 
     Args:
-        chain: which observers.
+        chain: the observers.
         url: the store, as for `percolator_core.connect`.
         namespace: the namespace.
-        processes: how many; 1 or more.
-        log_level: what processes log below this level is not passed on: ``debug``, ``info``, ``warning`` or
-            ``error``.
-        settings: threads, width, strategy, rolling, cpus, as of `percolator_core.Worker`, for each process.
+        processes: the number of processes; 1 or more.
+        log_level: log lines of the processes below this level are dropped: ``debug``, ``info``, ``warning``
+            or ``error``.
+        settings: threads, width, strategy, rolling, cpus of `percolator_core.Worker`, for each process.
     """
 
     def __init__(
@@ -116,12 +116,12 @@ class Crew:
         self._orders = Orders(str(chain.path), url, namespace, os.getpid(), settings, log_level)
         self._seats = [_Seat() for _ in range(processes)]
         self._stopping = threading.Event()
-        self._told = False
+        self._stop_sent = False
         self._end_at = 0.0
         self._served: list[Served] = []
         self._dead: deque[str] = deque(maxlen=_REMEMBERED)
         self._times: dict[str, Histogram] = {}
-        self._moving = Lock()
+        self._counting = Lock()
         """Held while the counts of a process move from those that run to those that have ended."""
         self._turned_at = time.monotonic()
         self._was_up = False
@@ -131,18 +131,18 @@ class Crew:
 
     @property
     def served(self) -> tuple[Served, ...]:
-        """The processes that have ended, in that order."""
+        """The processes that have ended, the first one first."""
         return tuple(self._served)
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """The ids of the processes that run."""
+        """The ids of the running processes."""
         return tuple(process.pid for process in self._running())
 
     @property
     def counts(self) -> Counts:
-        """What all processes have done so far, those that died included. For any thread; no number falls."""
-        with self._moving:
+        """The counts of all processes, also of ended ones. For any thread; no number ever falls."""
+        with self._counting:
             every = [served.counts for served in self._served] + [one.counts for one in self._running()]
         observers = {
             name: ObserverCounts.sum([counts.observers[name] for counts in every if name in counts.observers])
@@ -151,19 +151,19 @@ class Crew:
         return Counts(observers, (self._ended or time.monotonic()) - self._began)
 
     def times(self) -> dict[str, Histogram]:
-        """How long the runs of all processes took so far, by observer. For any thread; no number falls."""
-        with self._moving:
+        """Return the times of the runs of all processes by observer. For any thread; no number ever falls."""
+        with self._counting:
             return _added_up([self._times, *(process.times for process in self._running())])
 
     @property
     def begun(self) -> bool:
-        """Whether a process works. For any thread."""
+        """True if the loop of a process runs. For any thread."""
         return any(process.begun for process in self._running())
 
     def stalled(self) -> float:
-        """For how many seconds the loop that is stuck longest has not turned. For any thread.
+        """Return for how many seconds the loop that is stuck longest has not turned. For any thread.
 
-        The loops are those of the processes, and the one here that replaces them.
+        Compared are the loops of the processes and the loop of the supervisor.
         """
         loops = [process.stalled() for process in self._running()]
         return max([time.monotonic() - self._turned_at, *loops])
@@ -171,11 +171,11 @@ class Crew:
     def run(self) -> Counts:
         """Run until `stop` is called; once only. No process is left when it returns or raises.
 
-        Ctrl-C breaks off: the runs under way end without a commit, and what is leased is given back.
+        After Ctrl-C the runs under way end without a commit, and leased cells are given back.
 
         Raises:
-            ConfigurationError: the chain cannot be loaded, or workers with another set of observers run.
-            StoreUnavailable: nothing answers, from the first moment on. A store that goes away is waited for.
+            ConfigurationError: the chain cannot be loaded, or workers of another chain run.
+            StoreUnavailable: the store has never answered. While a store is away, the workers wait for it.
             PercolatorError: processes keep dying at their start.
         """
         self._began = time.monotonic()
@@ -193,9 +193,9 @@ class Crew:
         return self.counts
 
     def stop(self) -> None:
-        """Have `run` return once the runs under way are over, or given back as they take too long.
+        """Make `run` return when the runs under way have ended or, after the grace period, are given back.
 
-        For any thread, and for signal handlers.
+        For any thread and for signal handlers.
         """
         self._stopping.set()
 
@@ -207,10 +207,10 @@ class Crew:
             self._turn()
 
     def _turn(self) -> None:
-        """Start, listen, and see who has ended; waits a moment when nothing happens."""
+        """Start processes, read their pipes, and replace those that have ended."""
         self._turned_at = now = time.monotonic()
         if self._stopping.is_set():
-            self._see_to_the_end(now)
+            self._end_stopping_processes(now)
         else:
             for seat in self._seats:
                 if seat.process is None and now >= seat.start_at:
@@ -230,7 +230,7 @@ class Crew:
 
     def _bury(self, seat: _Seat, process: Process) -> None:
         process.close()
-        with self._moving:
+        with self._counting:
             seat.process = None
             self._dead += [process.name] if process.name else []
             self._served.append(Served(process.pid, process.ending(), process.counts))
@@ -239,13 +239,13 @@ class Crew:
         if isinstance(process.error, ConfigurationError):
             self._fail(process.error)
         elif self._stopping.is_set():
-            self._say_farewell(process)
+            self._log_end(process)
         else:
             self._replace(seat, process)
 
-    def _say_farewell(self, process: Process) -> None:
+    def _log_end(self, process: Process) -> None:
         if process.killed:
-            return  # that was told
+            return  # logged when it was killed
         if process.returncode not in (0, INTERRUPTED):
             log.warning(
                 "worker died while it stopped: what it held follows when its leases end",
@@ -257,7 +257,7 @@ class Crew:
         log.info("worker stopped", process=process.pid, ran=process.counts.ran, seconds=_rounded(process))
 
     def _replace(self, seat: _Seat, process: Process) -> None:
-        # A store that is away for a while is nobody's mistake, unless it has never been there.
+        # A store that is away for a while is excused, unless it has never been there.
         excused = self._was_up and isinstance(process.error, StoreUnavailable)
         seat.failed_starts = 0 if process.up else seat.failed_starts + (not excused)
         if seat.failed_starts >= STARTS:
@@ -270,8 +270,8 @@ class Crew:
             )
             return
         pause = seat.rest(time.monotonic() - process.up_since if process.up else 0.0)
-        tell = log.warning if process.returncode else log.info
-        tell(
+        report = log.warning if process.returncode else log.info
+        report(
             "worker ended and is replaced",
             process=process.pid,
             ending=process.ending(),
@@ -280,16 +280,16 @@ class Crew:
         )
 
     def _fail(self, error: PercolatorError) -> None:
-        """End all for an error that every process has, or will have; the first is the one that is told."""
+        """End all processes for an error that each of them has or will have; the first error is raised."""
         self._error = self._error or error
         self._stopping.set()
 
-    def _see_to_the_end(self, now: float) -> None:
-        """Tell all to stop, once; end those that have not after their time."""
-        if not self._told:
-            self._told, self._end_at = True, now + GRACE
+    def _end_stopping_processes(self, now: float) -> None:
+        """Send STOP to all processes, once; kill those that have not ended in time."""
+        if not self._stop_sent:
+            self._stop_sent, self._end_at = True, now + GRACE
             for process in self._running():
-                process.tell(STOP)
+                process.send(STOP)
         if now < self._end_at:
             return
         for process in self._running():
@@ -303,13 +303,13 @@ class Crew:
 
     def _break_off(self) -> None:
         self._stopping.set()
-        self._told, self._end_at = True, time.monotonic() + BREAK_OFF_GRACE
+        self._stop_sent, self._end_at = True, time.monotonic() + BREAK_OFF_GRACE
         for process in self._running():
-            process.tell(BREAK_OFF)
+            process.send(BREAK_OFF)
         self._supervise()
 
     def _end_all(self) -> None:
-        """Leave no process behind, whatever happened."""
+        """Kill the processes that are left."""
         self._stopping.set()
         for seat in self._seats:
             if seat.process is not None:

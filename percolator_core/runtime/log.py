@@ -6,6 +6,7 @@ structlog's own default writes to stdout, where a program's results are.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -38,6 +39,11 @@ class Log:
     def exception(self, event: str, **fields: Any) -> None:
         """An error that nobody foresaw, with the traceback of the exception at hand."""
         self._logger().exception(event, **fields)
+
+    def relay(self, level: str, event: str, fields: Mapping[str, Any]) -> None:
+        """Log a line of another process at its level; lines of an unknown level are ``info``."""
+        write = {"debug": self.debug, "warning": self.warning, "error": self.error, "critical": self.error}
+        write.get(level, self.info)(event, **fields)
 
     def _logger(self) -> Any:
         if structlog.is_configured():

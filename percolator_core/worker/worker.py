@@ -116,6 +116,7 @@ class Worker:
         self._hub: Hub | None = None
         self._counts = Counts()
         self._loop: WorkerLoop | None = None
+        self.made_at = time.monotonic()
         self.abandoned = 0
         """Runs in threads that were still under way when the last `run` returned after its grace period.
 
@@ -128,10 +129,17 @@ class Worker:
         return self._counts
 
     @property
-    def turned_at(self) -> float:
-        """When its loop last began a turn, in monotonic seconds; 0 while it does not run."""
+    def begun(self) -> bool:
+        """True while its loop runs. For any thread."""
+        return self._loop is not None
+
+    def stalled(self) -> float:
+        """Return for how many seconds the loop has not turned, or how long it waits for its start.
+
+        An idle loop turns every second or two. For any thread.
+        """
         loop = self._loop
-        return 0.0 if loop is None else loop.turned_at
+        return time.monotonic() - (self.made_at if loop is None else loop.turned_at)
 
     @property
     def own_tablets(self) -> frozenset[int]:

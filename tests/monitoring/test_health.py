@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from percolator_core import Worker
-from percolator_core.crew.pulse import Pulse
 from percolator_core.errors import StoreUnavailable
 from percolator_core.monitoring.health import SLACK, liveness, readiness, stall_limit
 from percolator_core.monitoring.probe import Probe
@@ -106,18 +105,17 @@ def broken_by_the_end(*_: object) -> None:
 def test_the_pulse_of_a_worker(db: Database) -> None:
     seen: list[tuple[bool, float]] = []
     watched = chain_of(
-        watch("quick", lambda t, cell: seen.append((pulse.begun, pulse.stalled())), "docs.text")
+        watch("quick", lambda t, cell: seen.append((worker.begun, worker.stalled())), "docs.text")
     )
     worker = Worker(db, watched)
-    pulse = Pulse(worker)
-    assert not pulse.begun
-    pulse._made -= 1000
-    assert pulse.stalled() >= 1000
+    assert not worker.begun
+    worker.made_at -= 1000
+    assert worker.stalled() >= 1000
     watched.create_tables(db)
     put(db, "a", b"x")
     worker.run_until_idle(60)
     ((begun, stalled),) = seen
     assert begun
-    assert stalled < 1000  # since its loop turned, not since the pulse was made
-    assert not pulse.begun
-    assert pulse.stalled() >= 1000
+    assert stalled < 1000  # since its loop turned, not since the worker was made
+    assert not worker.begun
+    assert worker.stalled() >= 1000

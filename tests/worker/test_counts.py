@@ -89,7 +89,7 @@ def test_counts_of_several_workers_add_up(connect: Connect, monkeypatch: pytest.
         put(db, f"{number}", b"text")
     until(lambda: run_counts(db).get("look", RunCounts()).ran == 150, 20)
     assert run_counts(db)["copy"].ran == 150
-    assert all(worker.turned_at for worker in workers), "one has ended"
+    assert all(worker.begun for worker in workers), "one has ended"
     for worker in workers:
         worker.stop()
     for thread in threads:

@@ -86,10 +86,7 @@ class _Child:
         while True:
             message = self._next_message(seconds, since, what)
             if isinstance(message, Logged):
-                tell = {"error": log.error, "warning": log.warning, "debug": log.debug}.get(
-                    message.level, log.info
-                )
-                tell(message.event, **message.fields)
+                log.relay(message.level, message.event, message.fields)
             elif isinstance(message, Began):
                 seconds, since = timeout + GRACE, time.monotonic()
             elif isinstance(message, Left):
