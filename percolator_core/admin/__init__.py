@@ -1,1 +1,1 @@
-"""What a person or a scheduler asks of a namespace: its status, its rows' history, failed cells, reruns."""
+"""Administration for people and schedulers: status, browsing, row history, quarantine, reruns, traces."""

@@ -1,4 +1,4 @@
-"""Whether there is something to do for a chain, and whether somebody does it: for whoever starts drains."""
+"""The demand for workers: how many cells of a chain are due, and which workers are alive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from percolator_core.admin.status import call, tags_of
+from percolator_core.admin.status import call, observed_tablets
 from percolator_core.database import Database
 from percolator_core.layout.keys import dirty_key
 from percolator_core.notifications.activation import (
@@ -22,12 +22,12 @@ from percolator_core.scripts import calls
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """How much waits for a chain's observers, and who is at it.
+    """The dirty cells of a chain's observers, and the live workers of the namespace.
 
-    ``backlog`` counts their dirty cells, ``due`` those that may be claimed now. ``oldest`` is for how many
-    seconds the oldest of these could have been, None when there is none; 0 if that is not known since the
-    clock was set back. ``workers`` of the namespace are alive and run until they are stopped; ``drains``,
-    until nothing is left. ``unattended`` of the due cells are of observers that no worker of these takes.
+    ``backlog`` counts the dirty cells, ``due`` those that can be claimed now. ``oldest`` is for how many
+    seconds the oldest of these has been due; None if there is none, 0 if the clock was set back since.
+    ``workers`` run until they are stopped, ``drains`` until no mark is left. ``unattended`` counts the due
+    cells of observers that none of the ``workers`` takes.
     """
 
     backlog: int
@@ -39,20 +39,16 @@ class Demand:
 
 
 def demand(db: Database, chain: Chain) -> Demand:
-    """Whether there is something to do for a chain, and whether somebody does it.
+    """Return how many cells of a chain are due, and how many workers are alive.
 
-    Three round trips, and little more than one command a tablet and observer: cheap enough to be asked twice
-    a second. Tables that are not there yet count as empty. Writes nothing.
+    It takes three round trips with little more than one command for each tablet and observer: cheap enough
+    for two calls a second. Missing tables count as empty. Nothing is written.
 
     Raises:
         StoreUnavailable: the store does not answer.
     """
-    definitions = {definition.name: definition for definition in db.tables()}
-    places = [
-        (one.name, dirty_key(tag, one.name))
-        for one in chain.observers.values()
-        for tag in tags_of(db, definitions, {table for table, _ in one.observe})
-    ]
+    columns = {one.name: one.observe for one in chain.observers.values()}
+    places = [(name, dirty_key(tag, name)) for name, tag in observed_tablets(db, db.tables(), columns)]
     clock = db.store.command(calls.now(db.store.keyspace.oracle))
     now, registered, *sizes = call(db, [clock, workers_command(db), *[(b"ZCARD", key) for _, key in places]])
     ahead = horizon(max((one.retry.max_backoff for one in chain.observers.values()), default=0))
@@ -83,9 +79,9 @@ def demand(db: Database, chain: Chain) -> Demand:
 
 
 def _attended(chain: Chain, workers: Iterable[LiveWorker]) -> set[str]:
-    """The observers that continuous workers take; all while one with another set of observers is alive.
+    """Return the observers that continuous workers take.
 
-    No drain may start beside that one.
+    These are all while a worker of another chain is alive: no drain may start beside that one.
     """
     taken: set[str] = set()
     for worker in workers:

@@ -1,4 +1,4 @@
-"""The state of a namespace, told cheaply: counts that the store keeps anyway, no look at any row.
+"""The state of a namespace, from counts that the store keeps: no row is read.
 
 >>> from percolator_core.admin.status import status
 >>> now = status(db)
@@ -40,7 +40,7 @@ Observed = Mapping[tuple[str, str], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """A table. ``rows`` counts rows whose cells are all deleted, too, until they are collected."""
+    """A table. ``rows`` also counts rows whose cells are all deleted, until garbage collection."""
 
     name: str
     tablets: int
@@ -50,7 +50,7 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class TabletStatus:
-    """A tablet of a table, by its number. ``dirty`` cells of all observers together, as ``failed`` ones."""
+    """A tablet of a table. ``dirty`` and ``failed`` count the cells of all observers."""
 
     number: int
     rows: int
@@ -61,14 +61,14 @@ class TabletStatus:
 
 @dataclass(frozen=True, slots=True)
 class ObserverStatus:
-    """An observer. ``backlog`` counts its dirty cells, those being worked on or waiting for a retry included.
+    """An observer.
 
-    ``waiting`` of them may not be claimed yet: they are leased or wait for a retry. ``oldest`` is how many
-    seconds ago the oldest of the others could have been claimed, None when there is none. ``failed`` cells
-    are in quarantine. ``active`` tells whether writers leave marks for it: else no worker of
-    the chain has run here yet. ``revision`` is that of its code, as the chain declares it, None without a
-    chain. ``ran`` and ``failures`` are its runs that committed and those that raised, by all workers since
-    the namespace began, about (`percolator_core.notifications.counts`).
+    ``backlog`` counts its dirty cells; ``waiting`` of them cannot be claimed yet: they are leased or wait for
+    a retry. ``oldest`` is for how many seconds the oldest of the others has been due, None if there is none.
+    ``failed`` counts its cells in quarantine. ``active`` is True if writers set marks for it; it is False until a
+    worker of the chain has run in this namespace. ``revision`` is that of its code in the chain, None without
+    a chain. ``ran`` and ``failures`` are about the runs of all workers that committed or raised
+    (`percolator_core.notifications.counts`).
     """
 
     name: str
@@ -85,7 +85,7 @@ class ObserverStatus:
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """The servers that hold data. Memory in bytes, of all; ``memory_limit`` is 0 where one has none."""
+    """The servers with data. Memory in bytes, of all servers; ``memory_limit`` is 0 if one has no limit."""
 
     url: str
     version: str
@@ -116,36 +116,36 @@ class Status:
 
     @property
     def oldest(self) -> float | None:
-        """Seconds for which the oldest cell of all that may be claimed has waited; None if none may be."""
+        """Seconds for which the oldest due cell of all observers has waited; None if no cell is due."""
         return max((one.oldest for one in self.observers if one.oldest is not None), default=None)
 
     @property
     def drains(self) -> int:
-        """Those of the live workers that end when nothing is left."""
+        """Live workers that end when no mark is left."""
         return sum(worker.until_idle for worker in self.workers)
 
     @property
     def continuous(self) -> int:
-        """Those of the live workers that run until they are stopped."""
+        """Live workers that run until they are stopped."""
         return len(self.workers) - self.drains
 
     @property
     def locks(self) -> int:
-        """Locks in all tables; a few that come and go are the writers at work."""
+        """Locks in all tables; a few short-lived ones are those of working writers."""
         return sum(table.locks for table in self.tables)
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing left to observe; cells in quarantine do not count."""
+        """True if no cell is dirty; cells in quarantine do not count."""
         return self.backlog == 0
 
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """A lock in the lock index. ``age`` is seconds since it was written or refreshed.
+    """A lock in the lock index. ``age`` is in seconds since it was written or refreshed.
 
-    ``start_timestamp`` identifies its transaction, ``primary`` is the cell that decides about it, as
-    ``(table, row, column)``, and ``owner_alive`` tells whether the client that wrote it is.
+    ``start_timestamp`` identifies its transaction. ``primary`` is the primary cell of the transaction, as
+    ``(table, row, column)``. ``owner_alive`` is True if the client that wrote the lock lives.
     """
 
     table: str
@@ -161,85 +161,58 @@ class HeldLock:
 
 
 def status(db: Database, chain: Chain | None = None) -> Status:
-    """The state of the namespace now.
+    """Return the state of the namespace.
 
-    The observers are those registered in the store, and those of ``chain``. A few calls a tablet are sent, in
-    few round trips, however many rows there are.
+    The observers are those registered in the store and those of ``chain``. The cost depends on the number of
+    tablets, not of rows: a few commands for each, in few round trips.
 
     Raises:
         StoreUnavailable: the store does not answer, or one of its servers evicts keys or has done so.
     """
     definitions = db.tables()
     registered = _registered(db, definitions)
-    observed = merge_observed(registered, chain.observed if chain is not None else {})
-    order = (
-        [observer.name for generation in chain.order() for observer in generation]
-        if chain is not None
-        else []
-    )
     info = db.store.all_server_info()
-    for one in info:  # of a cluster, also those that this client has no connection to
+    for one in info:  # of a cluster, also servers that this client has no connection to
         refuse_eviction(one, db.url)
     limits = [one.maxmemory for one in info]
+    memory = sum(one.used_memory for one in info)
     now = db.store.now()
     return Status(
         namespace=db.namespace,
         time=now,
-        store=StoreStatus(
-            db.url,
-            info[0].version,
-            sum(one.used_memory for one in info),
-            sum(limits) if all(limits) else 0,
-        ),
+        store=StoreStatus(db.url, info[0].version, memory, sum(limits) if all(limits) else 0),
         tables=_tables(db, definitions),
-        observers=_observers(
-            db,
-            definitions,
-            observed,
-            {name for names in registered.values() for name in names},
-            revisions=_revisions(chain),
-            counts=run_counts(db),
-            order=order,
-            now=now,
-        ),
+        observers=_observers(db, definitions, registered, chain, now),
         workers=tuple(live_workers(db)),
     )
 
 
 def backlog(db: Database, chain: Chain) -> dict[str, int]:
-    """Dirty cells by observer, each observer counted after those that wake it.
+    """Return the number of dirty cells by observer, each observer counted after those that wake it.
 
-    In that order a count of zero throughout means that a chain without loops is idle: a run leaves the marks
-    that it causes before its own goes.
+    In this order zero for all observers means that a chain without cycles is idle: a run sets new marks
+    before its own mark is cleared.
     """
-    counts: dict[str, int] = {}
-    definitions = {definition.name: definition for definition in db.tables()}
-    asked: list[str] = []
-    commands: list[Command] = []
-    for generation in chain.order():
-        for observer in generation:
-            counts[observer.name] = 0
-            for tag in tags_of(db, definitions, {table for table, _ in observer.observe}):
-                asked.append(observer.name)
-                commands.append((b"ZCARD", dirty_key(tag, observer.name)))
-    for name, count in zip(asked, call(db, commands), strict=True):
-        counts[name] += count
+    columns = {one.name: one.observe for generation in chain.order() for one in generation}
+    asked = observed_tablets(db, db.tables(), columns)
+    counts = dict.fromkeys(columns, 0)
+    sizes = call(db, [(b"ZCARD", dirty_key(tag, name)) for name, tag in asked])
+    for (name, _), size in zip(asked, sizes, strict=True):
+        counts[name] += size
     return counts
 
 
 def tablets(db: Database, table: str, chain: Chain | None = None) -> list[TabletStatus]:
-    """What each tablet of a table holds, by number: whether its rows and its work are spread evenly.
+    """Return the rows, locks and cells of each tablet of a table, to see if they are spread evenly.
 
-    The observers are those registered in the store, and those of ``chain``.
+    The observers are those registered in the store and those of ``chain``.
 
     Raises:
         UnknownTable: there is no such table.
         StoreUnavailable: the store does not answer.
     """
     handle = db.catalog.table(table)
-    observed = merge_observed(
-        _registered(db, [handle.definition]), chain.observed if chain is not None else {}
-    )
+    observed = _merged(_registered(db, [handle.definition]), chain)
     names = sorted({name for (of, _), names in observed.items() if of == table for name in names})
     commands: list[Command] = []
     for tag in handle.tags:
@@ -256,7 +229,7 @@ def tablets(db: Database, table: str, chain: Chain | None = None) -> list[Tablet
 
 
 def locks(db: Database, limit: int = 1000) -> list[HeldLock]:
-    """The locks of a namespace, oldest first; at most ``limit`` (1 or more) of them.
+    """Return the oldest ``limit`` locks (1 or more) of a namespace, oldest first.
 
     Raises:
         StoreUnavailable: the store does not answer.
@@ -274,32 +247,50 @@ def locks(db: Database, limit: int = 1000) -> list[HeldLock]:
     return [_held(place, lock, now, living, name) for place, lock in zip(found, unpacked, strict=True)]
 
 
-def merge_observed(*parts: Observed) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Who watches which column, by all of the parts together."""
-    merged: dict[tuple[str, str], dict[str, None]] = {}
-    for part in parts:
+def observed_tablets(
+    db: Database,
+    definitions: Iterable[TableDefinition],
+    columns: Mapping[str, Iterable[tuple[str, str]]],
+) -> list[tuple[str, bytes]]:
+    """Return each observer with the tags of its tablets; ``columns`` has (table, column) by observer.
+
+    Tables that do not exist are left out.
+    """
+    existing = {definition.name for definition in definitions}
+    return [
+        (name, tag)
+        for name, observed in columns.items()
+        for table in sorted({table for table, _ in observed} & existing)
+        for tag in db.catalog.table(table).tags
+    ]
+
+
+def call(db: Database, commands: Sequence[Command]) -> list[Any]:
+    """Send any number of commands in batches, and return the replies."""
+    return db.store.call_many(commands, _BATCH)
+
+
+def _merged(registered: Observed, chain: Chain | None) -> dict[tuple[str, str], tuple[str, ...]]:
+    """The observers of each column, from the store and from a chain."""
+    merged: dict[tuple[str, str], set[str]] = {}
+    for part in (registered, {} if chain is None else chain.observed):
         for column, names in part.items():
-            merged.setdefault(column, {}).update(dict.fromkeys(names))
+            merged.setdefault(column, set()).update(names)
     return {column: tuple(sorted(names)) for column, names in sorted(merged.items())}
-
-
-def _revisions(chain: Chain | None) -> dict[str, int]:
-    return {} if chain is None else {name: one.revision for name, one in chain.observers.items()}
 
 
 def _registered(
     db: Database, definitions: Sequence[TableDefinition]
 ) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Which observers watch which column, as writers know it: `Chain.create_tables` has put it there."""
-    # Every tablet of a table holds the same, so the first one speaks for all.
+    """The observers of each column for which writers set marks (`Chain.create_tables` registers them)."""
+    # All tablets of a table have the same observers, so the first one is enough.
     metas = call(db, [(b"HGETALL", meta_key(db.catalog.table(one.name).tags[0])) for one in definitions])
     found = {}
     for definition, flat in zip(definitions, metas, strict=True):
         for field, names in zip(flat[0::2], flat[1::2], strict=True):
             if field.startswith(b"o"):
-                found[definition.name, db.catalog.column_name(definition.name, field[1:])] = tuple(
-                    names.decode().split(",")
-                )
+                column = definition.name, db.catalog.column_name(definition.name, field[1:])
+                found[column] = tuple(names.decode().split(","))
     return found
 
 
@@ -316,43 +307,40 @@ def _tables(db: Database, definitions: Sequence[TableDefinition]) -> tuple[Table
 def _observers(
     db: Database,
     definitions: Sequence[TableDefinition],
-    observed: Observed,
-    registered: set[str],
-    *,
-    revisions: Mapping[str, int],
-    counts: Mapping[str, RunCounts],
-    order: Sequence[str],
+    registered: Observed,
+    chain: Chain | None,
     now: int,
 ) -> tuple[ObserverStatus, ...]:
-    by_name = {one.name: one for one in definitions}
-    columns: dict[str, list[tuple[str, str]]] = {name: [] for name in order}
-    for column, names in observed.items():
+    generations = [] if chain is None else chain.order()
+    columns: dict[str, list[tuple[str, str]]] = {one.name: [] for some in generations for one in some}
+    for column, names in _merged(registered, chain).items():
         for name in names:
             columns.setdefault(name, []).append(column)
-    asked: list[str] = []
+    asked = observed_tablets(db, definitions, columns)
     commands: list[Command] = []
-    for name, watched in columns.items():
-        for tag in tags_of(db, by_name, {table for table, _ in watched}):
-            dirty = dirty_key(tag, name)
-            asked.append(name)
-            commands += [
-                (b"ZCARD", dirty),
-                (b"ZCOUNT", dirty, b"(%d" % now, b"+inf"),
-                (b"ZRANGE", dirty, 0, 0, b"WITHSCORES"),
-                (b"HLEN", failed_key(tag, name)),
-            ]
+    for name, tag in asked:
+        dirty = dirty_key(tag, name)
+        commands += [
+            (b"ZCARD", dirty),
+            (b"ZCOUNT", dirty, b"(%d" % now, b"+inf"),
+            (b"ZRANGE", dirty, 0, 0, b"WITHSCORES"),
+            (b"HLEN", failed_key(tag, name)),
+        ]
     replies = call(db, commands)
     found: dict[str, list[list[Any]]] = {name: [] for name in columns}
-    for position, name in enumerate(asked):
+    for position, (name, _) in enumerate(asked):
         found[name].append(replies[4 * position : 4 * position + 4])
+    active = {name for names in registered.values() for name in names}
+    declared = {} if chain is None else chain.observers
+    counts = run_counts(db)
     return tuple(
         _observer(
             name,
             columns[name],
             found[name],
             now,
-            active=name in registered,
-            revision=revisions.get(name),
+            active=name in active,
+            revision=declared[name].revision if name in declared else None,
             counts=counts.get(name, RunCounts()),
         )
         for name in columns
@@ -401,13 +389,3 @@ def _held(
         owner=lock.owner.decode(errors="replace"),
         owner_alive=lock.owner in living,
     )
-
-
-def tags_of(db: Database, definitions: Mapping[str, TableDefinition], tables: Iterable[str]) -> list[bytes]:
-    """The tablets of those tables that are there already."""
-    return [tag for table in sorted(tables) if table in definitions for tag in db.catalog.table(table).tags]
-
-
-def call(db: Database, commands: Sequence[Command]) -> list[Any]:
-    """The replies to many commands, sent in batches."""
-    return db.store.call_many(commands, _BATCH)
