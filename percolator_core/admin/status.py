@@ -65,9 +65,9 @@ class ObserverStatus:
 
     ``backlog`` counts its dirty cells; ``waiting`` of them cannot be claimed yet: they are leased or wait for
     a retry. ``oldest`` is for how many seconds the oldest of the others has been due, None if there is none.
-    ``failed`` counts its cells in quarantine. ``active`` is True if writers set marks for it; it is False until a
-    worker of the chain has run in this namespace. ``revision`` is that of its code in the chain, None without
-    a chain. ``ran`` and ``failures`` are about the runs of all workers that committed or raised
+    ``failed`` counts its cells in quarantine. ``active`` is True if writers set marks for it, which begins
+    with the first worker of the chain. ``revision`` is that of its code in the chain, None without a chain.
+    ``ran`` and ``failures`` count the runs of all workers that committed and that raised, approximately
     (`percolator_core.notifications.counts`).
     """
 
