@@ -1,7 +1,7 @@
-"""A page of a table's rows, and where to go on: for somebody who looks through a table.
+"""Browsing: one page of a table's rows, and the key at which the next page begins.
 
-A page takes what its rows take. With a filter that few rows meet it ends in time all the same: it tells how
-far it has looked, and the next page goes on there.
+The cost of a page depends on its rows, not on the table. With a filter that few rows meet, a page ends after
+a limited time, and the next page continues there.
 
 >>> from percolator_core.admin.browse import browse
 >>> page = browse(db.snapshot(), "documents", limit=50)
@@ -31,30 +31,30 @@ from percolator_core.transaction.scan import TabletScan, first_page
 from percolator_core.transaction.snapshot import Snapshot
 
 Cells: TypeAlias = Mapping[str, bytes | None]
-"""The values of a row by column, those of a typed row encoded; None is a null of a typed row."""
+"""The values of a row by column; those of a typed row are encoded, and None is a null."""
 
 SECONDS: Final = 1.0
-"""For which rows are looked at before a page ends that is not full."""
+"""After this time a page ends even if it is not full."""
 
 _AT_ONCE: Final = 8
-"""Tablets that are asked together: those that have come least far."""
+"""Tablets in one request: those whose scans have come least far."""
 
 _LOOKED_AT: Final = 512
-"""Rows that a step of a raw table's tablet looks at, when they have to meet conditions."""
+"""Rows that one step reads in a tablet of a raw table with conditions."""
 
 _LOOKED_AT_TOGETHER: Final = 4_096
-"""Rows that the first step looks at, which is one of all tablets."""
+"""Rows that the first step reads in all tablets together."""
 
 _FEW_ENTRIES: Final = 5_000
-"""Entries of an index that are sorted and looked through for every page."""
+"""An index with at most this many matching entries is read and sorted for each page."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowsPage:
-    """Rows in the order of their keys, and their cells.
+    """Rows in the order of their keys, with their cells.
 
-    ``following`` is the key from which on there may be more, None at the end of the table. ``in_time`` is
-    False where the page ended before it was full, because no time was left.
+    ``following`` is the key at which the next page begins, None at the end of the table. ``in_time`` is False
+    if the time was over before the page was full.
     """
 
     rows: tuple[tuple[bytes, Cells], ...]
@@ -74,15 +74,15 @@ def browse(
     seconds: float = SECONDS,
     cut: int | None = None,
 ) -> RowsPage:
-    """The first ``limit`` rows from ``start`` on, of those that begin with ``prefix``.
+    """Return the first ``limit`` rows from ``start`` on whose keys begin with ``prefix``.
 
-    Rows of a raw table meet all ``conditions``, with values of bytes; of a typed one ``where`` is true. Of a
-    raw table's values that are longer than ``cut`` bytes some may end there.
+    Rows of a raw table have to meet all ``conditions``, whose values are bytes; for rows of a typed table
+    ``where`` has to be true. Values of a raw table that are longer than ``cut`` bytes may be cut there.
 
     Raises:
         UnknownTable, UnknownColumn: no such table or column.
         LockTimeout, SnapshotTooOld, StoreUnavailable: as `Snapshot.get`.
-        TypeError, ValueError: ``where`` compares with a value that cannot be.
+        TypeError, ValueError: ``where`` compares a column with a value of another type.
     """
     handle = snapshot.handle_of(table)
     low, high = scan_bounds(start, None, prefix)
@@ -94,11 +94,10 @@ def browse(
 def page_before(
     db: Database, table: str, end: bytes, *, prefix: bytes | None = None, limit: int = 50
 ) -> bytes:
-    """The key at which the page begins that ends in front of ``end``.
+    """Return the key at which the page before ``end`` begins; for the first page the prefix, or empty.
 
-    The first page's is the prefix, or empty. Only keys are read, those of rows that are not there any more,
-    or not yet, included: so the page may have fewer rows than ``limit`` in front of ``end``, or none. Whoever
-    goes on backwards goes on from its beginning.
+    Only keys are read, also those of rows that do not exist at the time of the snapshot. So the page may have
+    fewer than ``limit`` rows before ``end``, or none. To go back further, call this again with the key.
 
     Raises UnknownTable, StoreUnavailable.
     """
@@ -112,20 +111,20 @@ def page_before(
 
 
 class _Steps(Protocol):
-    """What is known of one tablet's rows, a step at a time."""
+    """A scan of one tablet, step by step."""
 
     @property
     def more(self) -> bool:
-        """Whether another step may bring more rows."""
+        """True if another step may return more rows."""
 
     @property
     def reached(self) -> bytes:
-        """All rows below this key have been looked at."""
+        """All rows below this key have been read."""
 
 
 @dataclass(slots=True)
 class _Search:
-    """Looks at tablets side by side, so that at any time all is known of the rows below some key."""
+    """Scans tablets side by side: at any time all rows below some key have been read."""
 
     steps: Sequence[_Steps]
     take: Callable[[Sequence[_Steps]], list[tuple[bytes, Cells]]]
@@ -134,7 +133,7 @@ class _Search:
     found: list[tuple[bytes, Cells]] = field(default_factory=list)
 
     def page(self) -> RowsPage:
-        """The page, as far as there is time; a first step of each tablet is taken in any case."""
+        """Return the page. The first step of each tablet is made even if no time is left."""
         began = time.monotonic()
         if self.steps:
             self.found += self.take(self.steps)
@@ -171,7 +170,7 @@ def _raw(  # noqa: PLR0917
             low, high = _narrowed(low, high, one)
     if high is not None and low >= high:
         return RowsPage(())
-    # Other columns than those that are asked for are read only of the rows that are shown.
+    # First only the columns of conditions are read; the others only of rows that are shown.
     looked_at = max(1, min(_LOOKED_AT, _LOOKED_AT_TOGETHER // len(handle.tags)))
     size = looked_at if tests else first_page(limit + 1, len(handle.tags))
     steps = snapshot.tablet_scans(handle, low, high, dict.fromkeys(one.name for one in tests), size, cut)
@@ -242,7 +241,7 @@ def _typed(  # noqa: PLR0917
 
 
 def _narrowed(low: bytes, high: bytes | None, one: Condition) -> tuple[bytes, bytes | None]:
-    """The bounds of keys within which a condition on the row key can be met."""
+    """Narrow key bounds to the keys that can meet a condition on the row key."""
     value = one.value
     assert isinstance(value, bytes), "only of revisions it is a number"
     if one.op == "^=":

@@ -1,6 +1,6 @@
-"""What changed in a table between two moments: two snapshots, read side by side in the order of the keys.
+"""The rows of a table that differ between two times: two snapshots, read side by side in key order.
 
-Both are pinned meanwhile. Memory is bounded: of each snapshot the client holds a step of a scan, and a few
+Both snapshots are pinned until the end. Memory is bounded: the client holds one step of each scan, and a few
 hundred rows that differ.
 """
 
@@ -24,38 +24,38 @@ from percolator_core.transaction.row_read import BYTES_AT_ONCE
 from percolator_core.transaction.snapshot import Snapshot
 
 _AT_ONCE: Final = 256
-"""Rows of which is read at once what one of the moments lacks; fewer if they are large."""
+"""Rows whose missing side is read in one request; fewer if they are large."""
 
 Kind: TypeAlias = Literal["added", "removed", "changed"]
 RawFilter: TypeAlias = Callable[[bytes, Mapping[str, bytes]], bool]
-"""Whether a row of a raw table is wanted, by its key and all its cells."""
+"""Gets key and cells of a row of a raw table, and returns True if the row is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """A row that is not as it was.
+    """A row that differs.
 
-    ``row`` is its key in the store. ``old`` and ``new`` are what it had and has, by column: of a raw table
-    bytes, and a cell that is not there is missing; of a typed one Python values, or instances of the model by
-    which the table was given. None where there was no row, or is none.
+    ``row`` is its key in the store. ``old`` and ``new`` are its values at the two times, None where the row
+    does not exist. For a raw table they are bytes by column, without the cells that do not exist. For a typed
+    table they are Python values by column, or instances of the model that was given.
     """
 
     row: bytes
     old: Any
     new: Any
     names: tuple[str, ...]
-    """The columns in which the two differ."""
+    """The columns that differ."""
 
     @property
     def kind(self) -> Kind:
-        """What became of the row."""
+        """The kind of the change: ``added``, ``removed`` or ``changed``."""
         if self.old is None:
             return "added"
         return "removed" if self.new is None else "changed"
 
     @property
     def columns(self) -> dict[str, tuple[Any, Any]]:
-        """What each of the columns that differ had, and what it has; None for nothing."""
+        """The old and the new value of each column that differs; None for no value."""
         return {name: (_value(self.old, name), _value(self.new, name)) for name in self.names}
 
 
@@ -68,23 +68,24 @@ def changes(
     where: Predicate | RawFilter | None = None,
     columns: Sequence[str] | None = None,
 ) -> Iterator[RowChange]:
-    """The rows of a table that differ between two moments, in the order of their keys.
+    """Yield the rows of a table that differ between two times, in the order of their keys.
 
     Args:
         db: the database.
         table: a model or a table's name.
-        begin: the earlier moment: a timestamp in microseconds or an aware datetime.
-        end: the later one, now if it is None.
-        where: which rows: those for which it is true at one of the moments at least. Of a typed table a
-            predicate, of a raw one a function.
-        columns: compare and bring only these. A row of a raw table is there if it has one of them.
+        begin: the earlier time: a timestamp in microseconds or an aware datetime.
+        end: the later time; None is now.
+        where: only rows for which this is true at one of the times or both: a predicate for a typed table, a
+            function for a raw one.
+        columns: compare and return only these. A row of a raw table exists if it has one of them.
 
     Raises:
         UnknownTable, UnknownColumn: no such table or column.
-        ConfigurationError: a model that does not agree with the table.
-        TypeError, ValueError: ``where`` is nothing of its kind; a moment has no time zone, has not come yet,
-            or ``end`` is before ``begin``.
-        SnapshotTooOld: garbage collection has passed ``begin``; while it is consumed, as the others below.
+        ConfigurationError: the model differs from the table.
+        TypeError, ValueError: ``where`` is of the wrong kind; a time has no time zone or is in the future, or
+            ``end`` is before ``begin``.
+        SnapshotTooOld: garbage collection has passed ``begin``. This and the following are raised during the
+            iteration.
         LockTimeout, StoreUnavailable: as `Snapshot.get`.
     """
     earlier, later = db.snapshot(begin), db.snapshot(end)
@@ -98,20 +99,20 @@ def changes(
 Cells: TypeAlias = Mapping[str, Any]
 _Rows: TypeAlias = Generator[tuple[bytes, Cells], None, None]
 _Pair: TypeAlias = tuple[bytes, Cells | None, Cells | None]
-"""A row at both moments; None for what was not read of it."""
+"""A row at both times; None where it was not read."""
 
 
 class _Source(Protocol):
-    """A table as it is to be compared."""
+    """Reads one table for the comparison."""
 
     def read(self, snapshot: Snapshot) -> _Rows:
-        """The rows that are wanted in this snapshot, perhaps, in the order of their keys."""
+        """Yield the rows of a snapshot that may be wanted, in the order of their keys."""
 
     def completed(self, snapshot: Snapshot, some: Sequence[bytes]) -> Iterable[Cells | None]:
-        """Rows that the snapshot's ``read`` did not have."""
+        """Read rows that ``read`` did not yield for this snapshot."""
 
     def change(self, row: bytes, old: Cells | None, new: Cells | None) -> RowChange | None:
-        """The change, if it is one that is wanted."""
+        """Return the change, None if it is not wanted."""
 
 
 def _differing(earlier: Snapshot, later: Snapshot, source: _Source) -> Iterator[RowChange]:
@@ -128,7 +129,7 @@ def _differing(earlier: Snapshot, later: Snapshot, source: _Source) -> Iterator[
 
 
 def _batches(every: Iterator[_Pair]) -> Iterator[list[_Pair]]:
-    """Rows that are not as they were, some at a time: what one moment lacks of them is read at once."""
+    """Yield the rows that differ in batches."""
     some: list[_Pair] = []
     size = 0
     for row, old, new in every:
@@ -146,7 +147,7 @@ def _batches(every: Iterator[_Pair]) -> Iterator[list[_Pair]]:
 def _side_by_side(
     left: Iterator[tuple[bytes, Cells]], right: Iterator[tuple[bytes, Cells]]
 ) -> Iterator[_Pair]:
-    """The rows of both in order; None for what one of them lacks."""
+    """Merge both scans in key order, with None for a row that one of them lacks."""
     old, new = next(left, None), next(right, None)
     while old is not None or new is not None:
         if new is None or (old is not None and old[0] < new[0]):
@@ -182,7 +183,7 @@ class _Raw:
         self._columns = columns
 
     def read(self, snapshot: Snapshot) -> _Rows:
-        # A filter may ask for any column.
+        # The filter may use any column.
         yield from snapshot.scan(self._table, columns=self._columns if self._where is None else None)
 
     def completed(self, snapshot: Snapshot, some: Sequence[bytes]) -> Iterable[Cells | None]:  # noqa: ARG002
@@ -203,7 +204,7 @@ class _Raw:
 
 
 class _Typed:
-    """Compares encoded values: equal values have equal bytes, and nothing is decoded that is as it was."""
+    """Compares encoded values: equal values have equal bytes, so only differing rows are decoded."""
 
     def __init__(
         self,
@@ -222,7 +223,7 @@ class _Typed:
         self._query = Query(handle, fields, self._bound)
         asked = () if self._bound is None else columns_of(self._bound)
         self._may_differ = not set(asked) <= set(definition.key)
-        """Whether the filter may be true of a row at one of the moments and not at the other."""
+        """True if the filter may accept a row at one of the times and not at the other."""
 
     def read(self, snapshot: Snapshot) -> _Rows:
         chosen = pieces(self._query.handle.definition, self._bound)
@@ -249,7 +250,7 @@ def _change(row: bytes, old: Cells | None, new: Cells | None, names: Iterable[st
     if old is None and new is None:
         return None
     differ = tuple(name for name in names if _value(old, name) != _value(new, name))
-    # A row of nothing but nulls may come or go.
+    # A row whose values are all null may be added or removed.
     return RowChange(row, old, new, differ) if differ or old is None or new is None else None
 
 

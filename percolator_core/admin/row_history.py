@@ -1,7 +1,7 @@
-"""One row, cell by cell: what each holds at a time, since when, and its versions before and after.
+"""The history of one row: each cell's value at a time, and its versions before and after.
 
-For a look at a row. What it costs is bounded: columns come some at a time, of each a few versions, and a
-value that is too large is named by its size and left where it is.
+The cost is bounded: a page has some columns and a few versions of each. Of a value that is too large only the
+size is read.
 
 >>> from percolator_core.admin.row_history import row_history
 >>> found = row_history(db, "documents", "http://a/")
@@ -24,25 +24,24 @@ from percolator_core.scripts import calls
 from percolator_core.transaction.row_read import stands
 
 LARGEST: Final = 4 << 20
-"""Bytes of a value that is still read."""
+"""Bytes of the largest value that is read."""
 
 _TOGETHER: Final = 8 << 20
-"""Bytes of one cell's versions that are read, by the size of the newest; and of all cells of a row."""
+"""Bytes of a cell's versions, and of a row's cells, that are read; estimated from the newest version."""
 
 _FEWEST: Final = 2
-"""Versions of a cell that are read however large they are, as long as they are read at all."""
+"""If a cell is read at all, so are this many versions, however large they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellHistory:
-    """A cell that holds, or held, something.
+    """A cell with versions or with a lock.
 
-    ``versions`` are committed, newest first; ``more`` tells that there are older ones. ``version`` is the one
-    that is seen, which may be older than those, or None where the cell did not exist yet. It is None, too,
-    where ``unsettled`` tells that a lock stands before it.
-    ``size`` is that of the newest value in bytes; where it is beyond `LARGEST`, or the row has too much of
-    them, ``unread`` is true and no version is known. ``locked`` tells of a transaction that is committing to
-    the cell, or died over it.
+    ``versions`` are committed, newest first; ``more`` is True if there are older ones. ``version`` is the one
+    that a reader at that time sees, and may be older than ``versions``. It is None if the cell did not exist
+    yet, or if it is ``unsettled``: a lock decides about it. ``size`` is that of the newest value in bytes.
+    ``unread`` is True and no version is known if the value is larger than `LARGEST`, or the row too large.
+    ``locked`` is True if a transaction is committing to the cell, or died while it did.
     """
 
     column: str
@@ -59,8 +58,9 @@ class CellHistory:
 class RowHistory:
     """Cells of a row by column, as of ``at`` (µs).
 
-    ``behind`` is the last column shown where there are further ones, else None. ``marker`` are the versions
-    of a typed row itself, which is there from a version with a value to one without; empty for a raw table.
+    ``behind`` is the last column of the page if there are further ones, else None. ``marker`` has the
+    versions of a typed row itself: the row exists from a version with a value to the next one without. It is
+    empty for a raw table.
     """
 
     at: int
@@ -70,7 +70,7 @@ class RowHistory:
 
     @property
     def exists(self) -> bool:
-        """Whether the row is there at that time, as far as its versions tell."""
+        """True if the row exists at that time, according to the versions that were read."""
         if self.marker:
             version = seen_at(self.marker, self.at)
             return version is not None and version.value is not None
@@ -91,21 +91,21 @@ def row_history(
     limit: int = 50,
     versions: int = 10,
 ) -> RowHistory:
-    """The cells of a row, deleted ones included, with their versions; no lock is waited for.
+    """Return the cells of a row with their versions, also deleted cells; no lock is waited for.
 
     Args:
-        db: where it is.
+        db: the database.
         table: the row's table.
-        row: its key.
+        row: the row's key.
         at: a timestamp (µs); None is now.
         columns: only these.
-        after: only columns that sort behind this one; a typed table's are in the order of its definition.
-        limit: at most so many columns.
-        versions: at most so many versions of each, 1 or more.
+        after: only columns behind this one; those of a typed table are in the order of its definition.
+        limit: the greatest number of columns.
+        versions: the greatest number of versions of each column, 1 or more.
 
     Raises:
         UnknownTable, UnknownColumn: no such table or column.
-        SnapshotTooOld: garbage collection has passed that time, or the table was dropped or made since.
+        SnapshotTooOld: garbage collection has passed that time, or the table was dropped or created since.
         StoreUnavailable: the store does not answer.
         ValueError: the row is no key of the table.
     """
@@ -120,7 +120,7 @@ def row_history(
     names = _names(db, handle, key, columns)
     if after is not None:
         names = names[names.index(after) + 1 :] if after in names else [one for one in names if one > after]
-    # Only of those that are shown, as a row may have any number of columns.
+    # Only of the columns of this page, as a row may have any number of columns.
     shown, rest = [handle.columns[name] for name in names[:limit]], names[limit:]
     cells = _cells(db, handle, key, shown, moment, versions)
     marker: tuple[Version, ...] = ()
@@ -131,7 +131,7 @@ def row_history(
 
 
 def columns_of(db: Database, table: str, row: str | bytes) -> list[str]:
-    """The columns of a row that `row_history` has cells of, in its order.
+    """Return the columns of a row that `row_history` returns, in its order.
 
     Raises:
         UnknownTable, StoreUnavailable: there is no such table, or the store does not answer.
@@ -141,12 +141,12 @@ def columns_of(db: Database, table: str, row: str | bytes) -> list[str]:
 
 
 def seen_at(versions: Sequence[Version], at: int) -> Version | None:
-    """The newest of the versions that a reader sees at that time."""
+    """Return the version that a reader at that time sees; ``versions`` are newest first."""
     return next((version for version in versions if version.commit_ts <= at), None)
 
 
 def _names(db: Database, handle: TableHandle, row: bytes, columns: Sequence[str] | None) -> list[str]:
-    """The columns to look at: those named, a typed table's, or those of which a raw row knows something."""
+    """The columns to read: those named, those of a typed table, or those that a raw row has."""
     if columns is not None:
         return list(columns)
     if handle.is_typed:
@@ -168,7 +168,7 @@ def _cells(  # noqa: PLR0917
             count = min(most, max(_FEWEST, left // size))
             left -= size * min(count, _FEWEST)
         asked.append((one, size, count, bool(lock)))
-    # The newest first and the others behind it: one more than wanted tells that there are more.
+    # One version more than wanted, to know if there are more.
     newest = [calls.history(tag, row, one.encoded, count + 1) for one, _, count, _ in asked if count]
     replies = iter(db.store.run_all(newest))
     found = [
@@ -182,7 +182,7 @@ def _cells(  # noqa: PLR0917
 def _older(
     db: Database, handle: TableHandle, row: bytes, cells: Sequence[CellHistory], at: int
 ) -> list[CellHistory]:
-    """The cells, with the seen version of those that have it behind the versions that were read."""
+    """Read the seen version of cells for which it is older than the versions that were read."""
     late = [cell for cell in cells if cell.version is None and cell.more]
     tag = handle.tag(row)
     reads = [calls.read(tag, at, row, [handle.columns[cell.column].encoded]) for cell in late]

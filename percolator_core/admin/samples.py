@@ -1,4 +1,4 @@
-"""How a namespace was: one short entry a look, in the store itself, for plots of the last days.
+"""Samples of the status of a namespace over time, kept in the store, for plots of the last days.
 
 >>> from percolator_core.admin.samples import record, samples
 >>> from percolator_core.admin.status import status
@@ -6,8 +6,8 @@
 >>> [(sample.time, sample.observers["split"].backlog) for sample in samples(db)]
 [(1795340170954000, 12)]
 
-The entries are a stream. Each has one field, whose name is the list of observers, which the store keeps once
-for several entries, and whose value are the numbers, column by column. Both are JSON, compressed.
+The samples are entries of a stream. Each entry has one field: its name is the list of observers, which Redis
+stores once for several entries, and its value has the numbers, column by column. Both are compressed JSON.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from percolator_core.database import Database
 
 MOST: Final = 500
-"""Samples that are read where no limit is given: more than a plot has room for."""
+"""The default limit of samples: more than a plot can show."""
 
 _AHEAD: Final = 3_600_000
-"""Milliseconds by which a time lies in the future that was not just taken from the clock."""
+"""A time that is ahead by more milliseconds than this is from before the clock was set back."""
 
 
 class ObserverSample(NamedTuple):
-    """An observer as `percolator_core.admin.status.ObserverStatus` tells of it. ``oldest`` is to a tenth."""
+    """Fields of `percolator_core.admin.status.ObserverStatus`; ``oldest`` is rounded to a tenth."""
 
     backlog: int
     oldest: float | None
@@ -44,10 +44,10 @@ class ObserverSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A namespace at ``time`` (microseconds, to a millisecond, the server's clock).
+    """A namespace at ``time`` (µs of the server's clock, rounded to milliseconds).
 
-    ``memory`` is that of the servers, in bytes. ``workers`` run until they are stopped, ``drains`` until
-    nothing is left.
+    ``memory`` is that of the servers, in bytes. ``workers`` run until they are stopped, ``drains`` until no
+    mark is left.
     """
 
     time: int
@@ -59,10 +59,10 @@ class Sample:
 
 
 def record(db: Database, status: Status, keep: float) -> None:
-    """Add a look to the history, and forget those from more than ``keep`` seconds before it.
+    """Add a sample, and remove samples that are more than ``keep`` seconds older.
 
-    Some older ones may stay a while. A look that is recorded twice, as when a reply got lost, is there twice,
-    which does no harm.
+    Some older samples may stay for a while. A request that is sent again after a lost reply adds the sample
+    twice, which does no harm.
 
     Raises:
         ValueError: ``keep`` is not above 0.
@@ -85,23 +85,23 @@ def record(db: Database, status: Status, keep: float) -> None:
         *([row[column] for row in rows] for column in range(len(ObserverSample._fields))),
     ]
     names = _pack([one.name for one in status.observers])
-    # By the server's clock, as the times of entries are. Nearly: whole blocks of entries go at once.
+    # By the server's clock, like the ids of the entries. Redis removes whole blocks of entries only.
     oldest = max(0, int(status.time / 1000 - keep * 1000))
     key = _key(db)
     add = (b"XADD", key, b"MINID", b"~", oldest, b"*", names, _pack(numbers))
     if _milliseconds([db.store.one(add)]) > status.time / 1000 + _AHEAD:
-        # The clock was set back. The times of a stream never go back, and looks from the future would stay.
+        # The clock was set back. The ids of a stream never decrease, and samples from the future would stay.
         db.store.call((b"DEL", key), add)
 
 
 def samples(
     db: Database, since: int | None = None, until: int | None = None, limit: int = MOST
 ) -> list[Sample]:
-    """The looks from ``since`` to ``until`` (microseconds, inclusive; None: all), oldest first.
+    """Return the samples from ``since`` to ``until`` (µs, inclusive; None is no bound), oldest first.
 
-    If there are more than ``limit`` (2 or more) of them they are thinned out: the time from the first to the
-    last is cut into equal parts, and of each the first look stands for all, with the last look of all at the
-    end. So what it takes depends on the limit and not on how many there are.
+    If there are more than ``limit`` (2 or more), the time from the first to the last is divided into equal
+    parts, and the first sample of each part is returned, and the last sample of all. So the cost depends on
+    the limit, not on the number of samples.
 
     Raises:
         ValueError: the limit is below 2.
@@ -130,7 +130,7 @@ def samples(
 
 
 def _unpack(entry: Sequence[Any], names: dict[bytes, list[str]]) -> Sample:
-    """A sample from an entry of the stream; ``names`` has the lists of observers that were met already."""
+    """Unpack an entry of the stream; ``names`` caches the lists of observers."""
     packed_names, packed = entry[1]
     if packed_names not in names:
         names[packed_names] = json.loads(zlib.decompress(packed_names))

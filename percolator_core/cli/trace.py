@@ -56,8 +56,7 @@ def trace(
 ) -> None:
     """Show every run that the changes of a row caused, with times."""
     from percolator_core.admin.trace import trace as read_trace
-    from percolator_core.admin.trace.notes import notes
-    from percolator_core.admin.trace.telling import told_sum
+    from percolator_core.admin.trace.text import missing_parts, summary
 
     wanted = _parse_change(change)
     chain = load_chain(path, import_functions=False)
@@ -72,8 +71,8 @@ def trace(
             "there are"
         )
     output = outputs.current()
-    output.result(trace_data(found, rows), *_Drawing(found, rows).trees, Text(told_sum(found, _ms)))
-    for note in notes(found, chain, str(path / "chain.yaml"), "--depth goes further"):
+    output.result(trace_data(found, rows), *_Drawing(found, rows).trees, Text(summary(found, _ms)))
+    for note in missing_parts(found, chain, str(path / "chain.yaml"), "--depth goes further"):
         output.note(note)
 
 
@@ -95,10 +94,10 @@ class _Drawing:
         self.trees = [self._tree(change) for change in found.changes]
 
     def _tree(self, change: Change) -> Tree:
-        from percolator_core.admin.trace.telling import SAID
+        from percolator_core.admin.trace.text import KIND_VERBS
 
         when = "" if change.timestamp is None else f" {_time(change.timestamp)}"
-        root = Tree(Text.assemble((self._cell(change), "bold"), f"  {SAID[change.kind]}{when}"))
+        root = Tree(Text.assemble((self._cell(change), "bold"), f"  {KIND_VERBS[change.kind]}{when}"))
         # A stack and no recursion: a loop of the chain may be a thousand runs deep.
         todo: list[tuple[Tree, Change, Outcome | int]] = [
             (root, change, outcome) for outcome in reversed(change.outcomes)
@@ -140,9 +139,9 @@ class _Drawing:
 
 
 def _facts(run: Run) -> str:
-    from percolator_core.admin.trace.telling import told_run
+    from percolator_core.admin.trace.text import run_notes
 
-    said = "".join(f", {what}" for what in told_run(run))
+    said = "".join(f", {what}" for what in run_notes(run))
     if not run.recorded:
         return said
     counts = Counter((f"{cell.table}.{abbreviated(cell.column)}", cell.kind) for cell in run.cells)
@@ -156,9 +155,9 @@ def _facts(run: Run) -> str:
 
 
 def _state(outcome: Outcome) -> str:
-    from percolator_core.admin.trace.telling import told_state
+    from percolator_core.admin.trace.text import state_text
 
-    return told_state(outcome, " ".join((outcome.error or "").split()))
+    return state_text(outcome, " ".join((outcome.error or "").split()))
 
 
 def _ms(seconds: float) -> str:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from percolator_core.admin.trace import Change, Outcome, Run, Trace
-from percolator_core.admin.trace.notes import notes
+from percolator_core.admin.trace.text import missing_parts
 from percolator_core.cli.trace import _Drawing
 from percolator_core.notation.typedtext import Rows
 from tests.chains import chain_of
@@ -173,7 +173,7 @@ def test_many_branches_are_cut_and_counted() -> None:
 def test_what_was_not_followed_says_why(changes: int, words: str) -> None:
     runs = (run(1, *(change(number) for number in range(changes)), unfollowed=5),)
     found = Trace("t", b"r", (change(0, 1),), runs, 0)
-    [note] = notes(found, chain_of(), "chain.yaml", "--depth goes further")
+    [note] = missing_parts(found, chain_of(), "chain.yaml", "--depth goes further")
     assert note.startswith("5 changes more not followed: ")
     assert note.endswith(words)
 

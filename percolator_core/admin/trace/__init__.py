@@ -1,9 +1,9 @@
-"""What became of one row: every run that its changes caused, with times, from what the store keeps anyway.
+"""The trace of a row: every run that its changes caused, with times.
 
-Each run of an observer left a version of its acknowledgement beside the cell that woke it: it tells when the
-run began and committed and, where the chain has ``trace: true``, what the run wrote. From a change the
-run that dealt with it is found, from that run the cells that it wrote, and so on. Nothing is written, and no
-row is scanned.
+Each run of an observer leaves a version of its acknowledgement beside the cell that woke it. The version has
+the times at which the run began and committed and, if the chain has ``trace: true``, the cells that it wrote.
+A trace goes from a change to the run that observed it, to the cells that the run wrote, and so on. Nothing is
+written, and no table is scanned.
 
 >>> from percolator_core.admin.trace import trace
 >>> found = trace(db, chain, "documents", "http://a/")
@@ -48,10 +48,10 @@ __all__ = [
 ]
 
 DEPTH: Final = 20
-"""Runs that follow upon each other, as many as are followed unless told otherwise."""
+"""The default depth: runs that are followed one after the other."""
 
 LIMIT: Final = 1000
-"""Changes that are followed unless told otherwise."""
+"""The default limit of changes that are followed."""
 
 
 def trace(
@@ -65,22 +65,22 @@ def trace(
     depth: int = DEPTH,
     limit: int = LIMIT,
 ) -> Trace:
-    """What the changes of a row caused, as far as the store still knows.
+    """Return the runs that the changes of a row caused, as far as the store has them.
 
     Args:
-        db: where it happened; nothing is written there.
-        chain: whose observers are looked for.
+        db: the database; nothing is written.
+        chain: the chain of the observers.
         table: the row's table.
         row: the row's key.
-        column: an observed one, or None for all that are observed.
+        column: an observed column, or None for all observed columns.
         change: ``"latest"`` of each column, ``"all"`` (``limit`` of each at most), or the newest at or before
-            this timestamp (µs). A notification from outside leaves no time: here its latest run, all runs,
-            or the first run that began after the timestamp.
-        depth: how many runs one after the other are followed, 1 or more.
-        limit: how many changes are followed, 1 or more; those nearer to the row go first.
+            this timestamp (µs). The store keeps no time of a notification from outside. For it these are the
+            latest run, all runs, or the first run that began after the timestamp.
+        depth: the greatest number of runs one after the other, 1 or more.
+        limit: the greatest number of changes, 1 or more; those nearer to the row come first.
 
     Raises:
-        ConfigurationError: no observer of the chain watches such a column.
+        ConfigurationError: no observer of the chain observes such a column.
         UnknownTable: the store has no such table.
         LockTimeout: another client has been committing to the row for too long; try again later.
         StoreUnavailable: the store does not answer.

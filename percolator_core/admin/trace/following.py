@@ -1,7 +1,8 @@
-"""From a change to the runs that dealt with it, to what those wrote, and on.
+"""Follows a change to the runs that observed it, to the cells that those wrote, and so on.
 
-A run's acknowledgements are versions of one cell, which no two runs commit to at a time: the first one that
-began behind a change is that of the run that dealt with it.
+The acknowledgements of an observer for one cell are versions of one other cell, and conflicting runs do not
+both commit. So the first acknowledgement of a run that began after a change is that of the run that observed
+the change.
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ from percolator_core.scripts import calls
 from percolator_core.store.packing import Command
 
 _BATCH: Final = 1000
-"""Commands that are sent together: each may bring an acknowledgement of some tens of kilobytes."""
+"""Commands that are sent together: each reply may be an acknowledgement of some tens of kilobytes."""
 
 _ACKS: Final = 8
-"""Acknowledgements behind a change that are looked at: the run under way, the first one, repeated ones."""
+"""Acknowledgements after a change that are read: of the first run, a run under way, and repeated runs."""
 
 _ALL_LATER: Final = b"\xff" * 9
-"""Behind any timestamp."""
+"""Sorts behind any packed timestamp."""
 
 _KINDS: Final[dict[int, Kind]] = {PUT: "put", DELETE: "delete", NOTIFY: "notify"}
 
 _Name: TypeAlias = Callable[[str, bytes], str]
-"""Tells the name of a column of a table."""
+"""Returns the name of a table's column from its encoded form."""
 
 _RunKey: TypeAlias = tuple[str, str, bytes, bytes, int]
 """Observer, table, row, column, commit timestamp."""
@@ -61,7 +62,7 @@ _RunKey: TypeAlias = tuple[str, str, bytes, bytes, int]
 
 @dataclass(slots=True)
 class _Change:
-    """A change while it is followed. ``start_ts`` is that of its transaction, 0 where it does not matter."""
+    """A change that is followed. ``start_ts`` is that of its transaction, 0 where it does not matter."""
 
     table: str
     row: bytes
@@ -78,7 +79,7 @@ class _Change:
 
 @dataclass(slots=True)
 class _Run:
-    """A run while it is followed. ``before`` is when the one before it on this cell began."""
+    """A run that is followed. ``before`` is the start timestamp of the run before it on the same cell."""
 
     key: _RunKey
     version: Version
@@ -91,7 +92,7 @@ class _Run:
 
 
 class Following:
-    """Follows changes, generation by generation: a round trip or two each, however many changes there are."""
+    """Follows changes generation by generation: one or two round trips each, for any number of changes."""
 
     def __init__(self, db: Database, chain: Chain, limit: int) -> None:
         self._db = db
@@ -106,7 +107,7 @@ class Following:
     # The row itself.
 
     def roots(self, table: str, row: bytes, columns: Sequence[str], change: str | int) -> list[_Change]:
-        """The changes to begin with, oldest first."""
+        """Return the changes of the row itself, oldest first."""
         found: list[_Change] = []
         handle = self._db.catalog.table(table)
         notify_only = handle.definition.notify_only
@@ -129,10 +130,10 @@ class Following:
         encoded = handle.encode(column)
         held = store.run(calls.held(handle.tag(row), entries=[encode_lock_mark(0, encoded, row)]))
         if any(held.locks):
-            # Reading the cell settles a lock that a dead client left on a committed version.
+            # A read resolves a lock that a dead client has left on a committed version.
             self._db.snapshot().get(table, row, column)
         limit = self._limit if change == "all" else 1
-        # Without their values, which may be large: when and by whom they were written is asked.
+        # Without the values, which may be large: only the timestamps are used.
         packed = store.run(calls.history(handle.tag(row), row, encoded, limit, VERSION_HEADER))
         newest = [unpack_version(version) for version in packed]
         if not isinstance(change, int) or not newest or newest[0].commit_ts <= change:
@@ -144,14 +145,14 @@ class Following:
         return [unpack_version(member[len(prefix) :]) for member in older]
 
     def _notified(self, change: _Change, wanted: str) -> list[_Change]:
-        """A notify-only cell whose notifications came from outside: its runs, and whether it waits."""
+        """Return a notify-only cell with outside notifications: its runs, and its mark if it waits."""
         handle = self._db.catalog.table(change.table)
         tag, store = handle.tag(change.row), self._db.store
         for observer in self._watchers(change.table, change.column):
             column = acknowledgement(observer, change.column)
             limit = self._limit if wanted == "all" else 1
             asked = store.command(calls.history(tag, change.row, column, limit))
-            # The mark is asked for first: one that is gone was cleared by a run that is found then.
+            # The mark is read first: if a run has cleared it, the run is found by the next command.
             *mark, packed = store.call(*self._mark(change, observer), asked)
             versions = [unpack_version(version) for version in packed]
             for version in reversed([one for one in versions if one.value is not None]):
@@ -165,7 +166,7 @@ class Following:
     # From there on.
 
     def follow(self, changes: Sequence[_Change], depth: int) -> None:
-        """Find the runs of the changes, and of the changes that those runs made, to that depth."""
+        """Find the runs of the changes, and of the changes that those runs made, up to a depth."""
         for generation in range(depth):
             known = set(self._runs) if generation else set()
             self._react([change for change in changes if change.timestamp is not None])
@@ -176,7 +177,7 @@ class Following:
         self._count_seen()
 
     def _written(self, runs: Iterable[_Run], *, last: bool) -> list[_Change]:
-        """The changes that runs made and that somebody watches, those that are new."""
+        """Return the new changes that runs made of observed cells."""
         new: list[_Change] = []
         for run in sorted(runs, key=lambda one: one.version.start_ts):
             commit_ts, start_ts, _ = run.version
@@ -195,7 +196,7 @@ class Following:
         return new
 
     def _react(self, changes: Sequence[_Change]) -> None:
-        """What the observers made of each change."""
+        """Find the outcome of each change for each observer."""
         gone = self._collected(changes)
         asked = [(one, name) for one in changes for name in self._watchers(one.table, one.column)]
         commands = [command for each in asked for command in self._questions(*each)]
@@ -209,10 +210,10 @@ class Following:
                 self._judge(change, observer, mark, self._acks(newest, before, after))
 
     def _questions(self, change: _Change, observer: str) -> list[Command]:
-        """The mark, then the acknowledgements around the change: as many as answer for any number of runs.
+        """Return the commands that read the mark, then the acknowledgements around the change.
 
-        In this order: a mark that is gone was cleared by a run that is found then, and the newest version,
-        when the next one pushes it into the history, is found there.
+        The order matters. If a run has cleared the mark, the run is found by the later commands. If a new
+        version moves the newest one into the history, it is found there.
         """
         handle, column = self._db.catalog.table(change.table), acknowledgement(observer, change.column)
         older, prefix = history_key(handle.tag(change.row), change.row), pack_column(column)
@@ -237,7 +238,7 @@ class Following:
 
     @staticmethod
     def _acks(newest: bytes | None, before: list[bytes], after: list[bytes]) -> list[Version]:
-        """The acknowledgements around a change, oldest first."""
+        """Return the acknowledgements around a change, oldest first."""
         packed = [unpack_column(member)[1] for member in (*before, *after)] + ([newest] if newest else [])
         by_commit = {version.commit_ts: version for version in map(unpack_version, packed)}
         return [by_commit[commit_ts] for commit_ts in sorted(by_commit)]
@@ -273,11 +274,11 @@ class Following:
         return key
 
     def _waits(self, observer: str, mark: Sequence[Any]) -> Outcome:
-        """The outcome of a change that no run has dealt with: what its mark says."""
+        """Return the outcome of a change that no run has observed, according to its mark."""
         in_flight, score, tries, failed = mark
         attempts = int(tries or 0)
         if score is not None:
-            # The score of a lease is odd (`_dirty.lua`); one that is over may be claimed.
+            # The score of a lease is odd (`_dirty.lua`); after its end the cell can be claimed.
             if int(float(score)) % 2 and float(score) > self._now:
                 return Outcome(observer, "leased", attempts=attempts)
             return Outcome(observer, "retrying" if attempts else "pending", attempts=attempts)
@@ -288,10 +289,10 @@ class Following:
             return Outcome(observer, "quarantined", attempts=record["attempts"], error=record["error"])
         return Outcome(observer, "unobserved")
 
-    # What garbage collection has left.
+    # Garbage collection.
 
     def _collected(self, changes: Sequence[_Change]) -> set[tuple[str, bytes, bytes, int | None]]:
-        """Those of the changes that were overwritten and dropped: a later run must not pass for theirs."""
+        """Return the changes whose versions were collected: a later run must not be taken for theirs."""
         tags = [self._db.catalog.table(one.table).tag(one.row) for one in changes]
         safe = self._call([(b"HGET", meta_key(tag), SAFE_POINT) for tag in tags])
         old = [
@@ -303,7 +304,7 @@ class Following:
         return {one.key for one, count in zip(kept, counts, strict=True) if not count}
 
     def _count_seen(self) -> None:
-        """How many changes each run dealt with."""
+        """Count the changes that each run observed."""
         strong = [run for run in self._runs.values() if self._mode(run) == "strong"]
         spans = []
         for run in strong:
@@ -318,13 +319,13 @@ class Following:
         return self._chain.observers[run.key[0]].mode
 
     def _versions_between(self, spans: Sequence[tuple[_Change, int, int]], most: int) -> list[int]:
-        """How many versions cells have from one commit timestamp to another, both included."""
+        """Count the versions of cells between two commit timestamps, both included."""
         commands: list[Command] = []
         for change, first, last in spans:
             handle, prefix = self._db.catalog.table(change.table), pack_column(change.column)
             low, high = (prefix + pack_timestamp(at) for at in (first, last + 1))
             tag = handle.tag(change.row)
-            # In this order no version is missed, though one that is overwritten just now counts twice.
+            # In this order no version is missed; one that is being overwritten counts twice.
             commands += [
                 self._db.store.command(calls.history(tag, change.row, change.column, 1, VERSION_HEADER)),
                 (b"ZLEXCOUNT", history_key(tag, change.row), b"[" + low, b"(" + high),
@@ -337,10 +338,10 @@ class Following:
             counts.append(min(most, older + is_within))
         return counts
 
-    # The outcome.
+    # The result.
 
     def result(self, table: str, row: bytes, roots: Sequence[_Change]) -> Trace:
-        """The trace. A root that a run of the trace wrote is found there, and no root."""
+        """Return the trace. A root that a run of the trace wrote belongs to that run, and is no root."""
         ordered = sorted(self._runs.values(), key=lambda one: (one.version.start_ts, one.key))
         numbers = {run.key: number for number, run in enumerate(ordered, 1)}
         made = {change.key for run in ordered for change in run.changes}

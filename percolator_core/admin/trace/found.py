@@ -1,4 +1,4 @@
-"""What a trace consists of: changes, what observers made of each, and runs."""
+"""The parts of a trace: changes, their outcomes for each observer, and runs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 COLLAPSED: Final = 100
-"""More changes than these that one run dealt with are not counted."""
+"""The greatest number of changes that is counted for one run."""
 
 Kind: TypeAlias = Literal["put", "delete", "notify"]
 State: TypeAlias = Literal["ran", "pending", "leased", "retrying", "quarantined", "collected", "unobserved"]
 
 WAITING: Final = frozenset({"pending", "leased", "retrying"})
-"""States of an observer that has yet to deal with a change."""
+"""States of a change that the observer has yet to observe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,16 @@ class WrittenCell:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one observer made of a change.
+    """The outcome of a change for one observer.
 
     ``state`` is one of
 
-    - ``ran``: ``run`` is the number of the run that dealt with it, which began ``lag`` seconds after the
-      change; ``again`` tells that it repeats an earlier one, as a rerun for newer code does;
-    - ``pending``: no worker has claimed the cell yet; ``leased``: a worker has it, or died with it;
-      ``retrying``: it waits, after ``attempts`` that failed;
-    - ``quarantined``: given up after ``attempts``, for ``error``;
-    - ``collected``: garbage collection has dropped what would tell;
+    - ``ran``: the run with number ``run`` observed it, and began ``lag`` seconds after the change; ``again``
+      is True if it repeats an earlier run, as a rerun does;
+    - ``pending``: no worker has claimed the cell; ``leased``: a worker has claimed it, and may have died;
+      ``retrying``: it waits for a retry after ``attempts`` that failed;
+    - ``quarantined``: in quarantine after ``attempts``, the last one with ``error``;
+    - ``collected``: unknown, since garbage collection has dropped the acknowledgement;
     - ``unobserved``: neither a run nor a mark: the observer was not active when the cell was written.
     """
 
@@ -53,7 +53,7 @@ class Outcome:
 class Change:
     """A change of an observed cell, committed at ``timestamp`` (µs).
 
-    That is None for notifications from outside: they leave nothing behind but the runs that they woke.
+    The timestamp is None for notifications from outside: the store keeps only the runs that they woke.
     """
 
     table: str
@@ -68,11 +68,11 @@ class Change:
 class Run:
     """A run that committed: ``observer``, woken by ``(table, row, column)``.
 
-    ``number`` counts the runs of the trace by their begin, from 1. ``recorded`` tells whether what it wrote
-    is known: ``written`` is how many cells, ``cells`` the first thousand of them, ``changes`` those that
-    observers watch and that were followed, ``unfollowed`` how many were not. ``changes_seen`` is how many
-    changes it dealt with at once, at least 1: those of its cell (`COLLAPSED` at most), or the notifications
-    in this trace.
+    ``number`` counts the runs of the trace by start timestamp, from 1. ``recorded`` is True if the cells that
+    it wrote are known: ``written`` is their number, ``cells`` has the first thousand, ``changes`` has the
+    observed ones that were followed, and ``unfollowed`` counts those that were not. ``changes_seen`` is the
+    number of changes that it observed, at least 1: those of its cell (`COLLAPSED` at most), or the
+    notifications in this trace.
     """
 
     number: int
@@ -92,16 +92,16 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """From its begin to its commit."""
+        """The time from its start to its commit."""
         return (self.commit_timestamp - self.start_timestamp) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What became of a row's ``changes``: ``runs`` has every run once, by begin.
+    """The ``changes`` of a row, and each run that they caused once, sorted by start timestamp.
 
-    ``uncertain`` counts changes from before the safe point of garbage collection: of that time only the
-    newest versions are left, so that runs may be missing, or a later run stand for an earlier one.
+    ``uncertain`` counts changes before the safe point of garbage collection. Older versions of that time are
+    gone, so runs may be missing, or a later run may be shown for an earlier one.
     """
 
     table: str
@@ -112,7 +112,7 @@ class Trace:
 
     @property
     def seconds(self) -> float | None:
-        """From the first write to the last commit that it caused; None where no run is known."""
+        """The time from the first change to the last commit that it caused; None without a run."""
         if not self.runs:
             return None
         begins = [change.timestamp for change in self.changes if change.timestamp is not None]
@@ -121,26 +121,26 @@ class Trace:
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Of all changes, those that runs made included."""
+        """The outcomes of all changes, also of those that runs made."""
         changes = [*self.changes, *(change for run in self.runs for change in run.changes)]
         return tuple(outcome for change in changes for outcome in change.outcomes)
 
     @property
     def waiting(self) -> int:
-        """How often an observer has yet to deal with a change; 0 when the changes have come to their end."""
+        """Outcomes that wait for a run; 0 when all changes have been observed."""
         return sum(outcome.state in WAITING for outcome in self.outcomes)
 
     @property
     def quarantined(self) -> int:
-        """How often an observer gave up on a change."""
+        """Outcomes in quarantine."""
         return sum(outcome.state == "quarantined" for outcome in self.outcomes)
 
     @property
     def unrecorded(self) -> int:
-        """Runs of which it is not known what they wrote."""
+        """Runs whose writes were not recorded."""
         return sum(not run.recorded for run in self.runs)
 
     @property
     def unfollowed(self) -> int:
-        """Changes that were not followed, for ``depth`` or ``limit``."""
+        """Changes that were not followed because of ``depth`` or ``limit``."""
         return sum(run.unfollowed for run in self.runs)

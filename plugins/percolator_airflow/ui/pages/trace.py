@@ -17,8 +17,7 @@ from percolator_airflow.ui.stores import stores
 from percolator_airflow.ui.values import visible
 from percolator_core.admin.trace import Change, Outcome, Run, Trace
 from percolator_core.admin.trace import trace as read_trace
-from percolator_core.admin.trace.notes import notes
-from percolator_core.admin.trace.telling import SAID, told_run, told_state, told_sum
+from percolator_core.admin.trace.text import KIND_VERBS, missing_parts, run_notes, state_text, summary
 from percolator_core.errors import ConfigurationError, LockTimeout, UnknownTable, abbreviated
 from percolator_core.notation.amounts import count_of, show_age
 from percolator_core.notation.error import NotationError
@@ -124,7 +123,7 @@ def trace(  # noqa: PLR0917 - what the form sends
         title=links.shown(table, key) if found is not None else "",
         row_link=links.row(table, key) if found is not None else None,
         roots=drawing.roots if drawing is not None else [],
-        summary=told_sum(found, show_span) if found is not None else "",
+        summary=summary(found, show_span) if found is not None else "",
         total=show_span(found.seconds or 0) if found is not None else "",
         scale=SCALE,
         notes=_notes(found, known) if found is not None else [],
@@ -152,7 +151,7 @@ def show_span(seconds: float) -> str:
 
 
 def _notes(found: Trace, chain: Chain) -> list[str]:
-    return notes(
+    return missing_parts(
         found, chain, "the chain's chain.yaml", "`percolator trace --depth` goes further", limit=CHANGES
     )
 
@@ -188,7 +187,7 @@ class Drawing:
             todo += [(branch.children, one, each, False) for one, each in reversed(pairs[:BRANCHES])]
         when = "" if change.timestamp is None else show_time(change.timestamp, to="microseconds")
         cell, link = self._cell(change)
-        return Root(cell, link, SAID[change.kind], when, branches)
+        return Root(cell, link, KIND_VERBS[change.kind], when, branches)
 
     def _branch(self, change: Change, outcome: Outcome, run: Run | None, *, top: bool) -> Branch:
         cell, link = self._cell(change) if not top else ("", None)
@@ -207,7 +206,7 @@ class Drawing:
             else f"+{show_span(outcome.lag)}"
         )
         made.took = show_span(run.seconds)
-        made.seen = ", ".join(told_run(run))
+        made.seen = ", ".join(run_notes(run))
         made.wrote = _wrote(run)
         made.start = SCALE * (run.start_timestamp - self._begin) // self._span
         made.width = max(4, SCALE * (run.commit_timestamp - run.start_timestamp) // self._span)
@@ -226,7 +225,7 @@ def _wrote(run: Run) -> list[str]:
         return ["what it wrote is not known"]
     counts = Counter((f"{cell.table}.{abbreviated(cell.column)}", cell.kind) for cell in run.cells)
     wrote = [
-        (f"{count:,} " if count > 1 else "") + name + ("" if kind == "put" else f" ({SAID[kind]})")
+        (f"{count:,} " if count > 1 else "") + name + ("" if kind == "put" else f" ({KIND_VERBS[kind]})")
         for (name, kind), count in counts.most_common(_WROTE)
     ]
     rest = run.written - sum(count for _, count in counts.most_common(_WROTE))
@@ -236,4 +235,4 @@ def _wrote(run: Run) -> list[str]:
 
 
 def _state(outcome: Outcome) -> str:
-    return told_state(outcome, visible(" ".join(redact(outcome.error or "")[:500].split())))
+    return state_text(outcome, visible(" ".join(redact(outcome.error or "")[:500].split())))
