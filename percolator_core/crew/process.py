@@ -111,7 +111,7 @@ class Process:
         assert self._process.stderr is not None
         self._words = self._process.stdin
         self._pipes = [
-            _Pipe(self._process.stdout, self._take_report, selector),
+            _Pipe(self._process.stdout, self.take_report, selector),
             _Pipe(self._process.stderr, self._take_printed, selector),
         ]
         self._write(orders.to_line())
@@ -164,7 +164,8 @@ class Process:
         except OSError:
             pass  # it has ended, which the supervisor notices
 
-    def _take_report(self, line: bytes) -> None:
+    def take_report(self, line: bytes) -> None:
+        """Act on a line from the pipe of reports; log it if it is no report."""
         found = read_report(line)
         if found is None:
             self._take_printed(line)

@@ -114,7 +114,7 @@ class Crew:
             )
         self._chain = chain
         self._orders = Orders(str(chain.path), url, namespace, os.getpid(), settings, log_level)
-        self._seats = [_Seat() for _ in range(processes)]
+        self.seats = [_Seat() for _ in range(processes)]
         self._stopping = threading.Event()
         self._stop_sent = False
         self._end_at = 0.0
@@ -200,7 +200,7 @@ class Crew:
         self._stopping.set()
 
     def _running(self) -> list[Process]:
-        return [process for seat in self._seats if (process := seat.process) is not None]
+        return [process for seat in self.seats if (process := seat.process) is not None]
 
     def _supervise(self) -> None:
         while not self._stopping.is_set() or self._running():
@@ -212,14 +212,14 @@ class Crew:
         if self._stopping.is_set():
             self._end_stopping_processes(now)
         else:
-            for seat in self._seats:
+            for seat in self.seats:
                 if seat.process is None and now >= seat.start_at:
                     assert self._selector is not None
                     seat.process = Process(replace(self._orders, dead=tuple(self._dead)), self._selector)
         self._listen()
-        for seat in self._seats:
+        for seat in self.seats:
             if seat.process is not None and seat.process.has_ended():
-                self._bury(seat, seat.process)
+                self.bury(seat, seat.process)
 
     def _listen(self) -> None:
         assert self._selector is not None
@@ -228,7 +228,8 @@ class Crew:
 
     # Ends.
 
-    def _bury(self, seat: _Seat, process: Process) -> None:
+    def bury(self, seat: _Seat, process: Process) -> None:
+        """Keep the counts of a process that has ended, and free its seat."""
         process.close()
         with self._counting:
             seat.process = None
@@ -311,10 +312,10 @@ class Crew:
     def _end_all(self) -> None:
         """Kill the processes that are left."""
         self._stopping.set()
-        for seat in self._seats:
+        for seat in self.seats:
             if seat.process is not None:
                 seat.process.kill()
-                self._bury(seat, seat.process)
+                self.bury(seat, seat.process)
 
 
 def _added_up(parts: Sequence[Mapping[str, Histogram]]) -> dict[str, Histogram]:

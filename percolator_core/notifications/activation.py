@@ -171,7 +171,7 @@ def _register_in_tablets(
     store = db.store
     asked: list[tuple[str, bytes]] = []
     requests: list[Call[Observed]] = []
-    for entry in _entries(db):
+    for entry in settled_entries(db):
         handle = TableHandle(entry.definition, store, entry.writers_version)
         pairs: list[bytes | str] = []
         for (table, column), observers in sorted(observed.items()):
@@ -190,7 +190,7 @@ def _register_in_tablets(
     return {table for table, reply in zip(asked, replies, strict=True) if reply == "changed"}
 
 
-def _entries(db: Database) -> list[Entry]:
+def settled_entries(db: Database) -> list[Entry]:
     """Return the tables, after all pending schema changes are finished."""
     while any(entry.pending for entry in db.catalog.entries()):
         db.schema_changes.finish_all()

@@ -214,7 +214,7 @@ class Attempts:
                 self._end(observer, transaction)
             outcome: Ending = "collapsed" if cell is None else "ran"
             self._count(observer, outcome)
-            self._clear(self._dirty.clear(lease, observer.mode, transaction.start_timestamp))
+            self.clear(self._dirty.clear(lease, observer.mode, transaction.start_timestamp))
             self._report(lease, transaction.start_timestamp, outcome, began)
             return lost
         self._client.store.one(self._dirty.postpone(lease, _GIVEN_BACK, failed=False))
@@ -253,7 +253,8 @@ class Attempts:
                 raise
             raise _Failed(error) from error
 
-    def _clear(self, command: Command) -> None:
+    def clear(self, command: Command) -> None:
+        """Send the command that clears the mark of a run that has committed."""
         # A task of the hub sends the command with the next batch. A thread waits for it: otherwise the
         # worker could claim the mark again before it is cleared.
         if current_task() is not None:

@@ -226,9 +226,9 @@ def test_no_count_falls_while_a_process_is_replaced(log: Log) -> None:
     crew = Crew(chain_of(watch("count", lambda t, cell: None, "docs.text")), "", "", 1)
     seen: list[tuple[int, int]] = []
     process = Ended(lambda: seen.append((crew.counts.ran, sum(crew.times()["count"].counts))))
-    (seat,) = crew._seats
+    (seat,) = crew.seats
     seat.process = process  # type: ignore[assignment]
-    crew._bury(seat, process)  # type: ignore[arg-type]
+    crew.bury(seat, process)  # type: ignore[arg-type]
     for look in process.looks:
         look.join(PATIENT)
     assert set(seen) == {(5, 16)}
@@ -253,9 +253,11 @@ def test_times_of_runs_are_summed(log: Log) -> None:
     one.add(0.5)
     other.add(0.25)
     assert crew.times() == {}
-    crew._times = {"count": one}
-    crew._seats[0].process = process = object.__new__(Process)
-    process._act_on("counts", counts_content(Counts(), 1.0, times={"count": other, "new": one}))
+    ended = Ended(lambda: None)
+    ended.times = {"count": one}
+    crew.bury(crew.seats[0], ended)  # type: ignore[arg-type]
+    crew.seats[0].process = process = object.__new__(Process)
+    process.take_report(report("counts", counts_content(Counts(), 1.0, times={"count": other, "new": one})))
     assert crew.times() == {"count": Histogram.sum([one, other]), "new": one}
 
 
@@ -419,5 +421,5 @@ def test_lines_are_cut_where_they_end() -> None:
 def test_what_an_observer_writes_where_reports_are_read_ends_nobody(line: bytes, log: Log) -> None:
     process = object.__new__(Process)
     process.pid = 1
-    process._take_report(line)
+    process.take_report(line)
     assert [one["text"] for one in log.lines if one["event"] == "printed"] == [line.decode()]

@@ -177,7 +177,7 @@ def test_an_activation_that_took_too_long_looks_again(
     slow_db, quick_db = connect(), connect()
     slow, quick = chain_of(watch("slow", Seen(), "docs.text")), chain_of(watch("quick", Seen(), "docs.text"))
     quick.create_tables(slow_db)
-    entries = activation._entries
+    entries = activation.settled_entries
     overtakers: list[Registration] = []
 
     def waits(db: Database) -> object:
@@ -187,7 +187,7 @@ def test_an_activation_that_took_too_long_looks_again(
             activate(quick_db, quick.observed, quick.digest)
         return entries(db)
 
-    monkeypatch.setattr(activation, "_entries", waits)
+    monkeypatch.setattr(activation, "settled_entries", waits)
     with pytest.raises(ConfigurationError, match="another set of observers is running"):
         activate(slow_db, slow.observed, slow.digest)
     assert active(slow_db.client) == (quick.digest, frozenset())
