@@ -296,7 +296,7 @@ def _registered(
 
 def _tables(db: Database, definitions: Sequence[TableDefinition]) -> tuple[TableStatus, ...]:
     tags = [(one, tag) for one in definitions for tag in db.catalog.table(one.name).tags]
-    counts = call(db, [(b"ZCARD", tag + name) for _, tag in tags for name in (b"rows", b"locks")])
+    counts = call(db, [(b"ZCARD", key(tag)) for _, tag in tags for key in (rows_key, locks_key)])
     rows, locked = dict.fromkeys(definitions, 0), dict.fromkeys(definitions, 0)
     for (one, _), row_count, lock_count in zip(tags, counts[0::2], counts[1::2], strict=True):
         rows[one] += row_count
