@@ -226,8 +226,8 @@ def scan(  # noqa: PLR0917
     columns: Iterable[bytes],
 ) -> Call[replies.Scanned | None]:
     """Scan some rows; None if the timestamp is too old."""
-    bounds = (at, start, stop, most_rows, most_bytes, direction, most_of_each)
-    return Call("scan", (tag,), (*bounds, *columns), replies.scanned)
+    arguments = (at, start, stop, most_rows, most_bytes, direction, most_of_each, *columns)
+    return Call("scan", (tag,), arguments, replies.scanned)
 
 
 def select(  # noqa: PLR0917

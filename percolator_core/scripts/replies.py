@@ -130,8 +130,8 @@ def scanned(reply: list[Any]) -> Scanned | None:
     """The decoded reply of scan.lua."""
     if reply[0] == b"too old":
         return None
-    resume, *flat = _behind(b"rows", reply)
-    return Scanned(resume, flat[::2], flat[1::2])
+    assert reply[0] == b"rows", reply[0]
+    return Scanned(reply[1], reply[2::2], reply[3::2])
 
 
 class Selected(NamedTuple):

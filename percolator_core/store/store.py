@@ -317,8 +317,10 @@ class Store:
         commands = [self.command(call) for call in several]
         if durably:
             replies = self.call_durably(*commands)
+        elif together is None:
+            replies = self.exchange(commands).result()
         else:
-            replies = self.call_many(commands, together or len(commands) or 1)
+            replies = self.call_many(commands, together)
         return [call.decode(reply) for call, reply in zip(several, replies, strict=True)]
 
     def tell_newest(self, newest: Callable[[], int]) -> None:
