@@ -98,7 +98,7 @@ class Crew:
         def run() -> None:
             try:
                 work(db, chance)
-            except BaseException as error:  # noqa: BLE001 - told by the main thread
+            except BaseException as error:  # noqa: BLE001 - raised by the main thread
                 self.errors.append(error)
                 self.done.set()
 
@@ -178,7 +178,7 @@ def transfers(db: Database, chance: random.Random) -> None:
 
 
 def test_a_clock_that_jumps_ahead_forgets_no_deletion_unnoticed(connect: Connect, db: Database) -> None:
-    """A snapshot that is young by the client's clocks is old by the server's, which tells what is garbage."""
+    """The server's clock decides what is garbage: by it a snapshot is old that is young by the client's."""
     clock = FakeClock(db.store.keyspace)
     with connect_with_clock(db.store.url, db.store.keyspace, clock) as timed:
         put(timed, HOT, b"here")

@@ -28,7 +28,7 @@ def part_of(db: Database, *rows: bytes) -> list[tuple[str, int]]:
 
 
 def strand(writer: Database, value: bytes = b"whole") -> None:
-    """Commit to both rows, and die before the second of them is told."""
+    """Commit to both rows, and die before the second row's lock is rolled forward."""
     writer.client.one_call_a_tablet = True
     t = writer.begin()
     t.set("t", HOT, "v", value)

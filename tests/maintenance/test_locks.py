@@ -31,7 +31,7 @@ PING = b"ping"
 
 
 class Watched:
-    """Counts the round trips of a database, and the bytes that its server sends meanwhile."""
+    """Counts the round trips of a database, and the bytes that its server sends during them."""
 
     def __init__(self, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         self.db = db

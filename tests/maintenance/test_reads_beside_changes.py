@@ -1,7 +1,7 @@
 """Every read goes by the definition of the table that was valid at its timestamp, or it is refused.
 
 However long a transaction waits before its first read, and between two of them; and whatever others do to the
-table meanwhile: ranges are added, columns renamed and dropped, tables dropped and made again.
+table at the same time: ranges are added, columns renamed and dropped, tables dropped and made again.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ def test_no_snapshot_is_from_before_a_table_or_the_end_of_a_column(db: Database,
 
 
 def test_a_definition_is_known_at_once(db: Database, other: Database) -> None:
-    """What a client knows of a table need not be a second old for it to read by what the table is now."""
+    """A client reads by the present definition, even if it looked at the catalog less than a second ago."""
     db.create_table(Item)
     committed(db, "x", 1)
     other.rename_column(Item, "price", "cost")

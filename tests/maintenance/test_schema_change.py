@@ -1,4 +1,4 @@
-"""Changes of tables: each is finished by whoever comes next, wherever the one who began it stopped."""
+"""Schema changes: the next client finishes a change, at whichever step the first client stopped."""
 
 from __future__ import annotations
 

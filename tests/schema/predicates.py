@@ -1,4 +1,4 @@
-"""Predicates over a table of all types, drawn at random, and what they are of a row, told in another way."""
+"""Random predicates over a table of all types, and a second way to compute their results for a row."""
 
 from __future__ import annotations
 

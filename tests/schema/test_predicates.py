@@ -1,4 +1,4 @@
-"""What a predicate is of a row, and what it leaves of columns, keys and tablets."""
+"""The result of a predicate for a row, and the columns, keys and tablets that it leaves."""
 
 from __future__ import annotations
 

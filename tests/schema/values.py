@@ -96,7 +96,7 @@ WIDTHS = {"bool": 1, "int": 8, "float": 8, "datetime": 8, "date": 4, "uuid": 16}
 
 
 def rank(value: Any) -> Any:
-    """What sorts as the value is to: a NaN is above all others, and equals itself."""
+    """Return a sort key for the value: NaN is above all other values, and equals itself."""
     if isinstance(value, float):
         return (math.isnan(value), 0.0 if math.isnan(value) else value)
     if isinstance(value, datetime):

@@ -109,7 +109,7 @@ class Laid:
     def expected(
         self, columns: Sequence[Column], bound: Bound | None, at: int, reverse: bool = False
     ) -> tuple[list[tuple[bytes, tuple[bytes | None, ...]]], set[bytes]]:
-        """The rows and the unsettled keys, told from the states."""
+        """Return the rows and the unsettled keys that follow from the states."""
         codec = KeyCodec(self.definition)
         found, unsettled = [], set()
         for row in sorted({*self.rows, *self.locks}, reverse=reverse):

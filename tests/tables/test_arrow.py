@@ -76,7 +76,7 @@ def as_select(definition: TableDefinition, columns: Sequence[Column], rows: Sequ
 
 
 def in_python(kind: str, value: bytes | None) -> Any:
-    """What Arrow makes of a value in Python."""
+    """Return the Python value that Arrow makes of a value."""
     if value is None:
         return None
     found = column_type(kind).decode(value)

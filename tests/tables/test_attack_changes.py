@@ -97,7 +97,7 @@ def test_a_row_with_an_empty_key_is_not_overlooked_when_a_range_is_cut(db: Datab
 
 
 def test_no_transaction_is_seen_by_half_while_a_range_is_added(connect: Connect) -> None:
-    """Who has looked at the catalog a moment ago does not know the new tablet."""
+    """A client that has just looked at the catalog does not know the new tablet."""
     db, reader = connect(), connect()
     db.create_table(Word)
     db.run(lambda t: t.insert(Word(word="a")))

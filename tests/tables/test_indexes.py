@@ -452,7 +452,7 @@ def test_a_rebuild_beside_writers(connect: Connect) -> None:
     repair = verify.repair
 
     def met(t: Transaction, *arguments: Any) -> Any:
-        """The rows that are mended are changed by others, before and after they are looked at again."""
+        """Other clients change the rows under repair, before and after these are compared again."""
         if len(conflicts) < 3:
             conflicts.append(len(conflicts))
             assert t.start_timestamp

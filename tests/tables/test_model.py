@@ -377,7 +377,7 @@ def test_a_row_read_in_part_has_no_more_and_updates_no_more(db: Database) -> Non
 
 
 def test_a_row_that_was_read_goes_into_another_table_s_place(db: Database) -> None:
-    """What was read counts as not set, but a new row is written whole."""
+    """Fields that were read do not count as set, but a new row is written with all of them."""
     create(db, Page)
     with db.transaction() as t:
         t.insert(Page(url="a", rank=1.0, title="T"))

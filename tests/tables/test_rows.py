@@ -265,7 +265,7 @@ def test_composite_keys_come_in_the_order_of_their_values(db: Database) -> None:
 def beside(
     db: Database, first: Callable[[Transaction], object], then: Callable[[Transaction], object]
 ) -> bool:
-    """Whether two transactions that see the same conflict."""
+    """Return True if two transactions with the same snapshot conflict."""
     one, other = db.begin(), db.begin()
     one.start_timestamp, other.start_timestamp  # noqa: B018 - both begin here
     first(one)
