@@ -1,4 +1,4 @@
-"""Conditions that choose cells: a name, an operator and a value, such as ``revision<2``."""
+"""Conditions on cells: a name, an operator and a value, such as ``revision<2``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-"""What a condition may ask; ``^=`` is: starts with."""
+"""The operators of conditions; ``^=`` means: starts with."""
 
 _CONDITION: Final = re.compile(
     rf"\s*(.+?)\s*({'|'.join(map(re.escape, OPERATORS))})\s*(.*)", re.DOTALL | re.ASCII
@@ -29,11 +29,11 @@ _CONDITION: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a cell must have to be rerun.
+    """A condition on a cell.
 
-    ``name`` is ``row`` (the row key), ``revision`` (of the code that dealt with the cell last, 0 if none did)
+    ``name`` is ``row`` (the row key), ``revision`` (of the code that observed the cell last, 0 if none did)
     or a column of the same row; ``op`` is a key of `OPERATORS`. ``value`` is an int for a revision, else
-    bytes. A column that the row lacks meets no condition.
+    bytes. A row without the column does not meet the condition.
     """
 
     name: str
@@ -42,10 +42,10 @@ class Condition:
 
     @classmethod
     def parse(cls, text: str, to_bytes: Callable[[str], bytes] = str.encode) -> Condition:
-        """The condition in a text such as ``revision<2``, ``row ^= https:`` or ``language=en``.
+        """Parse a text such as ``revision<2``, ``row ^= https:`` or ``language=en``.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the text is no condition.
         """
         found = _CONDITION.fullmatch(text)
         if found is None:
@@ -61,10 +61,10 @@ class Condition:
 
     @staticmethod
     def name_in(text: str) -> str | None:
-        """The name at the front of a condition; None if the text is none."""
+        """Return the name in the text of a condition, None if the text is no condition."""
         found = _CONDITION.fullmatch(text)
         return None if found is None else found[1]
 
     def holds(self, found: bytes | int | None) -> bool:
-        """Whether what was found meets it; None meets nothing."""
+        """Return True if a value meets the condition; None, for no value, does not."""
         return found is not None and OPERATORS[self.op](found, self.value)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from percolator_core.admin.condition import Condition
-from percolator_core.admin.row_filter import Asked, Choice, choice, of_runs
+from percolator_core.admin.row_filter import Asked, RowFilter, revision_conditions, row_filter
 from percolator_core.errors import ConfigurationError, SnapshotTooOld, TransactionConflict
 from percolator_core.layout.acknowledgements import Ack
 from percolator_core.layout.keys import acknowledgement
@@ -155,13 +155,13 @@ class _Place:
     high: bytes | None
     column: bytes
     acked: bytes
-    choice: Choice
+    filter: RowFilter
     counts: CellCounts
 
     @property
     def columns(self) -> list[bytes]:
         """The encoded columns to read: observed column, acknowledgement, columns of conditions."""
-        return [self.column, self.acked, *self.choice.columns]
+        return [self.column, self.acked, *self.filter.columns]
 
 
 class _Taken(NamedTuple):
@@ -203,9 +203,9 @@ class _Rerun:
         self._store = db.store
         self._observer = observer
         # All conditions are checked before the first batch.
-        self._run_conditions = of_runs(where)
-        self._choices = {
-            table: choice(db.catalog.table(table), where, to_bytes)
+        self._run_conditions = revision_conditions(where)
+        self._filters = {
+            table: row_filter(db.catalog.table(table), where, to_bytes)
             for table in dict.fromkeys(table for table, _ in observer.observe)
         }
         self._pace = pace
@@ -226,7 +226,7 @@ class _Rerun:
 
     def _places(self, table: str, column: str) -> Iterator[tuple[_Place, bytes]]:
         """Yield the places of a column, each with its first row key."""
-        handle, found = self._db.catalog.table(table), self._choices[table]
+        handle, found = self._db.catalog.table(table), self._filters[table]
         encoded = handle.encode(column)
         acked = acknowledgement(self._observer.name, encoded)
         counts = self._counts.columns[f"{table}.{column}"] = CellCounts()
@@ -316,7 +316,7 @@ class _Rerun:
 
     def _is_chosen(self, place: _Place, row: bytes, versions: Sequence[Version | None]) -> bool:
         acked = versions[1]
-        if not place.choice.holds(row, [None if one is None else one.value for one in versions[2:]]):
+        if not place.filter.holds(row, [None if one is None else one.value for one in versions[2:]]):
             return False
         if acked is not None and acked.value is None:
             return True  # an earlier rerun may have failed before it marked the cell

@@ -1,7 +1,7 @@
-"""Which cells of an observer a rerun is for: its conditions, as they apply to one table.
+"""The conditions of a rerun, as a filter on the rows of one table.
 
-Conditions on the revision of the code apply to each run. Of a raw table the others compare the row key and
-cells as bytes; of a typed one they are predicates over the columns, its key's included, and compare values.
+Conditions on the revision apply to the acknowledgement. For a raw table the others compare the row key and
+cells as bytes. For a typed table they are predicates on values, also of the columns of the key.
 """
 
 from __future__ import annotations
@@ -20,29 +20,26 @@ from percolator_core.schema.predicates import Predicate, bind, columns_of
 from percolator_core.schema.row_keys import KeyCodec
 
 Asked: TypeAlias = str | Condition | Predicate
-"""A condition as it is given."""
+"""A condition as the caller gives it."""
 
 
-class Choice(Protocol):
-    """What rows of one table must meet.
-
-    ``columns`` are those that it asks for, encoded, and ``ranges`` where such rows can be.
-    """
+class RowFilter(Protocol):
+    """A filter on the rows of one table."""
 
     @property
     def columns(self) -> tuple[bytes, ...]:
-        """What `holds` has to be told of a row."""
+        """The encoded columns whose values `holds` needs."""
 
     @property
     def ranges(self) -> list[KeyRange]:
-        """Where to look."""
+        """The key ranges that can contain such rows."""
 
     def holds(self, row: bytes, cells: Sequence[bytes | None]) -> bool:
-        """Whether a row is wanted, whose ``columns`` have these values."""
+        """Return True for a row that meets the filter; ``cells`` are the values of ``columns``."""
 
 
-def of_runs(where: Iterable[Asked]) -> list[Condition]:
-    """The conditions on the revision. Raises ValueError for one that cannot be."""
+def revision_conditions(where: Iterable[Asked]) -> list[Condition]:
+    """Return the conditions on the revision. Raise ValueError for an invalid one."""
     return [
         Condition.parse(one) if isinstance(one, str) else one
         for one in where
@@ -50,14 +47,16 @@ def of_runs(where: Iterable[Asked]) -> list[Condition]:
     ]
 
 
-def choice(
+def row_filter(
     handle: TableHandle, where: Iterable[Asked], to_bytes: Callable[[str], bytes] = str.encode
-) -> Choice:
-    """The other conditions, as they apply to a table. ``to_bytes`` makes values of those of raw tables.
+) -> RowFilter:
+    """Return the other conditions as a filter on a table.
+
+    ``to_bytes`` converts the values in texts for raw tables to bytes.
 
     Raises:
-        UnknownColumn: a condition names a column that is not there, or is notify-only.
-        TypeError, ValueError: a condition cannot be read, compares what cannot be compared, or is none of
+        UnknownColumn: a condition names a column that does not exist or is notify-only.
+        TypeError, ValueError: a condition cannot be parsed, compares values of different types, or is not of
             the table's kind.
     """
     others = [one for one in where if isinstance(one, Predicate) or _name_of(one) != REVISION]
@@ -104,7 +103,7 @@ class _Typed:
         self._names = [name for name in asked if name not in definition.key]
         self._definition = definition
         self._codec = KeyCodec(definition)
-        # A row that was removed has no values, not even the default of a column that was added later.
+        # A removed row has no values, not even the default of a column that was added later.
         fields = [handle.marker, *(handle.columns[name] for name in self._names)] if self._names else []
         self.columns = tuple(one.encoded for one in fields)
         self.ranges = [
@@ -124,7 +123,7 @@ class _Typed:
 
 
 def _bounds(of_the_row: Iterable[Condition]) -> tuple[bytes, bytes | None]:
-    """The row keys between which conditions on the row key can be met: inclusive, exclusive."""
+    """The bounds of row keys that can meet the conditions on the row key: inclusive, exclusive."""
     low, high = b"", None
     for condition in of_the_row:
         value = condition.value

@@ -75,7 +75,7 @@ def rerun(
         raise typer.BadParameter(
             f"{chain.name} has no observer {observer!r}: it has {', '.join(chain.observers)}"
         )
-    asked = _of_runs(where or [], chosen, outdated=outdated)
+    asked = _revision_conditions(where or [], chosen, outdated=outdated)
     interrupted = False
 
     def stop() -> None:
@@ -116,13 +116,13 @@ def rerun(
         output.note(f"workers redo them, or `percolator drain {path}`")
 
 
-def _of_runs(texts: list[str], observer: Observer, *, outdated: bool) -> list[str | Condition]:
+def _revision_conditions(texts: list[str], observer: Observer, *, outdated: bool) -> list[str | Condition]:
     """All conditions; those on the revision are known to be ones."""
     from percolator_core.admin.condition import REVISION, Condition
-    from percolator_core.admin.row_filter import of_runs
+    from percolator_core.admin.row_filter import revision_conditions
 
     try:
-        of_runs(texts)
+        revision_conditions(texts)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     return [*texts, Condition(REVISION, "<", observer.revision)] if outdated else [*texts]

@@ -18,8 +18,8 @@ FIRST_REVISION: Final = 1
 
 MOST_TRACED: Final = 1000
 TRACED_BYTES: Final = 1 << 20
-"""Cells of one run that an acknowledgement names, and bytes that their names take, at most; of those beyond
-only the number is kept."""
+"""The cells of one run that an acknowledgement names, and the bytes of their names, at most. Further cells
+are only counted."""
 
 _HEAD: Final = struct.Struct(">BII")
 _CELL: Final = struct.Struct(">BHII")
@@ -29,7 +29,7 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class TracedWrite:
-    """A cell that a run wrote: ``kind`` is that of `percolator_core.layout.records` (put, delete, notify)."""
+    """A cell that a run wrote. ``kind`` is PUT, DELETE or NOTIFY of `percolator_core.layout.records`."""
 
     table: str
     row: bytes
@@ -39,10 +39,10 @@ class TracedWrite:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """What an acknowledgement says of its run.
+    """The value of an acknowledgement.
 
-    ``writes`` is None where the run was not traced; ``written`` is how many cells it wrote, of which
-    ``writes`` has the first: `MOST_TRACED`, or as many as take `TRACED_BYTES`.
+    ``writes`` is None if the run was not traced. Otherwise ``written`` is the number of cells that it wrote,
+    and ``writes`` has the first of them: at most `MOST_TRACED`, with names of at most `TRACED_BYTES`.
     """
 
     revision: int = FIRST_REVISION
@@ -51,14 +51,14 @@ class Ack:
 
     @classmethod
     def of(cls, revision: int, writes: Iterable[TracedWrite]) -> Ack:
-        """The acknowledgement of a traced run."""
+        """Return the acknowledgement of a traced run."""
         every = tuple(writes)
         sizes = accumulate(_CELL.size + len(one.table) + len(one.row) + len(one.column) for one in every)
         most = sum(1 for _ in takewhile(lambda size: size <= TRACED_BYTES, sizes))
         return cls(revision, every[: min(most, MOST_TRACED)], len(every))
 
     def pack(self) -> bytes:
-        """As a cell's value. The first revision, untraced, is the empty one: most cells have that."""
+        """Return the value of the cell: empty for the first revision without a trace, the usual case."""
         if self.writes is None:
             if self.revision == FIRST_REVISION:
                 return b""
@@ -72,7 +72,7 @@ class Ack:
 
     @classmethod
     def unpack(cls, value: bytes) -> Ack:
-        """The inverse of `pack`."""
+        """Invert `pack`."""
         if not value:
             return cls()
         _, revision, written = _HEAD.unpack_from(value)

@@ -19,7 +19,7 @@ from percolator_core.notifications.dirty import LEASE, DirtyIndex, Lease, known_
 from percolator_core.observers import Chain
 from percolator_core.runtime.log import Log
 from percolator_core.store import Future, Hub
-from percolator_core.worker.plan import Plan, Stop
+from percolator_core.worker.plan import Plan
 
 log = Log("percolator.worker")
 
@@ -72,17 +72,17 @@ class Housekeeping:
         *,
         dirty: DirtyIndex,
         held: Callable[[], list[Lease]],
-        stop: Stop,
+        stopping: Callable[[], bool],
         registration: Registration,
         now: float,
     ) -> None:
-        """``held`` returns the leases that the worker holds."""
+        """``held`` returns the leases that the worker holds, ``stopping`` True after a stop was requested."""
         self._db = db
         self._chain = chain
         self._plan = plan
         self._dirty = dirty
         self._held = held
-        self._stop = stop
+        self._stopping = stopping
         self._registration = registration
         # Of the whole chain: whoever finds a stranded mark passes it on.
         self.stranded = Stranded(db, chain.observed)
@@ -110,7 +110,7 @@ class Housekeeping:
 
     def _do_round(self) -> None:
         self._dirty.renew(self._held())
-        if self._stop.is_set():
+        if self._stopping():
             return  # the grace is longer than a lease, so the runs still need theirs, and nothing else
         self._registration.refresh()
         now_active = active(self._db.client)

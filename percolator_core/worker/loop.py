@@ -8,6 +8,7 @@ acknowledgement lets only one of two runs for the same change commit.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from percolator_core.transaction.prefetch import Habits
 from percolator_core.worker.attempt import Admission, Attempts, ObserverCounts
 from percolator_core.worker.executors import Executors, Slots
 from percolator_core.worker.housekeeping import Housekeeping
-from percolator_core.worker.plan import Plan, Stop
+from percolator_core.worker.plan import Plan
 from percolator_core.worker.runs import RunListener
 from percolator_core.worker.watchdog import Watchdog
 
@@ -60,6 +61,33 @@ class _Claimed(NamedTuple):
     leases: list[Lease]
     next_due: float | None
     idle: bool
+
+
+class Stop:
+    """A request to stop, with a grace period. Any thread and any signal handler may set it."""
+
+    def __init__(self) -> None:
+        self._requested = threading.Event()
+        self.until = float("inf")
+        """When the grace period ends, in monotonic seconds; infinity while no stop is requested."""
+
+    def set(self, grace: float) -> None:
+        """Request a stop within ``grace`` seconds. Of several requests the earliest end is valid."""
+        self.until = min(self.until, time.monotonic() + grace)
+        self._requested.set()
+
+    def clear(self) -> None:
+        """Forget all requests."""
+        self._requested.clear()
+        self.until = float("inf")
+
+    def is_set(self) -> bool:
+        """Return True if a stop is requested."""
+        return self._requested.is_set()
+
+    def left(self, usual: float) -> float:
+        """Return the seconds of grace that are left, or ``usual`` if no stop is requested."""
+        return max(0.0, self.until - time.monotonic()) if self.is_set() else usual
 
 
 class WorkerLoop:
@@ -106,7 +134,7 @@ class WorkerLoop:
             plan,
             dirty=self._dirty,
             held=self._held,
-            stop=stop,
+            stopping=stop.is_set,
             registration=registration,
             now=now,
         )

@@ -1,9 +1,7 @@
-"""How a worker works, and when it has to stop."""
+"""The settings of a worker."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypedDict
@@ -61,30 +59,3 @@ def chosen_observers(chain: Chain, names: Collection[str] | None) -> frozenset[s
             f"{', '.join(sorted(chain.observers))}"
         )
     return chosen
-
-
-class Stop:
-    """A request to stop, with a grace period. Any thread and any signal handler may set it."""
-
-    def __init__(self) -> None:
-        self._requested = threading.Event()
-        self.until = float("inf")
-        """When the grace period ends, in monotonic seconds; infinity while no stop is requested."""
-
-    def set(self, grace: float) -> None:
-        """Request a stop within ``grace`` seconds. Of several requests the earliest end is valid."""
-        self.until = min(self.until, time.monotonic() + grace)
-        self._requested.set()
-
-    def clear(self) -> None:
-        """Forget all requests."""
-        self._requested.clear()
-        self.until = float("inf")
-
-    def is_set(self) -> bool:
-        """Return True if a stop is requested."""
-        return self._requested.is_set()
-
-    def left(self, usual: float) -> float:
-        """Return the seconds of grace that are left, or ``usual`` if no stop is requested."""
-        return max(0.0, self.until - time.monotonic()) if self.is_set() else usual
