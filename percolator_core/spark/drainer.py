@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -90,14 +90,13 @@ def drain(
     progress: Callable[[DrainProgress], object] | None = None,
     observers: Collection[str] | None = None,
 ) -> Counts:
-    """Run a chain's observers in Spark's executors until no notification is left for them.
+    """Run a chain's observers in Spark's executors until no notification is left for them; return the counts.
 
-    After a Ctrl-C the tasks finish the runs under way. After a second one, or after ten seconds, Spark kills
-    them.
+    The counts leave out the runs of a task that died or was killed. After a Ctrl-C the tasks finish the runs
+    under way; after a second one, or after ten seconds, Spark kills them.
 
     Args:
-        db_or_url: the store, to which executors make connections of their own. For an embedded one all
-            executors have to be on this machine.
+        db_or_url: the store, to which each executor connects. An embedded one needs all on this machine.
         chain: the chain, or its folder. Its functions are found in the current directory.
         spark: the context or session; if None, the running one, or a new one that is stopped at the end.
         budget: seconds, 0 or more, from the start of the job, after which tasks give up; None for no limit.
@@ -109,48 +108,20 @@ def drain(
         progress: called several times a second.
         observers: names of the observers to run, as for `percolator_core.Worker`; all of the chain if None.
 
-    Returns:
-        The runs of the tasks. The runs of a task that died or was killed are not counted.
-
     Raises:
         ValueError: a number is out of range, or no observer is named.
         NotIdle: a TimeoutError: the budget was spent before the chain was idle.
-        ConfigurationError: the chain, the URL or Spark cannot work, the chain has no observer of that name,
-            or workers with another set of observers are running.
+        ConfigurationError: the chain, the names, the URL or Spark cannot work, or other workers differ.
         StoreUnavailable: the store was away for longer than Spark repeats a task.
-        PercolatorError: a task failed as often as Spark repeats one; for instance, an observer ended its
-            process.
+        PercolatorError: a task failed as often as Spark repeats one, as if an observer ends its process.
     """
     if width < 1 or threads < 1 or (tasks is not None and tasks < 1):
         raise ValueError(f"tasks, width and threads are 1 or more, not {tasks}, {width} and {threads}")
     chain = chain if isinstance(chain, Chain) else Chain.load(chain)
     chosen = chosen_observers(chain, observers)
-    with ExitStack() as stack:
-        arguments = _connect_arguments(db_or_url, namespace or chain.name)
-        # A connection of its own, also beside a given database: closing it is what stops the tasks.
-        db = stack.enter_context(connect(**arguments))
-        chain.create_tables(db)
-        given: Any = getattr(spark, "sparkContext", None) or spark
-        code = Path.cwd()
-        context = stack.enter_context(running_context(given, master, project=code))
-        project = Project.of(chain, code, context)
-        stack.callback(project.leave)
-        tablets = _most_tablets(chain, chosen)
-        counts = accumulator(context, dict[str, ObserverCounts], _add)
-        task = DrainTask(
-            arguments,
-            project,
-            counts,
-            tasks=tasks or tablets,
-            tablets=tablets,
-            width=width,
-            threads=threads,
-            host=socket.gethostname(),
-            driver=db.client.owner(),
-            deadline=None if budget is None else db.timestamp() + int(budget * 1e6),
-            observers=None if observers is None else tuple(sorted(chosen)),
-        )
-        return _Drain(db, chain, chosen, task, progress).run(context)
+    with _Drain.of(db_or_url, namespace or chain.name, chain, chosen, spark, master) as drain:
+        task = drain.task(tasks, width, threads, budget, None if observers is None else chosen)
+        return drain.run(task, progress)
 
 
 def _connect_arguments(db_or_url: Database | str, namespace: str) -> dict[str, Any]:
@@ -160,12 +131,6 @@ def _connect_arguments(db_or_url: Database | str, namespace: str) -> dict[str, A
         else db_or_url.connect_arguments()
     )
     return arguments | {"url": absolute(arguments["url"])}
-
-
-def _most_tablets(chain: Chain, observers: Collection[str]) -> int:
-    """The number of tablets of the largest table that these observers observe."""
-    observed = {table for name in observers for table, _ in chain.observers[name].observe}
-    return max((table.tablets for table in chain.tables if table.name in observed), default=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,36 +218,88 @@ class DrainTask:
             yield withdrawn
 
 
+@dataclass(frozen=True, slots=True)
 class _Drain:
-    """One drain, in the driver."""
+    """One drain, in the driver. ``connect`` has the arguments of the executors' connections."""
 
-    def __init__(
-        self,
-        db: Database,
+    connect: dict[str, Any]
+    db: Database
+    chain: Chain
+    observers: frozenset[str]
+    spark: SparkContext
+    project: Project
+    counts: Accumulator[ByObserver]
+    began: float
+
+    @classmethod
+    @contextmanager
+    def of(  # noqa: PLR0917
+        cls,
+        db_or_url: Database | str,
+        namespace: str,
         chain: Chain,
         observers: frozenset[str],
-        task: DrainTask,
-        progress: Callable[[DrainProgress], object] | None,
-    ) -> None:
-        self._db = db
-        self._chain = chain
-        self._observers = observers
-        self._task = task
-        self._progress = progress
-        self._began = time.monotonic()
+        spark: SparkContext | SparkSession | None,
+        master: str | None,
+    ) -> Iterator[_Drain]:
+        """Connect to the store and to Spark, and send the project's code, until the block ends."""
+        arguments = _connect_arguments(db_or_url, namespace)
+        given: Any = getattr(spark, "sparkContext", None) or spark
+        code = Path.cwd()
+        # A connection of its own, also beside a given database: closing it is what stops the tasks.
+        with connect(**arguments) as db:
+            chain.create_tables(db)
+            with running_context(given, master, project=code) as context:
+                project = Project.of(chain, code, context)
+                try:
+                    counts = accumulator(context, dict[str, ObserverCounts], _add)
+                    yield cls(arguments, db, chain, observers, context, project, counts, time.monotonic())
+                finally:
+                    project.leave()
 
-    def run(self, spark: SparkContext) -> Counts:
+    def task(
+        self,
+        tasks: int | None,
+        width: int,
+        threads: int,
+        budget: float | None,
+        observers: frozenset[str] | None,
+    ) -> DrainTask:
+        """Plan the tasks; their deadline counts from now."""
+        observed = {table for name in self.observers for table, _ in self.chain.observers[name].observe}
+        tablets = max((one.tablets for one in self.chain.tables if one.name in observed), default=1)
+        return DrainTask(
+            self.connect,
+            self.project,
+            self.counts,
+            tasks=tasks or tablets,
+            tablets=tablets,
+            width=width,
+            threads=threads,
+            host=socket.gethostname(),
+            driver=self.db.client.owner(),
+            deadline=None if budget is None else self.db.timestamp() + int(budget * 1e6),
+            observers=None if observers is None else tuple(sorted(observers)),
+        )
+
+    def run(self, task: DrainTask, progress: Callable[[DrainProgress], object] | None) -> Counts:
         """Run the tasks on the executors."""
+
+        def poll() -> None:
+            if progress is not None:
+                with suppress(PercolatorError):  # a task meets the same error, and fails
+                    progress(DrainProgress(self._left(), self._counts()))
+
         endings: set[Ending] = {"withdrawn"}
         # A failover may lose the driver's token for a moment. Tasks then end too early, and run again.
         while "withdrawn" in endings:
             ends: list[TaskEnd] = run_job(
-                spark,
+                self.spark,
                 "drain",
-                self._chain.name,
-                range(self._task.tasks),
-                self._task,
-                poll=self._report_progress,
+                self.chain.name,
+                range(task.tasks),
+                task,
+                poll=poll,
                 stop_tasks=self._stop_tasks,
             )
             endings = {end.ending for end in ends}
@@ -298,22 +315,17 @@ class _Drain:
 
     def _stop_tasks(self, job: Future[list[TaskEnd]]) -> None:
         """Remove the driver's token, so that the tasks finish their runs and end."""
-        self._db.close()
+        self.db.close()
         wait([job], _GRACE)
 
-    def _report_progress(self) -> None:
-        if self._progress is not None:
-            with suppress(PercolatorError):  # a task meets the same error, and fails
-                self._progress(DrainProgress(self._left(), self._counts()))
-
     def _left(self) -> int:
-        left = backlog(self._db, self._chain)
-        return sum(left[name] for name in self._observers)
+        left = backlog(self.db, self.chain)
+        return sum(left[name] for name in self.observers)
 
     def _counts(self) -> Counts:
-        done = self._task.counts.value
-        observers = {name: done.get(name, ObserverCounts()) for name in sorted(self._observers)}
-        return Counts(observers, time.monotonic() - self._began)
+        done = self.counts.value
+        observers = {name: done.get(name, ObserverCounts()) for name in sorted(self.observers)}
+        return Counts(observers, time.monotonic() - self.began)
 
 
 def _add(left: ByObserver, right: ByObserver) -> ByObserver:

@@ -57,22 +57,18 @@ def load(
     width: int = 256,
     progress: Callable[[LoadProgress], object] | None = None,
 ) -> LoadReport:
-    """Load a source into a table, with transactions that write only the cells that differ.
+    """Load a source into a table, in transactions that write only the cells that differ.
 
-    In a raw table each record has its own transaction. In a typed table some records share one: fields become
-    values of the columns' types, rows are added or changed, and a record that does not fit is put aside.
-
-    A load may be repeated at any time, also after a crash; an unchanged record writes nothing.
+    A load may be repeated at any time, also after a crash. A record that does not fit the table is put aside.
 
     Args:
         url: the store. For an embedded one all executors have to be on this machine.
         namespace: the namespace of the table.
         table: an existing table, or one that the chain creates.
-        source: what `open_source` returned.
+        source: the result of `open_source`.
         chain: its tables are created, and its observers registered, before the load.
-        delete_missing: a prefix of row keys. Of the rows that begin with it and are not in the source, delete
-            the columns that the source has; in a typed table, delete the rows. Nothing is deleted if the key
-            of a malformed record is unknown. The key of a typed table has to be one column of text.
+        delete_missing: a prefix: delete the rows with it that the source lacks (of a raw table, the source's
+            columns). A malformed record without a key prevents this. A typed key has to be one text column.
         aside: the folder for malformed records; created if there are any. All executors have to see it.
         max_bad: stop when more records than this are malformed; None for never.
         context: the SparkContext; if None, the running one, or a new one that is stopped at the end.
@@ -82,39 +78,34 @@ def load(
 
     Raises:
         UnknownTable: there is no such table.
-        ConfigurationError: Spark cannot start, the store cannot be used, or the source does not fit the
-            table.
+        ConfigurationError: Spark or the store is not usable, or the source does not fit the table.
         StoreUnavailable: the store was away for longer than Spark repeats a task.
         TooManyBadRecords: see ``max_bad``.
     """
-    started = time.monotonic()
-    url = absolute(url)
+    began = time.monotonic()
     with connect(url, namespace) as db:  # holds an embedded server open for the executors
-        if chain is not None:
-            chain.create_tables(db)
-        if all(definition.name != table for definition in db.tables()):
-            raise UnknownTable(f"There is no table {table!r} in {namespace!r}: create it or name its chain.")
-        handle = db.catalog.table(table)
-        source = source.into(handle)
-        if delete_missing is not None and handle.is_typed:
-            check_prefix(handle.definition, delete_missing)
-        put_aside = PutAside.for_load(aside, table)
-        attempts = Attempts(db, table)
-        return_keys = delete_missing is not None
-        task = LoadTask(attempts.driver, table, source.reader(), put_aside, max_bad, width, return_keys)
+        source = _prepare(db, table, source, chain, delete_missing)
+        attempts, place = Attempts(db, table), PutAside.for_load(aside, table)
+        keys = delete_missing is not None
+        task = LoadTask(attempts.driver, table, source.reader(), place, max_bad, width, return_keys=keys)
         with running_context(context, master) as spark:
-            run = _Load(spark, source, task, attempts, progress, time.monotonic() - started)
-            results = run.on_executors(url, namespace)
-        if run.stopped:
-            report = run.report()
-            raise TooManyBadRecords(
-                f"The load was stopped: {report.bad} records are malformed and {max_bad} are allowed. "
-                f"{report.aside} names each with its reason.",
-                report,
-            )
-        if delete_missing is not None:
-            run.delete_missing(db, delete_missing, results)
-        return run.report()
+            run = _Load(spark, source, task, attempts, progress, time.monotonic() - began)
+            results = run.on_executors(absolute(url), namespace)
+        return run.finish(db, delete_missing, results)
+
+
+def _prepare(
+    db: Database, table: str, source: Source, chain: TableMaker | None, delete_missing: str | bytes | None
+) -> Source:
+    """Create the tables of the chain; return the source with the options that the table needs."""
+    if chain is not None:
+        chain.create_tables(db)
+    if all(definition.name != table for definition in db.tables()):
+        raise UnknownTable(f"There is no table {table!r} in {db.namespace!r}: create it or name its chain.")
+    handle = db.catalog.table(table)
+    if delete_missing is not None and handle.is_typed:
+        check_prefix(handle.definition, delete_missing)
+    return source.into(handle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +175,23 @@ class _Load:
         self.stopped = self.stopped or self._has_too_many()
         return results
 
-    def delete_missing(self, db: Database, prefix: str | bytes, results: list[TaskResult]) -> None:
-        """Delete what the source no longer has."""
+    def finish(
+        self, db: Database, delete_missing: str | bytes | None, results: list[TaskResult]
+    ) -> LoadReport:
+        """Delete missing rows, if asked for; return the report. Raises TooManyBadRecords."""
+        if self.stopped:
+            report = self._report()
+            raise TooManyBadRecords(
+                f"The load was stopped: {report.bad} records are malformed and {self._task.max_bad} are "
+                f"allowed. {report.aside} names each with its reason.",
+                report,
+            )
+        if delete_missing is not None:
+            self._delete_missing(db, delete_missing, results)
+        return self._report()
+
+    def _delete_missing(self, db: Database, prefix: str | bytes, results: list[TaskResult]) -> None:
+        """Delete what the source no longer has, unless the key of some malformed record is unknown."""
         if self._source.unreadable or not all(result.complete for result in results):
             self._kept_back = "the row keys of some malformed records are unknown"
             return
@@ -199,8 +205,7 @@ class _Load:
             self._deleted = delete_missing_cells(db, table, prefix, keys, columns)
         self._delete_seconds = time.monotonic() - began
 
-    def report(self) -> LoadReport:
-        """The outcome so far."""
+    def _report(self) -> LoadReport:
         counts = self._counts.value
         folders = len(self._source.unreadable)
         return LoadReport(

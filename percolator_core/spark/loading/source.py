@@ -138,13 +138,7 @@ def open_source(
     chosen = format or _guess_format(roots)
     if chosen not in FORMATS:
         raise ConfigurationError(f"There is no format {chosen!r}: it is one of {', '.join(FORMATS)}.")
-    unreadable: list[BadRecord] = []
-    files = [found for root in roots for found in _walk(root, FORMATS[chosen], unreadable)]
-    if not files:
-        raise ConfigurationError(
-            f"No {chosen} file ({', '.join(FORMATS[chosen])}) is in {', '.join(roots)}: "
-            "name the files themselves, or another format."
-        )
+    files, unreadable = _find_files(roots, chosen)
     if delimiter is not None and len(delimiter) != 1:
         raise ConfigurationError(f"The delimiter {delimiter!r} is not valid: it is one character.")
     options = ReadOptions(
@@ -158,6 +152,18 @@ def open_source(
     if chosen in _KEYED:
         _check_key(chosen, files[0][0], options)
     return Source(chosen, tuple(dict.fromkeys(files)), tuple(unreadable), options)
+
+
+def _find_files(roots: list[str], format_: str) -> tuple[list[tuple[str, str]], list[BadRecord]]:
+    """Return the files of a format, and the folders that could not be listed."""
+    unreadable: list[BadRecord] = []
+    files = [found for root in roots for found in _walk(root, FORMATS[format_], unreadable)]
+    if not files:
+        raise ConfigurationError(
+            f"No {format_} file ({', '.join(FORMATS[format_])}) is in {', '.join(roots)}: "
+            "name the files themselves, or another format."
+        )
+    return files, unreadable
 
 
 def _size(path: str) -> int:
