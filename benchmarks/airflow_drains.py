@@ -1,9 +1,9 @@
-"""Measures what Airflow adds: from a write to a running drain, the rate of a drain, the cost of looking.
+"""Measure the cost of Airflow: from a write to a running drain, the rate of a drain, the cost of a poll.
 
     .venv/bin/python benchmarks/airflow_drains.py [--writes 10] [--cells 10000] [--rounds 5]
 
-Everything runs on this machine: a private redis-server, Airflow with SQLite, no Spark. Prints JSON; the
-figures in docs/explanation/performance.md come from it. The pages are measured by airflow_pages.py beside it.
+All processes are on this machine: a private redis-server, Airflow with SQLite, no Spark. It prints JSON, with
+the figures in docs/explanation/performance.md. airflow_pages.py measures the pages.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def make_chain(dags: Path, name: str, *, watch: bool) -> Chain:
-    """A chain of one observer beside the DAG files."""
+    """Write a chain of one observer beside the DAG files."""
     project = dags / name
     project.mkdir(parents=True)
     for file, text in {
@@ -118,7 +118,7 @@ def make_chain(dags: Path, name: str, *, watch: bool) -> Chain:
 
 
 def until(condition: Callable[[], Any], limit: float = 120) -> Any:
-    """The first true value of the condition."""
+    """Wait for the first true value of the condition, and return it."""
     end = time.monotonic() + limit
     while not (found := condition()):
         assert time.monotonic() < end
@@ -127,7 +127,7 @@ def until(condition: Callable[[], Any], limit: float = 120) -> Any:
 
 
 def from_write_to_task(airflow: Standalone, db: Database, number: int) -> float:
-    """Seconds from a commit to the start of the first task of the run that it caused."""
+    """Measure seconds from a commit to the start of the first task of the run that it caused."""
     runs = "/dags/watched_observe/dagRuns"
     until(lambda: not airflow.api("GET", f"{runs}?state=running&state=queued")["dag_runs"])
     before = {run["dag_run_id"] for run in airflow.api("GET", f"{runs}?limit=100")["dag_runs"]}
@@ -149,7 +149,7 @@ def from_write_to_task(airflow: Standalone, db: Database, number: int) -> float:
 
 
 def drains(airflow: Standalone, db: Database, url: str, dags: Path, cells: int) -> dict[str, float]:
-    """Runs a second of the same cells: by the operator's worker, and by one in a process of its own."""
+    """Measure runs a second of equal cells: by the operator's worker, and by one in its own process."""
     rates = {}
     write(db, cells)
     output = subprocess.run(
@@ -181,7 +181,7 @@ def write_some(db: Database, begin: int, end: int) -> None:
 
 
 def looks(server: Server, folder: Path) -> dict[str, float]:
-    """Seconds of the server's own CPU that one look takes, of 12 observers on tables of 64 tablets."""
+    """Measure the server's CPU seconds of one poll, for 12 observers on tables of 64 tablets."""
     project = folder / "wide"
     project.mkdir()
     tables = "".join(f"  t{number}: {{tablets: 64}}\n" for number in range(12))
@@ -217,7 +217,7 @@ def cost(server: Server, look: Callable[[], object], times: int = 200) -> float:
 
 
 def summary(figures: dict[str, Any]) -> dict[str, float]:
-    # The first write finds a triggerer that has just been told of the watcher.
+    # Before the first write, the triggerer has only just received the watcher.
     waits = figures["write_to_task"][1:]
     ratios = [one["operator"] / one["worker"] for one in figures["drains"]]
     looking = figures["looks"]

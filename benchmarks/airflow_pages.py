@@ -1,10 +1,10 @@
-"""How long the pages take beside a million cells, 100,000 of them dirty, and 10,000 in quarantine.
+"""Measure the time of each page beside a million cells, 100,000 of them dirty, and 10,000 in quarantine.
 
-    .venv/bin/python benchmarks/airflow_pages.py            # fills a Redis of its own, about two minutes
+    .venv/bin/python benchmarks/airflow_pages.py            # fills a private Redis, about two minutes
     .venv/bin/python benchmarks/airflow_pages.py --cells 20000
 
-Each page is asked for as a browser does, with Airflow's login and database, without the network: the median
-and the worst of some times. The exit code is 1 when a median is above `MOST`.
+It requests each page several times, as a browser does, with Airflow's login and database, but without the
+network, and prints the median and the maximum. The exit code is 1 if a median is above `MOST`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT: Final = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "plugins")]
 
 MOST: Final = 0.3
-"""Seconds that a page may take."""
+"""Most seconds of a page."""
 
 OBSERVERS: Final = 50
 TABLETS: Final = 16
@@ -91,13 +91,13 @@ def _times(client: Any, path: str, runs: int) -> list[float]:
         answer = client.get(f"/{path}", headers={"Accept": "text/html"})
         found.append(time.perf_counter() - begin)
         assert answer.status_code == 200, (path, answer.status_code, answer.text[-2000:])
-    # The first one compiles templates, lays the graph out and opens connections.
+    # The first request compiles templates, computes the layout of the graph and opens connections.
     return found[1:]
 
 
 @contextmanager
 def _airflow(folder: Path, cells: int) -> Iterator[Any]:
-    """Somebody who is logged in to the pages of a chain that is in Airflow's database, and has its store."""
+    """A client that is logged in to the pages of a chain in Airflow's database, with its store."""
     os.environ.update(
         {
             "AIRFLOW_HOME": str(folder),
@@ -146,7 +146,7 @@ def _fill(db: Any, chain: Any, cells: int) -> None:
 
     db.create_table(Order)
     rows = cells // 5
-    # Half of the documents have a text, which marks them as dirty.
+    # Half of the documents have a text, and so are dirty.
     _each(db, rows, lambda t, number: _document(t, number, has_text=number % 2 == 0))
     _each(db, cells // 10, lambda t, number: t.insert(Order(number=number, size=number % 90, note="x" * 20)))
     _each(db, 20, lambda t, number: t.set("large", b"large%02d" % number, "text", b"v" * LARGE), at_once=1)
@@ -174,7 +174,7 @@ def _each(db: Any, count: int, write: Callable[[Any, int], None], at_once: int =
 
 
 def _quarantine(db: Any, count: int) -> None:
-    """As workers leave it, without their work."""
+    """Leave the traces of workers, without their work."""
     from percolator_core.layout.keys import encode_mark, failed_key
 
     handle = db.catalog.table("docs")
@@ -188,7 +188,7 @@ def _quarantine(db: Any, count: int) -> None:
 
 
 def _history(db: Any, chain: Any) -> None:
-    """Two days of looks, one a minute."""
+    """Two days of samples, one a minute."""
     from percolator_core.admin.samples import record
     from percolator_core.admin.status import status
 
@@ -198,7 +198,7 @@ def _history(db: Any, chain: Any) -> None:
 
 
 def _locks(db: Any) -> None:
-    """Of somebody who is committing for long: a few hundred, one of them to a large value."""
+    """Leave locks of a long commit: a few hundred, one of them on a large value."""
     from tests.servers.plain import commit_of
 
     transaction = db.begin()

@@ -123,7 +123,7 @@ def check_index(here: Place, index: Path) -> None:
     )
     if done.returncode:
         told = "\n".join(done.stdout.splitlines()[-10:])
-        raise PercolatorError(f"the web index is not what its documents make it, please report it:\n{told}")
+        raise PercolatorError(f"the web index differs from its documents, please report it:\n{told}")
 
 
 # The crawl.

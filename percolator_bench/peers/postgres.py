@@ -191,7 +191,7 @@ def _make_cluster(programs: Path, folder: Path, identity: dict[str, Any]) -> Non
     )
     if done.returncode != 0:
         raise StoreUnavailable(
-            f"initdb failed; mend what it names: {done.stderr.decode(errors='replace').strip()[-500:]}"
+            f"initdb failed; fix the reported problem: {done.stderr.decode(errors='replace').strip()[-500:]}"
         )
 
 
@@ -232,7 +232,9 @@ def _wait_until_ready(server: subprocess.Popen[bytes], folder: Path) -> None:
         except psycopg.OperationalError:
             time.sleep(0.02)
     words = _log(folder).read_text(errors="replace").strip()[-500:]
-    raise StoreUnavailable(f"the benchmark's PostgreSQL server did not start; mend what it names: {words}")
+    raise StoreUnavailable(
+        f"the benchmark's PostgreSQL server did not start; fix the reported problem: {words}"
+    )
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:

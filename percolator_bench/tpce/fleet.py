@@ -113,7 +113,7 @@ def _hear(process: subprocess.Popen[str]) -> Any:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        raise StoreUnavailable("a worker process of the tpce benchmark failed; it has told why just before")
+        raise StoreUnavailable("a worker process of the tpce benchmark failed; its error is printed above")
     return json.loads(line)
 
 

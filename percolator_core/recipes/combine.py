@@ -38,7 +38,7 @@ _ITEM: Final = struct.Struct(">QQ")
 _END: Final = MAX_TIMESTAMP // _SLICE + 1
 
 _sequence: Final = itertools.count()
-"""Of the process: makes rows unique for one start timestamp, which no other transaction has."""
+"""A counter of the process: makes rows unique for one start timestamp, which no other transaction has."""
 
 
 class CombineQueue:

@@ -120,7 +120,7 @@ class Crew:
         while self.active:
             self.tend()
             if time.monotonic() > until:
-                self.wrong.append(f"clients that were told to finish still ran after {_FINISH_LIMIT:g} s")
+                self.wrong.append(f"clients that had to finish still ran after {_FINISH_LIMIT:g} s")
                 return
 
     def __enter__(self) -> Self:

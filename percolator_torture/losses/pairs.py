@@ -130,7 +130,7 @@ class Pairs:
             StoreUnavailable: some locks are still live after a minute.
         """
         if not end_locks(db):
-            raise StoreUnavailable("locks do not end: check that nobody else writes there")
+            raise StoreUnavailable("locks do not end: check that no other client writes there")
         lost = torn = doubled = unexpected = 0
         for row in self.rows:
             left, right = (_numbers_in(db, table, row) for table in TABLES)

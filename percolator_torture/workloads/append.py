@@ -73,9 +73,9 @@ class Append(Workload):
             name = history.id_of(owner)
             outcome = history.outcome[owner]
             if outcome == OK and not times:
-                yield f"lost: {name} was told that it had committed, and the list {row.decode()} lacks it"
+                yield f"lost: {name} received a successful commit, and the list {row.decode()} lacks it"
             if outcome == FAIL and times:
-                yield f"{name} was told that it had failed, and the list {row.decode()} has its entry"
+                yield f"{name} received a failed commit, and the list {row.decode()} has its entry"
             if times > 1:
                 yield f"doubled: the list {row.decode()} has the entry of {name} {times} times"
             if outcome not in (OK, FAIL):

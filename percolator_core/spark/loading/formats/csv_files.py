@@ -150,7 +150,7 @@ def open_text(path: str, encoding: str | None) -> TextIO:
             encoding = name
     errors = "surrogateescape" if encoding in {None, "utf-8", "utf-8-sig"} else "strict"
     if encoding is not None:
-        codecs.lookup(encoding)  # before the file is open: nobody else would close it
+        codecs.lookup(encoding)  # an error after the file is open would leave it open
     return io.TextIOWrapper(open_bytes(path), encoding=encoding or "utf-8", errors=errors, newline="")
 
 
