@@ -18,23 +18,12 @@ from percolator_core.spark.loading.formats import csv_files, json_lines, parquet
 from percolator_core.spark.loading.formats.compressed import UNREADABLE
 from percolator_core.spark.loading.formats.csv_files import CsvReader
 from percolator_core.spark.loading.formats.json_lines import JsonLinesReader
-from percolator_core.spark.loading.formats.pages import CONTENT_TYPES, PageReader
+from percolator_core.spark.loading.formats.pages import PageReader
 from percolator_core.spark.loading.formats.parquet_files import ParquetReader
 from percolator_core.spark.loading.formats.warc import WarcReader
 from percolator_core.spark.loading.records import BadRecord, Origin, Record
 from percolator_core.spark.loading.splits import ReadOptions, Split, SplitReader, group_splits, task_size
 from percolator_core.spark.loading.typed_records import TypedRecords, json_line_problem, typed_records
-
-FORMATS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "html": tuple(CONTENT_TYPES),
-        "warc": (".warc", ".warc.gz"),
-        "jsonl": (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"),
-        "csv": (".csv", ".tsv", ".csv.gz", ".tsv.gz"),
-        "parquet": (".parquet",),
-    }
-)
-"""Each format, and the suffixes of its files when a folder is read."""
 
 _READERS: Final[Mapping[str, type[SplitReader]]] = MappingProxyType(
     {
@@ -45,7 +34,9 @@ _READERS: Final[Mapping[str, type[SplitReader]]] = MappingProxyType(
         "parquet": ParquetReader,
     }
 )
-_KEYED: Final = frozenset({"jsonl", "csv", "parquet"})
+
+FORMATS: Final = MappingProxyType({name: reader.suffixes for name, reader in _READERS.items()})
+"""Each format, and the suffixes of its files when a folder is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +62,23 @@ class Source:
                 field or
             column, which the message names, has no counterpart.
         """
-        options = self.options
+        options, reader = self.options, _READERS[self.format]
         if not table.is_typed:
-            if self.format in _KEYED and options.key is None:
+            if not reader.page_fields and options.key is None:
                 raise ConfigurationError(
                     f"A load of {self.format} needs the field that holds the row key: name it with "
                     "--key FIELD (in Python with key)."
                 )
             return self
         typed = typed_records(
-            table.definition, table.version, self.format, options.key, options.columns, options.null_text
+            table.definition,
+            table.version,
+            self.format,
+            options.key,
+            options.columns,
+            options.null_text,
+            dialect=reader.dialect,
+            page_fields=reader.page_fields,
         )
         _check_fields(self.format, self.files[0][0], options, typed)
         return replace(self, options=replace(options, typed=typed))
@@ -149,7 +147,7 @@ def open_source(
         encoding=encoding,
         null_text=null_text,
     )
-    if chosen in _KEYED:
+    if not _READERS[chosen].page_fields:
         _check_key(chosen, files[0][0], options)
     return Source(chosen, tuple(dict.fromkeys(files)), tuple(unreadable), options)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from percolator_core.spark.loading.records import BadRecord, Origin, Record, build_record
 from percolator_core.spark.loading.typed_records import TypedRecords
+from percolator_core.spark.loading.values import Dialect
 
 MAX_SPLIT: Final = 32 * 1024 * 1024
 """Most bytes of input in a task, if the format can be cut."""
@@ -58,6 +59,14 @@ class SplitReader(ABC):
 
     __slots__ = ("options",)
 
+    suffixes: ClassVar[tuple[str, ...]]
+    """The names of files of the format end with one of these."""
+
+    dialect: ClassVar[Dialect] = "python"
+
+    page_fields: ClassVar[tuple[str, ...]] = ()
+    """The fields of a page that are loaded by default. The key is the field ``url``. Else empty."""
+
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
 
@@ -83,13 +92,13 @@ class SplitReader(ABC):
         origin: Origin,
         key: str | bytes | None,
         fields: Mapping[str, object],
-        columns: Mapping[str, str],
         head: bytes,
     ) -> Record | BadRecord:
-        """Build the record of a page; ``columns`` are the fields that are loaded by default."""
+        """Build the record of a page."""
         if self.options.typed is not None:
             return self.options.typed.build(origin, fields, head)
-        return build_record(origin, key, fields, self.options.columns or columns, head)
+        columns = self.options.columns or {name: name for name in self.page_fields}
+        return build_record(origin, key, fields, columns, head)
 
 
 def task_size(sizes: Sequence[int], cores: int) -> int:

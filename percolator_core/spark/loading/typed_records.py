@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.records import MAX_ROW
@@ -14,14 +14,6 @@ from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type, shown
 from percolator_core.spark.loading.records import MAX_LOADED_VALUE, BadRecord, Origin, Record, too_large
 from percolator_core.spark.loading.values import Dialect, converter
-
-_PAGES: Final[Mapping[str, tuple[str, ...]]] = {
-    "html": ("contents", "content_type"),
-    "warc": ("contents", "status", "location", "content_type"),
-}
-"""The fields of pages that are loaded by default. Their key is the field ``url``."""
-
-_DIALECTS: Final[Mapping[str, Dialect]] = {"csv": "text", "jsonl": "json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +148,9 @@ def typed_records(  # noqa: PLR0917
     key: str | None,
     columns: Mapping[str, str] | None,
     null_text: str,
+    *,
+    dialect: Dialect,
+    page_fields: Sequence[str],
 ) -> TypedRecords:
     """Map the fields of a source to the columns of a typed table.
 
@@ -167,9 +162,8 @@ def typed_records(  # noqa: PLR0917
     name = definition.name
     if definition.index_of:
         raise ConfigurationError(f"{name} is an index of {definition.index_of}: load into that table")
-    dialect = _DIALECTS.get(format_, "python")
-    if format_ in _PAGES:
-        fields = _fields_of_pages(definition, format_, columns)
+    if page_fields:
+        fields = _fields_of_pages(definition, format_, columns, page_fields)
     elif columns is None:
         fields = None
         if key is not None and (key,) != definition.key:
@@ -210,7 +204,10 @@ def _columns_to_fields(definition: TableDefinition, columns: Mapping[str, str]) 
 
 
 def _fields_of_pages(
-    definition: TableDefinition, format_: str, columns: Mapping[str, str] | None
+    definition: TableDefinition,
+    format_: str,
+    columns: Mapping[str, str] | None,
+    page_fields: Sequence[str],
 ) -> dict[str, str]:
     """Map the fields of pages, whose key is their URL."""
     if len(definition.key) != 1 or definition.key_columns[0].type != "str":
@@ -220,7 +217,7 @@ def _fields_of_pages(
         )
     fields = _columns_to_fields(definition, columns or {})
     if columns is None:
-        fields = {field: field for field in _PAGES[format_]}
+        fields = {field: field for field in page_fields}
         missing = [field for field in fields if field not in definition.by_name]
         if missing:
             raise ConfigurationError(

@@ -120,8 +120,8 @@ def _check(definition: TableDefinition, schema: StructType, options: WriteOption
                 )
 
 
-class TableWriter(DataSourceArrowWriter):
-    """A batch write; sent to tasks."""
+class _Writer:
+    """The common part of both writers; sent to tasks."""
 
     def __init__(self, job: WriteJob) -> None:
         self.job = job
@@ -130,22 +130,18 @@ class TableWriter(DataSourceArrowWriter):
         """Write the rows of one task."""
         with as_sentence():
             return write_rows(self.job, iterator)
+
+
+class TableWriter(_Writer, DataSourceArrowWriter):
+    """A batch write."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Report the outcome of all tasks."""
         report(self.job, messages)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
-    """A write of a stream's batches; sent to tasks."""
-
-    def __init__(self, job: WriteJob) -> None:
-        self.job = job
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Write the rows of one task."""
-        with as_sentence():
-            return write_rows(self.job, iterator)
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """A write of a stream's batches."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002
         """Report the outcome of a batch."""

@@ -28,6 +28,9 @@ _BOMS: Final = (
 class CsvReader(SplitReader):
     """Reads a file as one split: from its start alone the reader knows which newlines are quoted."""
 
+    suffixes = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+    dialect = "text"
+
     def read(self, split: Split) -> Iterator[Record | BadRecord]:
         """Read the rows of the file; positions are line numbers."""
         csv.field_size_limit(MAX_LOADED_VALUE + 1)

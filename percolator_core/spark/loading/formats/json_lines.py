@@ -19,6 +19,9 @@ _BOM: Final = b"\xef\xbb\xbf"
 class JsonLinesReader(SplitReader):
     """Reads the lines that start in a split, also beyond the end of the split."""
 
+    suffixes = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
+    dialect = "json"
+
     def cut(self, path: str, name: str, size: int, target: int) -> Iterator[Split]:
         """Cut byte ranges; a compressed file stays whole."""
         if path.endswith(".gz") or size <= target:

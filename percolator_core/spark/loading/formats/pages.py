@@ -26,11 +26,12 @@ CONTENT_TYPES: Final = {
 }
 """The suffixes of the files that are read, and their content types."""
 
-_DEFAULT_COLUMNS: Final = {"contents": "contents", "content_type": "content_type"}
-
 
 class PageReader(SplitReader):
     """Reads one page from one file."""
+
+    suffixes = tuple(CONTENT_TYPES)
+    page_fields = ("contents", "content_type")
 
     def read(self, split: Split) -> Iterator[Record | BadRecord]:
         """Read the record of the file."""
@@ -52,7 +53,7 @@ class PageReader(SplitReader):
             "url": url,
             "path": fsencode(split.name),
         }
-        yield self.page_record(origin, url, fields, _DEFAULT_COLUMNS, contents)
+        yield self.page_record(origin, url, fields, contents)
 
 
 def page_url(base_url: str, name: str) -> str:

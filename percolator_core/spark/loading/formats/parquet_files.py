@@ -18,6 +18,8 @@ _UNREADABLE: Final = (OSError, ValueError, NotImplementedError)
 class ParquetReader(SplitReader):
     """Reads the key and the columns that are loaded, no others."""
 
+    suffixes = (".parquet",)
+
     def cut(self, path: str, name: str, size: int, target: int) -> Iterator[Split]:
         """Cut at row groups; a file whose footer is unreadable stays whole."""
         try:

@@ -24,7 +24,6 @@ from percolator_core.spark.loading.splits import Split, SplitReader
 if TYPE_CHECKING:
     from fastwarc.warc import WarcRecord
 
-_DEFAULT_COLUMNS: Final = {name: name for name in ("contents", "status", "location", "content_type")}
 _MAX_BLOCK: Final = MAX_LOADED_VALUE + 64 * 1024
 _GZIP_MAGIC: Final = b"\x1f\x8b\x08"
 _WARC_MAGIC: Final = b"WARC/1."
@@ -33,6 +32,9 @@ _CHUNK: Final = 1 << 20
 
 class WarcReader(SplitReader):
     """Continues after a damaged part: at the next gzip member, or at the next record of a plain file."""
+
+    suffixes = (".warc", ".warc.gz")
+    page_fields = ("contents", "status", "location", "content_type")
 
     def read(self, split: Split) -> Iterator[Record | BadRecord]:
         """Read the responses in the file; positions are bytes of the stored file."""
@@ -102,7 +104,7 @@ class WarcReader(SplitReader):
         except HttpError as error:
             return BadRecord(origin, f"not an HTTP response: {error}", block[:HEAD], key)
         fields = _fields(url, record.headers.get("WARC-Date"), response)
-        return self.page_record(origin, key, fields, _DEFAULT_COLUMNS, block[:HEAD])
+        return self.page_record(origin, key, fields, block[:HEAD])
 
 
 def _fields(url: str, date: str | None, response: HttpResponse) -> dict[str, object]:
