@@ -7,7 +7,8 @@ thread.
 
 from percolator_core.store.durability import Durability
 from percolator_core.store.hub import Hub, current_hub, is_being_ended
-from percolator_core.store.store import FORMAT, OutcomeOpenError, Store
+from percolator_core.store.request import OutcomeOpenError
+from percolator_core.store.store import FORMAT, Store
 from percolator_core.store.task import Future, current_task
 from percolator_core.store.url import StoreUrl
 

@@ -1,14 +1,20 @@
-"""The connections of one conversation, a thread's or a hub's: one to each server, opened when needed."""
+"""The connections of a store: one to each server for each conversation, opened when needed.
+
+A conversation is a hub's, or one blocking call. `Pool` keeps the idle connections of each thread.
+"""
 
 from __future__ import annotations
 
 import select
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from redis.exceptions import RedisError
 
+from percolator_core.errors import PercolatorError
 from percolator_core.runtime import process
+from percolator_core.store.embedded.server import EmbeddedServer
 from percolator_core.store.pipeline import IDLE, Pipeline
 from percolator_core.store.request import Exchange
 from percolator_core.store.topology import Endpoint, Topology
@@ -205,3 +211,101 @@ class Connections:
                 pipeline.break_off("the server is silent")
             elif not self._topology.confirms(endpoint, now - IDLE):
                 pipeline.break_off("another server has taken its place")
+
+
+class Pool:
+    """All connections of one store. A conversation takes the idle ones of its thread, and gives them back.
+
+    Signal handlers and finalizers may call every method between any two steps of another.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[list[Connections]], Connections],
+        after_fork: Callable[[], None],
+        embedded: EmbeddedServer | None,
+    ) -> None:
+        """``make`` opens connections for a list of idle ones; `close` leaves the ``embedded`` server."""
+        self._make = make
+        self._after_fork = after_fork
+        self._embedded = embedded
+        self._local = threading.local()
+        """The idle connections of each thread; they are closed when the thread ends."""
+        self._all: process.Living[Connections] = process.Living()
+        self._pid = process.pid
+        self._closed = False
+
+    def __iter__(self) -> Iterator[Connections]:
+        return iter(self._all)
+
+    def open(self) -> Connections:
+        """Open connections for a hub, which keeps them to itself."""
+        self._check_fork()
+        return self._add([])
+
+    def take(self) -> Connections:
+        """Take the idle connections of this thread, or open others, for one conversation.
+
+        Taken in one step of the interpreter, so that a signal handler finds only connections that are idle.
+        """
+        if self._closed:
+            raise PercolatorError("the database is closed: connect again")
+        self._check_fork()
+        try:
+            return self._local.home.pop()  # type: ignore[no-any-return]
+        except AttributeError:
+            home = self._local.home = []
+        except IndexError:
+            home = self._local.home
+        return self._add(home)
+
+    def give_back(self, connections: Connections) -> None:
+        """The conversation is over: its connections are idle."""
+        connections.home.append(connections)
+        if self._closed:
+            self._close_idle()
+
+    def drop(self, connections: Connections) -> None:
+        """Close the connections of a conversation that was broken off: replies may still be under way."""
+        self._all.discard(connections)
+        connections.close()
+        if self._closed:
+            self._close_idle()
+
+    def close(self) -> None:
+        """Close all connections; one that is in use is closed when it is given back. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._close_idle()
+
+    def _add(self, home: list[Connections]) -> Connections:
+        connections = self._make(home)
+        self._all.add(connections)
+        return connections
+
+    def _close_idle(self) -> None:
+        """Close idle connections. Leave the embedded server unless this thread waits for a reply."""
+        under_way = False
+        if self._pid == process.pid:
+            home = getattr(self._local, "home", None)
+            for connections in self._all:
+                try:
+                    connections.home.remove(connections)
+                except ValueError:
+                    # In use: `give_back` or `drop` comes here again. A hub closes its own connections.
+                    under_way = under_way or connections.home is home
+                    continue
+                self._all.discard(connections)
+                connections.drain()
+                connections.close()
+        if self._embedded is not None and not under_way:
+            self._embedded.leave()
+
+    def _check_fork(self) -> None:
+        """In a forked child: leave the connections to the parent, and join an embedded server anew."""
+        if self._pid == process.pid:
+            return
+        self._local = threading.local()
+        self._all = process.Living()
+        self._pid = process.pid
+        self._after_fork()

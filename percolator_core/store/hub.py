@@ -31,7 +31,7 @@ from percolator_core.store import python_gc
 from percolator_core.store.connections import Connections
 from percolator_core.store.pipeline import IDLE
 from percolator_core.store.request import Exchange
-from percolator_core.store.retries import Retries
+from percolator_core.store.retries import Retries, RetryPolicy
 from percolator_core.store.task import RESTING, Future, Job, Task, cancel
 
 T = TypeVar("T")
@@ -64,16 +64,14 @@ class _Gathering:
 class Hub:
     """Runs tasks and batches their exchanges.
 
-    ``owner`` is the store whose exchanges it carries; ``repair`` mends the cause of trouble before a
-    repetition.
+    ``owner`` is the store whose exchanges it carries; at most ``width`` functions run at a time.
     """
 
     def __init__(
         self,
         owner: object,
         connections: Connections,
-        patience: float,
-        repair: Callable[[Exchange], None],
+        retry_policy: RetryPolicy,
         width: int,
     ) -> None:
         if width < 1:
@@ -93,7 +91,7 @@ class Hub:
         self.running: Task | None = None
         """The task that runs right now; None while the hub itself does."""
         self.interruption: BaseException | None = None
-        self._retries = Retries(self, patience, repair)
+        self._retries = Retries(self, retry_policy)
         self._ready: deque[tuple[Task, object]] = deque()
         self._waiting: deque[Job] = deque()
         self._starting: Job | None = None
@@ -329,7 +327,7 @@ class Hub:
         self._calls.append(call)
 
     def begin(self, call: Callable[[Exchange], None], repeats: Exchange) -> None:
-        """Run ``call`` as a task which sees to it that the exchange is repeated."""
+        """Run ``call`` as a task that sends the exchange ``repeats`` again."""
         self._start((call, (repeats,), Future(self))).repeats = repeats
 
     # What tasks call at their ends.

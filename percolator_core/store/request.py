@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from redis.exceptions import AskError, MovedError, NoScriptError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -146,7 +146,7 @@ class Exchange:
         self.executed_maybe = self.executed_maybe or verdict.executed_maybe or executed
 
     def take_in(self, part: Exchange) -> None:
-        """Account for an exchange, now over, that carried out a part of this one; its replies aside."""
+        """Merge the outcome of a finished sub-request, without its replies."""
         self.executed_maybe = self.executed_maybe or part.executed_maybe
         self.failure = self.failure or part.failure
         mine, other = self.acknowledged, part.acknowledged
@@ -228,6 +228,23 @@ class Exchange:
 def interrupted() -> Exception:
     """Why an exchange breaks off when this side gave the conversation up."""
     return RedisConnectionError("the conversation was interrupted")
+
+
+class OutcomeOpenError(Exception):
+    """A request failed after it may have been executed. The cause is the failure."""
+
+
+class Decision(NamedTuple):
+    """The reply to a command that decides an outcome.
+
+    ``repeated`` is True if an earlier attempt may have executed it. ``timestamp`` was given out after it if
+    one was asked for, else it is 0. ``durable`` is True if it is as safe as the store's durability asks.
+    """
+
+    reply: Any
+    repeated: bool
+    timestamp: int
+    durable: bool
 
 
 class Trailer:

@@ -1,21 +1,80 @@
-"""Under a hub: sending again what broke off.
+"""Retries: which requests are sent again after a failed attempt, after which repair, and for how long.
 
-The cause is mended first: scripts are loaded, once for all that missed one, or the topology looks around.
-Trouble that takes time to pass is given a moment, by a task of its own. Nothing here resumes the task that
-waits: a repetition ends in an attempt, which tells it, or in a failure, which does so too.
+`percolator_core.store.refusals` sorts each error: not executed, unknown, or final. `RetryPolicy` decides from
+that for all callers. A blocking call repairs and sends again by itself. Under a hub `Retries` does so outside
+all tasks: scripts are loaded once for all requests that missed one, and a task of its own waits where trouble
+takes time to pass. `Retries` never resumes the waiting task: the next attempt, or the failure, does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from redis.exceptions import BusyLoadingError
+
 from percolator_core.errors import PercolatorError
+from percolator_core.scripts import Script
+from percolator_core.store.connector import CONNECT_PATIENCE
 from percolator_core.store.request import Exchange
 
-_PAUSE: Final = 0.05
-"""Seconds until another attempt, where the trouble takes time to pass."""
+_PAUSE: Final = 0.02
+_PAUSE_OF_HUB: Final = 0.05
+"""Seconds until another attempt, if the trouble takes time to pass."""
+
+
+class RetryPolicy:
+    """Decides about requests whose attempt failed, and repairs the cause. One for all callers of a store.
+
+    A request is given up after ``patience`` seconds; while the store connects, after at most
+    `CONNECT_PATIENCE`.
+    """
+
+    def __init__(self, patience: float, heal: Callable[[Exchange], None], connecting_since: float) -> None:
+        """``heal`` lets the topology repair what it can, for example find the new master."""
+        self._patience = patience
+        self._heal = heal
+        self.connecting_since = connecting_since
+        """When the store began to connect (`time.monotonic`); 0 once it is connected."""
+        self.scripts: Mapping[str, Script] = {}
+
+    def allows(self, exchange: Exchange) -> bool:
+        """Return True if an exchange that is not done may be sent again; give it up if its time is over."""
+        patience = self._patience
+        # A wrong address is reported soon. A server that loads its data is there, and takes its time.
+        if self.connecting_since and not isinstance(exchange.trouble, BusyLoadingError):
+            patience = min(patience, CONNECT_PATIENCE)
+        if not exchange.expired(patience, self.connecting_since):
+            return True
+        exchange.give_up(patience)
+        return False
+
+    def repair(self, exchange: Exchange) -> None:
+        """Repair what an exchange failed for, as far as a client can.
+
+        Raises:
+            PercolatorError: another attempt would fail as well.
+        """
+        if exchange.missing_script and exchange.pipeline is not None:
+            exchange.missing_script = False
+            loading = Exchange([(b"SCRIPT", b"LOAD", script.source) for script in self.scripts.values()])
+            exchange.pipeline.run(loading)
+            loading.result()
+        else:
+            self._heal(exchange)
+
+    def repair_all(self, exchanges: Sequence[Exchange]) -> list[Exchange]:
+        """Wait if the trouble takes time, repair, and return the exchanges that are worth another attempt."""
+        if any(one.needs_pause for one in exchanges):
+            time.sleep(_PAUSE)
+        for one in exchanges:
+            try:
+                self.repair(one)
+            except PercolatorError as error:
+                one.fail(error)  # not raised: the exchange knows whether it was executed
+        return [one for one in exchanges if one.failure is None]
 
 
 class Sender(Protocol):
@@ -31,46 +90,39 @@ class Sender(Protocol):
         """Run ``call`` outside all tasks, before anything else."""
 
     def begin(self, call: Callable[[Exchange], None], repeats: Exchange) -> None:
-        """Run ``call`` as a task which sees to it that the exchange is repeated."""
+        """Run ``call`` as a task that sends the exchange ``repeats`` again."""
 
     def sleep(self, seconds: float) -> None:
         """Park the current task for a time."""
 
 
 class Retries:
-    """Sees that exchanges which broke off are sent again, for at most ``patience`` seconds.
+    """Sends the exchanges of a hub again whose attempt failed, as the policy decides."""
 
-    ``repair`` mends the cause of an exchange's trouble, as far as a client can.
-    """
+    __slots__ = ("_hub", "_open", "_policy", "_without_script")
 
-    __slots__ = ("_hub", "_open", "_patience", "_repair", "_without_script")
-
-    def __init__(self, hub: Sender, patience: float, repair: Callable[[Exchange], None]) -> None:
+    def __init__(self, hub: Sender, policy: RetryPolicy) -> None:
         self._hub = hub
-        self._patience = patience
-        self._repair = repair
+        self._policy = policy
         self._without_script: list[Exchange] = []
         self._open: dict[int, Exchange] = {}
-        """What is to be parked again; whatever is not in here any more has been, or is forgotten."""
+        """By id, the exchanges that are not parked again yet."""
 
     def forget(self) -> list[Exchange]:
-        """Leave what broke off to the caller, and return it."""
+        """Return the exchanges that wait for another attempt, and leave them to the caller."""
         exchanges = list(self._open.values())
         self._open.clear()
         self._without_script.clear()
         return exchanges
 
     def repeat_if_lost(self, exchange: Exchange) -> None:
-        """An attempt at an exchange that nobody waits for is over."""
+        """Send an exchange that nobody waits for again if its attempt failed."""
         if exchange.trouble is not None:
             self.repeats(exchange)
 
     def repeats(self, exchange: Exchange) -> bool:
-        """See that an exchange which broke off is sent again; False if it is over."""
-        if exchange.done:
-            return False
-        if exchange.expired(self._patience):
-            exchange.give_up(self._patience)
+        """Send an exchange again whose attempt failed; return False if it is over."""
+        if exchange.done or not self._policy.allows(exchange):
             return False
         self._open[id(exchange)] = exchange
         if exchange.missing_script:
@@ -79,7 +131,7 @@ class Retries:
                 self._hub.do_next(self._load_scripts)
             self._without_script.append(exchange)
         elif not exchange.needs_pause:
-            self._hub.do_next(partial(self._mend, exchange))
+            self._hub.do_next(partial(self._retry, exchange))
         else:
             self._hub.begin(self._repeat_later, exchange)
         return True
@@ -93,24 +145,24 @@ class Retries:
         # All before the first one: Ctrl-C may end the repair.
         self._hub.park(exchanges)
         for those in by_pipeline.values():
-            self._mend_parked(those)
+            self._repair_parked(those)
 
     def _repeat_later(self, exchange: Exchange) -> None:
         try:
-            self._hub.sleep(_PAUSE)
+            self._hub.sleep(_PAUSE_OF_HUB)
         finally:
             # Not from here: only the hub itself may resume tasks, and a repair may end the wait of many.
-            self._hub.do_next(partial(self._mend, exchange))
+            self._hub.do_next(partial(self._retry, exchange))
 
-    def _mend(self, exchange: Exchange) -> None:
+    def _retry(self, exchange: Exchange) -> None:
         if self._open.pop(id(exchange), None) is not None:
             self._hub.park((exchange,))
-            self._mend_parked((exchange,))
+            self._repair_parked((exchange,))
 
-    def _mend_parked(self, exchanges: Sequence[Exchange]) -> None:
-        """Mend what exchanges of one connection failed for. They are parked: Ctrl-C may come at any time."""
+    def _repair_parked(self, exchanges: Sequence[Exchange]) -> None:
+        """Repair for exchanges of one connection. They are parked already: Ctrl-C may come at any time."""
         try:
-            self._repair(exchanges[0])
+            self._policy.repair(exchanges[0])
         except PercolatorError as error:
             self._hub.withdraw(exchanges)
             for exchange in exchanges:

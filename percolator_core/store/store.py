@@ -1,14 +1,11 @@
-"""The client of the servers that hold the data."""
+"""The client of the servers that hold the data: commands, durability, timestamps, hubs."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
-
-from redis.exceptions import BusyLoadingError
+from typing import Any, Final, TypeVar
 
 from percolator_core import scripts
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable, of_another_process
@@ -18,7 +15,7 @@ from percolator_core.scripts import Script, calls
 from percolator_core.scripts.calls import Call
 from percolator_core.store.checks import assure_disk, demand_log, examine
 from percolator_core.store.cluster_request import Send, assemble, place_of
-from percolator_core.store.connections import Connections
+from percolator_core.store.connections import Connections, Pool
 from percolator_core.store.connector import CONNECT_PATIENCE, WITH_SHEBANG, Connector
 from percolator_core.store.discovery import discover
 from percolator_core.store.durability import Durability
@@ -30,43 +27,27 @@ from percolator_core.store.packing import Command
 from percolator_core.store.pipeline import Pipeline
 from percolator_core.store.redaction import redacted
 from percolator_core.store.refusals import LOST
-from percolator_core.store.request import AFTER, BEFORE, NONE, SPARE, Exchange
+from percolator_core.store.request import AFTER, BEFORE, NONE, SPARE, Decision, Exchange, OutcomeOpenError
+from percolator_core.store.retries import RetryPolicy
 from percolator_core.store.server_info import ServerInfo, read_info
 from percolator_core.store.subscription import Subscription
 from percolator_core.store.topology import Endpoint, slot_of
-from percolator_core.store.url import parse
+from percolator_core.store.url import Address, parse
 
 T = TypeVar("T")
 
 FORMAT: Final = "2"
-"""The layout of the data. A store that holds another one is refused, not guessed at."""
+"""The version of the data layout. A store with another version is refused."""
 
 _COUNTS_DISK: Final = (7, 2)
 """The first version that knows WAITAOF."""
 
 
-class OutcomeOpenError(Exception):
-    """A request failed that may have been executed all the same. The cause says how it failed."""
-
-
-class Decision(NamedTuple):
-    """The reply to a command on which an outcome hangs.
-
-    ``repeated`` says whether it may have been executed before, ``timestamp`` is one given out after it if one
-    was asked for, else 0, and ``durable`` whether it is as safe as the store's durability asks.
-    """
-
-    reply: Any
-    repeated: bool
-    timestamp: int
-    durable: bool
-
-
 class Store:
-    """Sends commands to the servers; repeats what got lost; loads scripts that a server forgot.
+    """Sends commands to the servers, and sends them again after a failure.
 
-    Every command of this library may be executed twice without harm, so a request whose reply is lost is
-    sent again, for at most ``patience`` seconds; then it fails with `StoreUnavailable`.
+    Every command of this library may be executed twice without harm. So a request whose reply is lost is
+    sent again for at most ``patience`` seconds; then it fails with `StoreUnavailable`.
     """
 
     def __init__(
@@ -79,43 +60,20 @@ class Store:
         durability: Durability | str | None = None,
         load_scripts: Callable[[bool], Mapping[str, Script]] = scripts.load,
     ) -> None:
-        """``durability`` overrides the URL's. ``load_scripts`` is another one where time is tested."""
+        """``durability`` overrides the URL's. Tests of time pass their own ``load_scripts``."""
         self.url = redacted(url)
         self.keyspace = keyspace
         self.patience = patience
         address = parse(url)
         self.durability = Durability.of(durability, address.durability)
-        self._local = threading.local()
-        """Of each thread, the connections that no conversation goes over: they go with their thread."""
-        self._open: process.Living[Connections] = process.Living()
-        self._pid = process.pid
         self._checks: dict[Endpoint, EvictionCheck] = {}
-        self._connecting_since = time.monotonic()
-        self._closed = False
         self.embedded: EmbeddedServer | None = None
         if address.kind == "embedded":
             assert address.folder is not None
             self.embedded = EmbeddedServer.join(address.folder)
+        self._pool = Pool(self._make_connections, lambda: self._topology.after_fork(), self.embedded)  # noqa: PLW0108 - it is discovered later
         try:
-            self._connector = Connector(address, keyspace, load_scripts, timeout)
-            if self.embedded is not None:
-                self._connector.recognise = self.embedded.check_folder
-            self.durability.check_against(self._connector.timeout)
-            self._topology = discover(address, self._connector, self.url, self.embedded)
-            self._oracle_slot = slot_of(keyspace.oracle)
-            self._counts_disk = False
-            self._scripts = load_scripts(False)
-            patience = min(self.patience, CONNECT_PATIENCE)
-            info = examine(self.all_server_info, self._topology, self.url, self._connecting_since + patience)
-            self._connecting_since = 0.0
-            if self.embedded is None:  # only the user who runs an embedded server can reach it
-                for one in info:
-                    warn_once(one.raw)
-            oldest = min(one.version_pair for one in info)
-            self._scripts = load_scripts(oldest[0] >= WITH_SHEBANG)
-            self._counts_disk = oldest >= _COUNTS_DISK
-            self._demand_durability(info)
-            self.check_format(self.one((b"GET", keyspace.format)))
+            self._connect(address, load_scripts, timeout)
         except BaseException as error:
             with own_error_first(error):
                 self.close()
@@ -123,9 +81,36 @@ class Store:
                 raise ConfigurationError(str(error)) from error
             raise
 
+    def _connect(
+        self, address: Address, load_scripts: Callable[[bool], Mapping[str, Script]], timeout: float
+    ) -> None:
+        """Find the servers, and refuse those that cannot be trusted with data or hold another format."""
+        connecting_since = time.monotonic()
+        self._connector = Connector(address, self.keyspace, load_scripts, timeout)
+        if self.embedded is not None:
+            self._connector.recognise = self.embedded.check_folder
+        self.durability.check_against(self._connector.timeout)
+        self._topology = discover(address, self._connector, self.url, self.embedded)
+        self._oracle_slot = slot_of(self.keyspace.oracle)
+        self._counts_disk = False
+        self._scripts = load_scripts(False)
+        self._retry_policy = RetryPolicy(self.patience, self._topology.heal, connecting_since)
+        self._retry_policy.scripts = self._scripts
+        until = connecting_since + min(self.patience, CONNECT_PATIENCE)
+        info = examine(self.all_server_info, self._topology, self.url, until)
+        self._retry_policy.connecting_since = 0.0
+        if self.embedded is None:  # only the user who runs an embedded server can reach it
+            for one in info:
+                warn_once(one.raw)
+        oldest = min(one.version_pair for one in info)
+        self._retry_policy.scripts = self._scripts = load_scripts(oldest[0] >= WITH_SHEBANG)
+        self._counts_disk = oldest >= _COUNTS_DISK
+        self._demand_durability(info)
+        self.check_format(self.one((b"GET", self.keyspace.format)))
+
     @property
     def clustered(self) -> bool:
-        """Whether the tablets are on several servers, so that a script reaches one tablet only."""
+        """True if the tablets are on several servers; then a script reaches one tablet only."""
         return self._topology.clustered
 
     def call(self, *commands: Command) -> list[Any]:
@@ -137,7 +122,7 @@ class Store:
         return self.exchange(commands).result()
 
     def call_many(self, commands: Sequence[Command], together: int) -> list[Any]:
-        """The replies to any number of commands, of which so many are sent together at a time; as `call`."""
+        """As `call`, for any number of commands, of which at most ``together`` are sent at a time."""
         replies: list[Any] = []
         for start in range(0, len(commands), together):
             replies += self.call(*commands[start : start + together])
@@ -167,10 +152,10 @@ class Store:
         return replies, exchange.timestamp
 
     def decide(self, command: Command, *, then_timestamp: bool = False) -> Decision:
-        """Send a command on which an outcome hangs.
+        """Send a command that decides an outcome, such as the commit of a primary.
 
         Raises:
-            OutcomeOpenError: it failed, and whether it was executed before that is not known.
+            OutcomeOpenError: it failed after it may have been executed.
         """
         stamp = SPARE if then_timestamp else NONE
         exchange = self.exchange((command,), stamp, durable=self.durability.required)
@@ -186,10 +171,10 @@ class Store:
         return Decision(exchange.replies[0], exchange.executed_maybe, exchange.timestamp, durable)
 
     def call_durably(self, *commands: Command) -> list[Any]:
-        """As `call`, for writes that others will build upon: they must be as safe as the durability asks.
+        """As `call`, for writes that must be as safe as the durability asks before the next step.
 
         Raises:
-            StoreUnavailable: they are not, or not in time. They were executed, and may be sent again.
+            StoreUnavailable: they are not, or not in time. They were executed; sending them again is safe.
         """
         return self._durable_exchange(commands).replies
 
@@ -201,10 +186,10 @@ class Store:
         return self._issue(commands, self._converse).result()
 
     def exchange(self, commands: Sequence[Command], stamp: int = NONE, *, durable: bool = False) -> Exchange:
-        """The one way to issue an operation: send the commands and wait until they are answered, or given up.
+        """Send the commands and wait until they are answered or given up. Every operation goes this way.
 
-        Failures are noted in the exchange, and raised by its `result`. On a cluster commands to several
-        tablets have no order among each other, but the timestamp keeps its place.
+        The exchange keeps a failure, and its `result` raises it. On a cluster, commands to several tablets
+        have no order among each other; the timestamp is still before or after all of them.
         """
         hub = current_hub()
         send = hub.exchange if hub is not None and hub.owner is self else self._converse
@@ -220,58 +205,48 @@ class Store:
         return exchange
 
     def _durable_exchange(self, commands: Sequence[Command], stamp: int = NONE) -> Exchange:
-        """An exchange that was answered without an error, and is as safe as the durability asks."""
+        """As `exchange`; raise the failure, or StoreUnavailable unless disk and replicas have the writes."""
         exchange = self.exchange(commands, stamp, durable=self.durability.required)
         exchange.result()
-        self._demand_acknowledged(exchange)
+        if exchange.durable and not self._is_durable(exchange):
+            shortfall = self.durability.shortfall(exchange.acknowledged, counts_disk=self._counts_disk)
+            shortfall.executed_maybe = True
+            raise shortfall
         return exchange
 
     def _converse(self, exchanges: Sequence[Exchange]) -> None:
-        """Send and wait, over connections that are this conversation's alone until it is over.
+        """Send and wait, over connections that nobody else uses until all is answered.
 
-        Signal handlers and finalizers run between any two steps of it: their requests use other connections.
+        A signal handler or finalizer may run between any two steps; its requests use other connections.
         """
         here = process.pid
-        connections = self._take()
+        connections = self._pool.take()
         try:
             while True:
                 connections.run(exchanges)
                 left = []
                 for one in exchanges:
-                    if not one.done and not self._gives_up(one):
+                    if not one.done and self._retry_policy.allows(one):
                         left.append(one)  # noqa: PERF401 - a comprehension takes longer, most often in vain
                 if not left:
                     break
                 if here != process.pid:
-                    # A signal handler forked: to send it again is for the parent.
+                    # A signal handler forked. The parent sends it again.
                     for one in left:
                         one.fail(of_another_process("call"))
                     break
-                exchanges = self._mend(left)
+                exchanges = self._retry_policy.repair_all(left)
         except BaseException:
-            self._drop(connections)
+            self._pool.drop(connections)
             raise
-        connections.home.append(connections)
-        if self._closed:
-            self._end()
-
-    def _mend(self, exchanges: Sequence[Exchange]) -> list[Exchange]:
-        """Mend what exchanges failed for; returns those that are worth another attempt."""
-        if any(one.needs_pause for one in exchanges):
-            time.sleep(0.02)
-        for one in exchanges:
-            try:
-                self._repair(one)
-            except PercolatorError as error:
-                one.fail(error)  # not raised: the exchange knows whether it was executed
-        return [one for one in exchanges if one.failure is None]
+        self._pool.give_back(connections)
 
     def one(self, command: Command) -> Any:
         """Send one command and return its reply."""
         return self.exchange((command,)).result()[0]
 
     def defer(self, *commands: Command) -> None:
-        """Send the commands without waiting. If they get lost, whoever meets the locks makes up for it."""
+        """Send the commands without waiting. They may get lost: the next reader resolves the locks then."""
         hub = current_hub()
         if self._topology.clustered:
             exchanges = [
@@ -282,19 +257,17 @@ class Store:
         if hub is not None and hub.owner is self:
             hub.defer(exchanges)
             return
-        connections = self._take()
+        connections = self._pool.take()
         try:
             for exchange in exchanges:
                 connections.send_unawaited(exchange)
         except BaseException:
-            self._drop(connections)
+            self._pool.drop(connections)
             raise
-        connections.home.append(connections)
-        if self._closed:
-            self._end()
+        self._pool.give_back(connections)
 
     def sleep(self, seconds: float) -> None:
-        """Let ``seconds`` pass; under a hub other tasks go on."""
+        """Sleep; under a hub other tasks run in that time."""
         hub = current_hub()
         if hub is not None:
             hub.sleep(seconds)
@@ -324,20 +297,19 @@ class Store:
         return [call.decode(reply) for call, reply in zip(several, replies, strict=True)]
 
     def tell_newest(self, newest: Callable[[], int]) -> None:
-        """``newest`` gives the newest timestamp that was seen: a server that has lost it jumps beyond."""
+        """``newest`` returns the newest timestamp seen. A server that lost it moves its oracle beyond it."""
         self._connector.newest = newest
 
     def hub(self, width: int) -> Hub:
         """A new hub with connections of its own, for the calling thread."""
-        self._notice_fork()
-        return Hub(self, self._open_connections([]), self.patience, self._repair, width)
+        return Hub(self, self._pool.open(), self._retry_policy, width)
 
     def server_info(self) -> ServerInfo:
-        """What the server says about itself now; of a cluster, the one that has the oracle."""
+        """Ask the server for its INFO; of a cluster, the server that has the oracle."""
         return read_info(self.one((b"INFO",)))
 
     def all_server_info(self) -> list[ServerInfo]:
-        """What each server that holds data says about itself now.
+        """Ask each server that holds data for its INFO.
 
         Raises:
             StoreUnavailable: one of them does not answer.
@@ -347,11 +319,11 @@ class Store:
         return [read_info(self.ask(endpoint, (b"INFO",))) for endpoint in self.endpoints()]
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """The servers that hold data, as far as is known."""
+        """Return the servers that hold data, as the last look at the topology showed them."""
         return self._topology.endpoints()
 
     def ask(self, endpoint: Endpoint, command: Command) -> Any:
-        """The reply of one server, over a connection of its own; for what is not about a key.
+        """Send a command without a key to one server, over a connection of its own.
 
         Raises:
             StoreUnavailable: it does not answer.
@@ -362,11 +334,7 @@ class Store:
             raise StoreUnavailable(f"{endpoint} does not answer ({lost}): check that it runs") from lost
 
     def check_format(self, found: bytes | None) -> None:
-        """Refuse a namespace whose data has another format; None is one that has no tables yet.
-
-        Raises:
-            ConfigurationError: it has.
-        """
+        """Raise ConfigurationError if the data has another format; None means that no table exists."""
         if found is not None and found.decode(errors="replace") != FORMAT:
             raise ConfigurationError(
                 f"{self.url} holds data of format {found.decode(errors='replace')!r} in the namespace "
@@ -375,7 +343,7 @@ class Store:
             )
 
     def subscription(self) -> Subscription:
-        """The wake-up calls of this namespace's tablets."""
+        """Subscribe to the wake-up messages of this namespace's tablets."""
         pattern = self.keyspace.wake_pattern
         return Subscription(
             lambda: self._connector.client(self._topology.endpoint(self._oracle_slot)), pattern
@@ -384,24 +352,15 @@ class Store:
     def close(self) -> None:
         """Close all connections; an embedded server stops with its last user. Idempotent.
 
-        A call that is under way, as when a signal handler closes the store, has its reply before.
+        A call under way, which a signal handler interrupted to close the store, still gets its reply.
 
         Raises:
             StoreUnavailable: an embedded server could not write acknowledged commits to its disk.
         """
-        if self._closed:
-            return
-        self._closed = True
-        self._end()
-
-    # Connections.
+        self._pool.close()
 
     def _demand_durability(self, info: Sequence[ServerInfo]) -> None:
-        """Make sure that the durability asked for can be had at all.
-
-        Raises:
-            ConfigurationError: it cannot.
-        """
+        """Raise ConfigurationError unless the servers can give the durability that was asked for."""
         if self.durability.required:
             # Once now, with nothing to wait for: a user who may not would else learn it at a commit point.
             self.one(
@@ -422,20 +381,11 @@ class Store:
     def _is_durable(self, exchange: Exchange) -> bool:
         return self.durability.met_by(exchange.acknowledged, counts_disk=self._counts_disk)
 
-    def _demand_acknowledged(self, exchange: Exchange) -> None:
-        """Raises StoreUnavailable unless disk and replicas have what a durable exchange wrote."""
-        if exchange.durable and not self._is_durable(exchange):
-            shortfall = self.durability.shortfall(exchange.acknowledged, counts_disk=self._counts_disk)
-            shortfall.executed_maybe = True
-            raise shortfall
-
     def _timestamps(self, count: int) -> Command:
         return self.command(calls.timestamp(self.keyspace.oracle, self.keyspace.catalog, count))
 
-    def _open_connections(self, home: list[Connections]) -> Connections:
-        connections = Connections(self._topology, self._open_pipeline, self._connector.timeout, home)
-        self._open.add(connections)
-        return connections
+    def _make_connections(self, home: list[Connections]) -> Connections:
+        return Connections(self._topology, self._open_pipeline, self._connector.timeout, home)
 
     def _open_pipeline(self, endpoint: Endpoint) -> Pipeline:
         return Pipeline(
@@ -449,81 +399,4 @@ class Store:
         )
 
     def _name_of(self, endpoint: Endpoint) -> str:
-        """What messages call a server."""
         return f"{endpoint} of {self.url}" if self._topology.watched else self.url
-
-    def _take(self) -> Connections:
-        """Take the idle connections of this thread, or open others, for one conversation.
-
-        Taken in one step of the interpreter, so that a signal handler finds only connections that are idle.
-        """
-        if self._closed:
-            raise PercolatorError("the database is closed: connect again")
-        if self._pid != process.pid:
-            self._notice_fork()
-        try:
-            return self._local.home.pop()  # type: ignore[no-any-return]
-        except AttributeError:
-            home = self._local.home = []
-        except IndexError:
-            home = self._local.home
-        return self._open_connections(home)
-
-    def _drop(self, connections: Connections) -> None:
-        """Hang up: the conversation was broken off, and replies may be owed."""
-        self._open.discard(connections)
-        connections.close()
-        if self._closed:
-            self._end()
-
-    def _end(self) -> None:
-        """Close idle connections. Leave the embedded server unless this thread waits for a reply."""
-        under_way = False
-        if self._pid == process.pid:
-            home = getattr(self._local, "home", None)
-            for connections in self._open:
-                try:
-                    connections.home.remove(connections)
-                except ValueError:
-                    # Taken: whoever gives them back comes here. A hub never does, and closes its own.
-                    under_way = under_way or connections.home is home
-                    continue
-                self._open.discard(connections)
-                connections.drain()
-                connections.close()
-        if self.embedded is not None and not under_way:
-            self.embedded.leave()
-
-    def _notice_fork(self) -> None:
-        """In a forked child: leave the connections to the parent, and join an embedded server anew."""
-        if self._pid == process.pid:
-            return
-        self._local = threading.local()
-        self._open = process.Living()
-        self._pid = process.pid
-        self._topology.after_fork()
-
-    def _gives_up(self, exchange: Exchange) -> bool:
-        """Whether there has been trouble for too long."""
-        patience = self.patience
-        # A wrong address should be told soon; but a server that loads its data is there, and takes its time.
-        if self._connecting_since and not isinstance(exchange.trouble, BusyLoadingError):
-            patience = min(patience, CONNECT_PATIENCE)
-        if not exchange.expired(patience, self._connecting_since):
-            return False
-        exchange.give_up(patience)
-        return True
-
-    def _repair(self, exchange: Exchange) -> None:
-        """Mend what an exchange failed for, as far as a client can.
-
-        Raises:
-            PercolatorError: another attempt would not do better.
-        """
-        if exchange.missing_script and exchange.pipeline is not None:
-            exchange.missing_script = False
-            loading = Exchange([(b"SCRIPT", b"LOAD", script.source) for script in self._scripts.values()])
-            exchange.pipeline.run(loading)
-            loading.result()
-        else:
-            self._topology.heal(exchange)

@@ -219,7 +219,7 @@ def stop_renewing(db: percolator.Database) -> None:
 
 def hang_up(db: percolator.Database) -> None:
     """Close this client's connections; others are opened when next needed."""
-    for lines in db.store._open:
+    for lines in db.store._pool:
         lines.close()
         lines._pipelines.clear()
 

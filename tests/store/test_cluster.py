@@ -19,7 +19,8 @@ import percolator_core as percolator
 from percolator_core import CommitUndetermined, Database, StoreUnavailable
 from percolator_core.store.connector import Connector
 from percolator_core.store.packing import Command
-from percolator_core.store.store import Decision, Store
+from percolator_core.store.request import Decision
+from percolator_core.store.store import Store
 from percolator_core.store.topology import Endpoint
 from tests.servers.cluster import Cluster, Move, Node
 from tests.servers.fixtures import Connect, connecting

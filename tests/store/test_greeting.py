@@ -56,7 +56,7 @@ def test_a_busy_server_that_is_greeted_again(own: Server, db: Database, under_hu
 
     assert values(db, ROWS[:1], False) == ROWS[:1]
     db.store._connector.greet = greet_busy  # type: ignore[method-assign]
-    for lines in db.store._open:
+    for lines in db.store._pool:
         for pipeline in lines._pipelines.values():
             pipeline._greet = greet_busy
             pipeline._used_at -= 2 * IDLE

@@ -52,7 +52,7 @@ class Interruption:
     ``lines`` counts them, and ``sent`` tells whether there were as many.
     """
 
-    def __init__(self, handler: Handler, line: int, part: str = "") -> None:
+    def __init__(self, handler: Handler, line: int, part: str | tuple[str, ...] = "") -> None:
         """``line`` 0 only counts. ``part`` is how the names of the files end where it counts."""
         self._handler = handler
         self._line = line
@@ -450,7 +450,7 @@ def test_a_handler_closes_the_database_while_a_call_waits(connect: Connect, db: 
     with pytest.raises(PercolatorError, match="closed"):
         db.timestamp()
     assert not [
-        pipeline for lines in db.store._open for pipeline in lines._pipelines.values() if pipeline._stream
+        pipeline for lines in db.store._pool for pipeline in lines._pipelines.values() if pipeline._stream
     ]
 
 
@@ -480,7 +480,7 @@ def test_a_handler_closes_the_database_between_any_two_lines(connect: Connect, d
         mine = connect()
         mine.timestamp()
         error = None
-        with Interruption(mine.close, line, "store/store.py") as interruption:
+        with Interruption(mine.close, line, ("store/store.py", "store/connections.py")) as interruption:
             try:
                 with mine.transaction() as t:
                     assert t.get("t", b"row 1", "v") == b"1"
@@ -492,7 +492,7 @@ def test_a_handler_closes_the_database_between_any_two_lines(connect: Connect, d
         mine.close()
         assert not [
             pipeline
-            for lines in mine.store._open
+            for lines in mine.store._pool
             for pipeline in lines._pipelines.values()
             if pipeline._stream
         ]

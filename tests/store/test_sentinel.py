@@ -187,7 +187,7 @@ def test_an_answer_that_nobody_waited_for_does_not_pass_for_use(group: Sentinels
     with db.transaction() as t:
         for row in (X, Y, Z):
             t.set("t", row, "v", b"1")
-    (lines,) = db.store._local.home
+    (lines,) = db.store._pool._local.home
     assert lines.in_flight > 0  # the secondaries' commits
     newest = db.client.oracle.seen
     group.master.ask("HSET", db.store.keyspace.oracle, "server", "another", "limit", newest + 10**9)
@@ -216,7 +216,11 @@ def test_a_master_goes_on_without_any_sentinel(group: Sentinels, connect: Connec
     with db.concurrency(8) as executor:
         list(executor.map(lambda n: write(db, b"%d" % n, b"x"), range(200)))
     # Now the sentinels would be asked.
-    until(lambda: all(pipeline.silent_for > IDLE for pipeline in db.store._local.home[0]._pipelines.values()))
+    until(
+        lambda: all(
+            pipeline.silent_for > IDLE for pipeline in db.store._pool._local.home[0]._pipelines.values()
+        )
+    )
     before = time.monotonic()
     write(db, X, b"2")
     assert time.monotonic() - before < 30

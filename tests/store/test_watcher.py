@@ -174,7 +174,7 @@ def test_a_client_by_the_socket_keeps_it_while_it_speaks(
         user.kill()
         assert other.ask("PING") == b"+PONG"
         assert not is_unused(state, end=True)
-        monkeypatch.setattr(shutdown, "_SPOKE_LATELY", -1)  # as if that were long ago
+        monkeypatch.setattr(watching, "_SPOKE_LATELY", -1)  # as if that were long ago
         until(lambda: is_unused(state))
         assert lives(state)
         until(lambda: is_unused(state, end=True))
