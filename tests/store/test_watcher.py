@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="NOT TES
 
 QUICK = User.SCRIPT.replace(
     'print("up"',
-    'from percolator_core.store.embedded import start\nstart._WATCH_PERIOD = 0.02\nprint("up"',
+    'from percolator_core.store.embedded import server as embedded, start\nstart._WATCH_PERIOD = 0.02\nprint("up"',
     1,
 )
 """A user whose server is looked after every moment."""
