@@ -309,11 +309,7 @@ class Store:
         return read_info(self.one((b"INFO",)))
 
     def all_server_info(self) -> list[ServerInfo]:
-        """Ask each server that holds data for its INFO.
-
-        Raises:
-            StoreUnavailable: one of them does not answer.
-        """
+        """Ask each server that holds data for its INFO; StoreUnavailable if one does not answer."""
         if not self._topology.clustered:
             return [self.server_info()]
         return [read_info(self.ask(endpoint, (b"INFO",))) for endpoint in self.endpoints()]

@@ -29,11 +29,8 @@ from tests.store.embedding import ROOT, Disk, User, client, gone, kill, lives, s
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="NOT TESTED: no /proc here")
 
-QUICK = User.SCRIPT.replace(
-    'print("up"',
-    'from percolator_core.store.embedded import server as embedded, start\nstart._WATCH_PERIOD = 0.02\nprint("up"',
-    1,
-)
+_PERIOD = "from percolator_core.store.embedded import server as embedded, start\nstart._WATCH_PERIOD = 0.02\n"
+QUICK = User.SCRIPT.replace('print("up"', f'{_PERIOD}print("up"', 1)
 """A user whose server is looked after every moment."""
 
 
