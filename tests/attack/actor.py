@@ -77,7 +77,7 @@ class Actor(Session):
 
     @property
     def changer(self) -> Changer:
-        """What changes tables for it."""
+        """The object that changes tables for the actor."""
         return self._changer
 
     @property
@@ -87,7 +87,7 @@ class Actor(Session):
 
     @property
     def views(self) -> Sequence[View]:
-        """What it has open."""
+        """The open views of the actor."""
         return self._views
 
     def run(self, steps: int, over: Callable[[], bool] = lambda: True, *, end: bool = True) -> None:
@@ -110,7 +110,7 @@ class Actor(Session):
             if end:
                 self._note("end")
                 self._step_or_miss(self.end)
-        except Exception:  # noqa: BLE001 - told with the seed and the step
+        except Exception:  # noqa: BLE001 - reported with the seed and the step
             self._complain(traceback.format_exc(limit=-12))
 
     def _step_or_miss(self, step: Callable[[], object]) -> None:

@@ -35,10 +35,10 @@ DISTURBED_STALL: Final = 90.0
 
 
 class Attack:
-    """What the actors share."""
+    """The state that the actors share."""
 
     def __init__(self, url: str, seed: int, *, disturbed: bool = False, **settings: Any) -> None:
-        """``disturbed``: servers fail over meanwhile, so calls may fail. ``settings`` are of `connect`."""
+        """``disturbed``: servers fail over, so calls may fail. ``settings`` are of `connect`."""
         self.url = url
         self.seed = seed
         self.disturbed = disturbed

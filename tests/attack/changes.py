@@ -172,7 +172,7 @@ class Changer:
         self._ledger.end(change, self._timestamp())
 
     def _is_made(self, table: str, change: Change) -> bool:
-        """Whether a drop that broke off is over: somebody else may have carried it on."""
+        """Return True if an interrupted drop is over: another client may have finished it."""
         if change.shape is not None:
             return False
         try:

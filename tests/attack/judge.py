@@ -1,4 +1,4 @@
-"""Judges an attack: by the checker, to which the ledger tells which table and column a name stood for.
+"""Judges an attack by the checker; the ledger knows the table and the column of each name.
 
 To the checker each incarnation of a table is a table of its own, and a column goes by its identity. So a
 read that mixes two definitions, or is short, differs from what its snapshot has, and the checker says in
@@ -33,7 +33,7 @@ MOST = 12
 
 
 class Judge:
-    """What is wrong with records, by the ledger and the store that is left."""
+    """Return the faults of records, by the ledger and the final store."""
 
     def __init__(self, ledger: Ledger, db: Database, witness: str) -> None:
         """``witness`` is a raw table that never changes, to which each transaction writes."""
@@ -45,7 +45,7 @@ class Judge:
         self._past = False
 
     def verdict(self, records: Iterable[TransactionRecord]) -> list[tuple[str, str]]:
-        """What is wrong: the transaction by which it was noticed, and a sentence."""
+        """Return the faults, each as the transaction that showed it and a sentence."""
         if not end_locks(self._db):
             self._wrong.append(("", "a minute after the last client some locks still stand"))
         names = sorted(definition.name for definition in self._db.tables())
@@ -62,10 +62,10 @@ class Judge:
         begun = {record.id: record.start_ts or 0 for record in translated}
         for violation in report.violations:
             who = next(iter(violation.transactions), "")
-            told = str(violation)
+            sentence = str(violation)
             for name in {cell.table.partition("#")[0] for cell in violation.cells} - {self._witness}:
-                told += f" (changes of {name} around it: {self._ledger.story(name, begun.get(who, 0))})"
-            self._wrong.append((who, told))
+                sentence += f" (changes of {name} around it: {self._ledger.story(name, begun.get(who, 0))})"
+            self._wrong.append((who, sentence))
         return self._wrong[:MOST]
 
     # Inside.
@@ -86,14 +86,14 @@ class Judge:
             shape = self._ledger.now(cell.table)
             if shape is not None and not shape.typed:
                 final.put(cell._replace(table=shape.incarnation), store.versions(cell))
-        told: dict[CellKey, list[FinalVersion]] = defaultdict(list)
+        known: dict[CellKey, list[FinalVersion]] = defaultdict(list)
         for record in records:
             start_ts, commit_ts = self._times_of(record)
             for cell, write in record.writes if commit_ts else ():
                 if cell.table not in real:
                     mark = record.mark(write) if write else None
-                    told[cell].append(FinalVersion(commit_ts, start_ts, mark))
-        for cell, versions in told.items():
+                    known[cell].append(FinalVersion(commit_ts, start_ts, mark))
+        for cell, versions in known.items():
             final.put(cell, versions)
         return final
 
@@ -108,7 +108,7 @@ class Judge:
         # A snapshot of the past goes by the definition of today, as far as the data is still there.
         self._past = record.began == 0
         commit_ts = self._times_of(record)[1] or at
-        # Reads of what there was not are told, and not shown to the checker, which would not know the table.
+        # Reads of a table that did not exist are faults. The checker does not get them: it has no such table.
         scans = tuple(found for scan in record.scans if (found := self._scan(record.id, scan, at)))
         reads = tuple(
             Read(cell, read.seen)
@@ -155,7 +155,7 @@ class Judge:
             if known is not None:
                 found[known] = write
         for table, row, _ in removed:
-            # While a column is added or dropped, whoever removes a row may or may not know of it.
+            # A client that removes a row may or may not know of a column that is being added or dropped.
             for shape in filter(None, self._ledger.at(table, at)):
                 for identity in shape.columns.values():
                     found.setdefault(CellKey(shape.incarnation, row, identity), 0)

@@ -22,9 +22,10 @@ GRACE: Final = 5.0
 class Shape:
     """A table as it is between two changes.
 
-    ``incarnation`` tells a table from another one that had its name before. ``columns`` has for each name the
-    column's identity, which a new name does not change, and another column of the same name does not share.
-    ``letters`` are those with which row keys may begin: a range is cut before rows are written into it.
+    ``incarnation`` distinguishes a table from an earlier one of the same name. ``columns`` has for each name
+    the column's identity, which a new name does not change, and another column of the same name does not
+    share. ``letters`` are those with which row keys may begin: a range is cut before rows are written into
+    it.
     """
 
     incarnation: str
@@ -78,7 +79,7 @@ class Ledger:
 
     @contextmanager
     def hold(self, table: str) -> Iterator[bool]:
-        """Whether nobody else is changing the table; nobody will until the block ends."""
+        """Yield True if nobody else is changing the table; nobody will before the block ends."""
         lock = self._locks.setdefault(table, threading.Lock())
         if not lock.acquire(blocking=False):
             yield False
@@ -124,12 +125,12 @@ class Ledger:
         ]
 
     def changed_since(self, table: str, moment: float) -> bool:
-        """Whether a change of the table was under way after a moment, or not long before it."""
+        """Return True if the table was being changed after a moment, or shortly before it."""
         return any(change.ended + GRACE > moment for change in self._changes.get(table, []))
 
     def story(self, table: str, at: float = inf) -> str:
         """The changes of a table around a timestamp, for a person."""
         changes = self._changes.get(table, [])
         upto = sum(1 for change in changes if change.after < at)
-        told = [f"{change.after}…{change.before}: {change.what}" for change in changes]
-        return "; ".join(told[max(0, upto - 2) : upto + 2]) or "it was never made"
+        lines = [f"{change.after}…{change.before}: {change.what}" for change in changes]
+        return "; ".join(lines[max(0, upto - 2) : upto + 2]) or "it was never made"

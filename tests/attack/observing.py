@@ -51,7 +51,7 @@ def copying(*columns: str, tables: tuple[TableDefinition, ...]) -> Chain:
 
 def unobserved(db: Database, tables: tuple[str, ...], since: int = 0) -> list[str]:
     """A sentence for each cell whose newest value, committed after ``since``, the observer has not seen."""
-    told = []
+    faults = []
     with db.transaction() as t:
         for table in tables:
             for row, cells in t.scan(table, columns=["text"]):
@@ -60,11 +60,11 @@ def unobserved(db: Database, tables: tuple[str, ...], since: int = 0) -> list[st
                     (newest, *_) = db.history(table, row, "text")
                     if newest.commit_ts <= since:
                         continue
-                    told.append(
+                    faults.append(
                         f"{table}.text of row {row!r} was committed at {newest.commit_ts} with the value "
                         f"{cells['text'][:40]!r}, and the newest that the observer has seen is {seen!r}"
                     )
-    return told
+    return faults
 
 
 def recreate_observed_table(place: Place, seed: int, rounds: int) -> None:
@@ -166,7 +166,7 @@ def _activate_beside_one(
     missed = unobserved(db, OBSERVED, active[0])
     end = "its client died behind the commit point" if dies else "its client went on"
     assert not missed, (
-        f"{at}: the chain was active at {active[0]}; a transaction stood {where} meanwhile, then {end}; "
+        f"{at}: the chain was active at {active[0]}; at that time a transaction stood {where}, then {end}; "
         f"{missed}"
     )
     return any(

@@ -1,4 +1,4 @@
-"""Where an attack takes place: one server, sentinels, a cluster; and what befalls the servers meanwhile."""
+"""The places of an attack: one server, sentinels, a cluster; and the faults of their servers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Place:
     kind: str
     url: str
     durable: str = ""
-    """What the URL has behind it where servers fail over: acknowledged commits are to outlive that.
+    """The suffix of the URL where servers fail over: acknowledged commits must survive this.
 
-    Else the checker rightly says that they are lost."""
+    Otherwise the checker rightly reports them as lost."""
     sentinels: Sentinels | None = None
     cluster: Cluster | None = None
 

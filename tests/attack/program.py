@@ -63,7 +63,7 @@ class Interruptions:
         try:
             self.made += 1
             self.actor.nested(self.made)
-        except BaseException:  # noqa: BLE001 - told with the seed and the step
+        except BaseException:  # noqa: BLE001 - reported with the seed and the step
             self._attack.complaints.append(f"nested use {self.made}: {traceback.format_exc(limit=-12)}")
         finally:
             self._depth -= 1
@@ -231,7 +231,7 @@ def _carry_on(attack: Attack, view: View, at: str, number: int) -> None:
         commit_ts = view.writer.commit()
     except PercolatorError:
         return
-    except Exception:  # noqa: BLE001 - told with the seed and the step
+    except Exception:  # noqa: BLE001 - reported with the seed and the step
         attack.complaints.append(f"{at}: {view.id} in child {number}: {traceback.format_exc(limit=-8)}")
         return
     attack.complaints.append(

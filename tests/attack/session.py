@@ -31,13 +31,13 @@ WITNESS: Final = "witness"
 """A raw table that never changes, to which each transaction writes: so it is known what committed."""
 
 REFUSALS: Final = (TransactionConflict, SnapshotTooOld, UnknownTable, UnknownColumn)
-"""What a read may raise because of a change of its table."""
+"""The errors of a read that a change of its table may cause."""
 
 _NOT_COMMITTED: Final = (*REFUSALS, LockTimeout, StoreUnavailable, RowExists, RowNotFound)
 
 
 class Session:
-    """What an actor has open. Not for several threads."""
+    """The open views of an actor, for one thread."""
 
     def __init__(self, attack: Attack, name: str, tables: Sequence[str]) -> None:
         self.name = name
@@ -97,7 +97,7 @@ class Session:
         except ConfigurationError as error:
             self._may_differ(view, error)
             return
-        except Exception:  # noqa: BLE001 - told with the seed and the step
+        except Exception:  # noqa: BLE001 - reported with the seed and the step
             self._complain(f"a read of {table}: {traceback.format_exc(limit=-12)}")
         else:
             return

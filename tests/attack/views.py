@@ -19,7 +19,7 @@ WHOLE_ROW = "*"
 """Stands for all columns of a row that is removed, until it is known which these were."""
 
 UNWRITTEN = ("id", "kind")
-"""Columns of typed rows whose values the row key tells. They bear no marks."""
+"""Columns of typed rows whose values follow from the row key. They have no marks."""
 
 KINDS = 4
 
@@ -52,22 +52,22 @@ class View(RecordedTransaction):
         self.past = past
         self.pinned = pinned
         self.blind = False
-        """Whether it goes to commit without having read: then it is ordered at its commit."""
+        """True if it commits without a read: then its commit determines its order."""
         self.began = 0 if past else began
         self.began_at = time.monotonic()
         self.complaints: list[str] = []
-        """What is wrong whatever anybody else did."""
+        """The faults that no action of another client can excuse."""
         if pinned:
             reader.__enter__()
 
     @property
     def reader(self) -> Snapshot:
-        """What it reads from."""
+        """The snapshot or transaction that is read."""
         return self._transaction
 
     @property
     def writable(self) -> bool:
-        """Whether it is a transaction."""
+        """True for a transaction."""
         return isinstance(self._transaction, Transaction)
 
     @property
@@ -77,7 +77,7 @@ class View(RecordedTransaction):
 
     @property
     def wrote(self) -> bool:
-        """Whether it has written."""
+        """True after a write."""
         return bool(self._own)
 
     # Typed rows.
@@ -192,7 +192,7 @@ class View(RecordedTransaction):
 
     @property
     def writer(self) -> Transaction:
-        """What it writes to."""
+        """The transaction that is written."""
         assert isinstance(self._transaction, Transaction)
         return self._transaction
 

@@ -1,4 +1,4 @@
-"""What each role of docs/how-to/secure.md has to be able to do, from beginning to end.
+"""The jobs that each role of docs/how-to/secure.md has to be able to do, from beginning to end.
 
 A job gets a way to connect as its role, and a helper with all rights, who sets the scene and looks at what
 came of it. It fails with an error when anything that the role needs is refused, also what nobody waits for.
@@ -42,7 +42,7 @@ def refusals(server: Server) -> list[str]:
     """Commands, keys and channels that the server has refused since the log was emptied."""
     with server.client() as client:
         found = [entry[b"object"].decode() for entry in client.execute_command("ACL", "LOG")]
-    # redis-py tells its name with CLIENT SETINFO and does not mind a refusal.
+    # redis-py sends its name with CLIENT SETINFO and ignores a refusal.
     return [what for what in found if not what.startswith("client")]
 
 
@@ -75,7 +75,7 @@ class Scene:
         return self.helper.store.keyspace.prefix + name
 
     def forget(self) -> None:
-        """What a restart does to a client: the scripts are gone, and so are all connections."""
+        """Do to a client what a restart does: the scripts and all connections are gone."""
         with self.raw() as client:
             client.script_flush()
             client.hdel(self.key(b"oracle"), "server")
@@ -342,7 +342,7 @@ def _run(scene: Scene, db: Database, chain: Chain) -> None:
 
 
 def _trace_and_rerun(db: Database, chain: Chain) -> None:
-    """What became of a row, and its cells once more: of a strong observer, and of a weak one."""
+    """Trace a row, and its cells again: of a strong observer, and of a weak one."""
     assert {run.observer for run in trace(db, chain, "docs", SECOND, change="all").runs} >= {"total"}
     for observer in ("total", "weak"):
         assert rerun(db, chain, observer, ["row>="]).marked

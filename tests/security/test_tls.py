@@ -1,4 +1,4 @@
-"""TLS by URL: what is right connects, what is wrong is told in one sentence with the mend."""
+"""TLS by URL: a right URL connects; a wrong one raises one sentence that says what to do."""
 
 from __future__ import annotations
 

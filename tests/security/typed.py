@@ -1,4 +1,4 @@
-"""What each role does with typed tables: its part of the jobs."""
+"""The jobs of each role with typed tables."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read(db: Database, past: int) -> None:
 
 
 def look_back(db: Database, past: int) -> None:
-    """What changed."""
+    """Return the changes."""
     assert [one.columns for one in changes(db, Item, past)] == [{"price": (1.0, 2.0)}]
 
 
