@@ -312,7 +312,7 @@ def test_any_order_of_reads_and_writes(
 
 
 def test_columns_without_end_are_forgotten(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("percolator_core.catalog.catalog.COLUMNS_BYTES", 10 * COLUMN_BYTES)
+    monkeypatch.setattr("percolator_core.catalog.table_handle.COLUMNS_BYTES", 10 * COLUMN_BYTES)
     db.create_table("many")
     with db.transaction() as t:
         for number in range(35):
