@@ -249,7 +249,7 @@ class Crew:
             return  # logged when it was killed
         if process.returncode not in (0, INTERRUPTED):
             log.warning(
-                "worker died while it stopped: what it held follows when its leases end",
+                "worker died while it stopped: its cells run again when its leases expire",
                 process=process.pid,
                 ending=process.ending(),
                 **_error_field(process),
@@ -296,7 +296,7 @@ class Crew:
         for process in self._running():
             if not process.has_ended():
                 log.error(
-                    "worker did not stop in time and was killed: what it held follows when its leases end",
+                    "worker did not stop in time and was killed: its cells run again when its leases expire",
                     process=process.pid,
                 )
                 process.kill()

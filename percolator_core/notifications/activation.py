@@ -133,7 +133,7 @@ def _activate(
     turn.record(db, observed=everything, digest=still, beside=",".join(sorted(allowed)))
     how: Literal["replace", "add"] = "add" if others else "replace"
     while changed := _register_in_tablets(db, observed, how, retired, turn):
-        # A table was changed meanwhile, or a failover has lost a part of a change.
+        # A table was changed in between, or a failover has lost a part of a change.
         for name, version in changed:
             db.schema_changes.finish_or_repair(name, version)
     # This goes last: an activation that breaks off is repeated by the next worker.

@@ -84,7 +84,7 @@ class Housekeeping:
         self._held = held
         self._stopping = stopping
         self._registration = registration
-        # Of the whole chain: whoever finds a stranded mark passes it on.
+        # Of the whole chain: any worker may roll forward a stranded lock.
         self.stranded = Stranded(db, chain.observed)
         self.own = plan.own or frozenset()
         # A partitioned worker learns at once which tablets are its own.
