@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final, Protocol, TypeAlias
 
-from percolator_core.admin.condition import ROW, Condition
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.database import Database
 from percolator_core.layout.key_ranges import scan_bounds
 from percolator_core.layout.keys import rows_key
 from percolator_core.schema.partitions import pieces
 from percolator_core.schema.predicates import Bound, Predicate, bind
+from percolator_core.schema.raw_filter import RawFilter
 from percolator_core.tables.lookup import ByIndex, by_index, choose
 from percolator_core.tables.query import Query, settled
 from percolator_core.tables.select import TabletSelect
@@ -68,16 +68,15 @@ def browse(
     *,
     start: bytes | None = None,
     prefix: bytes | None = None,
-    conditions: Sequence[Condition] = (),
-    where: Predicate | None = None,
+    where: Predicate | RawFilter | None = None,
     limit: int = 50,
     seconds: float = SECONDS,
     cut: int | None = None,
 ) -> RowsPage:
     """Return the first ``limit`` rows from ``start`` on whose keys begin with ``prefix``.
 
-    Rows of a raw table have to meet all ``conditions``, whose values are bytes; for rows of a typed table
-    ``where`` has to be true. Values of a raw table that are longer than ``cut`` bytes may be cut there.
+    ``where`` is true for the rows: of a raw table a `RawFilter`, of a typed one a predicate. Values of a raw
+    table that are longer than ``cut`` bytes may be cut off there.
 
     Raises:
         UnknownTable, UnknownColumn: no such table or column.
@@ -86,9 +85,14 @@ def browse(
     """
     handle = snapshot.handle_of(table)
     low, high = scan_bounds(start, None, prefix)
-    if handle.is_typed:
-        return _typed(snapshot, handle, (low, high), where, limit, seconds)
-    return _raw(snapshot, handle, (low, high), conditions, limit, seconds, cut)
+    if not handle.is_typed:
+        chosen = (
+            where if isinstance(where, RawFilter) else RawFilter.of([] if where is None else [where], table)
+        )
+        return _raw(snapshot, handle, (low, high), chosen, limit, seconds, cut)
+    if isinstance(where, RawFilter):
+        raise TypeError(f"{table} is a typed table: give a predicate over its columns")
+    return _typed(snapshot, handle, (low, high), where, limit, seconds)
 
 
 def page_before(
@@ -158,27 +162,27 @@ def _raw(  # noqa: PLR0917
     snapshot: Snapshot,
     handle: TableHandle,
     bounds: tuple[bytes, bytes | None],
-    conditions: Sequence[Condition],
+    where: RawFilter,
     limit: int,
     seconds: float,
     cut: int | None,
 ) -> RowsPage:
-    tests = [one for one in conditions if one.name != ROW]
-    low, high = bounds
-    for one in conditions:
-        if one.name == ROW:
-            low, high = _narrowed(low, high, one)
+    ranges = where.key_ranges()
+    if not ranges:
+        return RowsPage(())
+    low, high = max(bounds[0], ranges[0][0]), _least(bounds[1], ranges[-1][1])
     if high is not None and low >= high:
         return RowsPage(())
-    # First only the columns of conditions are read; the others only of rows that are shown.
+    # Other columns than those that are compared are read only of the rows that are shown.
+    tests = where.columns if where.needs_cell else ()
     looked_at = max(1, min(_LOOKED_AT, _LOOKED_AT_TOGETHER // len(handle.tags)))
-    size = looked_at if tests else first_page(limit + 1, len(handle.tags))
-    steps = snapshot.tablet_scans(handle, low, high, dict.fromkeys(one.name for one in tests), size, cut)
+    size = looked_at if where.columns else first_page(limit + 1, len(handle.tags))
+    steps = snapshot.tablet_scans(handle, low, high, tests, size, cut)
 
     def take(some: Sequence[_Steps]) -> list[tuple[bytes, Cells]]:
         scans = [one for one in some if isinstance(one, TabletScan)]
         snapshot.take_scans(scans)
-        return [found for scan in scans for found in scan.rows if _met(conditions, *found)]
+        return [found for scan in scans for found in scan.rows if where.holds(*found)]
 
     page = _Search(steps, take, limit, time.monotonic() + seconds).page()
     if not tests or not page.rows:
@@ -240,26 +244,5 @@ def _typed(  # noqa: PLR0917
     return _Search(steps, take, limit, time.monotonic() + seconds).page()
 
 
-def _narrowed(low: bytes, high: bytes | None, one: Condition) -> tuple[bytes, bytes | None]:
-    """Narrow key bounds to the keys that can meet a condition on the row key."""
-    value = one.value
-    assert isinstance(value, bytes), "only of revisions it is a number"
-    if one.op == "^=":
-        first, last = scan_bounds(None, None, value)
-    elif one.op == "=":
-        first, last = value, value + b"\0"
-    elif one.op in {">=", ">"}:
-        first, last = value, None
-    elif one.op in {"<=", "<"}:
-        first, last = b"", value + b"\0"
-    else:
-        first, last = b"", None
-    return max(low, first), _least(high, last)
-
-
 def _least(one: bytes | None, other: bytes | None) -> bytes | None:
     return other if one is None else one if other is None else min(one, other)
-
-
-def _met(conditions: Sequence[Condition], row: bytes, cells: Mapping[str, bytes]) -> bool:
-    return all(one.holds(row if one.name == ROW else cells.get(one.name)) for one in conditions)

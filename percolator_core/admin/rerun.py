@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from percolator_core.admin.condition import Condition
-from percolator_core.admin.row_filter import Asked, RowFilter, revision_conditions, row_filter
+from percolator_core.admin.row_filter import Asked, RowFilter, revision_filter, row_filter
 from percolator_core.errors import ConfigurationError, SnapshotTooOld, TransactionConflict
 from percolator_core.layout.acknowledgements import Ack
 from percolator_core.layout.keys import acknowledgement
@@ -92,7 +91,6 @@ def rerun(
     rate: float | None = None,
     dry_run: bool = False,
     progress: Callable[[RerunCounts], object] | None = None,
-    to_bytes: Callable[[str], bytes] = str.encode,
 ) -> RerunCounts:
     """Make cells of an observer dirty again, so that workers run it again.
 
@@ -107,14 +105,12 @@ def rerun(
         db: the database with the tables.
         chain: the active chain.
         observer: the observer's name.
-        where: conditions, all of which a cell must meet. On the revision, and on rows of raw tables: as
-            text, ``language=en``, or as `Condition`. On rows of typed tables: as a predicate,
-            ``Document.page_rank > 0.5``, or as text, ``page_rank > 0.5 and url ^= 'https:'``.
+        where: conditions that a cell must meet, all of them: texts such as ``revision < 2``, ``row ^= 'doc-'
+            and language = 'en'`` and ``page_rank > 0.5``, or predicates, ``Document.page_rank > 0.5``.
         limit: the greatest number of cells to choose, 1 or more.
         rate: the greatest number of cells to choose a second, above 0.
         dry_run: only count.
         progress: called with the counts after each batch. If it raises, the rerun ends between two batches.
-        to_bytes: converts the values in texts for raw tables to bytes; by default to UTF-8.
 
     Raises:
         ConfigurationError: the chain has no such observer, or another chain is active; the message says what
@@ -125,7 +121,7 @@ def rerun(
         TransactionConflict, LockTimeout, CommitUndetermined, StoreUnavailable: call it again.
     """
     pace = _Pace(limit, rate, dry_run, progress)
-    return _Rerun(db, _active(db, chain, observer), list(where), to_bytes, pace).run()
+    return _Rerun(db, _active(db, chain, observer), list(where), pace).run()
 
 
 def _active(db: Database, chain: Chain, name: str) -> Observer:
@@ -196,16 +192,15 @@ class _Rerun:
         db: Database,
         observer: Observer,
         where: Sequence[Asked],
-        to_bytes: Callable[[str], bytes],
         pace: _Pace,
     ) -> None:
         self._db = db
         self._store = db.store
         self._observer = observer
         # All conditions are checked before the first batch.
-        self._run_conditions = revision_conditions(where)
+        self._meets_revision = revision_filter(where)
         self._filters = {
-            table: row_filter(db.catalog.table(table), where, to_bytes)
+            table: row_filter(db.catalog.table(table), where)
             for table in dict.fromkeys(table for table, _ in observer.observe)
         }
         self._pace = pace
@@ -321,7 +316,7 @@ class _Rerun:
         if acked is not None and acked.value is None:
             return True  # an earlier rerun may have failed before it marked the cell
         revision = _NEVER_RAN if acked is None or acked.value is None else Ack.unpack(acked.value).revision
-        return all(one.holds(revision) for one in self._run_conditions)
+        return self._meets_revision(revision)
 
     def _mark(self, place: _Place, rows: Sequence[bytes]) -> int:
         name, mode = self._observer.name, self._observer.mode
@@ -345,4 +340,4 @@ class _Rerun:
             self._pace.progress(self._counts)
 
 
-__all__ = ["CellCounts", "Condition", "RerunCounts", "rerun"]
+__all__ = ["CellCounts", "RerunCounts", "rerun"]

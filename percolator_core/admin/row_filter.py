@@ -1,7 +1,7 @@
-"""The conditions of a rerun, as a filter on the rows of one table.
+"""The conditions of a rerun, which choose cells of an observer, as they apply to one table.
 
-Conditions on the revision apply to the acknowledgement. For a raw table the others compare the row key and
-cells as bytes. For a typed table they are predicates on values, also of the columns of the key.
+A text that begins with ``revision`` is a condition on the run that dealt with a cell last. All others are
+predicates over the row: of a raw table over the row key and cells, of a typed one over its columns.
 """
 
 from __future__ import annotations
@@ -9,95 +9,93 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import and_
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
-from percolator_core.admin.condition import REVISION, ROW, Condition
 from percolator_core.catalog.table_handle import TableHandle
-from percolator_core.layout.key_ranges import KeyRange, scan_bounds
+from percolator_core.layout.key_ranges import KeyRange
+from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.expression import parse
+from percolator_core.schema.literals import tokens
 from percolator_core.schema.partitions import pieces
-from percolator_core.schema.predicates import Predicate, bind, columns_of
+from percolator_core.schema.predicates import Joined, Predicate, bind, columns_of
+from percolator_core.schema.raw_filter import RawFilter
 from percolator_core.schema.row_keys import KeyCodec
+from percolator_core.schema.types import column_type
 
-Asked: TypeAlias = str | Condition | Predicate
-"""A condition as the caller gives it."""
+REVISION: Final = "revision"
+"""The name of the revision of the code that ran for a cell last; 0 if none did."""
+
+_RUN: Final = TableDefinition("a run", columns=(Column(REVISION, "int"),), key=(REVISION,))
+
+Asked: TypeAlias = str | Predicate
+"""A condition as it is given."""
 
 
 class RowFilter(Protocol):
-    """A filter on the rows of one table."""
+    """A filter for the rows of one table.
+
+    ``columns`` are the encoded columns that it reads, and ``ranges`` the ranges that such rows can be in.
+    """
 
     @property
     def columns(self) -> tuple[bytes, ...]:
-        """The encoded columns whose values `holds` needs."""
+        """The columns whose values `holds` takes."""
 
     @property
     def ranges(self) -> list[KeyRange]:
-        """The key ranges that can contain such rows."""
+        """The ranges of keys to read."""
 
     def holds(self, row: bytes, cells: Sequence[bytes | None]) -> bool:
-        """Return True for a row that meets the filter; ``cells`` are the values of ``columns``."""
+        """Return True if the row, whose ``columns`` have these values, meets the filter."""
 
 
-def revision_conditions(where: Iterable[Asked]) -> list[Condition]:
-    """Return the conditions on the revision. Raise ValueError for an invalid one."""
-    return [
-        Condition.parse(one) if isinstance(one, str) else one
-        for one in where
-        if not isinstance(one, Predicate) and _name_of(one) == REVISION
-    ]
+def is_on_revision(one: Asked) -> bool:
+    """Return True for a text whose first word is ``revision``. Raises ValueError for an unreadable text."""
+    return isinstance(one, str) and next(tokens(one)).word == REVISION
 
 
-def row_filter(
-    handle: TableHandle, where: Iterable[Asked], to_bytes: Callable[[str], bytes] = str.encode
-) -> RowFilter:
-    """Return the other conditions as a filter on a table.
-
-    ``to_bytes`` converts the values in texts for raw tables to bytes.
+def revision_filter(where: Iterable[Asked]) -> Callable[[int], bool]:
+    """Return the test of a revision that all conditions on the revision make together.
 
     Raises:
-        UnknownColumn: a condition names a column that does not exist or is notify-only.
-        TypeError, ValueError: a condition cannot be parsed, compares values of different types, or is not of
-            the table's kind.
+        UnknownColumn: such a condition names a column, too.
+        ValueError: a condition cannot be read.
     """
-    others = [one for one in where if isinstance(one, Predicate) or _name_of(one) != REVISION]
-    return _Typed(handle, others) if handle.is_typed else _Raw(handle, others, to_bytes)
+    found = [parse(one, _RUN) for one in where if isinstance(one, str) and is_on_revision(one)]
+    bound = bind(reduce(and_, found, Joined("and", ())), _RUN)
+    encode = column_type("int").encode
+    return lambda revision: bound.holds(lambda _: encode(revision)) is True
 
 
-def _name_of(one: str | Condition) -> str:
-    return (Condition.name_in(one) if isinstance(one, str) else one.name) or ""
+def row_filter(handle: TableHandle, where: Iterable[Asked]) -> RowFilter:
+    """Return the filter that the other conditions make for the rows of a table.
+
+    Raises:
+        UnknownColumn: a condition names a column that does not exist, or is notify-only.
+        TypeError, ValueError: a condition cannot be read, or compares with a value of another type.
+    """
+    others = [one for one in where if not is_on_revision(one)]
+    return _Typed(handle, others) if handle.is_typed else _Raw(handle, others)
 
 
 class _Raw:
-    def __init__(self, handle: TableHandle, where: Iterable[Asked], to_bytes: Callable[[str], bytes]) -> None:
-        conditions = []
-        for one in where:
-            if isinstance(one, Predicate):
-                raise TypeError(f"{handle.name} is a raw table: its rows meet conditions such as language=en")
-            conditions.append(Condition.parse(one, to_bytes) if isinstance(one, str) else one)
-        self._of_the_row = [one for one in conditions if one.name == ROW]
-        self._of_columns = [one for one in conditions if one.name != ROW]
-        self.columns = tuple(handle.columns[one.name].encoded for one in self._of_columns)
-        low, high = _bounds(self._of_the_row)
-        if high is not None and low >= high:
-            tags: Sequence[bytes] = ()
-        else:
-            tags = [handle.tag(low)] if high == low + b"\0" else handle.tags
-        self.ranges = [(tag, low, high) for tag in tags]
+    def __init__(self, handle: TableHandle, where: Iterable[Asked]) -> None:
+        self._filter = RawFilter.of(where, handle.name)
+        self.columns = tuple(handle.columns[name].encoded for name in self._filter.columns)
+        self.ranges = [
+            (tag, low, high)
+            for low, high in self._filter.key_ranges()
+            for tag in ([handle.tag(low)] if high == low + b"\0" else handle.tags)
+        ]
 
     def holds(self, row: bytes, cells: Sequence[bytes | None]) -> bool:
-        return all(one.holds(row) for one in self._of_the_row) and all(
-            one.holds(found) for one, found in zip(self._of_columns, cells, strict=True)
-        )
+        return self._filter.holds(row, dict(zip(self._filter.columns, cells, strict=True)))
 
 
 class _Typed:
     def __init__(self, handle: TableHandle, where: Iterable[Asked]) -> None:
         definition = handle.definition
-        predicates: list[Predicate] = []
-        for one in where:
-            if isinstance(one, Condition):
-                raise TypeError(f"{handle.name} is typed: ask for values, such as with {one.name} {one.op} …")
-            predicates.append(parse(one, definition) if isinstance(one, str) else one)
+        predicates = [parse(one, definition) if isinstance(one, str) else one for one in where]
         self._bound = bind(reduce(and_, predicates), definition) if predicates else None
         asked = [] if self._bound is None else list(dict.fromkeys(columns_of(self._bound)))
         self._names = [name for name in asked if name not in definition.key]
@@ -120,24 +118,3 @@ class _Typed:
         for name, value in zip(self._names, cells[1:], strict=True):
             known[name] = definition.by_name[name].missing if value is None else value
         return self._bound.holds(known.__getitem__) is True
-
-
-def _bounds(of_the_row: Iterable[Condition]) -> tuple[bytes, bytes | None]:
-    """The bounds of row keys that can meet the conditions on the row key: inclusive, exclusive."""
-    low, high = b"", None
-    for condition in of_the_row:
-        value = condition.value
-        assert isinstance(value, bytes)
-        least, above = {
-            "=": (value, value + b"\0"),
-            "<": (b"", value),
-            "<=": (b"", value + b"\0"),
-            ">": (value + b"\0", None),
-            ">=": (value, None),
-            "!=": (b"", None),
-            "^=": scan_bounds(None, None, value),
-        }[condition.op]
-        low = max(low, least)
-        if above is not None:
-            high = above if high is None else min(high, above)
-    return low, high

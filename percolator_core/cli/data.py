@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.filters import Where, columns_asked, met_by, parse_conditions, parse_filter
+from percolator_core.cli.filters import Where, parse_filter, parse_raw_filter
 from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, argument, connect_to_existing
 from percolator_core.cli.output import Failure
 from percolator_core.errors import abbreviated
@@ -228,14 +228,13 @@ class _Asked(NamedTuple):
 def _raw_rows(
     snapshot: Snapshot, definition: TableDefinition, asked: _Asked, width: int
 ) -> Iterator[tuple[bytes, Shown]]:
-    conditions = parse_conditions(asked.where)
+    where = parse_raw_filter(definition, asked.where)
     wanted = asked.columns
-    read = None if wanted is None else list(dict.fromkeys([*wanted, *columns_asked(conditions)]))
-    most = None if conditions else asked.most
-    is_met = met_by(conditions)
+    read = None if wanted is None else list(dict.fromkeys([*wanted, *where.columns]))
+    most = None if asked.where else asked.most
     found = snapshot.scan(definition.name, asked.start, asked.stop, asked.prefix, read, most, asked.reverse)
     for row, cells in found:
-        if is_met(row, cells):
+        if where.holds(row, cells):
             kept = {name: cell for name, cell in cells.items() if wanted is None or name in wanted}
             if kept:
                 yield row, (_row_data((row, kept)), _raw_lines(row, kept, width))

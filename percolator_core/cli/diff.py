@@ -11,7 +11,7 @@ from rich.text import Text
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.data import Columns, TableName, parse_columns, snapshot_at
-from percolator_core.cli.filters import Where, met_by, parse_conditions, parse_filter
+from percolator_core.cli.filters import Where, parse_filter, parse_raw_filter
 from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, connect_to_existing
 from percolator_core.errors import abbreviated
 from percolator_core.notation.bytestext import json_bytes, show_bytes
@@ -73,7 +73,7 @@ def diff(
         if definition.is_typed:
             chosen: Any = parse_filter(definition, where)
         else:
-            chosen = met_by(parse_conditions(where)) if where else None
+            chosen = parse_raw_filter(definition, where).holds if where else None
         found = changes(db, table, first, last, where=chosen, columns=parse_columns(columns))
         counts: Counter[str] = Counter(added=0, removed=0, changed=0)
         head = {"table": table, "from": first, "to": last}

@@ -1,76 +1,64 @@
-"""``--where``: which rows are wanted, of typed tables and of raw ones."""
+"""The option ``--where``: a filter for rows of typed and raw tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from percolator_core.notation.bytestext import parse_bytes
-
 if TYPE_CHECKING:
-    from percolator_core.admin.condition import Condition
     from percolator_core.schema.definitions import TableDefinition
     from percolator_core.schema.predicates import Predicate
+    from percolator_core.schema.raw_filter import RawFilter
 
 Where = Annotated[
     list[str] | None,
     typer.Option(
         "--where",
         metavar="FILTER",
-        help="Only rows for which it is true, such as \"size > 5 and url ^= 'https:'\"; of raw tables one "
-        "comparison of bytes, such as 'size=5' or 'row^=https:'. May be repeated: all must be true.",
+        help="Only rows for which it is true, such as \"size > 5 and url ^= 'https:'\"; of a raw table row "
+        "is the row key, and every value is a text in quotes. May be repeated: all must be true.",
         show_default=False,
     ),
 ]
 
 
 def parse_filter(definition: TableDefinition, texts: Sequence[str] | None) -> Predicate | None:
-    """What a typed table is asked for; raises typer.BadParameter for what cannot be read."""
-    from percolator_core.errors import UnknownColumn
+    """Return the filter of a typed table; None without texts.
+
+    Raises typer.BadParameter for an unreadable text.
+    """
     from percolator_core.schema.expression import parse
 
     found = []
     for text in texts or ():
-        try:
+        with bad_parameter(text):
             found.append(parse(text, definition))
-        except (ValueError, UnknownColumn) as error:
-            # The lines behind the first one show the place, with a caret.
-            sentence = str(error).partition("\n")[0].removesuffix(":")
-            raise typer.BadParameter(f"--where {text!r}: {sentence}") from None
     return reduce(and_, found) if found else None
 
 
-def parse_conditions(texts: Sequence[str] | None) -> list[Condition]:
-    """What rows of a raw table must meet; raises typer.BadParameter for what cannot be read."""
-    from percolator_core.admin.condition import Condition
+def parse_raw_filter(definition: TableDefinition, texts: Sequence[str] | None) -> RawFilter:
+    """Return the filter of a raw table. Raises typer.BadParameter for an unreadable text."""
+    from percolator_core.schema.raw_filter import RawFilter
+
+    for text in texts or ():
+        with bad_parameter(text):
+            RawFilter.of([text], definition.name)
+    return RawFilter.of(texts or (), definition.name)
+
+
+@contextmanager
+def bad_parameter(text: str) -> Iterator[None]:
+    """Raise typer.BadParameter, which names the text, for an error of its filter."""
+    from percolator_core.errors import UnknownColumn
 
     try:
-        found = [Condition.parse(text, parse_bytes) for text in texts or ()]
-    except ValueError as error:
-        raise typer.BadParameter(f"--where {error}") from None
-    # A column may be called `revision`, too: here there is no other.
-    return [
-        replace(one, value=str(one.value).encode()) if isinstance(one.value, int) else one for one in found
-    ]
-
-
-def columns_asked(conditions: Sequence[Condition]) -> list[str]:
-    """The columns that conditions ask for."""
-    from percolator_core.admin.condition import ROW
-
-    return [one.name for one in conditions if one.name != ROW]
-
-
-def met_by(conditions: Sequence[Condition]) -> Callable[[bytes, Mapping[str, bytes]], bool]:
-    """Whether a raw row meets all conditions."""
-    from percolator_core.admin.condition import ROW
-
-    def is_met(row: bytes, cells: Mapping[str, bytes]) -> bool:
-        return all(one.holds(row if one.name == ROW else cells.get(one.name)) for one in conditions)
-
-    return is_met
+        yield
+    except (ValueError, UnknownColumn) as error:
+        # The lines behind the first one show the place, with a caret.
+        sentence = str(error).partition("\n")[0].removesuffix(":")
+        raise typer.BadParameter(f"--where {text!r}: {sentence}") from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.filters import parse_conditions, parse_filter
+from percolator_core.cli.filters import bad_parameter, parse_filter, parse_raw_filter
 from percolator_core.cli.options import (
     DEFAULT_URL,
     ChainPath,
@@ -22,12 +22,10 @@ from percolator_core.cli.options import (
 from percolator_core.cli.signals import stopping
 from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import count_of
-from percolator_core.notation.bytestext import parse_bytes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from percolator_core.admin.condition import Condition
     from percolator_core.admin.rerun import RerunCounts
     from percolator_core.cli.output import Output
     from percolator_core.database import Database
@@ -43,8 +41,8 @@ def rerun(
         typer.Option(
             "--where",
             metavar="CONDITION",
-            help="Only cells that meet it: NAME OP VALUE, such as revision<2, row^=doc- or language=en; of "
-            "typed tables a filter as of scan. May be repeated.",
+            help="Only cells that meet it: a filter of their rows as of scan, such as \"language = 'en'\", "
+            "or 'revision < 2', of the code that ran last. May be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -75,7 +73,7 @@ def rerun(
         raise typer.BadParameter(
             f"{chain.name} has no observer {observer!r}: it has {', '.join(chain.observers)}"
         )
-    asked = _revision_conditions(where or [], chosen, outdated=outdated)
+    asked = [*(where or []), *([f"revision < {chosen.revision}"] if outdated else [])]
     interrupted = False
 
     def stop() -> None:
@@ -101,7 +99,6 @@ def rerun(
                     rate=rate,
                     dry_run=dry_run,
                     progress=tell,
-                    to_bytes=parse_bytes,
                 )
         except PercolatorError:
             output.note("what was marked stays marked: the same command marks the rest, once this is mended")
@@ -116,34 +113,26 @@ def rerun(
         output.note(f"workers redo them, or `percolator drain {path}`")
 
 
-def _revision_conditions(texts: list[str], observer: Observer, *, outdated: bool) -> list[str | Condition]:
-    """All conditions; those on the revision are known to be ones."""
-    from percolator_core.admin.condition import REVISION, Condition
-    from percolator_core.admin.row_filter import revision_conditions
-
-    try:
-        revision_conditions(texts)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    return [*texts, Condition(REVISION, "<", observer.revision)] if outdated else [*texts]
-
-
 def _columns(db: Database, observer: Observer, texts: list[str]) -> list[str]:
-    """The names in conditions that stand for columns of raw tables, as a misspelt one does, too.
+    """Return the names that conditions take for columns of raw tables, misspelt ones included.
 
-    Raises typer.BadParameter for a condition that one of the tables cannot be asked.
+    Raises typer.BadParameter for a condition that does not fit one of the tables.
     """
-    from percolator_core.admin.condition import REVISION, ROW, Condition
+    from percolator_core.admin.row_filter import is_on_revision, revision_filter
 
-    others = [text for text in texts if Condition.name_in(text) != REVISION]
+    others = []
+    for text in texts:
+        with bad_parameter(text):
+            revision_filter([text])
+            others += [] if is_on_revision(text) else [text]
     found: set[str] = set()
     for table in dict.fromkeys(table for table, _ in observer.observe):
         definition = db.catalog.table(table).definition
         if definition.is_typed:
             parse_filter(definition, others)
         else:
-            found |= {one.name for one in parse_conditions(others)}
-    return sorted(found - {ROW})
+            found.update(parse_raw_filter(definition, others).columns)
+    return sorted(found)
 
 
 def _data(chain: Chain, observer: Observer, counts: RerunCounts, *, dry_run: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@
 ``true`` ``false``                    as a value; in place of a comparison, what every row meets, or none
 ``'it''s'``                           text; times, days, UUIDs, ``'nan'`` and ``'inf'`` are written so, too
 ``5`` ``-0.5`` ``1e3``                numbers
-``x'00ff'`` ``hex'00ff'``             bytes
+``x'00ff'`` ``hex'00ff'``             bytes; of a raw table ``'text'`` is bytes, too: its UTF-8
 ``"page rank"``                       the name of a column that is no plain word, or one of the words above
 ====================================  ========================================================================
 """
@@ -256,11 +256,23 @@ class _Parser:
         token = self._take()
         if token.kind in {"name", "end"} or (token.kind == "word" and token.word not in RESERVED):
             self._fail(token, f"a value is expected, not {token}: a text stands in single quotes")
+        if not self._definition.is_typed:
+            return self._raw_value(column, token)
         try:
             value = read(kind, token)
         except ValueError as error:
             self._fail(token, f"{column} {error}")
         return self._checked(token, column, kind, value)
+
+    def _raw_value(self, column: str, token: Token) -> bytes:
+        readers: dict[str, Callable[[str], bytes]] = {"bytes": bytes.fromhex, "text": str.encode}
+        try:
+            return readers[token.kind](token.text)
+        except (KeyError, ValueError):
+            self._fail(
+                token,
+                f"{column} holds bytes: write a text in single quotes, or bytes such as x'00ff', not {token}",
+            )
 
     def _checked(self, token: Token, column: str, kind: ColumnType, value: Any) -> Any:
         try:

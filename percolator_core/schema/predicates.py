@@ -312,19 +312,20 @@ class Bounds:
 def bounds_of(bound: Bound | None) -> dict[str, Bounds]:
     """Return the bounds of each column that the tests imply which must all be true."""
     found: dict[str, Bounds] = {}
-    for test in _required(bound):
+    for test in required(bound):
         narrowed = _narrowed(found.get(test.column, Bounds()), test)
         if narrowed is not None:
             found[test.column] = narrowed
     return found
 
 
-def _required(bound: Bound | None) -> Iterator[Test]:
+def required(bound: Bound | None) -> Iterator[Test]:
+    """Yield the tests that must all be true for the predicate to be true."""
     if isinstance(bound, Test):
         yield bound
     elif bound is not None and bound.how == "and":
         for part in bound.parts:
-            yield from _required(part)
+            yield from required(part)
 
 
 def _narrowed(bounds: Bounds, test: Test) -> Bounds | None:

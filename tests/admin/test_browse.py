@@ -14,8 +14,8 @@ import percolator_core
 from percolator_core import Database, Hash, Indexed, PrimaryKey, Table
 from percolator_core.admin import browse as browsing
 from percolator_core.admin.browse import RowsPage, browse, page_before
-from percolator_core.admin.condition import Condition
 from percolator_core.schema.expression import parse
+from percolator_core.schema.raw_filter import RawFilter
 from tests.servers.plain import some_namespace
 
 
@@ -53,20 +53,27 @@ def every(db: Database, table: str, **asked: Any) -> list[RowsPage]:
     return found
 
 
+def raw(*conditions: str) -> RawFilter:
+    return RawFilter.of(conditions, "raw")
+
+
 def keys(pages: list[RowsPage]) -> list[bytes]:
     return [row for page in pages for row, _ in page.rows]
 
 
 CONDITIONS: dict[str, Callable[[int], bool]] = {
     "": lambda _: True,
-    "size=3": lambda number: number % 7 == 3,
-    "rare=yes": lambda number: number % 50 == 0,
-    "row>=row0100": lambda number: number >= 100,
-    "row^=row02": lambda number: 200 <= number < 300,
-    "row<row0010": lambda number: number < 10,
-    "row=row0010": lambda number: number == 10,
-    "row!=row0010": lambda number: number != 10,
-    "size=never": lambda _: False,
+    "size = '3'": lambda number: number % 7 == 3,
+    "rare = 'yes'": lambda number: number % 50 == 0,
+    "row >= 'row0100'": lambda number: number >= 100,
+    "row ^= 'row02'": lambda number: 200 <= number < 300,
+    "row < 'row0010'": lambda number: number < 10,
+    "row = 'row0010'": lambda number: number == 10,
+    "row != 'row0010'": lambda number: number != 10,
+    "row in ('row0010', 'row0020') and size is not null": lambda number: number in {10, 20},
+    "rare is null and row < 'row0100'": lambda number: number < 100 and number % 50 != 0,
+    "row = 'row0010' or rare = 'yes'": lambda number: number == 10 or number % 50 == 0,
+    "size = 'never'": lambda _: False,
 }
 
 
@@ -77,8 +84,8 @@ def test_pages_of_a_raw_table_have_every_row_once(
     db: Database, condition: str, limit: int, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(browsing, "_LOOKED_AT", 8)
-    conditions = [Condition.parse(condition)] if condition else []
-    pages = every(db, "raw", conditions=conditions, limit=limit, seconds=seconds)
+    where = raw(condition) if condition else None
+    pages = every(db, "raw", where=where, limit=limit, seconds=seconds)
     assert keys(pages) == [b"row%04d" % number for number in range(300) if CONDITIONS[condition](number)]
     assert all(len(page.rows) <= limit for page in pages)
 
@@ -103,16 +110,16 @@ def test_pages_of_a_typed_table_have_every_row_once(
 
 
 def test_a_page_without_time_says_how_far_it_came(db: Database) -> None:
-    page = browse(db.snapshot(), "raw", conditions=[Condition.parse("size=never")], seconds=0.0)
+    page = browse(db.snapshot(), "raw", where=raw("size = 'never'"), seconds=0.0)
     assert page == RowsPage(())  # a step looks at 512 rows of each tablet: it has seen all
     with db.transaction() as t:
         for number in range(4_000):
             t.set("raw", b"z%05d" % number, "other", b"x")
-    page = browse(db.snapshot(), "raw", conditions=[Condition.parse("other=never")], seconds=0.0)
+    page = browse(db.snapshot(), "raw", where=raw("other = 'never'"), seconds=0.0)
     assert not page.rows
     assert page.following is not None
     assert not page.in_time
-    whole = browse(db.snapshot(), "raw", conditions=[Condition.parse("other=never")], seconds=60.0)
+    whole = browse(db.snapshot(), "raw", where=raw("other = 'never'"), seconds=60.0)
     assert whole == RowsPage(())
     with db.transaction() as t:
         for number in range(4_000):
@@ -133,13 +140,13 @@ def test_the_page_before_ends_where_this_one_begins(db: Database) -> None:
 def test_an_empty_range_is_an_empty_page(db: Database) -> None:
     assert browse(db.snapshot(), "empty") == RowsPage(())
     assert browse(db.snapshot(), "raw", start=b"row1", prefix=b"row0") == RowsPage(())
-    contradiction = [Condition.parse("row>row2"), Condition.parse("row<row1")]
-    assert browse(db.snapshot(), "raw", conditions=contradiction) == RowsPage(())
+    contradiction = raw("row > 'row2'", "row < 'row1'")
+    assert browse(db.snapshot(), "raw", where=contradiction) == RowsPage(())
 
 
-@pytest.mark.parametrize("condition", ["", "size=3"])
+@pytest.mark.parametrize("condition", ["", "size = '3'"])
 def test_of_long_values_only_the_beginning_is_fetched(db: Database, condition: str) -> None:
-    row, conditions = b"zlong", [Condition.parse(one) for one in (condition, "row>=zlong") if one]
+    row, where = b"zlong", raw(*(one for one in (condition, "row >= 'zlong'") if one))
     for size in (b"2", b"3"):
         with db.transaction() as t:
             for column in ("text", "other"):
@@ -153,12 +160,12 @@ def test_of_long_values_only_the_beginning_is_fetched(db: Database, condition: s
     with db.transaction() as later:
         later.set("raw", row, "text", b"w")
     cut = {"text": b"v" * 50, "other": b"v" * 50, "size": b"3"}
-    now = browse(db.snapshot(), "raw", conditions=conditions, cut=50)
+    now = browse(db.snapshot(), "raw", where=where, cut=50)
     assert dict(now.rows)[row] == cut | {"text": b"w"}
     # An older version, and one that was deleted since.
-    then = browse(before, "raw", conditions=conditions, cut=50)
+    then = browse(before, "raw", where=where, cut=50)
     assert dict(then.rows)[row] == cut | {"gone": b"x" * 50}
-    whole = browse(before, "raw", conditions=conditions)
+    whole = browse(before, "raw", where=where)
     assert dict(whole.rows)[row] == {
         "text": b"v" * 100_000,
         "other": b"v" * 100_000,
@@ -185,6 +192,6 @@ def test_a_step_that_would_take_too_long_is_not_begun(db: Database, monkeypatch:
     monkeypatch.setattr(type(snapshot), "take_scans", lambda _, some: take(some))
     for seconds, wanted in ((1.0, 1), (1.3, 2)):
         steps = 0
-        conditions = [Condition.parse("size=never")]
-        assert not browse(snapshot, "raw", conditions=conditions, seconds=seconds).in_time
+        where = raw("size = 'never'")
+        assert not browse(snapshot, "raw", where=where, seconds=seconds).in_time
         assert steps == wanted

@@ -242,14 +242,14 @@ def test_rows_of_a_raw_table_are_filtered(words: Words) -> None:
     words.put("a", "b", text=b"one")
     words.put("c", "d", text=b"two")
     words.put("d", text=b"extra", column="title")
-    assert re.findall(r"<bdi>(\w)</bdi>", words.page("tables/docs/rows?where=text%3Dtwo")) == ["c", "d"]
-    both = words.text("tables/docs/rows?where=text%3Dtwo and row>c")
+    assert re.findall(r"<bdi>(\w)</bdi>", words.page("tables/docs/rows?where=text%3D'two'")) == ["c", "d"]
+    both = words.text("tables/docs/rows?where=text%3D'two' and row>'c'")
     # The whole row is shown, not only what was asked for.
     assert "title extra" in both
     assert "text two" in both
-    assert "No row is like that" in words.text("tables/docs/rows?where=text%3Dthree")
-    assert "is no condition" in words.text("tables/docs/rows?where=text", 400)
-    many = " and ".join(["text!=x"] * 21)
+    assert "No row is like that" in words.text("tables/docs/rows?where=text%3D'three'")
+    assert "an operator such as" in words.text("tables/docs/rows?where=text", 400)
+    many = " and ".join(["text!='x'"] * 21)
     assert "at most 20 conditions" in words.text(f"tables/docs/rows?where={many}", 400)
 
 

@@ -327,15 +327,15 @@ def test_a_filter_of_raw_rows(filled: Project) -> None:
         return [row["row"].get("text", "binary") for row in found]
 
     only = ("--columns", "size")
-    assert rows("--where", "text>=of b", "--where", "row^=b", *only) == ["b", "b/1"]
-    assert rows("--where", "text=hex:6f66206865783a3431", *only) == ["hex:41"]
-    assert rows("--where", "text^=of hex", "--limit", "1", *only) == ["hex:41"]
+    assert rows("--where", "text>='of b'", "--where", "row^='b'", *only) == ["b", "b/1"]
+    assert rows("--where", "text=x'6f66206865783a3431'", *only) == ["hex:41"]
+    assert rows("--where", "text^='of hex'", "--limit", "1", *only) == ["hex:41"]
     with filled.connect() as db, db.transaction() as t:
         t.set("docs", "b", "revision", b"1")
-    assert rows("--where", "revision<2", *only) == ["b"]
+    assert rows("--where", "revision<'2'", *only) == ["b"]
     ended = filled("scan", "docs", "--where", "text")
     assert ended.code == 2
-    assert "'text' is no condition: write NAME OP VALUE" in ended.error
+    assert "an operator such as =, in or is null is expected behind text" in ended.error
 
 
 def test_history_of_a_typed_cell(project: Project, shop: Any) -> None:

@@ -78,7 +78,7 @@ def test_raw_rows(project: Project, times: Times) -> None:
         "removed": 1,
         "changed": 1,
     }
-    assert project.ok(*arguments, "--where", "total=30").out.splitlines()[0] == "~ ada@a"
+    assert project.ok(*arguments, "--where", "total='30'").out.splitlines()[0] == "~ ada@a"
     assert project.ok(*arguments, "--columns", "note").out.splitlines()[-1] == "1 added, 0 removed, 0 changed"
 
 

@@ -80,13 +80,13 @@ def test_a_part(done: Project) -> None:
         return found
 
     assert chosen() == 3
-    assert chosen("--where", "row=hex:61") == 1
-    assert chosen("--where", "row>a", "--where", "text^=four") == 1
+    assert chosen("--where", "row=x'61'") == 1
+    assert chosen("--where", "row>'a'", "--where", "text^='four'") == 1
     assert chosen("--where", "revision<2") == 3
     assert chosen("--where", "revision<2", "--outdated") == 0
     assert chosen("--limit", "2") == 2
     assert chosen("--limit", "0") == 3
-    assert done.ok("rerun", "chain", "split", "--where", "row=a", "--json").json["marked"] == 1
+    assert done.ok("rerun", "chain", "split", "--where", "row='a'", "--json").json["marked"] == 1
     assert done.ok("drain", "chain", "--json").json["observers"]["split"]["ran"] == 1
     assert done.ok("rerun", "chain", "total", "--json").json["columns"] == {
         "words.dirty": {"looked_at": 1, "chosen": 1, "marked": 1}
@@ -94,7 +94,7 @@ def test_a_part(done: Project) -> None:
 
 
 def test_a_misspelt_name_is_told_for_what_it_is_taken(done: Project) -> None:
-    ended = done.ok("rerun", "chain", "split", "--where", "revison<2", "--where", "row>=a")
+    ended = done.ok("rerun", "chain", "split", "--where", "revison<'2'", "--where", "row>='a'")
     assert ended.err == (
         "no cell meets all conditions: every name but row and revision is taken for a column of the "
         "same row, here revison\n"
@@ -106,9 +106,12 @@ def test_a_misspelt_name_is_told_for_what_it_is_taken(done: Project) -> None:
     ("arguments", "said"),
     [
         (["nobody"], "words has no observer 'nobody': it has split, total"),
-        (["split", "--where", "text"], "'text' is no condition: write NAME OP VALUE"),
-        (["split", "--where", "revision<new"], "a revision is a number"),
-        (["split", "--where", "row=hex:xy"], "'hex:xy' is not hex"),
+        (["split", "--where", "text"], "an operator such as =, in or is null is expected behind text"),
+        (["split", "--where", "revision<new"], "a value is expected, not new"),
+        (
+            ["split", "--where", "row=x'xy'"],
+            "row holds bytes: write a text in single quotes, or bytes such as x'00ff', not x'xy'",
+        ),
         (["split", "--rate", "0"], "0.001"),
     ],
 )

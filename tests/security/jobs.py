@@ -345,7 +345,7 @@ def _trace_and_rerun(db: Database, chain: Chain) -> None:
     """Trace a row, and its cells again: of a strong observer, and of a weak one."""
     assert {run.observer for run in trace(db, chain, "docs", SECOND, change="all").runs} >= {"total"}
     for observer in ("total", "weak"):
-        assert rerun(db, chain, observer, ["row>="]).marked
+        assert rerun(db, chain, observer, ["row>=''"]).marked
     assert trace(db, chain, "docs", SECOND, "text").waiting
 
 

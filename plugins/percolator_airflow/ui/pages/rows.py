@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -19,12 +18,13 @@ from percolator_airflow.ui.stores import stores
 from percolator_airflow.ui.values import LINE, Shown, show_line
 from percolator_airflow.ui.when import When, choices, told, when_meant
 from percolator_core.admin.browse import RowsPage, browse, page_before
-from percolator_core.admin.condition import Condition
 from percolator_core.admin.status import locks
 from percolator_core.errors import LockTimeout, SnapshotTooOld, UnknownColumn
 from percolator_core.notation.bytestext import parse_bytes
 from percolator_core.notation.error import NotationError
 from percolator_core.schema.expression import parse
+from percolator_core.schema.predicates import columns_of
+from percolator_core.schema.raw_filter import RawFilter
 
 if TYPE_CHECKING:
     from percolator_core.database import Database
@@ -36,7 +36,7 @@ SECONDS: Final = 0.1
 """For which a page looks at rows, those that a filter leaves out included; the next one goes on."""
 
 CONDITIONS: Final = 20
-"""Conditions of a filter of a raw table: each is tried on each row."""
+"""Most comparisons of a filter of a raw table: each is made for each row."""
 
 CUT: Final = 4_096
 """Bytes of a value that are fetched for the list: more than it shows."""
@@ -169,27 +169,20 @@ def _before_locks(db: Database) -> int:
 
 
 def _filters(definition: TableDefinition, where: str) -> dict[str, Any]:
-    """What rows must meet, as `browse` takes it; NotationError for what cannot be read."""
+    """Return the filter as an argument of `browse`. Raises NotationError for an unreadable one."""
     if not where.strip():
         return {}
-    if definition.is_typed:
-        try:
+    try:
+        if definition.is_typed:
             return {"where": parse(where, definition)}
-        except (ValueError, UnknownColumn) as error:
-            # The lines behind the first one show the place with a caret.
-            raise NotationError(f"{where!r}: {str(error).partition(chr(10))[0].removesuffix(':')}") from None
-    conditions = []
-    parts = re.split(r"\s+and\s+", where.strip())
-    if len(parts) > CONDITIONS:
-        raise NotationError(f"a filter has at most {CONDITIONS} conditions, not {len(parts)}")
-    for part in parts:
-        try:
-            one = Condition.parse(part, parse_bytes)
-        except ValueError as error:
-            raise NotationError(str(error)) from None
-        # A column may be called `revision`, too: here there is no other.
-        conditions.append(replace(one, value=str(one.value).encode()) if isinstance(one.value, int) else one)
-    return {"conditions": conditions}
+        found = RawFilter.of([where], definition.name)
+    except (ValueError, UnknownColumn) as error:
+        # The lines behind the first one show the place with a caret.
+        raise NotationError(f"{where!r}: {str(error).partition(chr(10))[0].removesuffix(':')}") from None
+    count = sum(1 for _ in columns_of(found.bound))
+    if count > CONDITIONS:
+        raise NotationError(f"a filter has at most {CONDITIONS} conditions, not {count}")
+    return {"where": found}
 
 
 # Rows in a list.
