@@ -7,7 +7,7 @@ import random
 import pytest
 
 from observers.webindex import document_processor
-from percolator_core import Cell, TransactionConflict
+from percolator_core import Cell, Transaction, TransactionConflict
 from percolator_core.observers.guard import Guard, ObserverTransaction
 from percolator_core.spark.loading.records import Origin, Record
 from percolator_core.spark.loading.transactions import merge
@@ -79,12 +79,13 @@ def test_a_change_of_one_column_takes_one_run_and_of_two_at_most_two(crawled: We
     assert crawled.violations() == []
 
 
-def run_of(web: WebIndex, column: str) -> ObserverTransaction:
+def run_of(web: WebIndex, column: str) -> Transaction:
     """A run that stays open, as one beside others does; without an acknowledgement, so nothing else helps."""
     version = web.db.history("documents", A, column)[0]
-    t = ObserverTransaction(web.db.begin(), Guard(web.chain, web.chain.observers["document_processor"]))
+    transaction = web.db.begin()
+    t = ObserverTransaction(transaction, Guard(web.chain, web.chain.observers["document_processor"]))
     document_processor.process(t, Cell("documents", A.encode(), column, version.commit_ts))
-    return t
+    return transaction
 
 
 def test_a_run_with_an_older_view_loses_although_the_document_changed_back(crawled: WebIndex) -> None:
@@ -95,15 +96,15 @@ def test_a_run_with_an_older_view_loses_although_the_document_changed_back(crawl
     load(crawled, A, redirect=B.encode())
     # What this one finds in the document is what the page was made from, and yet it must not stand aside.
     second = run_of(crawled, "redirect")
-    second._transaction.commit()
+    second.commit()
     with pytest.raises(TransactionConflict):
-        first._transaction.commit()
+        first.commit()
     assert crawled.settled()[B].duplicates == (A,)
 
 
 def test_a_change_that_was_seen_already_is_passed_over(crawled: WebIndex) -> None:
     written = crawled.db.history("pages", A, "parsed")
-    run_of(crawled, "content_type")._transaction.commit()
+    run_of(crawled, "content_type").commit()
     assert crawled.db.history("pages", A, "parsed") == written
 
 

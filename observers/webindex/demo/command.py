@@ -58,24 +58,34 @@ def demo(
     output.carry_on = f"`{again}` carries on"
     from observers.webindex import demo as application
 
-    # A kill, or a closed terminal, ends the demo as Ctrl-C does: worker, Spark and store stop in order.
-    # What the caller had ignored (nohup) stays ignored.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler)
+    _stop_in_order()
     console = _console(shown=not output.as_json, record=svg is not None)
     show = application.Show(console)
     report = application.run(application.Settings(docs=docs, limit=limit, folder=folder, fresh=fresh), show)
     show.close(report, again)
     if svg is not None:
-        # The picture fetches nothing: the reader's own font of fixed width will do.
-        picture = _FETCHED_FONT.sub("", console.export_svg(title="make demo"))
-        svg.write_text(picture, encoding="utf-8")
+        _draw(console, svg)
     if output.as_json:
         output.result(report.to_json())
     if not report.good:
         output.note("not everything is right: " + "; ".join(report.faults))
         raise typer.Exit(ExitCode.FAILURE)
+
+
+def _stop_in_order() -> None:
+    """Have a kill, or a closed terminal, end the demo as Ctrl-C does: worker, Spark and store stop in order.
+
+    A signal that the caller ignores (nohup) stays ignored.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+
+
+def _draw(console: Console, svg: Path) -> None:
+    # The picture fetches nothing: the reader's own font of fixed width will do.
+    picture = _FETCHED_FONT.sub("", console.export_svg(title="make demo"))
+    svg.write_text(picture, encoding="utf-8")
 
 
 def _console(*, shown: bool, record: bool) -> Console:
