@@ -28,22 +28,26 @@ _MARKS: Final = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("
 _NOTHING: Final = "(none)"
 
 
+From = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="TIME",
+        help="The earlier time: microseconds since 1970, or 2026-11-20T10:00:00Z with a time zone.",
+        show_default=False,
+    ),
+]
+To = Annotated[
+    str | None,
+    typer.Option("--to", metavar="TIME", help="The later time. Default: now.", show_default=False),
+]
+
+
 def diff(
     table: TableName,
     *,
-    begin: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="TIME",
-            help="The earlier time: microseconds since 1970, or 2026-11-20T10:00:00Z with a time zone.",
-            show_default=False,
-        ),
-    ],
-    end: Annotated[
-        str | None,
-        typer.Option("--to", metavar="TIME", help="The later time. Default: now.", show_default=False),
-    ] = None,
+    begin: From,
+    end: To = None,
     where: Where = None,
     columns: Columns = None,
     url: Url = DEFAULT_URL,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -41,43 +41,50 @@ _LOOK = 0.25
 """Seconds between two looks at the backlog."""
 
 
+Timeout = Annotated[
+    float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after so long, with exit code 4.")
+]
+Budget = Annotated[str | None, typer.Option(metavar="TIME", help="The same, written 90s, 10m or 2h.")]
+OnSpark = Annotated[
+    bool, typer.Option("--spark", help="Run the observers in Spark's executors, a task a tablet.")
+]
+Master = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL", help="The Spark master. Default: all cores of this machine.", show_default=False
+    ),
+]
+Tasks = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="Spark's tasks. Default: the tablets of the largest observed table."
+    ),
+]
+Width = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Runs that are under way at a time, in each task. Default: 256; 64 with --spark.",
+        show_default=False,
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Only this observer; may be repeated.", show_default=False),
+]
+
+
 def drain(
     path: ChainPath,
     *,
-    timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after so long, with exit code 4.")
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help="The same, written 90s, 10m or 2h.")
-    ] = None,
-    spark: Annotated[
-        bool, typer.Option("--spark", help="Run the observers in Spark's executors, a task a tablet.")
-    ] = False,
-    master: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="The Spark master. Default: all cores of this machine.", show_default=False
-        ),
-    ] = None,
-    tasks: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Spark's tasks. Default: the tablets of the largest observed table."
-        ),
-    ] = None,
-    width: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Runs that are under way at a time, in each task. Default: 256; 64 with --spark.",
-            show_default=False,
-        ),
-    ] = None,
+    timeout: Timeout = None,
+    budget: Budget = None,
+    spark: OnSpark = False,
+    master: Master = None,
+    tasks: Tasks = None,
+    width: Width = None,
     threads: Threads = 8,
-    observer: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only this observer; may be repeated.", show_default=False),
-    ] = None,
+    observer: Only = None,
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
@@ -94,28 +101,11 @@ def drain(
     chain = load_chain(path)
     # Also while Spark drains: an embedded store is started and stopped once.
     with connect_to_chain(url, namespace, chain) as db:
+        runs: dict[str, Any] = {"width": width, "threads": threads, "observers": observer or None}
         if spark:
-            counts = _with_spark(
-                output,
-                chain,
-                db,
-                seconds=seconds,
-                tasks=tasks,
-                width=width,
-                threads=threads,
-                master=master,
-                observers=observer or None,
-            )
+            counts = _with_spark(output, chain, db, seconds, tasks=tasks, master=master, **runs)
         else:
-            counts = _here(
-                output,
-                chain,
-                db,
-                seconds,
-                width=width or _WIDTH,
-                threads=threads,
-                observers=observer or None,
-            )
+            counts = _here(output, chain, db, seconds, **runs)
     output.result(counts_data(counts), counts_table(counts))
     if counts.quarantined:
         output.note(
@@ -137,14 +127,14 @@ def _here(
     db: Database,
     seconds: float | None,
     *,
-    width: int,
+    width: int | None,
     threads: int,
     observers: list[str] | None,
 ) -> Counts:
     """In this process."""
     from percolator_core.worker import Worker
 
-    worker = Worker(db, chain, threads=threads, width=width, observers=observers)
+    worker = Worker(db, chain, threads=threads, width=width or _WIDTH, observers=observers)
     chosen = observers or list(chain.observers)
     with stopping(worker.stop) as received, _progress(output, db, chain, worker, chosen):
         counts = worker.run_until_idle(seconds)
@@ -157,8 +147,8 @@ def _with_spark(
     output: Output,
     chain: Chain,
     db: Database,
-    *,
     seconds: float | None,
+    *,
     tasks: int | None,
     width: int | None,
     threads: int,

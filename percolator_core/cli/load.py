@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.table import Table
 
+    from percolator_core.cli.output import Output
+    from percolator_core.database import Database
     from percolator_core.observers import Chain
     from percolator_core.spark import LoadProgress, LoadReport, Source
 
@@ -45,61 +47,74 @@ class Format(StrEnum):
     PARQUET = "parquet"
 
 
-def load(
-    paths: Annotated[
-        list[str],
-        typer.Argument(metavar="SOURCE", help="Files, folders, or patterns in quotes.", show_default=False),
-    ],
-    *,
-    table: Annotated[
-        str, typer.Option("--table", metavar="TABLE", help="The table to load into.", show_default=False)
-    ],
-    format: Annotated[  # noqa: A002 - the option's name
-        Format | None, typer.Option("--format", help="Default: what the suffixes say.", show_default=False)
-    ] = None,
-    chain: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH", help="Make this chain's tables, and activate its observers, before the load."
-        ),
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FIELD", help="The field that holds the row key (jsonl, csv, parquet into raw tables)."
-        ),
-    ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(metavar="FIELD[=COLUMN],…", help="Load these fields only, under these names."),
-    ] = None,
-    base_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="What the row keys of html files start with.")
-    ] = None,
-    delimiter: Annotated[str | None, typer.Option(help="Of csv. Default: what the header line says.")] = None,
-    encoding: Annotated[str | None, typer.Option(help="Of csv. Default: UTF-8.")] = None,
-    null_text: Annotated[
-        str, typer.Option(metavar="TEXT", help="The csv field that stands for no cell.")
-    ] = "",
-    aside: Annotated[Path, typer.Option(metavar="FOLDER", help="Where malformed records go.")] = Path(
-        "aside"
+Sources = Annotated[
+    list[str],
+    typer.Argument(metavar="SOURCE", help="Files, folders, or patterns in quotes.", show_default=False),
+]
+TableOption = Annotated[
+    str, typer.Option("--table", metavar="TABLE", help="The table to load into.", show_default=False)
+]
+FormatOption = Annotated[
+    Format | None, typer.Option("--format", help="Default: what the suffixes say.", show_default=False)
+]
+ChainOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH", help="Make this chain's tables, and activate its observers, before the load."
     ),
-    max_bad: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Stop when more records than this are malformed.")
-    ] = None,
-    delete_missing: Annotated[
-        bytes | None,
-        typer.Option(
-            metavar="PREFIX",
-            parser=argument(parse_bytes),
-            help="Delete rows whose keys start so and that the source no longer has.",
-        ),
-    ] = None,
-    master: Annotated[
-        str | None,
-        typer.Option(help="The Spark master. Default: all cores of this machine.", show_default=False),
-    ] = None,
-    width: Annotated[int, typer.Option(min=1, help="Transactions that a task runs at a time.")] = 256,
+]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIELD", help="The field that holds the row key (jsonl, csv, parquet into raw tables)."
+    ),
+]
+Fields = Annotated[
+    str | None,
+    typer.Option(metavar="FIELD[=COLUMN],…", help="Load these fields only, under these names."),
+]
+BaseUrl = Annotated[
+    str | None, typer.Option(metavar="URL", help="What the row keys of html files start with.")
+]
+Delimiter = Annotated[str | None, typer.Option(help="Of csv. Default: what the header line says.")]
+Encoding = Annotated[str | None, typer.Option(help="Of csv. Default: UTF-8.")]
+NullText = Annotated[str, typer.Option(metavar="TEXT", help="The csv field that stands for no cell.")]
+Aside = Annotated[Path, typer.Option(metavar="FOLDER", help="Where malformed records go.")]
+MaxBad = Annotated[
+    int | None, typer.Option(min=0, metavar="N", help="Stop when more records than this are malformed.")
+]
+DeleteMissing = Annotated[
+    bytes | None,
+    typer.Option(
+        metavar="PREFIX",
+        parser=argument(parse_bytes),
+        help="Delete rows whose keys start so and that the source no longer has.",
+    ),
+]
+Master = Annotated[
+    str | None,
+    typer.Option(help="The Spark master. Default: all cores of this machine.", show_default=False),
+]
+Width = Annotated[int, typer.Option(min=1, help="Transactions that a task runs at a time.")]
+
+
+def load(
+    paths: Sources,
+    *,
+    table: TableOption,
+    format: FormatOption = None,  # noqa: A002 - the option's name
+    chain: ChainOption = None,
+    key: Key = None,
+    columns: Fields = None,
+    base_url: BaseUrl = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    null_text: NullText = "",
+    aside: Aside = Path("aside"),
+    max_bad: MaxBad = None,
+    delete_missing: DeleteMissing = None,
+    master: Master = None,
+    width: Width = 256,
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
@@ -111,11 +126,7 @@ def load(
     output = outputs.current()
     output.carry_on = "the same load, run again, writes only what is still missing"
     with _needs_spark():
-        from percolator_core.spark import TooManyBadRecords, open_source
-        from percolator_core.spark import load as spark_load
-    loaded_chain = load_chain(chain) if chain is not None else None
-    if loaded_chain is not None:
-        _refuse_undeclared(loaded_chain, table)
+        from percolator_core.spark import open_source
     source = open_source(
         paths,
         format.value if format is not None else None,
@@ -126,42 +137,68 @@ def load(
         encoding=encoding,
         null_text=null_text,
     )
-    with ExitStack() as stack:
-        if loaded_chain is not None:
-            db = stack.enter_context(connect_to_chain(url, namespace, loaded_chain))
-        else:
-            db = stack.enter_context(connect_to_existing(url, namespace))
-        bar = _Bar(stack.enter_context(output.progress()), source)
-        try:
-            report = spark_load(
-                url,
-                db.namespace,
-                table,
-                source,
-                chain=loaded_chain,
-                delete_missing=delete_missing,
-                aside=aside,
-                max_bad=max_bad,
-                master=master,
-                width=width,
-                progress=bar.show,
-            )
-        except TooManyBadRecords as error:
-            raise Failure(str(error), report=error.report.to_json()) from error
+    report = _run(
+        output,
+        source,
+        table,
+        url,
+        namespace,
+        None if chain is None else _chain_with(table, chain),
+        delete_missing=delete_missing,
+        aside=aside,
+        max_bad=max_bad,
+        master=master,
+        width=width,
+    )
     output.result(report.to_json(), report_table(report))
+    for note in _notes(report):
+        output.note(note)
+
+
+def _notes(report: LoadReport) -> Iterator[str]:
     if report.bad:
         bad = count_of(report.bad, "record")
-        output.note(f"{bad} malformed and put aside: {report.aside} names each with its reason")
+        yield f"{bad} malformed and put aside: {report.aside} names each with its reason"
     if report.kept_back is not None:
-        output.note(f"nothing was deleted: {report.kept_back}")
+        yield f"nothing was deleted: {report.kept_back}"
 
 
-def _refuse_undeclared(chain: Chain, table: str) -> None:
+def _run(  # noqa: PLR0917
+    output: Output,
+    source: Source,
+    table: str,
+    url: str,
+    namespace: str | None,
+    chain: Chain | None,
+    **settings: Any,
+) -> LoadReport:
+    """Load under a bar of progress; ``settings`` are those of `percolator_core.spark.load`."""
+    from percolator_core.spark import TooManyBadRecords
+    from percolator_core.spark import load as spark_load
+
+    with _store(url, namespace, chain) as db, output.progress() as progress:
+        show = _Bar(progress, source).show
+        try:
+            return spark_load(url, db.namespace, table, source, chain=chain, progress=show, **settings)
+        except TooManyBadRecords as error:
+            raise Failure(str(error), report=error.report.to_json()) from error
+
+
+def _store(url: str, namespace: str | None, chain: Chain | None) -> AbstractContextManager[Database]:
+    """The chain's store, with its tables made and its observers active; without a chain one that exists."""
+    if chain is None:
+        return connect_to_existing(url, namespace)
+    return connect_to_chain(url, namespace, chain)
+
+
+def _chain_with(table: str, path: Path) -> Chain:
+    chain = load_chain(path)
     declared = [one.name for one in chain.tables]
     if table not in declared:
         raise ConfigurationError(
             f"the chain {chain.name!r} declares no table {table!r}: it has {', '.join(declared)}"
         )
+    return chain
 
 
 def parse_columns(text: str | None) -> dict[str, str] | None:

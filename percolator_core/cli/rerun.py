@@ -20,7 +20,7 @@ from percolator_core.cli.options import (
     load_chain,
 )
 from percolator_core.cli.signals import stopping
-from percolator_core.errors import abbreviated
+from percolator_core.errors import PercolatorError, abbreviated
 from percolator_core.notation.amounts import count_of
 
 if TYPE_CHECKING:
@@ -32,29 +32,37 @@ if TYPE_CHECKING:
     from percolator_core.observers import Chain, Observer
 
 
+ObserverName = Annotated[str, typer.Argument(metavar="OBSERVER", help="The observer.", show_default=False)]
+Conditions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        metavar="CONDITION",
+        help="Only cells that meet it: a filter of their rows as of scan, such as \"language = 'en'\", "
+        "or 'revision < 2', of the code that ran last. May be repeated.",
+        show_default=False,
+    ),
+]
+Outdated = Annotated[
+    bool, typer.Option("--outdated", help="Only cells that code of an earlier revision dealt with.")
+]
+Limit = Annotated[int, typer.Option(min=0, help="At most so many cells; 0 is all.")]
+Rate = Annotated[
+    float | None,
+    typer.Option(min=0.001, metavar="N", help="At most so many cells a second.", show_default=False),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
+
+
 def rerun(
     path: ChainPath,
-    observer: Annotated[str, typer.Argument(metavar="OBSERVER", help="The observer.", show_default=False)],
+    observer: ObserverName,
     *,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--where",
-            metavar="CONDITION",
-            help="Only cells that meet it: a filter of their rows as of scan, such as \"language = 'en'\", "
-            "or 'revision < 2', of the code that ran last. May be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    outdated: Annotated[
-        bool, typer.Option("--outdated", help="Only cells that code of an earlier revision dealt with.")
-    ] = False,
-    limit: Annotated[int, typer.Option(min=0, help="At most so many cells; 0 is all.")] = 0,
-    rate: Annotated[
-        float | None,
-        typer.Option(min=0.001, metavar="N", help="At most so many cells a second.", show_default=False),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    where: Conditions = None,
+    outdated: Outdated = False,
+    limit: Limit = 0,
+    rate: Rate = None,
+    dry_run: DryRun = False,
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
@@ -63,46 +71,18 @@ def rerun(
     After a change of its code: all of them, or those that meet all the conditions.
     """
     from percolator_core.admin.rerun import rerun as mark_again
-    from percolator_core.errors import PercolatorError
 
     output = outputs.current()
     output.carry_on = "run the same command again, it marks the rest"
     chain = load_chain(path, import_functions=False)
-    chosen = chain.observers.get(observer)
-    if chosen is None:
-        raise typer.BadParameter(
-            f"{chain.name} has no observer {observer!r}: it has {', '.join(chain.observers)}"
-        )
+    chosen = _observer_of(chain, observer)
     asked = [*(where or []), *([f"revision < {chosen.revision}"] if outdated else [])]
-    interrupted = False
-
-    def stop() -> None:
-        nonlocal interrupted
-        interrupted = True
-
-    with connect_to_existing(url, namespace, chain) as db, _progress(output, db, chosen) as show:
+    with connect_to_existing(url, namespace, chain) as db:
         columns = _columns(db, chosen, where or [])
-
-        def tell(counts: RerunCounts) -> None:
-            show(counts)
-            if interrupted:
-                raise KeyboardInterrupt  # between two batches: no acknowledgement goes without its mark
-
-        try:
-            with stopping(stop):
-                counts = mark_again(
-                    db,
-                    chain,
-                    observer,
-                    asked,
-                    limit=limit or None,
-                    rate=rate,
-                    dry_run=dry_run,
-                    progress=tell,
-                )
-        except PercolatorError:
-            output.note("what was marked stays marked: the same command marks the rest, once this is mended")
-            raise
+        with _progress(output, db, chosen) as show:
+            counts = mark_again(
+                db, chain, observer, asked, limit=limit or None, rate=rate, dry_run=dry_run, progress=show
+            )
     output.result(_data(chain, chosen, counts, dry_run=dry_run), *_human(counts, dry_run=dry_run))
     if columns and counts.looked_at and not counts.chosen:
         output.note(
@@ -111,6 +91,15 @@ def rerun(
         )
     if counts.chosen and not dry_run:
         output.note(f"workers redo them, or `percolator drain {path}`")
+
+
+def _observer_of(chain: Chain, name: str) -> Observer:
+    found = chain.observers.get(name)
+    if found is None:
+        raise typer.BadParameter(
+            f"{chain.name} has no observer {name!r}: it has {', '.join(chain.observers)}"
+        )
+    return found
 
 
 def _columns(db: Database, observer: Observer, texts: list[str]) -> list[str]:
@@ -160,7 +149,33 @@ def _human(counts: RerunCounts, *, dry_run: bool) -> list[RenderableType]:
 
 @contextmanager
 def _progress(output: Output, db: Database, observer: Observer) -> Iterator[Callable[[RerunCounts], None]]:
-    """A bar of cells looked at over the rows that there are."""
+    """Show a bar; an interruption ends the rerun between two batches, and an error is followed by a note.
+
+    Between two batches no acknowledgement goes without its mark.
+    """
+    interrupted = False
+
+    def stop() -> None:
+        nonlocal interrupted
+        interrupted = True
+
+    with _bar(output, db, observer) as show, stopping(stop):
+
+        def step(counts: RerunCounts) -> None:
+            show(counts)
+            if interrupted:
+                raise KeyboardInterrupt
+
+        try:
+            yield step
+        except PercolatorError:
+            output.note("what was marked stays marked: the same command marks the rest, once this is mended")
+            raise
+
+
+@contextmanager
+def _bar(output: Output, db: Database, observer: Observer) -> Iterator[Callable[[RerunCounts], None]]:
+    """Show how many cells were looked at, of the rows that there are."""
     if not output.errors.is_terminal:
         yield lambda _: None
         return

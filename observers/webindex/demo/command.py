@@ -22,30 +22,33 @@ _WIDEST: Final = 100
 _FETCHED_FONT: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
+Docs = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="A folder of HTML, text or Markdown files; nothing in it is changed. "
+        "Default: the documentation of the Python distributions installed here.",
+        show_default=False,
+    ),
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="Take only so many documents.", show_default=False)]
+Fresh = Annotated[bool, typer.Option("--fresh/--keep", help="Start over, or go on with what is there.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option(help="Where everything stays. Default: .percolator/demo.", show_default=False),
+]
+Picture = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Save the output as a picture, too.", show_default=False),
+]
+
+
 def demo(
-    docs: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="A folder of HTML, text or Markdown files; nothing in it is changed. "
-            "Default: the documentation of the Python distributions installed here.",
-            show_default=False,
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Take only so many documents.", show_default=False)
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh/--keep", help="Start over, or go on with what is there.")
-    ] = False,
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="Where everything stays. Default: .percolator/demo.", show_default=False),
-    ] = None,
-    svg: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Save the output as a picture, too.", show_default=False),
-    ] = None,
+    docs: Docs = None,
+    limit: Limit = None,
+    fresh: Fresh = False,
+    folder: Folder = None,
+    svg: Picture = None,
 ) -> None:
     """Build a web index of real documents, change some, and watch it follow.
 

@@ -116,7 +116,6 @@ _SHOWN: Final = "{{ task.sources | join(', ') if task.sources is not string else
 def form(block: LoadDeclaration, tables: Sequence[str], known: Sequence[str]) -> dict[str, Param]:
     """The parameters of a run, as Airflow's form shows them; with none given, what is declared is loaded."""
     only = tables[0] if len(tables) == 1 else known[0] if len(known) == 1 else None
-    text = ["null", "string"]
     return {
         "paths": Param(
             None,
@@ -125,51 +124,30 @@ def form(block: LoadDeclaration, tables: Sequence[str], known: Sequence[str]) ->
             title="Files, folders or patterns",
             description="One a line. Leave it empty to load what the chain declares.",
         ),
-        "table": Param(
-            only, type=text, examples=list(known), title="Table", description="That they are loaded into."
+        "table": _text("Table", "The table to load into.", only, examples=list(known)),
+        "format": _text("Format", "When left out, the format of the suffixes.", enum=[None, *FORMATS]),
+        "key": _text("Key", "The field with the row key: jsonl, csv and parquet into raw tables."),
+        "columns": _text("Columns", "FIELD[=COLUMN],…: load these fields only, under these names."),
+        "base_url": _text("Base URL", "The beginning of the row keys of html."),
+        "delimiter": _text("Delimiter", "Of csv."),
+        "encoding": _text("Encoding", "Of csv."),
+        "null_text": _text("Null", "The csv field that stands for no cell.", ""),
+        "delete_missing": _text(
+            "Delete missing rows", "Rows with this prefix that the source no longer has are deleted."
         ),
-        "format": Param(
-            None,
-            type=text,
-            enum=[None, *FORMATS],
-            title="Format",
-            description="When left out, what the suffixes say.",
-        ),
-        "key": Param(
-            None,
-            type=text,
-            title="Key",
-            description="The field that holds the row key: jsonl, csv and parquet into raw tables.",
-        ),
-        "columns": Param(
-            None,
-            type=text,
-            title="Columns",
-            description="FIELD[=COLUMN],…: load these fields only, under these names.",
-        ),
-        "base_url": Param(
-            None, type=text, title="Base URL", description="What the row keys of html start with."
-        ),
-        "delimiter": Param(None, type=text, title="Delimiter", description="Of csv."),
-        "encoding": Param(None, type=text, title="Encoding", description="Of csv."),
-        "null_text": Param("", type=text, title="Null", description="The csv field that stands for no cell."),
-        "delete_missing": Param(
-            None,
-            type=text,
-            title="Delete what is missing",
-            description="Rows whose keys begin so, and that the source no longer has, are deleted.",
-        ),
-        "aside": Param(
-            block.aside, type=text, title="Put aside", description="The folder for malformed records."
-        ),
+        "aside": _text("Put aside", "The folder for malformed records.", block.aside),
         "max_bad": Param(
             block.max_bad,
             type=["null", "integer"],
             minimum=0,
             title="Most malformed records",
-            description="More of them and the load fails; any number when empty.",
+            description="With more of them the load fails; any number when empty.",
         ),
     }
+
+
+def _text(title: str, description: str, default: str | None = None, **schema: Any) -> Param:
+    return Param(default, type=["null", "string"], title=title, description=description, **schema)
 
 
 def chosen(declared: Sequence[Input], known: Sequence[str], params: Mapping[str, Any]) -> list[Input]:

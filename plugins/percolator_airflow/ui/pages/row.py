@@ -93,16 +93,8 @@ def row(  # noqa: PLR0917 - what the form sends
         when = when_meant(db, at)
         column, after = (meant(one, lambda: columns_of(db, name, raw)) for one in (column, after))
         only = [column] if column and column not in definition.key else None
-        found = row_history(
-            db,
-            name,
-            raw,
-            at=when.at,
-            columns=only,
-            after=after or None,
-            limit=COLUMNS,
-            versions=MORE_VERSIONS if only else VERSIONS,
-        )
+        bounds = {"limit": COLUMNS, "versions": MORE_VERSIONS if only else VERSIONS}
+        found = row_history(db, name, raw, at=when.at, columns=only, after=after or None, **bounds)
     except (NotationError, ValueError, UnknownColumn, SnapshotTooOld) as error:
         problem = told(error)
     at_link = when.link

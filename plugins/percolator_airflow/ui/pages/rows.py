@@ -6,6 +6,7 @@ import base64
 import binascii
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, Request, Response
@@ -72,29 +73,25 @@ def rows(  # noqa: PLR0917 - what the form sends
 ) -> Response:
     """A page of the table's rows."""
     until = time.monotonic() + SECONDS
-    name = unquoted(table)
-    db, definition = stores.table(chain, name)
+    db, definition = stores.table(chain, unquoted(table))
     links = Links(request, chain, [definition])
     size = min(max(limit, 1), SIZES[-1])
     found, when, problem = RowsPage(()), When(at, None, db.store.now()), ""
-    begin: bytes | None = None
-    start: bytes | None = None
+    begin = start = None
     try:
         when = when_meant(db, at)
         start = _prefix(definition, prefix)
         begin = _place(before or after) if before or after else None
-        asked = {
-            "prefix": start,
-            "limit": size,
-            "cut": CUT,
-            **_filters(definition, where),
-        }
+        asked = {"prefix": start, "limit": size, "cut": CUT} | _filters(definition, where)
+        find = partial(
+            _found, db, definition.name, place=begin, asked=asked, until=until, backwards=bool(before)
+        )
         try:
-            begin, found = _found(db, name, when.at, begin, asked, until, backwards=bool(before))
+            begin, found = find(when.at)
         except LockTimeout:
-            # Somebody is committing for long: what was there before is known without waiting for him.
+            # A long commit is under way: what was there before it is read without waiting.
             when = replace(when, at=_before_locks(db), is_forced=True)
-            begin, found = _found(db, name, when.at, begin, asked, until, backwards=bool(before))
+            begin, found = find(when.at)
     except (NotationError, ValueError, UnknownColumn, SnapshotTooOld, LockTimeout) as error:
         problem = told(error)
     kept = {"prefix": prefix, "where": where, "at": when.link, "limit": "" if size == 50 else size}
@@ -108,20 +105,33 @@ def rows(  # noqa: PLR0917 - what the form sends
         table=definition,
         links=links,
         when=when,
-        quick=choices(links, name, when, "rows", prefix=prefix, where=where, limit=kept["limit"]),
+        quick=choices(links, definition.name, when, "rows", prefix=prefix, where=where, limit=kept["limit"]),
         problem=problem,
         asked={"prefix": prefix, "where": where, "at": when.shown, "limit": size},
-        sizes=SIZES,
-        has_prefix=_has_text_key(definition),
         rows=[_listed(definition, links, row, cells, when) for row, cells in found.rows],
         columns=_list_columns(definition),
-        in_time=found.in_time,
-        reached=links.shown(name, found.following) if found.following and not found.in_time else "",
         is_first=is_first,
-        first=links.table(name, "rows", **kept),
-        previous=_beside(links, definition, "before", None if is_first or where else begin, kept),
-        following=_beside(links, definition, "after", found.following, kept),
+        **_of_the_list(links, definition, None if is_first or where else begin, found, kept),
     )
+
+
+def _of_the_list(
+    links: Links,
+    definition: TableDefinition,
+    begin: bytes | None,
+    found: RowsPage,
+    kept: dict[str, Any],
+) -> dict[str, Any]:
+    following = found.following
+    return {
+        "sizes": SIZES,
+        "has_prefix": _has_text_key(definition),
+        "in_time": found.in_time,
+        "reached": links.shown(definition.name, following) if following and not found.in_time else "",
+        "first": links.table(definition.name, "rows", **kept),
+        "previous": _beside(links, definition, "before", begin, kept),
+        "following": _beside(links, definition, "after", following, kept),
+    }
 
 
 def _found(  # noqa: PLR0917
