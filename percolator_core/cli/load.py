@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -125,9 +126,9 @@ def load(
     """
     output = outputs.current()
     output.carry_on = "the same load, run again, writes only what is still missing"
-    with _needs_spark():
-        from percolator_core.spark import open_source
-    source = open_source(
+    spark = _spark()
+    loaded_chain = None if chain is None else _chain_with(table, chain)
+    source = spark.open_source(
         paths,
         format.value if format is not None else None,
         key=key,
@@ -143,7 +144,7 @@ def load(
         table,
         url,
         namespace,
-        None if chain is None else _chain_with(table, chain),
+        loaded_chain,
         delete_missing=delete_missing,
         aside=aside,
         max_bad=max_bad,
@@ -173,15 +174,16 @@ def _run(  # noqa: PLR0917
     **settings: Any,
 ) -> LoadReport:
     """Load under a bar of progress; ``settings`` are those of `percolator_core.spark.load`."""
-    from percolator_core.spark import TooManyBadRecords
-    from percolator_core.spark import load as spark_load
-
+    spark = _spark()
     with _store(url, namespace, chain) as db, output.progress() as progress:
         show = _Bar(progress, source).show
         try:
-            return spark_load(url, db.namespace, table, source, chain=chain, progress=show, **settings)
-        except TooManyBadRecords as error:
+            report: LoadReport = spark.load(
+                url, db.namespace, table, source, chain=chain, progress=show, **settings
+            )
+        except spark.TooManyBadRecords as error:
             raise Failure(str(error), report=error.report.to_json()) from error
+    return report
 
 
 def _store(url: str, namespace: str | None, chain: Chain | None) -> AbstractContextManager[Database]:
@@ -237,10 +239,10 @@ class _Bar:
         self._progress.update(self._task, completed=now.tasks_done, total=now.tasks, description=said)
 
 
-@contextmanager
-def _needs_spark() -> Iterator[None]:
-    """Turns a missing pyspark into a sentence."""
+def _spark() -> ModuleType:
+    """`percolator_core.spark`, or one sentence where pyspark is missing."""
     try:
-        yield
+        from percolator_core import spark
     except ImportError as error:
         raise ConfigurationError(f"a load needs Spark ({error}): install percolator-core[spark]") from error
+    return spark
