@@ -95,7 +95,6 @@ def rows(  # noqa: PLR0917 - what the form sends
     except (NotationError, ValueError, UnknownColumn, SnapshotTooOld, LockTimeout) as error:
         problem = told(error)
     kept = {"prefix": prefix, "where": where, "at": when.link, "limit": "" if size == 50 else size}
-    is_first = not begin or begin == start
     return page(
         request,
         "rows.html",
@@ -110,26 +109,28 @@ def rows(  # noqa: PLR0917 - what the form sends
         asked={"prefix": prefix, "where": where, "at": when.shown, "limit": size},
         rows=[_listed(definition, links, row, cells, when) for row, cells in found.rows],
         columns=_list_columns(definition),
-        is_first=is_first,
-        **_of_the_list(links, definition, None if is_first or where else begin, found, kept),
+        **_of_the_list(links, definition, (start, begin), found, kept),
     )
 
 
 def _of_the_list(
     links: Links,
     definition: TableDefinition,
-    begin: bytes | None,
+    place: tuple[bytes | None, bytes | None],
     found: RowsPage,
     kept: dict[str, Any],
 ) -> dict[str, Any]:
-    following = found.following
+    """The values of the page's ends; ``place`` is where the table and where the page begin."""
+    following, (start, begin) = found.following, place
+    is_first = not begin or begin == start
     return {
+        "is_first": is_first,
         "sizes": SIZES,
         "has_prefix": _has_text_key(definition),
         "in_time": found.in_time,
         "reached": links.shown(definition.name, following) if following and not found.in_time else "",
         "first": links.table(definition.name, "rows", **kept),
-        "previous": _beside(links, definition, "before", begin, kept),
+        "previous": _beside(links, definition, "before", None if is_first or kept["where"] else begin, kept),
         "following": _beside(links, definition, "after", following, kept),
     }
 
