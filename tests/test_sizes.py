@@ -24,6 +24,7 @@ def function(lines: int, indent: str = "") -> str:
         ("f.py", f"class C:\n{function(FUNCTION_LINES + 1, '    ')}", [("p/f.py:C.f", FUNCTION_LINES + 1)]),
         ("f.py", f"if True:\n{function(FUNCTION_LINES + 1, '    ')}", [("p/f.py:f", FUNCTION_LINES + 1)]),
         ("f.py", function(FUNCTION_LINES), []),
+        ("f.py", function(FUNCTION_LINES).replace("\n", '\n    """One.\n\n    Two.\n    """\n', 1), []),
     ],
 )
 def test_it_finds_what_is_too_long(
