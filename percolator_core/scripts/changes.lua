@@ -1,12 +1,12 @@
--- A bounded step through the rows of one tablet of a typed table: those that changed after one timestamp, up to another.
+-- A bounded step through the rows of one tablet of a typed table that changed after one timestamp and up to another.
 --   uses    layout, read
 --   flags   no-writes
 --   KEYS    tag
 --   ARGV    since, at, start, stop, most_rows, most_bytes, columns …
---             since: 0 is for every row that ever was; start, stop: bounds as ZRANGEBYLEX takes them; most_rows: looked at
+--             since: 0 for every row that ever existed; start, stop: bounds as ZRANGEBYLEX takes them; most_rows: looked at
 --   reply   {"too old"} | {"rows", resume, (row, commit_ts) …}
---             resume: the bound to go on from, "" at the end; commit_ts: of the row's newest change up to `at`, "" where a
---             lock stands in the way: the caller waits for it and asks again
+--             resume: the bound to go on from, "" at the end; commit_ts: of the row's newest change up to `at`, "" if a
+--             lock is in the way: the caller resolves it and asks again
 
 local tag, since, at, from, to = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local limit, budget = tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -21,7 +21,7 @@ end
 
 local size = 0
 
--- The newest change of a row up to `at`, and whether a lock may bring another one.
+-- Return the commit timestamp of a row's newest change up to `at`, and true if a lock may add another change.
 local function newest_change(row)
   local newest = 0
   for first = 1, #fields, 2000 do

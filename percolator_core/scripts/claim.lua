@@ -3,20 +3,20 @@
 --   uses    clock, layout, dirty
 --   KEYS    tags …
 --   ARGV    most, lease_ms, horizon_ms, groups (tags, observers, (observer, most) …) …
---             most: cells to lease; horizon_ms: a mark is put off for no longer than this; groups: tags and observers are
+--             most: cells to lease; horizon_ms: no mark is postponed for longer than this; groups: tags and observers are
 --             how many; each observer has a limit of its own
 --   reply   {deadline, next_due, (tag, observer, mark, due, tries, version) …}
 --             deadline: of the leases, in µs; next_due: µs until the next cell is due, or -1; tag: its position from 0;
 --             observer: its position in its group; due: in µs; tries: failed attempts; version: of the table
 
-local room, time = tonumber(ARGV[1]), now()
--- A mark further ahead than this was set before the clock was set back, and is due.
+local remaining, time = tonumber(ARGV[1]), now()
+-- A mark that is due later than this was set before the clock was set back: it is due now.
 local horizon = string.format('(%.0f', time + tonumber(ARGV[3]) * 1000)
 local time_text, deadline = string.format('%.0f', time), even(time) + tonumber(ARGV[2]) * 1000 + 1
 local deadline_text = string.format('%.0f', deadline)
 local reply, next_due = {deadline, -1}, math.huge
 
--- By observer: how many of its cells may still be leased, and the places where it has some that are due.
+-- By observer: how many of its cells may still be leased, and its places: ranges of one dirty index with due cells.
 local waiting, order = {}, {}
 
 local function found(observer, most, first, from, to, position, place, key)
@@ -46,11 +46,11 @@ local function look(position, place, observer, most)
   end
 end
 
--- Lease up to `most` cells of one place; returns how many there were.
+-- Lease up to `most` cells of one place; return how many there were.
 local function lease(place, most)
   local marks = redis.call('ZRANGEBYSCORE', place.key, place.from, place.to, 'WITHSCORES', 'LIMIT', 0, most)
   local version = redis.call('HGET', KEYS[place.position] .. 'meta', 'version') or ''
-  -- In steps: Lua cannot unpack any number of marks at once.
+  -- In steps: Lua cannot unpack so many marks at once.
   for first = 1, #marks, 2000 do
     local taken, scored, final = {}, {}, math.min(first + 1998, #marks - 1)
     for i = first, final, 2 do
@@ -71,8 +71,8 @@ local function lease(place, most)
   return #marks / 2
 end
 
--- Lease up to `most` cells of one observer, about as many from each of its places; returns how many there were.
--- A place that gave less than it was asked for has no more.
+-- Lease up to `most` cells of one observer, about as many from each of its places; return how many there were.
+-- A place that had fewer cells than requested has no more.
 local function serve(one, most)
   local rest, left = most, {}
   for i, place in ipairs(one.places) do
@@ -102,18 +102,19 @@ while group < #ARGV do
   position, group = position + tags, group + 2 + 2 * observers
 end
 
--- What became dirty first is served first, so that what it wakes can be collapsed into one run; but each observer
--- gets its share, and each of its tablets a share of that: neither waits for the backlog of another.
+-- The cells that became dirty first are leased first, so that later changes of the cells which their runs write collapse
+-- into one run. But each observer gets a share, and each of its tablets a share of that: none waits for the backlog of
+-- another.
 local function older(one, other) return one.first < other.first end
 for _, one in ipairs(order) do table.sort(one.places, older) end
 table.sort(order, older)
-while room > 0 and #order > 0 do
+while remaining > 0 and #order > 0 do
   local left = {}
   for i, one in ipairs(order) do
-    local share = math.min(one.most, math.ceil(room / (#order - i + 1)))
+    local share = math.min(one.most, math.ceil(remaining / (#order - i + 1)))
     if share > 0 then
       local got = serve(one, share)
-      room, one.most = room - got, one.most - got
+      remaining, one.most = remaining - got, one.most - got
       if #one.places > 0 and one.most > 0 then left[#left + 1] = one end
     end
   end

@@ -1,6 +1,6 @@
 -- A bounded step of garbage collection in one tablet, at or below its safe point.
--- Every lock that began at or below the safe point has to be resolved before, in all tablets: a stranded lock is judged
--- by the versions of its primary, which may be dropped here.
+-- Before it, every lock that began at or below the safe point must be resolved, in all tablets: a stranded lock is
+-- resolved by the versions of its primary, which this step may drop.
 --   uses    layout
 --   flags   allow-oom
 --   KEYS    tag
@@ -11,17 +11,17 @@
 --             resume: the bound to go on from, "" at the end; versions, rows: how many were dropped
 
 local tag, from, limit = KEYS[1], ARGV[1], tonumber(ARGV[2])
--- The tablet's own safe point may be further: another collector raised it, and may not have resolved what lies
--- between. It can be lower only in a tablet that was made after the raise.
+-- The tablet's own safe point may be higher: another collector has raised it, and may not have resolved the locks in
+-- between. It is lower only in a tablet that was created after the safe point was raised.
 local safe = math.min(safe_point(tag), tonumber(ARGV[3]))
 local versions, dropped = 0, 0
--- Cells that one step looks at, and versions that it drops, are so many, or as many as the last row has: others wait
--- meanwhile. A cell counts once more for each KiB of its name and its newest version, which the step reads.
+-- A step ends once it has read cells and dropped versions up to this number, since other requests wait for the script.
+-- It may exceed the number by its last row. A cell counts once more for each KiB of its name and its newest version.
 local ENOUGH = 5000
 local looked, unfinished = 0, false
 
--- Drop what no snapshot at or above the safe point can see: all versions of a column but the newest at or below it.
--- `older` is how many older versions the row has.
+-- Drop the versions of a column that no snapshot at or above the safe point can see: all at or below it, except the
+-- newest of these. `older` is the number of older versions of the row.
 local function trim_history(row, column, newest, older)
   local key, prefix = tag .. 'v:' .. row, history_prefix(column)
   local above = '(' .. prefix .. struct.pack('>I8', safe + 1)
@@ -30,7 +30,7 @@ local function trim_history(row, column, newest, older)
     local last = redis.call('ZREVRANGEBYLEX', key, above, '[' .. prefix, 'LIMIT', 0, 1)[1]
     if not last then return end
     local _, _, kind = version_times(string.sub(last, #prefix + 1))
-    -- A deletion that is the oldest version left says no more than its absence.
+    -- A deletion as the oldest version goes too: without it, a reader gets the same answer.
     above = (kind == DELETE and '[' or '(') .. last
   end
   if older > ENOUGH then
@@ -42,7 +42,7 @@ local function trim_history(row, column, newest, older)
   versions = versions + redis.call('ZREMRANGEBYLEX', key, '[' .. prefix, above)
 end
 
--- Whether some observer has yet to see the cell, or failed on it and may be told to try again.
+-- True if an observer has not processed the cell yet, or the cell is in quarantine, from where it may be retried.
 local function is_dirty(row, column)
   local mark = pack_column(column) .. row
   for i = 4, #ARGV do
@@ -80,13 +80,13 @@ local function collect_row(row)
       local gone = commit_ts <= safe and not cells['l' .. column]
       local observed = acknowledged(column)
       if observed then
-        -- An acknowledgement is needed as long as its cell is there, or may be observed.
+        -- An acknowledgement is needed as long as its cell exists or may be observed.
         gone = gone and not cells['c' .. observed] and not cells['l' .. observed] and not is_dirty(row, observed)
       else
-        -- A deletion is remembered until it was observed.
+        -- A deletion stays until it was observed.
         gone = gone and kind == DELETE and not is_dirty(row, column)
       end
-      -- The newest version leads to those in the history, so it goes last.
+      -- The newest version goes last: without it, no step would find those in the history.
       if gone and not unfinished then
         redis.call('HDEL', key, field)
         versions = versions + 1

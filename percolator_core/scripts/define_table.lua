@@ -11,7 +11,7 @@ local format = redis.call('GET', KEYS[2])
 if format ~= ARGV[3] then return {format} end
 local entry = redis.call('HGET', KEYS[1], ARGV[1])
 if not entry then
-  -- This field, no name of a table, counts the changes, so that no table ever gets the version of an earlier one.
+  -- This field, which cannot be a table's name, counts the changes, so that no table gets the version of an earlier one.
   local version = string.format('%.0f', (redis.call('HGET', KEYS[1], '\255') or 0) + 1)
   entry = string.sub(ARGV[2], 1, -2) .. ', "version": ' .. version .. '}'
   redis.call('HSET', KEYS[1], '\255', version, ARGV[1], entry)

@@ -4,7 +4,7 @@
 --   KEYS    tag
 --   ARGV    version, most_rows, observers …
 --             version: the drop gave it to the tablet; observers: those that may have left marks
---   reply   how many rows were removed; 0 when the tablet is gone, or belongs to a table that was created later
+--   reply   how many rows were removed; 0 if the tablet is gone, or belongs to a table that was created later
 
 local tag, limit = KEYS[1], tonumber(ARGV[2])
 if redis.call('HGET', tag .. 'meta', 'version') ~= ARGV[1] then return 0 end
@@ -21,7 +21,7 @@ for _, row in ipairs(rows) do
   removed = removed + 1
 end
 if #rows == 0 then
-  -- Those who are registered by now, too: the next table of this name must not have the marks of this one.
+  -- Also the observers that are registered now: the next table of this name must not have the marks of this one.
   local observers = {unpack(ARGV, 3)}
   for _, names in pairs(read_meta(tag).observers) do
     for observer in string.gmatch(names, '[^,]+') do observers[#observers + 1] = observer end
@@ -30,7 +30,7 @@ if #rows == 0 then
   for _, observer in ipairs(observers) do
     redis.call('UNLINK', tag .. 'dirty:' .. observer, tag .. 'tries:' .. observer, tag .. 'failed:' .. observer)
   end
-  -- A fence of before that comes late, or twice, must not bring the tablet back.
+  -- A fence from before the drop that arrives late, or twice, must not recreate the tablet.
   redis.call('HSET', tag .. 'meta', 'gone', ARGV[1])
 end
 return removed

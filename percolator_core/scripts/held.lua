@@ -4,7 +4,7 @@
 --   KEYS    tag
 --   ARGV    cursor, most, untouched, entries …
 --             entries: of the lock index; without them a step through the index from cursor on, "0" at first, which looks
---             at about `most` entries; untouched: only locks that nobody has touched for so many µs, "" for all
+--             at about `most` entries; untouched: only locks that were not refreshed for so many µs, "" for all
 --   reply   {cursor, (entry …), (locks …)}
 --             cursor: where to go on, "0" at the end; entry: found by the step, none if entries were given; locks: per
 --             entry those of the cell that may belong to its transaction, each cut in front of its value. Where values are
@@ -17,15 +17,15 @@ if is_step then
   next_cursor = step[1]
   for i = 1, #step[2], 2 do
     local wall = tonumber(step[2][i + 1])
-    -- By the clock of the server that wrote them. What lies ahead is from before it was set back.
+    -- Wall times are by this server's clock. A lock from the future was written before the clock was set back.
     if not untouched or wall < now() - untouched or wall > now() then entries[#entries + 1] = step[2][i] end
   end
 else
   for i = 4, #ARGV do entries[i - 3] = ARGV[i] end
 end
 
--- A lock can be read only as a whole. Others wait meanwhile, and it is read again to be settled: so as much as one
--- prewrite brings.
+-- A lock can be read only with its value, while other requests wait for the script, and is read again when it is
+-- resolved. So one step reads about as many bytes as one prewrite may write.
 local ENOUGH = 4 * 1024 * 1024
 local lists, size = {}, 0
 for i, entry in ipairs(entries) do

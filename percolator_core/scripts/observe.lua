@@ -9,17 +9,17 @@
 --             "changed": the table has another version; "overtaken": a later activation has been here
 
 local tag, replace, activation, retired = KEYS[1], ARGV[1] == 'replace', tonumber(ARGV[3]), tonumber(ARGV[4])
--- A column of a table that was dropped and made again may stand there under another name; and a tablet that is gone must
--- not come back.
+-- In a table that was dropped and created again a column may have another stored name; and a tablet that is gone must not
+-- be recreated.
 if (redis.call('HGET', tag .. 'meta', 'version') or '') ~= ARGV[2] then return 'changed' end
--- A request that stood still, or is sent again, while another chain became the active one must not take that back.
+-- A request that was delayed or repeated must not undo a later activation of another chain.
 if activation > 0 then
   if tonumber(redis.call('HGET', tag .. 'meta', 'activation') or '0') > activation then return 'overtaken' end
   redis.call('HSET', tag .. 'meta', 'activation', ARGV[3])
 end
-local watching, gone, before = {}, {}, {}
+local observing, gone, before = {}, {}, {}
 for i = retired + 6, #ARGV, 2 do
-  for observer in string.gmatch(ARGV[i], '[^,]+') do watching[observer] = true end
+  for observer in string.gmatch(ARGV[i], '[^,]+') do observing[observer] = true end
 end
 for i = 5, retired + 4 do gone[ARGV[i]] = true end
 local fields = redis.call('HGETALL', tag .. 'meta')
@@ -27,7 +27,7 @@ for i = 1, #fields, 2 do
   if string.sub(fields[i], 1, 1) == 'o' then
     if replace then
       for observer in string.gmatch(fields[i + 1], '[^,]+') do
-        if not watching[observer] then gone[observer] = true end
+        if not observing[observer] then gone[observer] = true end
       end
       redis.call('HDEL', tag .. 'meta', fields[i])
     else

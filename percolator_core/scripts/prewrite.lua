@@ -17,31 +17,31 @@ local both = role == 'both'
 local last = both and #ARGV - 1 or #ARGV - 4
 
 local metas, versions, is_late = {}, '', false
--- The oracle's key, which is no tag, does not end in a brace.
+-- The oracle's key is no tag: it does not end in a brace.
 for i = 1, string.byte(KEYS[#KEYS], -1) == 125 and #KEYS or #KEYS - 1 do
   local meta = read_meta(KEYS[i])
   is_late = is_late or start_ts <= meta.safe
   metas[i] = meta
   versions = i == 1 and meta.version or versions .. ',' .. meta.version
 end
--- Whoever changes a table fences its tablets first, and waits for the locks that were there: behind that, nothing is
--- written by the old definition, nor to a table that was dropped.
+-- A schema change first fences the tablets, then waits for the locks in them. After that, no transaction writes by the
+-- old definition, or to a dropped table.
 if versions ~= ARGV[#ARGV] then return {'changed'} end
 -- Below the safe point the tombstone of an earlier rollback may be gone: refuse a prewrite that arrives so late.
 if is_late then return {'too old'} end
 
--- What it read and lost there would live on in what it writes here.
+-- A transaction from before the failover may have read writes that were lost: it must not build on them.
 local oracle = both and redis.call('HMGET', KEYS[#KEYS], 'last', 'limit', 'floor')
 if failed_over(start_ts, oracle) then return {'failed over'} end
 
--- Cells of one row that stand side by side are read by one command, and published by one.
+-- Adjacent cells of one row are read by one command, and published by one.
 local function end_of_row(i)
   local position, row = ARGV[i], ARGV[i + 1]
   while i < last - 4 and ARGV[i + 6] == row and ARGV[i + 5] == position do i = i + 5 end
   return i
 end
 
--- Per cell the newest version and the lock; behind them, for the primary, its tombstone.
+-- Return the newest version and the lock of each cell; for the primary, its tombstone comes last.
 local function read_row(key, first, final)
   local column = ARGV[first + 2]
   local tombstone = first == 3 and role ~= 'secondaries' and tombstone_field(start_ts, column)
@@ -72,7 +72,7 @@ while first <= last do
       if version and version_times(version) > start_ts then
         local mine = find_commit(tag, row, ARGV[i + 2], start_ts, version)
         if not mine then return {'newer commit', (i - 3) / 5} end
-        -- The library may send a request twice: it finds its own work done and changes nothing.
+        -- The library may send a request twice: the second one finds the work done and changes nothing.
         return both and {'committed', mine} or {'prewritten'}
       end
       if lock then
@@ -87,7 +87,7 @@ while first <= last do
   first = final + 5
 end
 
--- Readers and scans find a row through the index from its first lock on.
+-- The row index has a row from its first lock on, so that scans meet that lock.
 for _, i in ipairs(fresh) do
   redis.call('ZADD', KEYS[tonumber(ARGV[i])] .. 'rows', '0', ARGV[i + 1])
 end
@@ -120,12 +120,12 @@ if both then
 end
 
 local wall, ttl, owner, primary = string.format('%.0f', now()), ARGV[last + 1], ARGV[last + 2], ARGV[last + 3]
--- A lock but for its value is the same for all cells of a kind.
+-- Apart from its value, the lock is the same for all cells of one kind.
 local heads = {}
 for i = 3, last, 5 do
   local position = tonumber(ARGV[i])
   local tag, row, column, kind = KEYS[position], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
-  -- The mark is set with the lock, too: it may prove idle, and a lock whose owner dies is met by an observer.
+  -- The mark is set with the lock, so that an observer meets a lock whose owner died. After a rollback it costs an idle run.
   if kind ~= NOTIFY then mark_strongly(tag, metas[position].observers[column], row, column, wall, false) end
   heads[kind] = heads[kind] or pack_lock(kind, start_ts, wall, ttl, owner, primary, '')
   redis.call('HSET', tag .. 'r:' .. row, lock_field(kind, start_ts, column), heads[kind] .. ARGV[i + 4])

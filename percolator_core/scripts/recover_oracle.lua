@@ -1,4 +1,4 @@
--- Move the oracle to the durable high-water mark when the server is another one than before.
+-- Move the oracle to the durable high-water mark if the server has changed.
 -- Every connection runs this first, so a restarted or promoted server that may have lost the newest timestamps gives out
 -- none of them again. Transactions that began below the floor set here may have read writes that are lost: prewrite.lua
 -- refuses them.
@@ -12,7 +12,7 @@
 
 local state = redis.call('HMGET', KEYS[1], 'server', 'limit')
 if state[1] == ARGV[1] then
-  -- After a pause the mark lies behind: move it before a timestamp is asked for, not along with it.
+  -- After an idle time the mark lies behind the clock: raise it before a timestamp is requested, not in the same step.
   if now() + WINDOW / 2 > tonumber(state[2] or '0') then next_timestamps(KEYS[1], 0) end
   return 'same'
 end
@@ -20,11 +20,11 @@ if state[1] or state[2] then
   -- Changes of the catalog may be lost as well. Its count moves far beyond them, so that none of their numbers, and
   -- no version of a table, is ever given to another change.
   if redis.call('HGET', KEYS[2], '\255') then redis.call('HINCRBY', KEYS[2], '\255', 1000000) end
-  -- Also past the clock: should this recovery itself be lost, the next one comes later, and goes further.
+  -- Also beyond the clock: if this recovery is lost as well, the next one runs later and moves further.
   local last = math.max(tonumber(state[2] or '0'), now() + WINDOW, tonumber(ARGV[2]))
   redis.call('HSET', KEYS[1], 'last', string.format('%.0f', last))
   redis.call('HSET', KEYS[1], 'floor', string.format('%.0f', next_timestamps(KEYS[1], 1)))
 end
--- Last of all: where a rule of access stops the script midway, the next connection does it all again.
+-- This comes last: if an access rule stops the script midway, the next connection repeats all of it.
 redis.call('HSET', KEYS[1], 'server', ARGV[1])
 return 'recovered'

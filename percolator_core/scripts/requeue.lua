@@ -11,7 +11,7 @@ local failed, put_back = tag .. 'failed:' .. observer, 0
 local cursor, marks = '0', {}
 for i = 4, #ARGV do marks[#marks + 1] = ARGV[i] end
 if #marks == 0 then
-  -- The scan goes on where it was: from the start it would meet ever more places that it emptied itself.
+  -- The scan continues from its cursor: from the start it would cross ever more slots that it has emptied.
   local page = redis.call('HSCAN', failed, ARGV[2], 'COUNT', ARGV[3])
   cursor = page[1]
   for i = 1, #page[2], 2 do marks[#marks + 1] = page[2][i] end

@@ -18,14 +18,14 @@ if not held then
   local commit_ts = find_commit(tag, row, column, start_ts, newest)
   if commit_ts then return {'committed', commit_ts} end
   if tombstone or start_ts <= safe_point(tag) then return {'rolled back'} end
-  -- A dropped tablet takes no prewrite any more, and nobody would ever remove a tombstone there.
+  -- A dropped tablet refuses prewrites, and nothing would ever remove a tombstone from it.
   if redis.call('HGET', tag .. 'meta', 'gone') then return {'rolled back'} end
 end
 
 local wall, ttl
 if held then wall, ttl = lock_age(lock) else wall, ttl = tonumber(ARGV[5]), tonumber(ARGV[6]) end
 local left = wall + ttl * 1000 - now()
--- More than the whole time to live is left only if the clock was set back. To end a lock early is always safe.
+-- More than the whole time to live is left only if the clock was set back. Ending a lock early is always safe.
 if left > ttl * 1000 then left = 0 end
 if left > 0 and ARGV[4] == 'alive' then return {'live', math.ceil(left / 1000)} end
 

@@ -8,8 +8,8 @@
 --   reply   {"too old"} | {"rows", resume, (row, cells) …}
 --             resume: the bound to go on from, "" at the end; rows without fields are left out; cells of named columns:
 --             {version, nil, …}; of a whole row: {field, version, …} as the hash has them, or {"judged", column, cell, …}.
---             Where the newest version does not answer, a cell as read.lua replies it stands in place of the version:
---             judging each cell here would take the server longer than all the rest
+--             If the newest version is not the answer, a cell as in the reply of read.lua replaces the version: judging
+--             each cell here would take the server longer than all the rest
 
 local tag, at, from, to = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, backward = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == 'backward'
@@ -22,7 +22,7 @@ else
   rows = redis.call('ZRANGEBYLEX', tag .. 'rows', from, to, 'LIMIT', 0, limit)
 end
 
--- What a field weighs beside its name and its value: looking at it takes as long as so many bytes.
+-- Bytes that a field counts beside its name and value: reading it takes as long as so many bytes.
 local FIELD = 32
 local size = 0
 
@@ -33,11 +33,11 @@ for i = 8, #ARGV do
   names = names + 2 * #ARGV[i]
 end
 
--- The cells of the named columns; whether the row has any.
+-- Return the cells of the named columns, and true if the row has any.
 local function named_cells(row)
   local cells, any = {}, false
   size = size + names
-  -- In steps: Lua cannot unpack any number of fields at once.
+  -- In steps: Lua cannot unpack so many fields at once.
   for first = 1, #fields, 2000 do
     local found = redis.call('HMGET', tag .. 'r:' .. row, unpack(fields, first, math.min(first + 1999, #fields)))
     for i = 1, #found, 2 do
@@ -60,7 +60,7 @@ local function named_cells(row)
   return cells, any
 end
 
--- All columns of a row, judged one by one. Internal columns start with a byte that no text starts with.
+-- Return all columns of a row, judged one by one. Internal columns start with a byte that no text starts with.
 local function judged_row(row, hash)
   local versions, locks, order, cells = {}, {}, {}, {'judged'}
   for i = 1, #hash, 2 do
@@ -91,7 +91,7 @@ local function whole_row(row)
   return settled and hash or judged_row(row, hash), #hash > 0
 end
 
--- For somebody who looks at the beginnings: values that are large are not sent.
+-- Cut versions for a caller who needs only their beginnings, so that large values are not sent.
 local function cut_off(cells, most)
   if cells[1] == 'judged' then
     for i = 3, #cells, 2 do

@@ -5,7 +5,7 @@
 --   KEYS    tag
 --   ARGV    at, start, stop, direction, most_rows, most_looked_at, most_bytes, solid, columns (counted) …, predicate …
 --             start, stop: bounds as ZRANGEBYLEX takes them; direction: "forward" or "backward"; solid: how many of the
---             columns, the first ones, are never null and of fixed width; predicate: what schema/program.py makes of it:
+--             columns, the first ones, are never null and of fixed width; predicate: what schema/predicates.py makes of it:
 --             how many parts a row key has (0: it asks for none), of each the width or 0 …, how many columns it asks for, of
 --             each column and "=" with the value where there is no cell, or "" …, the predicate with each connective in
 --             front of its parts, or nothing
@@ -13,7 +13,7 @@
 --             resume: the bound to go on from, "" at the end; row_keys: one behind the other; cells: the versions of the
 --             columns, row by row, nothing for a null; lengths: of each row those of its key and of the cells that are not
 --             solid, >I4; unsettled: keys of rows with a lock in the way, or without a solid cell, which the caller reads
--- One long string takes both sides a fraction of the time of as many short ones.
+-- The reply has few long strings: both sides need many times as long for as many bytes in short ones.
 
 local call, unpack_numbers, sub, concat = redis.call, struct.unpack, string.sub, table.concat
 local tag, at, from, to, backward = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4] == 'backward'
@@ -33,8 +33,8 @@ for i = 1, tonumber(argument()) do
   wanted[i], mine[column] = 'c' .. column, true
 end
 
--- The predicate. `text` has what its columns have in the row at hand, false for null: cells as they are stored, with 16 bytes
--- in front, and behind them the parts of the row key.
+-- The predicate. `text` has the values of its columns in the current row, false for null: cells as they are stored, with
+-- 16 bytes in front, and after them the parts of the row key.
 local widths, asked, absent, text = {}, {}, {}, {}
 for i = 1, tonumber(argument()) do widths[i] = tonumber(argument()) end
 for i = 1, tonumber(argument()) do
@@ -43,7 +43,7 @@ for i = 1, tonumber(argument()) do
   absent[i] = default ~= '' and string.rep('\0', 15) .. default  -- with the "=" 16 in front
 end
 
--- Six bytes of a string as a number, which Lua holds exactly; zeros where it ends. Lua's own < goes by the server's locale.
+-- Return six bytes of a string, padded with zeros, as a number that Lua holds exactly. Lua's own < depends on the locale.
 local function six_bytes(bytes, first)
   if #bytes >= first + 5 then return (unpack_numbers('>I6', bytes, first)) end
   if #bytes < first then return 0 end
@@ -56,7 +56,8 @@ local function in_sixes(bytes)
   return found
 end
 
--- Below, at or above 0, as the bytes from `first` on sort against others. What is equal but for zeros at an end differs in length.
+-- Compare the bytes from `first` on with others: the result is below, at or above 0. Strings that differ only by zeros at
+-- their end differ in length.
 local function compare(bytes, first, sixes)
   for i = 1, #sixes do
     local found = six_bytes(bytes, first + 6 * (i - 1))
@@ -65,7 +66,7 @@ local function compare(bytes, first, sixes)
   return #bytes - first + 1 - sixes.length
 end
 
--- A function that tells of the row at hand: true, false, or nil where it hangs on a null.
+-- Return a function that tests the current row: true, false, or nil if that depends on a null.
 local function read_test(op)
   local column = tonumber(argument())
   local first = column > #asked and 1 or 17
@@ -92,7 +93,7 @@ local function read_test(op)
       if found then return (#found == last and sub(found, first) == value) == same end
     end
   end
-  -- Most values differ in the first eight bytes: two numbers of four, by one call.
+  -- Most values differ in their first eight bytes, which one call unpacks as two numbers.
   local sixes, high, low = in_sixes(value), nil, nil
   if #value >= 8 then high, low = unpack_numbers('>I4I4', value) end
   local is_below, meant = op == '<' or op == '>=', op == '<' or op == '>'
@@ -143,7 +144,7 @@ end
 
 local holds = position < #ARGV and read_predicate()
 
--- As schema/keys.py has it: a part of any length that is not the last ends with 00 01, and has 00 FF for a zero.
+-- As schema/row_keys.py encodes it: a part of variable length, unless it is the last, ends with 00 01 and has 00 FF for a zero.
 local function split(row)
   local first = 1
   for i, width in ipairs(widths) do
@@ -160,8 +161,8 @@ local function split(row)
   end
 end
 
--- Which rows have locks from below `at` on columns that matter here. The lock index tells it without a look at each row, unless
--- it is long.
+-- The rows that have locks from before `at` on columns of this scan. Unless the lock index is long, it shows them without a
+-- look at each row.
 local KNOWN = 200
 local locks = call('ZRANGE', tag .. 'locks', 0, KNOWN)
 local locked, lock_fields = {}, #locks > KNOWN and {}
@@ -174,7 +175,7 @@ else
   end
 end
 
--- In steps: Lua cannot unpack any number of fields at once.
+-- In steps: Lua cannot unpack so many fields at once.
 local single = {}
 local function read_fields(key, fields)
   if #fields == 1 then
@@ -190,7 +191,7 @@ local function read_fields(key, fields)
   return all
 end
 
--- Looking a version up in the history takes as long as so many bytes.
+-- Bytes that a lookup in the history counts: it takes as long as so many bytes.
 local SEARCH = 1500
 local size = 0
 
@@ -203,7 +204,7 @@ local function is_locked(row, key)
   return false
 end
 
--- The version that is seen at `at`, '' where the cell is null. Only one of 16 bytes can be a deletion.
+-- Return the version that is visible at `at`, '' if the cell is null. Only a version of 16 bytes can be a deletion.
 local function seen_version(row, field, newest)
   if newest and unpack_numbers('>I8', newest) > at then
     size = size + SEARCH
@@ -213,7 +214,7 @@ local function seen_version(row, field, newest)
   return newest
 end
 
--- Whether the predicate holds, and whether a cell that it asked for tells that the row exists.
+-- Return true if the predicate holds, and true if a cell that it read shows that the row exists.
 local function is_wanted(row, key)
   local exists = false
   if #widths > 0 then split(row) end

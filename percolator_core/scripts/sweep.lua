@@ -9,14 +9,14 @@
 
 local tag, limit = KEYS[1], tonumber(ARGV[3])
 if redis.call('HGET', tag .. 'meta', 'version') ~= ARGV[1] then return 'changed' end
--- Versions that one step removes are so many, or as many as the last row has: others wait meanwhile.
+-- A step ends once it has removed this many versions, since other requests wait. It may exceed this by its last row.
 local ENOUGH = 5000
 local removed = 0
 local rows = redis.call('ZRANGEBYLEX', tag .. 'rows', ARGV[2], '+', 'LIMIT', 0, limit)
 for _, row in ipairs(rows) do
   for i = 4, #ARGV do
     local prefix = history_prefix(ARGV[i])
-    -- The newest version leads to those in the history, so it goes last.
+    -- The newest version goes last: without it, no step would find those in the history.
     removed = removed + redis.call('ZREMRANGEBYLEX', tag .. 'v:' .. row, '[' .. prefix,
       '(' .. prefix .. string.rep('\255', 9)) + redis.call('HDEL', tag .. 'r:' .. row, 'c' .. ARGV[i])
   end

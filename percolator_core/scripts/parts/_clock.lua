@@ -1,7 +1,7 @@
--- The server's clock, in microseconds since the epoch. All that a script knows of time comes from here, so that a
--- test can give a server another clock.
+-- The server's clock, in microseconds since the epoch. Scripts read the time only here, so that a test can replace
+-- the clock.
 
--- Asked once a call: each mark and lock needs it.
+-- Read once per call: each mark and lock needs it.
 local time_of_this_call
 
 local function now()

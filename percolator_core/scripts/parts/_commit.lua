@@ -1,8 +1,8 @@
--- Making a write visible, and finding out whether one was. Needs layout and dirty.
+-- Publish versions, and find the commit of a transaction. Needs layout and dirty.
 
--- True if the transaction began before the last failover: what it read, or its other locks, may be lost. The
--- oracle's `floor` decides. `oracle` is {last, limit, floor} if the caller has read it. Otherwise the oracle's key is
--- the last of KEYS, if it was given: a tag ends in a brace, the oracle's key does not. Without it: false.
+-- True if the transaction began before the last failover: writes that it read, or its other locks, may be lost. The
+-- oracle's `floor` decides. `oracle` is {last, limit, floor} if the caller has read it. Otherwise the last of KEYS may
+-- be the oracle's key: unlike a tag, it does not end in a brace. Without that key the answer is false.
 local function failed_over(start_ts, oracle)
   local key = KEYS[#KEYS]
   if not oracle and string.sub(key, -1) == '}' then return false end
@@ -10,8 +10,9 @@ local function failed_over(start_ts, oracle)
   return start_ts < tonumber(floor or '0')
 end
 
--- The commit timestamp of the version that start_ts left in a cell, or nil. Nobody else can commit to a cell
--- between a transaction's start and its commit, so the first version above start_ts is its own or none is.
+-- Return the commit timestamp of the version that the transaction start_ts wrote to a cell, or nil. No other
+-- transaction can commit to the cell between its start and its commit, so only the first version above start_ts can
+-- be its own.
 local function find_commit(tag, row, column, start_ts, newest)
   if not newest then return nil end
   local commit_ts, version_start = version_times(newest)
@@ -25,7 +26,7 @@ local function find_commit(tag, row, column, start_ts, newest)
   return version_start == start_ts and commit_ts or nil
 end
 
--- Put a version in front of the one that was newest, which moves to the history.
+-- Write the newest version of a cell; the one before moves to the history.
 local function publish(tag, row, column, newest, commit_ts, kind, start_ts, value)
   if newest then
     redis.call('ZADD', tag .. 'v:' .. row, '0', history_prefix(column) .. newest)
@@ -34,7 +35,7 @@ local function publish(tag, row, column, newest, commit_ts, kind, start_ts, valu
 end
 
 -- Replace the lock of start_ts on a cell by its version, and mark the cell for the observers that are registered at the
--- commit. Does nothing where the lock is gone.
+-- commit. Do nothing if the lock is gone.
 local function commit_cell(tag, row, column, kind, start_ts, commit_ts)
   local field = lock_field(kind, start_ts, column)
   local found = redis.call('HMGET', tag .. 'r:' .. row, field, 'c' .. column)

@@ -1,5 +1,6 @@
--- Needs clock and layout. The dirty index: one sorted set per observer, member = cell, score = the earliest time it may be claimed.
--- The score of a lease (its deadline) is odd and every other score is even, so that no mark is taken for a lease.
+-- The dirty index: one sorted set per observer; a member is a cell, its score the earliest time it may be claimed. The
+-- score of a lease, its deadline, is odd and every other score is even, so that no mark is mistaken for a lease. Needs
+-- clock and layout.
 
 local function dirty_mark(column, row)
   return pack_column(column) .. row
@@ -9,8 +10,8 @@ local function even(time)
   return time - time % 2
 end
 
--- What a tablet's meta hash says: the safe point, the version of its table, and column -> names of its observers as
--- the active chain registered them.
+-- Read a tablet's meta hash: the safe point, the version of its table, and column -> names of its observers as the
+-- active chain registered them.
 local function read_meta(tag)
   local fields, meta = redis.call('HGETALL', tag .. 'meta'), {safe = 0, version = '', observers = {}}
   for i = 1, #fields, 2 do
@@ -25,8 +26,8 @@ local function read_meta(tag)
   return meta
 end
 
--- Idle workers listen; a message that nobody hears is made up for by the scan of the index. So a user who may not
--- send one does without: the script must not fail here, between two writes. One call serves all marks of a script.
+-- Wake the idle workers, once per call of a script. Workers also scan the index, so a lost message does no harm. An
+-- error, for example of a user without the right to publish, is ignored: the script must not fail between two writes.
 local woken = {}
 
 local function wake(tag, observer)
@@ -35,12 +36,12 @@ local function wake(tag, observer)
   redis.pcall('PUBLISH', tag .. 'wake', observer)
 end
 
--- Whether an observer is among those that a field of the meta hash names.
+-- True if the observer is one of those that a field of the meta hash names.
 local function is_among(observers, observer)
   return observers and string.find(',' .. observers .. ',', ',' .. observer .. ',', 1, true) ~= nil
 end
 
--- The observers of a column as the tablet's meta hash says, asked for once a call: a string, or false.
+-- The observers of a column in the tablet's meta hash, read once per call: a string, or false.
 local known = {}
 
 local function observers_of(tag, column)
@@ -50,11 +51,11 @@ local function observers_of(tag, column)
   return of_tablet[column]
 end
 
--- The rows that were released in this call, by quarantine; false for a quarantine that is empty.
+-- By quarantine, the rows that this call has released; false if the quarantine is empty.
 local released = {}
 
--- An observer that failed on one cell of a row may succeed once another cell has changed. So a change makes the other
--- cells of the row due again that are in quarantine for the same observer. Where none is, one EXISTS a call shows it.
+-- An observer that failed on one cell of a row may succeed once another cell has changed. So a change takes the other
+-- cells of the row out of the observer's quarantine and makes them due. An empty quarantine costs one EXISTS per call.
 local function release_row(tag, observer, row, column)
   local failed = tag .. 'failed:' .. observer
   if released[failed] == nil then released[failed] = redis.call('EXISTS', failed) == 1 and {} end
@@ -74,10 +75,10 @@ local function release_row(tag, observer, row, column)
   end
 end
 
--- Mark a cell for its observers: at the prewrite, so that a lock which its owner leaves behind is found at once; and when
--- it is committed, since other observers may be registered by then.
--- A strong mark keeps the score of a mark that is there already: whoever holds the lease looks at the cell
--- again before it clears the mark, and the cell will show this write. The cell is due from `time` on, nil for now.
+-- Mark a cell for its observers. The prewrite does so, so that an observer meets the lock soon if its owner dies. The
+-- commit does so again, because other observers may be registered by then.
+-- An existing mark keeps its score: the holder of the lease reads the cell again before it clears the mark, and finds
+-- this write. The cell is due at `time`, or now if that is nil.
 local function mark_strongly(tag, observers, row, column, time, is_committed)
   if not observers then return end
   local mark, due = dirty_mark(column, row), even(time or now())
@@ -89,10 +90,11 @@ local function mark_strongly(tag, observers, row, column, time, is_committed)
   end
 end
 
--- A weak mark has no cell behind it, so one that is leased is told: by the even score behind its deadline. The holder
--- finds it changed and makes it due again, and nobody runs it before that, only to collide; should the holder die, it is
--- due when the lease would have ended. One that is due already, or put off after a failure, stays as it is: a cell that
--- is notified often would use up its attempts at once. Returns whether there was no mark.
+-- Set a weak mark; return true if there was none. No cell records a notification during a lease, so the score does:
+-- it becomes the even number after the deadline. The holder of the lease finds it changed and makes the mark due again.
+-- Until then no other run starts, which would conflict. If the holder dies, the mark is due at the end of the lease.
+-- A mark that is due already, or postponed after a failure, stays as it is: otherwise frequent notifications would use
+-- up the cell's attempts at once.
 local function set_weakly(tag, observer, mark)
   local key, time = tag .. 'dirty:' .. observer, even(now())
   local score = tonumber(redis.call('ZSCORE', key, mark) or '0')
@@ -115,18 +117,18 @@ local function mark_weakly(tag, observers, row, column)
   end
 end
 
--- Did a rerun take the acknowledgement away after `start_ts`? It sets its mark behind that, but leaves one that is
--- there; a run which began before must not clear that one, for the rerun asks for a run that begins after it.
+-- True if a rerun deleted the acknowledgement after `start_ts`. The rerun then sets its mark, and leaves an existing
+-- one. A run that began before must not clear that mark: the rerun needs a run that begins later.
 local function is_to_be_redone(acknowledgement, start_ts)
   if not acknowledgement then return false end
   local commit_ts, _, kind = version_times(acknowledgement)
   return kind == DELETE and commit_ts > start_ts
 end
 
--- May a mark go, now that a run which began at `start_ts` under a lease has dealt with it?
--- Strong: not while somebody is committing to the cell, nor after a commit or a rerun which that run did not see.
--- Weak: not when it was set again since the lease. Two deadlines are ours: the last one, and the one before it for
--- when the renewal got lost.
+-- True if the mark may be removed after a run that began at `start_ts` under a lease.
+-- Strong: not while a transaction commits to the cell, nor after a commit or a rerun that the run did not see.
+-- Weak: not if it was set again since the lease. Two deadlines are ours: the last one, and the one before it, in case
+-- the renewal was lost.
 local function mark_is_settled(tag, observer, mode, row, column, deadline, before, start_ts)
   local score = tonumber(redis.call('ZSCORE', tag .. 'dirty:' .. observer, dirty_mark(column, row)) or '0')
   if score == 0 then return false end
@@ -137,14 +139,14 @@ local function mark_is_settled(tag, observer, mode, row, column, deadline, befor
   return not found[1] or version_times(found[1]) <= start_ts
 end
 
--- Is a mark with this score leased to us? One more than the deadline: it was set again since.
+-- True if a mark with this score is leased to us. One more than the deadline: it was set again since the lease.
 local function is_ours(score, deadline, before)
   score = tonumber(score or '0')
   return score == deadline or score == before or score == deadline + 1 or score == before + 1
 end
 
--- Make a mark that a run could not clear due again. A strong one still carries the score of our lease; of a weak one
--- the score tells whether it is ours.
+-- Make a mark due again that a run could not clear. A strong mark still has the score of our lease; the score of a weak
+-- mark shows if the lease is still ours.
 local function end_lease(tag, observer, mode, mark, deadline, before)
   local key = tag .. 'dirty:' .. observer
   if mode == 'weak' then

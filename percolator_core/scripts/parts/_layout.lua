@@ -1,4 +1,4 @@
--- How versions and locks are packed; the Python side is model.py.
+-- The packed versions and locks; the Python side is layout/records.py and layout/keys.py.
 --   version  >I8 commit_ts  >BI7 kind start_ts  value
 --   lock     >BI7 kind start_ts  >I8 wall  >I4 ttl  >I2 #owner  >I4 #primary  owner primary value
 -- A row's hash holds, per column: c<column> newest version, l<column> lock, x<start_ts><column> rollback
@@ -40,26 +40,26 @@ local function lock_without_value(lock)
   return string.sub(lock, 1, 26 + owner_length + primary_length)
 end
 
--- A column with something behind it: how long it is goes in front. Two bytes do not hold that, for a name may have
--- 64 KiB, and an acknowledgement's has the observed column's and more.
+-- Pack a column that something follows: its length goes in front. Two bytes are too few for it: a column's name may have
+-- 64 KiB, and the column of an acknowledgement is longer than the one that it names.
 local function pack_column(column)
   return struct.pack('>I4', #column) .. column
 end
 
--- A lock's place in the lock index: which transaction, which cell.
+-- A member of the lock index: the start timestamp of the transaction, and the cell.
 local function lock_mark(start_ts, column, row)
   return struct.pack('>I8', start_ts) .. pack_column(column) .. row
 end
 
 local function split_lock_mark(mark)
-  -- "c0" takes as many bytes as the number in front of it says.
+  -- "c0" reads as many bytes as the number in front of it says.
   local start_ts, column, behind = struct.unpack('>I8I4c0', mark)
   return start_ts, column, string.sub(mark, behind)
 end
 
 local function lock_field(kind, start_ts, column)
   if kind == NOTIFY then
-    -- Weak notifications never conflict: each transaction holds a lock field of its own.
+    -- Weak notifications never conflict: each transaction has a lock field of its own.
     return 'n' .. struct.pack('>I8', start_ts) .. column
   end
   return 'l' .. column
@@ -69,18 +69,18 @@ local function tombstone_field(start_ts, column)
   return 'x' .. struct.pack('>I8', start_ts) .. column
 end
 
--- Older versions of all columns of a row share one sorted set, ordered by (column, commit_ts).
+-- The older versions of all columns of a row share one sorted set, ordered by (column, commit_ts).
 local function history_prefix(column)
   return pack_column(column)
 end
 
--- Below the safe point tombstones and old versions may have been collected, so nothing can be decided there.
+-- Tombstones and old versions below the safe point may be gone, so nothing can be decided by their absence there.
 local function safe_point(tag)
   return tonumber(redis.call('HGET', tag .. 'meta', 'safe') or '0')
 end
 
--- True if a snapshot must be refused: it lies below the safe point, where something may be missing, or the table was
--- dropped, so that the tablet has no version. A change that removes data raises the safe point first.
+-- True if a snapshot must be refused: it lies below the safe point, where versions may be missing, or the table was
+-- dropped, so that the tablet has no version. A schema change that removes data raises the safe point first.
 local function is_too_old(tag, at)
   local found = redis.call('HMGET', tag .. 'meta', 'version', 'safe')
   return not found[1] or at < tonumber(found[2] or '0')

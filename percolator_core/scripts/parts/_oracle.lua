@@ -1,13 +1,13 @@
 -- The timestamp oracle (paper, section 2.3).
 --   oracle  hash: last = newest timestamp handed out, limit = durable high-water mark,
---           server = which server has it (see recover_oracle.lua), floor = transactions that began below it are
---           refused since the last failover
--- limit is written a window ahead of last. A server that comes back without its latest writes has lost
--- `last`, but not a limit written WINDOW microseconds earlier; recover_oracle.lua then jumps to it.
+--           server = the identity of its server (see recover_oracle.lua), floor = the timestamp of the last
+--           failover: transactions that began before it are refused
+-- `limit` is written a window ahead of `last`. A server that restarts without its latest writes has lost `last`, but
+-- not a limit that was written WINDOW microseconds earlier; recover_oracle.lua then moves `last` up to it.
 
 local WINDOW = 10000000
 
--- `state` is last and limit, where the caller has read them already.
+-- `state` is {last, limit} if the caller has read them.
 local function next_timestamps(key, count, state)
   state = state or redis.call('HMGET', key, 'last', 'limit')
   local last = math.max(tonumber(state[1] or '0') + count, now())

@@ -1,6 +1,6 @@
--- Reading one cell at a timestamp. Needs layout.
+-- Read one cell at a timestamp. Needs layout.
 
--- The version of a cell visible at `at`, or false.
+-- Return the version of a cell that is visible at `at`, or false.
 local function version_at(tag, row, column, newest, at)
   if not newest then return false end
   if version_times(newest) <= at then return newest end
@@ -10,7 +10,7 @@ local function version_at(tag, row, column, newest, at)
   return older and string.sub(older, #prefix + 1) or false
 end
 
--- {version} | {} | {false, lock}: a lock that began before `at` may still commit below it.
+-- Return {version} | {} | {false, lock}: the owner of a lock that began before `at` may still commit below it.
 local function read_cell(tag, row, column, newest, lock, at)
   if lock and lock_start(lock) < at then return {false, lock} end
   local version = version_at(tag, row, column, newest, at)
