@@ -34,7 +34,7 @@ MAX_LOCK_TTL = 86_400.0
 
 _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.25
-"""Seconds, at most, until a function is run again after a conflict: twice as many each time."""
+"""Most seconds until a function runs again after a conflict. The pause doubles each time, up to this."""
 
 
 def connect(
@@ -311,8 +311,8 @@ class Database:
     ) -> ResolvedLocks:
         """Resolve locks of dead clients that were written or refreshed longer than ``older_than`` ago.
 
-        Readers and writers resolve the locks that they meet; this finds the others. ``tablets`` are the
-        tablets to search, each a table's name and a number from 0 on; None is all. Parts may run
+        Readers and writers resolve the locks that they meet. This call finds the other locks. ``tablets`` are
+        the tablets to search, each a table's name and a number from 0 on; None is all. Parts may run
         concurrently.
 
         Raises:
@@ -349,8 +349,8 @@ class Database:
         on; a pinned snapshot keeps the safe point below itself.
 
         ``tablets`` are the tablets to drop versions from, each a table's name and a number from 0 on; None is
-        all. Every call raises the safe point and resolves old locks everywhere, so parts may run at the same
-        time, in any order, or not at all.
+        all. Every call raises the safe point and resolves old locks in all tablets, so parts may run at the
+        same time, in any order, or not at all.
 
         Raises:
             LockTimeout: a transaction older than ``keep`` is still committing, or a schema change waits for
@@ -375,7 +375,7 @@ class Database:
 
         Raises:
             StoreUnavailable: an embedded server could not write acknowledged commits to its disk: make room,
-                connect again, and look which are missing. The connections are closed even so.
+                connect again, and see which are missing. The connections are closed all the same.
         """
         self.client.close()
         self.store.close()

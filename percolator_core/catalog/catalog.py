@@ -19,8 +19,8 @@ from percolator_core.store.packing import Command
 LOOKED_AT_EVERY: Final = 1.0
 """Seconds after which a transaction that begins looks for changed tables again.
 
-Correctness does not depend on it: the timestamp of a snapshot comes with the catalog's epoch. But a
-transaction that has looked is seldom refused because of a schema change.
+Correctness does not depend on it: the timestamp of a snapshot comes with the catalog's epoch. But after a
+recent look a transaction is seldom refused because of a schema change.
 """
 
 CHANGED: Final = "table changed"
@@ -40,8 +40,8 @@ class Tables(dict[str, TableHandle]):
     """The handles of all tables at one moment, by name.
 
     ``epoch`` is the catalog's number of changes at that moment; None before the first one. ``entries`` has
-    all entries of the catalog. A missing table may be newer, so a lookup reads the catalog again and adds the
-    table. The tablets of a newer table refuse older snapshots.
+    all entries of the catalog. A missing table may be newer than this copy, so a lookup reads the catalog
+    again and adds the table. The tablets of a newer table refuse older snapshots.
     """
 
     __slots__ = ("_find", "entries", "epoch")
@@ -182,7 +182,7 @@ class Catalog:
         now = time.monotonic()
         if now < self.due:
             return
-        self.due = now + LOOKED_AT_EVERY  # set before the look, so that only one of many tasks looks
+        self.due = now + LOOKED_AT_EVERY  # set before the look: of many tasks only one looks
         try:
             self.look()
         except BaseException:

@@ -6,8 +6,8 @@ it has died:
 
 1. *begin*: the entry gets the pending change and a new version.
 2. *fence*: every tablet gets that version. From now on it refuses writes by the old definition.
-3. *settle*: transactions with locks from before the fence are waited for, or ended. Now no write by the old
-   definition is in flight.
+3. *settle*: the client waits for the transactions with locks from before the fence, or ends them. Now no
+   write by the old definition is in flight.
 4. *publish*: the entry gets the new definition, and writers use it.
 5. *sweep*: data of dropped columns is removed.
 
@@ -15,9 +15,9 @@ A change that turns out to be impossible publishes the old definition.
 
 Readers do not wait. The timestamp of a snapshot comes with the catalog's epoch, so a snapshot uses the
 definitions of its timestamp until it ends. This stays correct during a change: no row moves, no stored name
-is used again, and what is committed to new tablets is newer than the snapshot. Only a change that removes
-data would leave a gap. It first raises the safe point above every snapshot by the old definition, so that
-these are refused.
+is used again, and what is committed to new tablets is newer than the snapshot. Only after a change that
+removes data would such a snapshot miss some. So that change first raises the safe point above every snapshot
+by the old definition, and these snapshots are refused.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class SchemaChanges:
         self._drop(name)
 
     def _drop(self, name: str, before: float = math.inf) -> None:
-        """Drop a table if its version is less than ``before``: a later one is a new table of this name."""
+        """Drop a table if its version is less than ``before``: a later version is that of a new table."""
         while True:
             entry = self._catalog.entry(name)
             if entry is None or (entry.is_there and entry.version >= before):
@@ -167,10 +167,10 @@ class SchemaChanges:
         if entry.pending is not None:
             self.finish(entry, sweep=False)
         elif entry.writers_version == version and not self._pending(entry).tablets_have(version):
-            # Entry and tablets disagree although no change is pending: a failover has lost one of both. (If
-            # the tablets do have the version, another table of the transaction caused the refusal. A new
-            # version for this table would refuse its other writers, who would then do the same to the next
-            # table; and an index with a newer version than the drop of its table would not be dropped.)
+            # Entry and tablets disagree although no change is pending: a failover has lost a write of one of
+            # them. (If the tablets do have the version, another table of the transaction caused the refusal.
+            # A new version for this table would refuse its other writers, who would then do the same to the
+            # next table; and an index with a newer version than the drop of its table would not be dropped.)
             held = self.begin(entry, {"kind": "mend", "definition": to_json(entry.definition)})
             if held is not None:
                 self.finish(held, sweep=False)
@@ -211,7 +211,7 @@ class SchemaChanges:
         change.settle()
         yield "settle"
         if plan["kind"] == "drop":
-            # Indexes first: without the table's entry nobody would know of them.
+            # Indexes first: without the table's entry no client could find its indexes.
             for rule in entry.definition.indexes:
                 self._drop(rule.table, before=entry.version)
             yield "indexes"
@@ -242,7 +242,8 @@ class SchemaChanges:
         token = uuid.uuid4().hex
         pending = {**plan, "token": token}
         held = self._catalog.replace(entry, entry.definition, pending=pending, sweep=entry.sweep)
-        # A request whose reply was lost is repeated and refuses itself: then the entry has our token.
+        # If the reply was lost, the request is sent again, and is refused because the first copy succeeded.
+        # Then the entry has our token.
         is_ours = held is not None and held.pending is not None and held.pending.get("token") == token
         return held if is_ours else None
 
@@ -252,7 +253,8 @@ class SchemaChanges:
         """Begin a change and finish it.
 
         ``plan`` returns the change of a definition, None if there is nothing to do. ``what`` identifies the
-        change: a client that repeats an interrupted change is done once the pending one is finished.
+        change: a client that repeats an interrupted change has nothing left to do after the pending change is
+        finished.
         """
         while True:
             entry = self._catalog.entry(name)

@@ -33,7 +33,7 @@ class Oracle(Protocol):
 
 
 class Client(Protocol):
-    """What a schema change uses of `percolator_core.transaction.client.Client`."""
+    """The part of `percolator_core.transaction.client.Client` that a schema change uses."""
 
     @property
     def store(self) -> Store:
@@ -55,7 +55,7 @@ class Client(Protocol):
 
 
 class LockSettler(Protocol):
-    """What a schema change uses of `percolator_core.maintenance.locks.Locks`."""
+    """The part of `percolator_core.maintenance.locks.Locks` that a schema change uses."""
 
     def settle_table(self, table: str, tags: Sequence[bytes], upto: int, *, primaries: bool) -> None:
         """Settle the locks of one table, and with ``primaries`` those whose primary is in it."""
@@ -82,7 +82,8 @@ class PendingChange:
         least = self._client.oracle.timestamp() if refuses else 0
         hows: dict[str, Fencing] = {"create": "found", "mend": "mend"}
         how = hows.get(self._kind, "raise")
-        # The chain's record is read after the entry was written: a later activation finds the entry.
+        # The record of the chain is read after the entry was written, so an activation that this read misses
+        # finds the entry.
         fields = () if how == "raise" else _flat(self._observers(self._definition), b"o")
         self._fence(self._tags, how, least, fields)
 
@@ -142,8 +143,8 @@ class PendingChange:
     def sweep(self) -> None:
         """Remove the cells of dropped columns, then the note about them in the entry."""
         # Raise the safe point above every snapshot that can read the columns: no published definition has
-        # them. In all tablets before the first cell goes, and durably: a failover must not allow such a
-        # snapshot again.
+        # them. All tablets come first, before a cell is removed, and the write is durable: a failover must
+        # not allow such a snapshot again.
         safe = self._client.oracle.timestamp()
         raise_safe_points(self._store, self._tags, safe, durably=True)
         columns = [name.encode() for name in self._entry.sweep]
@@ -164,7 +165,8 @@ class PendingChange:
         self, tags: Sequence[bytes], how: Fencing, least: int = 0, fields: Sequence[bytes] = ()
     ) -> None:
         """Give tablets the entry's version and at least the safe point ``least`` (`fence.lua`)."""
-        # Durably: what is published next relies on it. No client writes to a new table by another definition.
+        # The write is durable, because the entry that is published next relies on it. No client writes to a
+        # new table by another definition.
         fences = [calls.fence(tag, self._entry.version, least, how, fields) for tag in tags]
         self._store.run_all(fences, durably=not self._entry.is_new)
 

@@ -26,7 +26,7 @@ from percolator_core.store.packing import pack, pack_fields
 T = TypeVar("T")
 
 SPARSE: Final = 64
-"""Number of reads that also ask for the tablet's standing after a row was found without the column."""
+"""After a row was found without the column, this many reads also ask for the tablet's standing."""
 
 COLUMNS_BYTES: Final = 64 << 20
 """Most memory, in bytes, for the remembered columns of a raw table; then all of them are forgotten."""
@@ -115,7 +115,7 @@ def _no_data(definition: TableDefinition, column: str) -> UnknownColumn:
 
 
 class TableHandle:
-    """What a client needs to reach the cells of one table.
+    """A client's means to reach the cells of one table.
 
     ``columns`` has the columns that hold data, by name; looking up any other one raises UnknownColumn.
     ``row_prefixes`` has, by tablet, the prefix of the keys of its rows. ``standings`` has, by tablet, the
@@ -190,7 +190,10 @@ class TableHandle:
         return self.columns[column].encoded
 
     def decode(self, encoded: bytes) -> str:
-        """Return the name of a column from its name in the store; of an internal column a few words."""
+        """Return the name of a column from its name in the store.
+
+        An internal column gets a name for messages.
+        """
         if not self.is_typed:
             return decode_column(encoded)
         name = self.by_encoded.get(encoded)

@@ -18,8 +18,8 @@ FIRST_REVISION: Final = 1
 
 MOST_TRACED: Final = 1000
 TRACED_BYTES: Final = 1 << 20
-"""The cells of one run that an acknowledgement names, and the bytes of their names, at most. Further cells
-are only counted."""
+"""Most cells of one run that an acknowledgement names, and most bytes of their names. Further cells are only
+counted."""
 
 _HEAD: Final = struct.Struct(">BII")
 _CELL: Final = struct.Struct(">BHII")
@@ -58,7 +58,10 @@ class Ack:
         return cls(revision, every[: min(most, MOST_TRACED)], len(every))
 
     def pack(self) -> bytes:
-        """Return the value of the cell: empty for the first revision without a trace, the usual case."""
+        """Return the value of the cell.
+
+        In the usual case, the first revision without a trace, it is empty.
+        """
         if self.writes is None:
             if self.revision == FIRST_REVISION:
                 return b""

@@ -274,8 +274,8 @@ class Keyspace:
 
     @property
     def wake_pattern(self) -> bytes:
-        """A pattern of the channels by which all tablets of the namespace call idle workers."""
-        # Only half of the tag. The encoding leaves no glob character in it.
+        """A pattern of the channels by which the tablets of the namespace wake idle workers."""
+        # The pattern has only the first part of the tag, in which the encoding leaves no glob character.
         return self.prefix[:-1] + b":*wake"
 
     def client(self, owner: bytes) -> bytes:

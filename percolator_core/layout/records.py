@@ -67,7 +67,7 @@ class Cell:
 
 
 class Version(NamedTuple):
-    """One committed version of a cell; ``value`` is None where the commit deleted the cell."""
+    """One committed version of a cell; ``value`` is None if the commit deleted the cell."""
 
     commit_ts: int
     start_ts: int

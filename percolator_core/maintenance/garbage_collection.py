@@ -45,8 +45,8 @@ class GarbageCollector:
     def collect(self, keep: float, part: Part | None = None) -> Collected:
         """Remove versions that only unpinned snapshots older than ``keep`` seconds could read.
 
-        ``part`` names the tablets whose versions are removed; None is all. In every case the safe point is
-        raised and locks are resolved in all tablets.
+        ``part`` names the tablets whose versions are removed; None is all. The safe point is always raised,
+        and locks are always resolved, in all tablets.
 
         Raises:
             LockTimeout: an older transaction is still committing. No version was removed, but snapshots below
@@ -67,7 +67,8 @@ class GarbageCollector:
         # Another collection may have raised some tablets further. New locks may still appear between its safe
         # point and ours, and that collection resolves them.
         locks = self.locks.settle(lambda lock: lock.start_ts <= safe, remedy="collect later")
-        # Durably: a failover must not bring back a resolved lock after the versions that decide it are gone.
+        # The write is durable: a failover must not bring back a resolved lock after the versions that decide
+        # it are gone.
         tags = [tag for _, tag in client.catalog.tablets()]
         raise_safe_points(self.store, tags, safe, durably=True)
         observers = sorted(client.active_observers())

@@ -27,13 +27,13 @@ _LOCKS_PER_STEP: Final = 500
 """Entries of a tablet's lock index that one call reads, and locks that are resolved together."""
 
 _LOCKS_AT_ONCE: Final = 100
-"""Entries that one call looks up: with the longest keys these are a few MiB."""
+"""Entries that one call looks up. With the longest keys the reply has a few MiB."""
 
 _TABLETS_AT_ONCE: Final = 1000
 """Tablets that one batch asks for a number or a few entries."""
 
 _ACKNOWLEDGES: Final = " acknowledges "
-"""Stands between observer and column in the displayed name of an acknowledgement."""
+"""The text between observer and column in the displayed name of an acknowledgement."""
 
 Part: TypeAlias = Iterable[tuple[str, int]]
 """Tablets, each as the name of its table and its number."""

@@ -145,7 +145,7 @@ def index_definition(definition: TableDefinition, rule: IndexRule) -> TableDefin
         raise ConfigurationError(f"{where}: it is in the key, which rows are found by anyway: leave it out")
     if not column_type(column.type).has_order:
         raise ConfigurationError(f"{where}: it is {column.type}, which has no order: index another column")
-    # The index uses stored names and finds its columns by position, so a rename does not concern it.
+    # The index uses stored names and finds its columns by position, so a rename does not change the index.
     value = Column(column.stored, column.type)
     others: tuple[Column, ...]
     if rule.unique:

@@ -1,16 +1,16 @@
-"""Predicates as text, as the command line takes and messages show them: ``size > 5 and url ^= 'https:'``.
+"""Predicates as text, for the command line and for messages: ``size > 5 and url ^= 'https:'``.
 
 ====================================  ========================================================================
-``=`` ``==`` ``!=`` ``<>``            compare; with ``null`` they ask whether there is a value
+``=`` ``==`` ``!=`` ``<>``            compare; with ``null``: the column has no value, or has one
 ``<`` ``<=`` ``>`` ``>=``             compare
 ``^=``                                starts with: text and bytes
-``in (1, 2)`` ``not in (1, 2)``       one of these, none of these; a ``null`` among them is the null
+``in (1, 2)`` ``not in (1, 2)``       one of these, none of these; ``null`` in the list means no value
 ``between 1 and 2``                   both bounds included; also ``not between``
-``is null`` ``is not null``           whether there is a value
+``is null`` ``is not null``           the column has no value, or has one
 ``like 'abc%'``                       starts with; no other pattern; also ``not like``
 ``not`` ``and`` ``or`` ``(`` ``)``    in this order of precedence; any case
 ``paid``                              a column of bool alone: it is true
-``true`` ``false``                    as a value; in place of a comparison, what every row meets, or none
+``true`` ``false``                    as a value; in place of a comparison: true for every row, or for none
 ``'it''s'``                           text; times, days, UUIDs, ``'nan'`` and ``'inf'`` are written so, too
 ``5`` ``-0.5`` ``1e3``                numbers
 ``x'00ff'`` ``hex'00ff'``             bytes; of a raw table ``'text'`` is bytes, too: its UTF-8
@@ -55,24 +55,24 @@ _OPERATORS: Final[Mapping[str, Operator]] = {
 
 
 def parse(text: str, definition: TableDefinition) -> Predicate:
-    """The predicate that a text says about the rows of a table; `bind` takes it.
+    """Return the predicate that a text expresses about the rows of a table, for `bind`.
 
     Values are of the Python types of their columns.
 
     Raises:
         UnknownColumn: the table has no such column.
-        ValueError: the text cannot be read, a value is none of its column's type, or it is too long. The
-            message is a sentence, then the part of the text, then a caret below the place.
+        ValueError: the text cannot be read or is too long, or a value is not of its column's type. The
+            message is a sentence, then the part of the text, then a caret below the position.
     """
     parser = _Parser(text, definition)
     found = parser.whole()
-    # Brackets and connectives together may nest deeper than brackets alone, which the parser counts.
+    # The parser counts the nesting of brackets only. `bind` also counts that of connectives.
     bind(found, definition)
     return found
 
 
 class _Parser:
-    """Descends into the text, once; each method takes what it is named after and leaves what follows."""
+    """A recursive-descent parser: each method parses the part that it is named after, and leaves the rest."""
 
     __slots__ = ("_at", "_definition", "_nested", "_nodes", "_text", "_tokens")
 
@@ -102,7 +102,7 @@ class _Parser:
         return token
 
     def _taken(self, word: str) -> bool:
-        """Whether the word or mark comes next, which then is taken."""
+        """Take the word or mark if it comes next; return True if it did."""
         found = self._next().word == word
         self._at += found
         return found
@@ -133,7 +133,7 @@ class _Parser:
         parts = [first]
         while self._taken(how):
             parts.append(part())
-        # Those of the same kind within are as good here, less deep.
+        # Nested groups with the same connective become part of this group, which is equal and less deep.
         flat = (one.parts if isinstance(one, Joined) and one.how == how else (one,) for one in parts)
         return Joined(how, tuple(itertools.chain.from_iterable(flat)))
 
@@ -283,16 +283,16 @@ class _Parser:
 
 
 def show(predicate: Predicate) -> str:
-    """The predicate as text; `parse` makes one of it that is true, false and neither for the same rows.
+    """Return the predicate as text; `parse` returns an equal predicate: it has the same result for every row.
 
-    For messages: it raises nothing. What no table can be asked is shown somehow, and what lies deeper than
-    `bind` allows as an ellipsis.
+    The text is for messages, so this raises nothing. A predicate that no table accepts is shown as some text,
+    and a part that is nested deeper than `bind` allows as an ellipsis.
     """
     return _show(predicate, 0, 0)
 
 
 def _show(part: object, within: int, depth: int) -> str:
-    """``within`` tells what binds the part: 0 or, 1 and, 2 not."""
+    """``within`` is the connective around the part: 0 for ``or`` or none, 1 for ``and``, 2 for ``not``."""
     if depth > MOST_DEPTH:
         return "…"
     if isinstance(part, Joined):

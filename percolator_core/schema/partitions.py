@@ -116,8 +116,9 @@ class Partition:
 def _mixed(found: int) -> int:
     """Apply the last steps of MurmurHash3 for 32 bits.
 
-    The CRCs of values that differ in some bits differ in the same bits, whatever the seed. Without this step
-    buckets stay empty where a column has few values, or where two columns have the same values.
+    A CRC is linear: the bits in which two CRCs differ depend only on the bits in which the values differ, not
+    on the seed. So without these steps some buckets stay empty if a column has few values, or if two columns
+    have the same values.
     """
     found = (found ^ found >> 16) * 0x85EBCA6B & _WORD
     found = (found ^ found >> 13) * 0xC2B2AE35 & _WORD

@@ -181,7 +181,7 @@ class Test:
     values: tuple[bytes, ...] = ()
 
     def holds(self, cells: Cells) -> bool | None:
-        """Return whether the test is true; None if the cell is null."""
+        """Return True if the test is true of the row, False if not; None if the cell is null."""
         found = cells(self.column)
         if self.op == "null":
             return found is None
@@ -200,7 +200,7 @@ class Group:
     parts: tuple[Bound, ...]
 
     def holds(self, cells: Cells) -> bool | None:
-        """Return whether the group is true; None if nulls leave that open."""
+        """Return True if the group is true of the row, False if not; None if a null leaves this open."""
         if self.how == "not":
             found = self.parts[0].holds(cells)
             return None if found is None else not found
@@ -310,7 +310,7 @@ class Bounds:
 
 
 def bounds_of(bound: Bound | None) -> dict[str, Bounds]:
-    """Return the bounds of each column that the tests imply which must all be true."""
+    """Return bounds by column, as implied by the tests that must all be true (`required`)."""
     found: dict[str, Bounds] = {}
     for test in required(bound):
         narrowed = _narrowed(found.get(test.column, Bounds()), test)
@@ -338,7 +338,7 @@ def _narrowed(bounds: Bounds, test: Test) -> Bounds | None:
         case "<" | "<=":
             more = Bounds(bounds.values, high=test.values[0])
         case "^=":
-            # Bounds are inclusive, so the upper one admits a value without the prefix, which does no harm.
+            # Bounds are inclusive, so the upper bound admits one value without the prefix. This does no harm.
             more = Bounds(bounds.values, test.values[0], least_above(test.values[0]))
         case _:
             return None

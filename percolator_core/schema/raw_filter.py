@@ -1,4 +1,4 @@
-"""Filters of raw tables, as `expression` has them: ``row`` is the row key, and all values are bytes."""
+"""Filters of raw tables, written like `expression`: ``row`` is the row key, and all values are bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROW: Final = "row"
 
 
 class _RawRow(TableDefinition):
-    """A raw table as a filter sees it: every name is a column of bytes."""
+    """The definition of a raw table for a filter: every name is a column of bytes."""
 
     def column(self, name: str) -> Column:
         return Column(name, "bytes", nullable=True)
@@ -36,8 +36,8 @@ class _RawRow(TableDefinition):
 class RawFilter:
     """A predicate over the row key and the cells of a raw row; a cell that is missing is null.
 
-    ``columns`` are the columns that it compares. Every row that meets a filter with ``needs_cell`` has a cell
-    in at least one of them, so a scan may read these columns alone.
+    ``columns`` are the columns that the filter compares. If ``needs_cell`` is True, every row that meets the
+    filter has a cell in at least one of these columns, so a scan may read these columns alone.
     """
 
     bound: Bound
@@ -47,7 +47,7 @@ class RawFilter:
 
     @classmethod
     def of(cls, conditions: Iterable[str | Predicate], table: str) -> RawFilter:
-        """Return the filter that is true where all conditions are.
+        """Return the filter that a row meets if it meets all conditions.
 
         Raises:
             TypeError: a predicate compares with a value that is not bytes.
@@ -66,7 +66,10 @@ class RawFilter:
         return self.bound.holds(lambda name: row if name == ROW else cells.get(name)) is True
 
     def key_ranges(self) -> list[tuple[bytes, bytes | None]]:
-        """Return ranges of row keys, from inclusive to exclusive, that have all rows that meet the filter."""
+        """Return ranges of row keys, with inclusive lower and exclusive upper bounds.
+
+        No other row meets the filter.
+        """
         low, high = self.key.low or b"", self.key.high
         if self.key.values is not None:
             return [(one, one + b"\0") for one in sorted(self.key.values)]

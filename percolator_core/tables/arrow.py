@@ -268,7 +268,7 @@ def _offsets(lengths: Numbers) -> Numbers:
 
 
 def _gathered(joined: bytes, starts: Numbers, width: int) -> Bytes:
-    """Return a row of ``width`` bytes from each start; any bytes if the start is out of bounds."""
+    """Return ``width`` bytes from each start, as rows; the bytes of a start out of bounds are arbitrary."""
     import numpy as np
 
     if len(joined) < width:

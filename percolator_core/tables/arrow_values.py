@@ -176,7 +176,7 @@ def encoded(kind: ColumnType, nullable: bool, found: pa.Array) -> list[bytes | N
     if pa.types.is_timestamp(found.type) and found.type.tz is None:
         raise TypeError(f"it is {found.type}, which has no time zone: cast it to {arrow_type(kind.name)}")
     if not len(found):
-        return []  # it may have no buffers
+        return []  # an empty column may have no buffers
     how = _ENCODED.get(f"decimal {kind.width}" if kind.digits else kind.name)
     if how is None:
         return _one_by_one(kind, found)
@@ -249,7 +249,7 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {"uuid": _uuid, "json": _json, "
 
 
 def _raw(found: pa.Array, dtype: str, width: int = 1) -> Numbers:
-    """Return the values of a column as they are in memory; null has any value."""
+    """Return the values of a column as they are in memory; the value of a null is arbitrary."""
     import numpy as np
 
     values = np.frombuffer(found.buffers()[1], dtype)

@@ -96,7 +96,7 @@ def holder_of(table: TableHandle) -> ColumnFields:
 
 
 def holders_to_read(t: Writer, handle: TableHandle, cells: Cells) -> list[tuple[str, Wanted]]:
-    """Return, for each unique column with a value, what to read to find the row that has this value."""
+    """Return, for each unique column with a value, the index's cell that names the row with the value."""
     wanted: list[tuple[str, Wanted]] = []
     for index in indexes_of(handle):
         value = cells.get(index.rule.column) if index.rule.unique else None
@@ -130,10 +130,11 @@ class Move:
 def moves(  # noqa: PLR0917
     t: Writer, handle: TableHandle, row: bytes, before: Cells, after: Cells, holders: Cells
 ) -> list[Move]:
-    """Return the moves of a row's entries when the cells in ``after`` are written.
+    """Return how a row's entries in the indexes move if the cells in ``after`` are written.
 
     ``before`` has the values of the indexed columns that the transaction sees now. ``holders`` has the rows
-    with the new values of unique columns. Every refusal comes from here, before anything is written.
+    with the new values of unique columns. This function raises every error of the indexes, so that nothing is
+    written before one.
 
     Raises:
         RowExists: another row has the new value of a unique column.

@@ -51,7 +51,8 @@ PrimaryKey = Annotated[T, _Role("key")]
 """A column of the primary key; several columns form a composite key in the order of their fields."""
 
 Indexed = Annotated[T, _Role("index")]
-"""A column with a secondary index, updated in the transactions that change the column. It has no nulls."""
+"""A column with a secondary index, updated in the transactions that change the column. The index has no
+entries for nulls."""
 
 Unique = Annotated[T, _Role("unique")]
 """Like `Indexed`, and no two rows have the same value; null is allowed in any number of rows."""

@@ -135,7 +135,7 @@ class TypedReads:
 
         ``t.select(Document, where=(Document.page_rank > 0.5) & (Document.url >= "a"), columns=["url"])``. The
         store evaluates the predicate. Its conditions on key columns determine which tablets and keys are
-        read; an index is used if it leaves few enough rows. Only the ``columns`` are read, and instances of a
+        read. An index is used if it finds few enough rows. Only the ``columns`` are read, and instances of a
         model have no others. Rows are fetched in bounded steps while the iterator is consumed.
 
         Raises:
@@ -192,7 +192,10 @@ class TypedReads:
         return read_table(self, query, plan.pieces, frozenset(self.own_rows(query.handle.name)))
 
     def _binding(self, table: type[Table] | str, *, fixed: bool = False) -> Binding:
-        """Return the binding; ``fixed``, for reads in several steps, fixes the snapshot before the lookup."""
+        """Return the binding.
+
+        Reads in several steps set ``fixed``: the snapshot is fixed before the table is looked up.
+        """
         tables = self._fixed() if fixed else self._handles
         return binding_of(tables[table_name(table)], model_of(table))
 

@@ -49,8 +49,8 @@ def read_many(
 def prefetch(t: Writer, handle: TableHandle, some: Iterable[tuple[bytes, Cells]], *, whole: bool) -> None:
     """Read everything that writing these rows will read, into the transaction's cache.
 
-    ``whole`` is for rows to insert, or to upsert without all columns: they need all columns, others only the
-    indexed ones.
+    An insert, and an upsert that lacks some columns, need all columns and set ``whole``. Other writes need
+    only the indexed columns.
     """
     columns = handle.definition.value_columns
     fields = _fields(handle, [column.name for column in columns] if whole else indexed(handle))
@@ -162,7 +162,10 @@ def _look(
 def _add(  # noqa: PLR0917
     t: Writer, handle: TableHandle, row: bytes, cells: Cells, found: Cells, holders: Cells
 ) -> None:
-    """Write a new row. It replaces cells in ``found``, which a program has written without a row."""
+    """Write a new row.
+
+    The write replaces the cells in ``found``, which a program has written without a row.
+    """
     every = {name: cells.get(name) for name in found}
     planned = moves(t, handle, row, {}, every, holders)
     t.put(handle, row, handle.marker.encoded, HERE)

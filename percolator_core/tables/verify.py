@@ -1,7 +1,8 @@
 """Compare the indexes of a table with its rows, and repair them.
 
-A crash does not make them differ: an entry moves in the transaction that changes the row. They differ if
-another program has written to the store, or if it was restored from parts of several backups.
+A crash cannot make indexes and rows differ, because an entry moves in the transaction that changes the row.
+They differ if another program has written to the store, or if the store was restored from parts of several
+backups.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ def repair(t: Writer, handle: TableHandle, some: Sequence[Difference]) -> tuple[
     indexes = {index.rule.table: index for index in indexes_of(handle)}
     # A table that was dropped and created again may have none of these indexes.
     known = [(one, indexes[one.index]) for one in some if one.index in indexes]
-    # One read fills the transaction's cache. Below, each cell is read again, after the repairs before it.
+    # One read fills the transaction's cache. The loop reads each cell again, and so sees the repairs of
+    # earlier differences.
     t.values_of(wanted for one, index in known for wanted in _of(t, handle, index, one.value, one.row))
     for one, index in known:
         cell, holder = _as_it_is(t, handle, index, one.value, one.row)
@@ -136,7 +138,7 @@ def repair(t: Writer, handle: TableHandle, some: Sequence[Difference]) -> tuple[
 
 
 def _of(t: Writer, handle: TableHandle, index: Index, value: bytes, row: bytes) -> tuple[Wanted, Wanted]:
-    """Return what to read for a row's indexed cell and for its entry."""
+    """Return the arguments of `Reader.values_of` for a row's indexed cell and for its entry."""
     table = t.handle_of(index.rule.table)
     field = holder_of(table) if index.rule.unique else table.marker
     return (handle, row, [handle.columns[index.rule.column]]), (table, index.entry(value, row), [field])

@@ -1,13 +1,14 @@
 """Reading cells at a timestamp (paper, figure 6, Get).
 
-The newest version of a cell and its lock are two fields of the row's hash, so most reads are one ``HMGET``
-and no script: there is no lock, and the newest version is below the snapshot. Any other read takes a script:
-for an older version, or for a lock that may still commit below the snapshot. Such a lock is waited for or
-resolved.
+The newest version of a cell and its lock are two fields of the row's hash. Most reads find no lock, and a
+newest version below the snapshot, so they are one ``HMGET`` and no script. Any other read runs a script: it
+finds an older version, or a lock whose transaction may still commit below the snapshot. The read waits for
+such a lock, or resolves it.
 
-A missing cell proves nothing by itself: garbage collection removes deletions, and tables are dropped. It is
-an answer if the tablet *stands*: the tablet has a version, and no safe point above the snapshot. Both are
-read after the cell, for a column that rows often lack in the same request.
+A missing cell proves nothing by itself: garbage collection removes deletions, and tables are dropped. A
+missing cell is an answer if the tablet *stands*: the tablet has a version, and no safe point above the
+snapshot. Version and safe point are read after the cell; for a column that rows often lack, in the same
+request.
 
 A snapshot of the present uses the definitions of tables as of its timestamp; the oracle returns the catalog's
 epoch with it. A snapshot of the past uses the definitions as of the moment when it was made.
@@ -66,14 +67,14 @@ _Cell: TypeAlias = tuple[TableHandle, bytes, str]
 
 
 class _Found(NamedTuple):
-    """The result of a read by script: the visible version, None for none; or the lock in its way."""
+    """The result of a read by script: the visible version, if there is one, or the lock that blocks it."""
 
     version: Version | None
     lock: bytes | None
 
 
 class CellReads(TypedReads):
-    """The way of a read: own writes, then the cache, then the store.
+    """Reads of cells: from the transaction's own writes, else from the cache, else from the store.
 
     A plain snapshot has no writes and keeps nothing in its cache. The constructors of `Snapshot` and
     `Transaction` set all attributes. ``_limit`` is the timestamp packed as in a version, so that a visible
@@ -123,7 +124,10 @@ class CellReads(TypedReads):
 
     @property
     def start_timestamp(self) -> int:
-        """The snapshot's timestamp in microseconds; fixes the snapshot if no read has."""
+        """The snapshot's timestamp in microseconds.
+
+        The first use fixes the snapshot, unless a read has done so.
+        """
         if self._start_ts is None:
             self._round_trips += 1
             self._first_read(())
@@ -137,7 +141,7 @@ class CellReads(TypedReads):
     def values_of(
         self, wanted: Iterable[tuple[TableHandle, bytes, Sequence[ColumnFields]]]
     ) -> list[list[bytes | None]]:
-        """The values of some cells of many rows, row by row, a command a row, in steps as `get_many`."""
+        """The values of some cells of many rows, row by row: one command a row, in bounded steps."""
         self._must_be_open()
         wanted = list(wanted)
         values = iter(self._values(wanted))
@@ -157,7 +161,7 @@ class CellReads(TypedReads):
             raise PercolatorError(f"the transaction is {self._state}: begin a new one")
 
     def _must_be_of_this_process(self) -> None:
-        """Raise in a forked child: two processes would continue one transaction with one start."""
+        """Raise in a forked child: two processes must not use one transaction with one start."""
         if self._process != process.pid:
             raise of_another_process("transaction or snapshot")
 
@@ -203,13 +207,13 @@ class CellReads(TypedReads):
         self, wanted: Iterable[tuple[str, str | bytes, str]]
     ) -> Iterable[tuple[TableHandle, bytes, Sequence[ColumnFields]]]:
         for table, row, column in wanted:
-            handle = self._handles[table]  # each time: the first step may have met a change
+            handle = self._handles[table]  # for each cell: the first step may have loaded changed tables
             yield handle, row if type(row) is bytes else row_bytes(row), (handle.columns[column],)
 
     def _values(
         self, wanted: Iterable[tuple[TableHandle, bytes, Sequence[ColumnFields]]]
     ) -> list[bytes | None]:
-        """The values of any number of cells, in steps that neither client nor store choke on."""
+        """The values of any number of cells, in steps whose size is bounded for the client and the store."""
         known = self._known
         values: list[bytes | None] = []
         reads: dict[tuple[TableHandle, bytes], RowRead] = {}
@@ -300,7 +304,7 @@ class CellReads(TypedReads):
     def _settle(
         self, unsettled: Sequence[tuple[RowRead, ColumnFields, int]], values: list[bytes | None]
     ) -> None:
-        """Read by script the cells that newest version and lock did not settle."""
+        """Read by script the cells whose newest version and lock did not settle the read."""
         located = [(read.handle.tag(read.row), read.row, column.encoded) for read, column, _ in unsettled]
         replies, _ = self._ask([self._slow_read(*where) for where in located])
         for where, (_, _, position), reply in zip(located, unsettled, replies, strict=True):
@@ -311,14 +315,14 @@ class CellReads(TypedReads):
     def _ask(
         self, commands: Sequence[Command], cells: Iterable[_Cell] = (), standings: Iterable[bytes] = ()
     ) -> tuple[list[Any], dict[bytes, bool]]:
-        """The replies to reads of cells; and for each request for a standing, True if the tablet stands.
+        """The replies to reads of cells, and by command of ``standings``, True if the tablet stands.
 
         The first commands of a transaction fix the snapshot.
         """
         self._must_be_of_this_process()
         self._sent += len(commands)
         self._requests += 1
-        # After the reads: a tablet that stands now has stood all the time.
+        # The standings are read after the cells: a tablet that stands now has stood during those reads.
         asked = list(dict.fromkeys(standings))
         whole = [*commands, *asked] if asked else commands
         if self._start_ts is None:
@@ -341,7 +345,7 @@ class CellReads(TypedReads):
         lock: bytes | None,
         stands: bool = False,
     ) -> Version | None:
-        """The visible version: the newest one if that and the lock settle the read, else from a script."""
+        """The visible version: the newest one if it and the lock settle the read, else from a script."""
         if is_settled(version, lock, self._limit, stands):
             return None if version is None else unpack_version(version)
         return self._read_slowly(tag, row, column)

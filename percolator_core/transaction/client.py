@@ -64,13 +64,17 @@ class Client:
         self.finish_schema_change: Callable[[str, bytes], None] = lambda _name, _version: None
         """Finishes or repairs a schema change after a tablet refused a version; `Database` sets it.
 
-        Without it a refused transaction only takes in the catalog again. Raises LockTimeout.
+        Without this function a refused transaction only loads the catalog again. Raises LockTimeout.
         """
         self._lives: dict[int, _Life] = {}
-        """By process: a forked child is another client, with a name of its own."""
+        """The life in each process, by process id: a forked child is another client, with a name of its
+        own."""
 
     def owner(self) -> bytes:
-        """Our name in locks. The first call sets the liveness token, before any lock has our name."""
+        """Return this client's name in locks.
+
+        The first call sets the liveness token, so no lock is older than it.
+        """
         life = self._lives.get(process.pid)
         return (life or self._come_alive()).owner
 
@@ -108,14 +112,14 @@ class Client:
         life = self._lives.pop(process.pid, None)
         if life is not None:
             life.stop.set()
-            life.renewer.join(1)  # it uses a connection that is about to be closed
+            life.renewer.join(1)  # the thread uses a connection that is about to be closed
             self._forget(life.owner)
 
     def _come_alive(self) -> _Life:
         """Set a token, and start a thread that renews it.
 
-        Without a lock: a child that is forked meanwhile, or a signal handler, would wait for it for ever. If
-        two callers come here at once, the first token is kept.
+        This takes no lock: a child process that is forked while the lock is held, or a signal handler, would
+        wait for the lock for ever. If two callers set a token at once, the first token is kept.
         """
         owner = f"{process.pid:x}.{uuid.uuid4().hex[:12]}".encode()
         self._set_token(owner)
@@ -131,7 +135,7 @@ class Client:
         return life
 
     def _forget(self, owner: bytes) -> None:
-        # Without waiting: if the store is gone, the token expires.
+        # Nobody waits for the reply: if the store is gone, the token expires.
         self.store.defer((b"DEL", self.token_of(owner)))
 
     def _renew(self, owner: bytes) -> None:
@@ -142,7 +146,7 @@ class Client:
         if self._set_token(owner, b"XX"):
             return
         life = self._lives.get(process.pid)
-        if life is not None and life.owner == owner:  # not closed: a failover or a pause lost it
+        if life is not None and life.owner == owner:  # not closed: a failover or a pause lost the token
             self._set_token(owner)
 
     def _set_token(self, owner: bytes, *only: bytes) -> bool:
@@ -150,11 +154,11 @@ class Client:
 
         Returns False if the options prevented it.
         """
-        # On the thread's own connection: under a hub, other tasks would come here before the reply.
+        # A connection of the thread's own: under a hub, other tasks would run before the reply arrives.
         apart = self.store.call_apart
         token: Command = (b"SET", self.token_of(owner), b"", b"PX", int(TOKEN_LIFE * 1000), *only)
         if self.store.clustered:
-            # The token must not wait for the oracle: its server may be another one, and be away.
+            # The token must not wait for the oracle, whose server may be another one that is unreachable.
             (stands,) = apart(token)
             ((newest, _),) = apart(self.oracle.keep_ahead())
         else:

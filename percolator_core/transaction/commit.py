@@ -1,9 +1,9 @@
-"""The two phases of a commit (paper, figure 6), one method each, so that tests can stop between them.
+"""The two phases of a commit (paper, figure 6), one method each, so that a test can stop between the two.
 
 A call is one run of a script, on the cells that the script may change atomically: any cells on a single
 server, the cells of one tablet on a cluster. A write set that fits into one call is prewritten and committed
-by this call, and no client ever sees a lock. Any other write set goes through prewrite, commit of the primary
-(the commit point) and commit of the secondaries. The caller does not wait for the last.
+by this call, and no client ever sees a lock. Any other write set has three steps: prewrite, commit of the
+primary (the commit point), and commit of the secondaries, for which the caller does not wait.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Commit:
     def __init__(
         self, client: Client, start_ts: int, mutations: Sequence[Mutation], *, restock: bool = False
     ) -> None:
-        """With ``restock``, a commit in one call also fetches a spare timestamp for another transaction."""
+        """If ``restock``, a commit in one call also fetches a spare timestamp for another transaction."""
         self._client = client
         self._restock = restock and not client.one_call_a_tablet
         self._start_ts = start_ts
@@ -181,7 +181,7 @@ class Commit:
         raise self._aborted()
 
     def _clearing_locks(self, attempt: Callable[[], int]) -> int:
-        """Run ``attempt``, again after each lock of a finished transaction that it met and resolved."""
+        """Run ``attempt``; if it meets a lock whose transaction is not live, resolve the lock and repeat."""
         resolver: Resolver | None = None
         for remaining in range(_LOCK_ROUNDS - 1, -1, -1):
             try:
@@ -251,10 +251,10 @@ class Commit:
         return calls.commit(tags, oracle, role, self._start_ts, commit_ts, cells)
 
     def _decisively(self, call: Call[D], *, repeated: bool = False) -> tuple[D, bool]:
-        """Send a call that may be the commit point; returns the reply, and True if it was sent repeatedly.
+        """Send a call that may be the commit point; returns the reply, and True if it was sent again.
 
-        Sending it again is harmless, so the outcome stays open only if the store does not answer at all.
-        ``repeated`` is True if an earlier request has left it open already.
+        A second copy of the call is harmless, so the outcome stays open only if the store does not answer at
+        all. ``repeated`` is True if an earlier request has already left the outcome open.
         """
         oracle, store = self._client.oracle, self._client.store
         seen = oracle.seen
@@ -293,7 +293,7 @@ class Commit:
 
 
 def notify(client: Client, mutations: Sequence[Mutation]) -> int:
-    """Commit a write set of nothing but notifications; returns the commit timestamp.
+    """Commit a write set that has only notifications; returns the commit timestamp.
 
     Raises:
         TransactionConflict: a table was changed or dropped since. Notifying again does no harm.
@@ -315,7 +315,7 @@ def _changed(mutation: Mutation) -> TransactionConflict:
 
 
 def _catch_up(client: Client, mutations: Iterable[Mutation]) -> None:
-    """Have the catalog loaded again, and finish schema changes of the tables of ``mutations``."""
+    """Have the next transaction load the catalog, and finish schema changes of the mutations' tables."""
     client.catalog.expire()
     for name, version in {(one.table, one.version) for one in mutations}:
         try:

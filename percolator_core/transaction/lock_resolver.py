@@ -1,8 +1,8 @@
 """The lock resolver: finishes or rolls back the transactions of dead clients (paper, section 2.2).
 
 The primary decides the fate of a transaction. If it is committed, the other locks are rolled forward; if it
-is rolled back, they are removed. A primary whose time to live is over, or whose owner has no liveness token,
-is rolled back here, which leaves a tombstone.
+is rolled back, they are removed. The resolver rolls back a primary whose time to live is over or whose owner
+has no liveness token, and leaves a tombstone.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Resolver:
         return [fates[start] for start in starts]
 
     def fates(self, locks: Iterable[Lock]) -> dict[int, Fate]:
-        """The fates of the transactions that hold the locks, by start timestamp; rolls back dead ones.
+        """Return the fates of the locks' transactions, by start timestamp; roll back the dead ones.
 
         All fates are requested together, each once.
         """
@@ -112,7 +112,8 @@ def settling(
 ) -> Command:
     """The command that rolls a transaction's locks on some cells forward or back, by its fate.
 
-    ``cells`` is a flat list: tag's position, row, column and kind. Cells without its lock are skipped.
+    ``cells`` is a flat list: tag's position, row, column and kind. Cells that the transaction has not locked
+    are skipped.
     """
     if fate.state == "committed":
         return client.store.command(calls.commit(tags, (), "secondaries", start_ts, fate.commit_ts, cells))

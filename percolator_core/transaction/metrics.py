@@ -3,8 +3,8 @@
 An *operation* is the read of a cell by name: one in ``get``, each cell of ``get_many``, each column that
 ``get_row`` names, and the cells of an observer's acknowledgement. A read that is *sent* is one command to the
 store: an ``HMGET``, which reads any number of columns of one row, or a call of the script that reads older
-versions. So ``operations / sent`` is the saving by cache, prefetch and grouping by rows, compared with one
-command a cell as in the paper (section 2.5). Scans, and reads of whole rows, name no cells and are counted
+versions. The paper (section 2.5) sends one command a cell, so ``operations / sent`` measures the saving by
+cache, prefetch and grouping by rows. Scans, and reads of whole rows, name no cells and are counted
 separately. Reads of a transaction's own writes are not counted.
 """
 
@@ -23,9 +23,9 @@ class Cost:
     """Counters of one transaction.
 
     Attributes:
-        round_trips: requests to the store that it waited for, each with any number of commands. A commit
-            counts 1 in one call, and 2 in two phases. Further requests of a commit, for a very large write
-            set, a lost reply or another client's lock, are not counted.
+        round_trips: requests to the store that it waited for, each with any number of commands. A commit in
+            one call counts as 1, a commit in two phases as 2. Further requests of a commit, for a very large
+            write set, a lost reply or another client's lock, are not counted.
         requests: round trips that carried reads of cells by name.
         operations: cells read by name.
         sent: commands that read them.
@@ -65,7 +65,7 @@ class Metrics(Cost):
 
     @property
     def unused(self) -> int:
-        """Cells that prefetch read and nobody asked for."""
+        """Cells that prefetch read and that were not asked for later."""
         return self.prefetched - self.served
 
 
@@ -81,8 +81,8 @@ FOLD: Final = 1000
 class Tally:
     """Adds up the costs of transactions of all threads.
 
-    A transaction appends to ``ended``, True if it committed and its numbers, which takes no lock. One that
-    finds `FOLD` entries there calls `fold`.
+    A transaction that ends appends a pair to ``ended``: True if it committed, and its numbers. Appending
+    takes no lock. A transaction that finds `FOLD` entries in the queue calls `fold`.
     """
 
     __slots__ = ("_lock", "_sums", "ended")
@@ -110,5 +110,5 @@ class Tally:
                 pass  # the queue is empty; a signal handler may have taken some entries
             if rows:
                 sums = [sum(column) for column in zip(*rows, strict=True)]
-                # In one step of the interpreter: a signal handler may run between two steps.
+                # One step of the interpreter changes all sums: a signal handler may run between two steps.
                 self._sums[:] = map(add, self._sums, sums)

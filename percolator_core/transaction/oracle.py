@@ -1,10 +1,11 @@
 """The timestamp oracle: strictly increasing timestamps (paper, section 2.3).
 
 The oracle is a hash in the store and a script; this module is its client. A timestamp is microseconds since
-the epoch. It is raised above the last one if the clock is behind. Tasks whose requests go out in one batch
-share one request to the oracle; several batches may be under way at a time. The timestamp of a commit or of a
-read snapshot is never fetched in advance: a commit's timestamp is requested after the last prewrite, and a
-snapshot must see all earlier commits. Only a transaction that reads nothing may start at a spare timestamp.
+the epoch. If the clock is behind the last timestamp, the next one is still higher than the last. Tasks whose
+requests go out in one batch share one request to the oracle; several batches may be under way at a time. The
+timestamp of a commit or of a read snapshot is never fetched in advance: a commit's timestamp is requested
+after the last prewrite, and a snapshot must see all earlier commits. Only a transaction that reads nothing
+may start at a spare timestamp.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Oracle:
         self._process = process.pid
 
     def note(self, timestamp: int) -> None:
-        """Take note of a timestamp that some client was given."""
+        """Remember a timestamp that the oracle gave to this client or another one."""
         self.seen = max(self.seen, timestamp)
 
     def accept(self, timestamp: int, seen_before: int) -> int:
@@ -63,8 +64,9 @@ class Oracle:
     def put_aside(self, timestamp: int) -> None:
         """Keep a timestamp that came with a commit's reply, to start a transaction that reads nothing.
 
-        Such a transaction is ordered by its commit. An older start only makes a conflict with a newer commit
-        more likely, and then the transaction takes a fresh one. No commit and no read may use a spare.
+        A transaction without reads is ordered by its commit alone. With an older start it only meets a
+        conflict with a newer commit more often, and then takes a fresh timestamp. No commit and no read may
+        use a spare one.
         """
         self._spares_of_this_process().append((timestamp, time.monotonic()))
 
@@ -95,7 +97,7 @@ class Oracle:
         return self.timestamp_then()[0]
 
     def timestamp_then(self, *commands: Command) -> tuple[int, bytes | None, list[Any]]:
-        """A fresh timestamp, the catalog's epoch at that time, and the replies to commands run after it.
+        """A fresh timestamp, the catalog's epoch at that time, and the replies to commands run after both.
 
         One round trip. The epoch counts the changes of the catalog; it is None before the first change.
         """

@@ -1,8 +1,8 @@
 """Prefetch: the first read of a row also reads the columns that a run is likely to need (paper, section 2.5).
 
-Reading two columns of a row costs hardly more than reading one. So the first read of a row also reads the
-columns that earlier runs of the same observer read after such a first read. *Such* means: of the same column,
-or by the acknowledgement. Statistics by table alone would be wrong for an observer that reads five columns of
+Reading two columns of a row costs hardly more than reading one. So the first read of a row also reads further
+columns: those that earlier runs of the same observer read in rows whose first read was of the same column, or
+of the acknowledgement. Statistics by table alone would be wrong for an observer that reads five columns of
 its own row and one column of a thousand other rows.
 
 No result depends on a guess. A prefetched cell is used only if it would settle an ordinary read: no lock, and
@@ -28,7 +28,7 @@ USUAL: Final = 0.5
 
 LARGE: Final = 64 << 10
 NEARLY_ALWAYS: Final = 0.9
-"""A column whose values have more than `LARGE` bytes on average needs this share."""
+"""The share for a column whose values have more than `LARGE` bytes on average."""
 
 LARGEST: Final = 4 << 20
 """A column whose values are larger on average is never prefetched: four of them would fill the cache."""
@@ -43,10 +43,10 @@ _ROWS_RECORDED: Final = 512
 """Most rows of a table from which one run learns."""
 
 _SMOOTHING: Final = 8
-"""The average size of a column's values follows about this many last values."""
+"""The average size of a column's values is that of about so many of its last values."""
 
 _FEW_ROWS: Final = 8
-"""A plan is made again after this many rows; among the first of them, after each row."""
+"""A new plan is made after each of the first so many rows, and later after each further so many rows."""
 
 Trigger: TypeAlias = TableHandle | ColumnFields
 """The first read of a row: its table for an acknowledgement, else the column that was asked for."""
@@ -134,7 +134,7 @@ class Habits:
             touched: dict[Trigger, _Group] = {}
             for record in records:
                 trigger = next(iter(record))
-                # Moved to the end: the oldest groups are dropped first.
+                # The group moves to the end, because the groups at the front are dropped first.
                 group = self._groups[trigger] = (
                     self._groups.pop(trigger) if trigger in self._groups else _Group()
                 )

@@ -34,7 +34,7 @@ PAGE_BYTES: Final = 1 << 20
 """Bounds of one step of a scan over one tablet."""
 
 _JUDGED: Final = b"judged"
-"""Stands in front of a whole row's cells if the newest version did not settle some of them."""
+"""Precedes the cells of a whole row if the newest versions did not settle all of them."""
 
 
 class TabletScan:

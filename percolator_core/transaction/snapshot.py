@@ -82,7 +82,7 @@ class Snapshot(CellReads):
         try:
             client.store.one((b"ZADD", client.store.keyspace.pins, self.start_timestamp, self._pin))
         except BaseException:
-            self._unpin_unawaited()  # after an interruption here __exit__ is never called
+            self._unpin_unawaited()  # if an exception ends __enter__, __exit__ is never called
             raise
         return self
 
@@ -99,7 +99,7 @@ class Snapshot(CellReads):
         except PercolatorError:
             if error is None:
                 raise
-            # The block's own error says more. The pin goes with our liveness token.
+            # The error of the block says more than this one. The pin ends with the client's liveness token.
 
     def _unpin_unawaited(self) -> None:
         """Unpin without waiting: a pin that stays delays collection as long as the client lives."""
@@ -141,8 +141,9 @@ class Snapshot(CellReads):
             return known
         if fields.sparse:
             return self._read_cells(((table, row, column),))[0]
-        # `_values`, `pack_read`, `is_settled` and `Cache.keep` in line, for a cell that is there. Any other
-        # goes to `_judge`, so the condition below may be narrower than the rule, never wider.
+        # This repeats `_values`, `pack_read`, `is_settled` and `Cache.keep` in line, for a cell that exists.
+        # `_judge` decides about any other cell, so the condition below may be stricter than `is_settled`, but
+        # never less strict.
         place = handle.place
         key = handle.row_prefixes[crc32(row) % handle.tablets if place is None else place(row)] + row
         command = READ % (len(key), key, fields.packed)
@@ -192,8 +193,8 @@ class Snapshot(CellReads):
     def get_many(self, cells: Iterable[tuple[str, str | bytes, str]]) -> list[bytes | None]:
         """The values of many cells, in order.
 
-        In one round trip if no lock is in the way, or a few for more than 500 cells; cells of one row that
-        stand close together in the list share a command.
+        This takes one round trip if no lock blocks a read, or a few round trips for more than 500 cells.
+        Cells of one row that are near each other in the list share a command.
 
         Raises:
             UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld, StoreUnavailable: as `get`.
@@ -319,7 +320,7 @@ class Snapshot(CellReads):
 
     def take_scans(self, scans: Sequence[TabletScan]) -> None:
         """Fetch the next step of each scan, in one round trip."""
-        # A scan may be consumed after the commit: the start of a transaction that only wrote is no snapshot.
+        # A scan may outlive the commit, but the start of a transaction that only wrote is no snapshot.
         self._must_be_open()
         steps = [scan.step(self.start_timestamp) for scan in scans]
         self._round_trips += 1

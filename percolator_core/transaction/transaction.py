@@ -26,7 +26,7 @@ _BLIND_ROUNDS: Final = 16
 """Most fresh starts of a transaction that never read, each after a conflict with a newer commit."""
 
 _NO_CONFLICT: Final = ("newer commit", "failed over")
-"""Reasons that refuse an old start, and mean nothing for a transaction that has read nothing."""
+"""The reasons of conflicts after which a transaction that has read nothing may commit with a newer start."""
 
 
 class Transaction(Snapshot, TypedWrites):
@@ -115,7 +115,7 @@ class Transaction(Snapshot, TypedWrites):
     def notify(self, table: str, row: str | bytes, column: str) -> None:
         """Wake the weak observers of a notify-only column after the commit of this transaction.
 
-        Never conflicts; several notifications of one cell may lead to one run.
+        Never conflicts; one run may stand for several notifications of one cell.
         """
         handle = self._handles[table]
         self.put(handle, row_bytes(row), handle.notify_column(column), Write(NOTIFY, b""))
@@ -143,7 +143,7 @@ class Transaction(Snapshot, TypedWrites):
             rows = self._writes[handle.name] = {}
             self._written[handle.name] = handle
         elif self._written[handle.name] is not handle:
-            # The first read met a change of the table, and earlier writes were made by its old definition.
+            # The first read found a change of the table, and earlier writes were made by the old definition.
             raise TransactionConflict(handle.name, row, decode_column(column), CHANGED)
         columns = rows.get(row)
         if columns is None:
@@ -182,7 +182,8 @@ class Transaction(Snapshot, TypedWrites):
         self._state = "discarded"
         try:
             if not self._writes:
-                # Without reads any timestamp will do; only a client that has seen none requests one.
+                # A transaction without reads may return any timestamp; only a client that has seen none
+                # requests one.
                 seen = max(self._client.oracle.seen, self._after or 0)
                 commit_ts = self._start_ts or seen or self.start_timestamp
             elif self._start_ts is None:
@@ -255,7 +256,8 @@ class Transaction(Snapshot, TypedWrites):
     def _commit_blindly(self) -> int:
         """Commit a transaction that never read.
 
-        Its commit alone orders it, so a newer commit is no conflict: it takes a newer start instead.
+        The commit alone orders such a transaction. After a newer commit it takes a newer start, without a
+        conflict.
         """
         spare = self._client.oracle.spare(self._after)
         if spare is not None:
