@@ -74,12 +74,15 @@ class FoundLock:
 
 
 class Locks:
-    """The locks of one namespace."""
+    """The locks of one namespace.
+
+    It keeps nothing between two calls. In particular each call has a resolver of its own, which remembers the
+    fates that it has learned: a failover may change a fate, and another call may come much later.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self.store = client.store
-        self._resolver = Resolver(client)
 
     def by_tablet(self, limit: int | None = None) -> Iterator[FoundLock]:
         """Yield the locks of each tablet, oldest first; at most ``limit`` of each, None for all."""
@@ -124,9 +127,10 @@ class Locks:
         handle = self._client.catalog.table(table)
         tag = handle.tag(row)
         entries = [encode_lock_mark(start_ts, encoded, row) for encoded in _encodings(handle, column)]
+        resolver = Resolver(self._client)
         outcome: Outcome = "gone"
         for step in self._look_up([(table, tag, entries)]):
-            for fate in self._resolver.resolve_all(tag, [lock.cell for lock in step]):
+            for fate in resolver.resolve_all(tag, [lock.cell for lock in step]):
                 outcome = fate.state
         return outcome
 
@@ -244,6 +248,7 @@ class Locks:
 
     def _resolve(self, steps: Iterable[Sequence[FoundLock]]) -> ResolvedLocks:
         """Resolve the locks of each step, which are of one tablet, together."""
+        resolver = Resolver(self._client)
         counts = {"committed": 0, "rolled back": 0}
         living: set[int] = set()
         # Cell, kind and transaction identify a lock that comes twice, even if it was refreshed in between.
@@ -251,7 +256,7 @@ class Locks:
         for step in steps:
             asked = [lock for lock in step if lock.start_ts not in living]
             if asked:
-                fates = self._resolver.resolve_all(asked[0].tag, [lock.cell for lock in asked])
+                fates = resolver.resolve_all(asked[0].tag, [lock.cell for lock in asked])
                 for lock, fate in zip(asked, fates, strict=True):
                     if fate.state == "live":
                         living.add(lock.start_ts)

@@ -319,6 +319,31 @@ def test_the_fence_settles_what_is_in_flight(made: Database, connect: Connect, d
         assert read(connect(), site, page) == {"title": b"in flight"}
 
 
+def test_a_later_change_asks_again_how_a_transaction_ended(made: Database, connect: Connect) -> None:
+    """A failover may lose a commit. A client that had seen it must not publish the other half later."""
+    made.create_table("primaries", tablets=1)
+    writer = connect()
+    writer.client.one_call_a_tablet = True
+    t = writer.begin()
+    t.set("primaries", "p", "v", b"both")
+    handle, row = t.handle_of("docs"), key("a", 1)
+    t.put(handle, row, b"title", Write(PUT, b"both"))
+    commit = commit_of(t)
+    commit_ts = commit.prewrite()
+    tags = (*made.catalog.table("primaries").tags, *handle.tags)
+    names = [tag + one for tag in tags for one in (b"r:p", b"r:" + row, b"v:" + row, b"locks")]
+    prewritten = made.store.call(*[(b"DUMP", name) for name in names])
+    commit.commit_primary(commit_ts)
+    die(writer)
+    made.schema_changes.add_column("docs", LANGUAGE)
+    assert (read(made, "a", 1) or {})["title"] == b"both"
+    for name, packed in zip(names, prewritten, strict=True):
+        made.store.one((b"RESTORE", name, 0, packed, b"REPLACE") if packed else (b"DEL", name))
+    made.schema_changes.rename_column("docs", "language", "tongue")
+    assert (read(made, "a", 1) or {})["title"] == b"one"
+    assert made.snapshot().get("primaries", "p", "v") is None
+
+
 def test_two_changes_at_once(made: Database, connect: Connect) -> None:
     names = [f"c{number}" for number in range(6)]
     clients = [connect() for _ in names]
