@@ -14,7 +14,7 @@ T = TypeVar("T")
 class Concurrency:
     """Runs straight-line functions concurrently in the calling thread.
 
-    For use in a ``with`` statement, at whose end everything submitted has finished.
+    Use it in a ``with`` statement: the end of the block waits for all submitted functions.
     """
 
     def __init__(self, store: Store, width: int) -> None:
@@ -23,17 +23,17 @@ class Concurrency:
         self._hub: Hub | None = None
 
     def submit(self, fn: Callable[..., T], *args: Any) -> Future[T]:
-        """Have ``fn(*args)`` run; it starts when the thread waits for something, ``width`` at a time."""
+        """Have ``fn(*args)`` run when the thread waits for a result; ``width`` functions run at a time."""
         return self._running().submit(fn, *args)
 
     def map(self, fn: Callable[[Any], T], items: Iterable[Any]) -> Iterator[T]:
-        """``fn`` of each item, in order. Items are taken as places become free, so they may be endless."""
+        """Yield ``fn(item)`` for each item, in order. Items are read step by step, so they may be endless."""
         hub = self._running()
         pending: list[Future[T]] = []
         for item in items:
             pending.append(hub.submit(fn, item))
             if len(pending) >= 2 * hub.width:
-                # Half of them stay in flight while the first half is handed out.
+                # The other half stays in flight while results of the first half are taken.
                 ready, pending = pending[: hub.width], pending[hub.width :]
                 for future in ready:
                     yield future.result()

@@ -1,8 +1,8 @@
-"""How a process ends although threads of observers are still at work.
+"""Ends a process although threads of observers still run.
 
-The interpreter waits at its end for every thread of a pool, however long the code in it blocks. What such a
-thread works on has been given back by then, so that nothing is lost with it: its run does not commit, or if
-it still does, the acknowledgement keeps another run from committing the same.
+At its end the interpreter waits for every thread of a pool, however long the code in it blocks. By then the
+leases of such threads have been given back, so that no run is lost: the run of the thread does not commit. If
+it still does, its acknowledgement keeps another run from committing the same change.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ import time
 from typing import Final
 
 OBSERVER_THREADS: Final = "percolator-observer"
-"""What the names of a worker's threads begin with."""
+"""The prefix of the names of a worker's threads."""
 
 _MOMENT: Final = 0.3
-"""Seconds that threads get which are only about to end, since nobody has work for them any more."""
+"""Seconds given to threads that have no more work and are about to end."""
 
 
 def end_process(code: int) -> None:
-    """End the process at once, with exit code ``code``, if threads of observers are still at work.
+    """Write out stdout and stderr and end the process with exit code ``code`` if an observer's thread runs.
 
-    Otherwise return: the process may end as any other. Call it last, when everything has been said; what
-    stdout and stderr hold back is written.
+    Otherwise return, so that the process ends as usual. Call it last.
     """
     until = time.monotonic() + _MOMENT
     for thread in _observer_threads():
@@ -35,7 +34,7 @@ def end_process(code: int) -> None:
         try:
             stream.flush()
         except (OSError, ValueError):
-            pass  # nobody reads it any more, or it is closed
+            pass  # the reader is gone, or the stream is closed
     os._exit(code)
 
 

@@ -1,4 +1,4 @@
-"""How long things took, counted in buckets: small however many there were, and summed over processes."""
+"""Histograms of durations: of constant size, and can be added up over processes."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass, field
 from typing import Final
 
 BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of the buckets in seconds, each included; one more bucket holds what took longer."""
+"""Upper bounds of the buckets in seconds, inclusive; one more bucket counts longer durations."""
 
 
 @dataclass(slots=True)
 class Histogram:
-    """``counts`` has a number for each of `BOUNDS` and one for the rest; ``seconds`` is the sum of all.
+    """``counts`` has a number for each of `BOUNDS` and one for the rest; ``seconds`` sums up the durations.
 
-    Not for several threads at a time.
+    Only one thread at a time may use it.
     """
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count one that took so long."""
+        """Count one duration."""
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.seconds += seconds
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Each bound as text, ``+Inf`` at last, with how many took no longer."""
+        """Return each bound as text, ``+Inf`` at last, with the number of durations up to it."""
         names = [*map(str, BOUNDS), "+Inf"]
         sums: list[tuple[str, float]] = []
         so_far = 0
@@ -37,12 +37,12 @@ class Histogram:
         return sums
 
     def flat(self) -> list[float]:
-        """As a list of numbers, for `from_flat` in another process."""
+        """Return the histogram as a list of numbers, for `from_flat` in another process."""
         return [self.seconds, *self.counts]
 
     @classmethod
     def from_flat(cls, numbers: Sequence[float]) -> Histogram:
-        """The inverse of `flat`; raises ValueError for numbers of other buckets than these."""
+        """Make a histogram from the list of `flat`; raise ValueError if its buckets are not `BOUNDS`."""
         seconds, *counts = numbers
         if len(counts) != len(BOUNDS) + 1:
             raise ValueError(f"a histogram has {len(BOUNDS) + 1} buckets, not {len(counts)}")
@@ -50,7 +50,7 @@ class Histogram:
 
     @classmethod
     def sum(cls, histograms: Iterable[Histogram]) -> Histogram:
-        """Added up, bucket by bucket."""
+        """Add up histograms, bucket by bucket."""
         made = cls()
         for one in histograms:
             made.counts = [mine + its for mine, its in zip(made.counts, one.counts, strict=True)]

@@ -1,6 +1,6 @@
-"""Packages whose public names are imported when they are first used.
+"""Imports the public names of a package when they are first used.
 
-Else whoever imports such a package would import all that any of its names needs.
+Without this, to import the package would import everything that any of its names needs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 def lazily(
     package: str, homes: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The ``__getattr__`` and the ``__dir__`` of a package (PEP 562).
+    """Make the ``__getattr__`` and the ``__dir__`` of a package (PEP 562).
 
     Args:
         package: its ``__name__``.
-        homes: its names, by the module of the package that each is imported from.
+        homes: for each module of the package, the public names that come from it.
     """
     home_of = {name: f"{package}.{module}" for module, names in homes.items() for name in names}
     here = sys.modules[package].__dict__

@@ -1,6 +1,6 @@
-"""The library's log lines: as the program configured structlog, or else on stderr.
+"""The library's log: it follows the program's configuration of structlog, or goes to stderr without one.
 
-structlog's own default writes to stdout, where a program's results are.
+The default of structlog is stdout, where a program writes its results.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import structlog
 
 
 class Log:
-    """A logger that looks at the configuration when it is used, not when it is made."""
+    """A logger that reads the configuration when it is used, and not when it is made."""
 
     __slots__ = ("_name",)
 
@@ -21,27 +21,27 @@ class Log:
         self._name = name
 
     def debug(self, event: str, **fields: Any) -> None:
-        """Something for whoever looks for a fault."""
+        """Log a detail that helps to find a fault."""
         self._logger().debug(event, **fields)
 
     def info(self, event: str, **fields: Any) -> None:
-        """Something that mends itself."""
+        """Log an event that needs no action."""
         self._logger().info(event, **fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Something that somebody may have to mend."""
+        """Log an event that may need action."""
         self._logger().warning(event, **fields)
 
     def error(self, event: str, **fields: Any) -> None:
-        """Something that somebody has to mend."""
+        """Log an event that needs action."""
         self._logger().error(event, **fields)
 
     def exception(self, event: str, **fields: Any) -> None:
-        """An error that nobody foresaw, with the traceback of the exception at hand."""
+        """Log an unexpected error with the traceback of the current exception."""
         self._logger().exception(event, **fields)
 
     def relay(self, level: str, event: str, fields: Mapping[str, Any]) -> None:
-        """Log a line of another process at its level; lines of an unknown level are ``info``."""
+        """Log a line of another process at its level, or at ``info`` if the level is unknown."""
         write = {"debug": self.debug, "warning": self.warning, "error": self.error, "critical": self.error}
         write.get(level, self.info)(event, **fields)
 

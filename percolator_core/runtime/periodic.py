@@ -1,4 +1,4 @@
-"""What is done again and again, in a thread of its own, while something else goes on."""
+"""Calls a function at regular intervals in a thread of its own."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def periodically(act: Callable[[], object], seconds: float, name: str) -> Iterator[None]:
-    """Calls ``act`` every so many seconds until the block ends, at first after one such pause.
+    """Call ``act`` every so many seconds until the block ends, for the first time after one interval.
 
-    What it raises ends the calls, and is told as of any thread. ``name`` is the thread's. The block's end
-    waits for a call that is under way.
+    An exception of ``act`` ends the calls, and `threading.excepthook` reports it. ``name`` is the thread's
+    name. The end of the block waits for a call that is under way.
     """
     over = threading.Event()
 

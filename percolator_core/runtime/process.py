@@ -1,7 +1,7 @@
-"""Which process this is, what a fork means for what it has, and on how many cores it runs.
+"""The id of this process, objects that must change in a forked child, and the number of usable cores.
 
-A fork copies everything but the other threads. So in the child a lock may be held by a thread that is not
-there, and a connection is one of two ends that would take each other's replies.
+A fork copies everything except the other threads. So in the child a lock may be held by a thread that does
+not exist there, and a connection has two users that would read each other's replies.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Generic, Protocol, Self, TypeVar
 T = TypeVar("T")
 
 pid = os.getpid()
-"""This process's id, right also in a forked child. To ask the system each time takes a call of its own."""
+"""The id of this process, also correct in a forked child; faster to read than ``os.getpid()``."""
 
 
 class Living(Generic[T]):
-    """A set of weak references, for all threads, signal handlers and finalizers.
+    """A set of weak references that all threads, signal handlers and finalizers may use.
 
-    Each step is a single one of the interpreter's, so it needs no lock, as a `weakref.WeakSet` would.
+    It needs no lock, unlike a `weakref.WeakSet`, because the interpreter does each operation in one step.
     """
 
     def __init__(self) -> None:
         self._refs: set[weakref.ref[T]] = set()
 
     def add(self, one: T) -> None:
-        """Add an object; it leaves when it is collected."""
+        """Add an object, which is removed when it is collected."""
         self._refs.add(weakref.ref(one, self._refs.discard))
 
     def discard(self, one: T) -> None:
@@ -43,26 +43,26 @@ class Living(Generic[T]):
 
 
 class Forked(Protocol):
-    """Something that cannot stay as it is in a forked child."""
+    """An object that must change in a forked child."""
 
     def after_fork(self) -> None:
-        """In the child, before anything else runs there."""
+        """Change the object; called in the child before other code runs there."""
 
 
 _forked: Living[Forked] = Living()
 
 
 def tell_of_forks(one: Forked) -> None:
-    """Have ``one.after_fork()`` called in every forked child, as long as it lives."""
+    """Have ``one.after_fork()`` called in every forked child, as long as the object exists."""
     _forked.add(one)
 
 
 class Lock:
-    """A lock that keeps out other threads, and nobody else.
+    """A lock that only other threads wait for.
 
-    A signal handler or finalizer comes in although the code that it interrupts holds the lock: else the
-    thread would wait for itself. So whatever the lock guards has to be sound, for them, at each moment. And
-    in a forked child it is free, although in the parent another thread may have held it.
+    A signal handler or finalizer gets the lock although the code that it interrupts holds it: otherwise the
+    thread would wait for itself. So the guarded data must be consistent for them at every moment. In a forked
+    child the lock is free, although another thread may have held it in the parent.
     """
 
     def __init__(self) -> None:
@@ -70,11 +70,11 @@ class Lock:
         tell_of_forks(self)
 
     def acquire(self, timeout: float = -1) -> bool:
-        """Take it, within so many seconds (-1: however long that takes); whether it was taken."""
+        """Take the lock within so many seconds (-1: no limit); return True if it was taken."""
         return self._lock.acquire(timeout=timeout)
 
     def release(self) -> None:
-        """Give it back; once for each time that it was taken."""
+        """Release the lock, once for each time that it was taken."""
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -85,7 +85,7 @@ class Lock:
         self._lock.release()
 
     def after_fork(self) -> None:
-        """Free it, unless the code that forked holds it itself."""
+        """Free the lock, unless the code that forked holds it itself."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
         else:
@@ -93,7 +93,7 @@ class Lock:
 
 
 def _note_fork() -> None:
-    global pid  # noqa: PLW0603 - what a module knows of its process
+    global pid  # noqa: PLW0603 - a module has one process
     pid = os.getpid()
     for one in _forked:
         one.after_fork()
@@ -103,7 +103,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def usable_cores() -> int:
-    """The cores that this process may use; 1 or more."""
+    """Return how many cores this process may use; 1 or more."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

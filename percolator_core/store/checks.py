@@ -40,7 +40,7 @@ def _info_in_time(ask: Callable[[], list[ServerInfo]], topology: Topology, until
         is_over = time.monotonic() > until
         try:
             info = ask()
-            if is_over or not topology.watched or all(one.role == "master" for one in info):
+            if is_over or not topology.replaceable or all(one.role == "master" for one in info):
                 return info
         except StoreUnavailable:
             if is_over or not topology.clustered:

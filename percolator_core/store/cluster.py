@@ -16,7 +16,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from percolator_core.errors import ConfigurationError, StoreUnavailable
-from percolator_core.store.replaceable import Watched
+from percolator_core.store.replaceable import ReplaceableServers
 from percolator_core.store.request import Exchange
 from percolator_core.store.topology import SLOTS, Ask, Endpoint
 
@@ -24,7 +24,7 @@ _NO_NAME: Final = (None, b"", b"?")
 """How a server says in CLUSTER SLOTS that it does not know the address of one, or its own."""
 
 
-class Cluster(Watched):
+class Cluster(ReplaceableServers):
     """The primaries of a Redis Cluster, by slot.
 
     While a slot moves from server to server, its keys move one by one, and a script would find half a tablet.

@@ -77,7 +77,7 @@ class Connections:
             self._only.send(batch)
         elif not self._topology.clustered:
             pipeline = self._to(self._topology.endpoint(0))
-            if not self._topology.watched:
+            if not self._topology.replaceable:
                 self._only = pipeline
             pipeline.send(batch)
         else:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from percolator_core.store.cluster import Cluster
 from percolator_core.store.embedded.server import EmbeddedServer
 from percolator_core.store.packing import Command
-from percolator_core.store.sentinel import WatchedMaster
+from percolator_core.store.sentinel import SentinelMaster
 from percolator_core.store.topology import EmbeddedOne, Endpoint, OneServer, Topology
 from percolator_core.store.url import Address
 
@@ -31,7 +31,7 @@ def discover(address: Address, dialer: Asking, url: str, embedded: EmbeddedServe
         return EmbeddedOne(embedded)
     if address.kind == "sentinel":
         assert address.service is not None
-        return WatchedMaster(hosts, address.service, dialer.ask, url)
+        return SentinelMaster(hosts, address.service, dialer.ask, url)
     if address.kind == "cluster":
         return Cluster(hosts, dialer.ask, url)
     return OneServer(Endpoint(address.socket_path, 0) if address.socket_path else hosts[0])

@@ -1,7 +1,7 @@
-"""One connection to a server, and what goes over it.
+"""One connection to a server, over which batches of exchanges are sent and their replies read.
 
-Replies find their caller by order alone. So whatever interrupts a conversation, be it Ctrl-C between two
-bytes, ends the connection: no later reply can then go to the wrong caller.
+Replies find their caller by order alone. So every interruption, even Ctrl-C between two bytes, ends the
+connection: no later reply can then go to the wrong caller.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ from percolator_core.store.request import (
 from percolator_core.store.stream import Stream
 
 IDLE: Final = 1.0
-"""Seconds of silence after which a server may have lost its place: nothing fails over faster.
+"""Seconds of silence after which a server may have been replaced: no failover is faster.
 
-A connection that was idle is greeted again, for its server may have been a replica meanwhile, and have missed
-timestamps that another one gave out. And a server that was cut off, or stopped, does not know at first that
-it has been replaced: what it says after a silence counts only when others say that it still has its place.
+A connection that was idle is greeted again: its server may have been a replica in that time and may have
+missed timestamps that another server gave out. A server that was cut off or stopped does not know at first
+that it has been replaced. So its replies after a silence count only if the sentinels, or the other servers of
+the cluster, confirm that it still has its place.
 """
 
 
 _ANSWERS: Final = (AuthenticationError, BusyLoadingError)
-"""Refusals that redis-py counts among broken connections, though more replies may follow."""
+"""Error replies that redis-py counts among lost connections, although more replies may follow them."""
 
 
 class Pipeline:
-    """A connection over which exchanges flow: batches out, replies in, in the same order."""
+    """A connection that sends batches of exchanges and reads the replies in the same order."""
 
     def __init__(
         self,
@@ -58,10 +59,10 @@ class Pipeline:
     ) -> None:
         """``connect`` opens a connection; ``timestamps`` makes the request for a number of timestamps.
 
-        ``greet`` greets an open connection again, where it makes a difference. ``acknowledge`` makes the
+        ``greet`` greets an open connection again; None if that is not needed. ``acknowledge`` makes the
         commands behind durable exchanges, for the key of one of them: WAIT or WAITAOF is the last.
-        ``has_its_place``, where the server can be replaced by another one, tells whether others said since a
-        time (`time.monotonic`) that it has not been. ``eviction`` is the regular check of the server.
+        ``has_its_place`` is for a server that can be replaced: it returns True if sentinels or other servers
+        confirmed its place after a time (`time.monotonic`). ``eviction`` is the regular check of the server.
         """
         self._connect = connect
         self._timestamps = timestamps
@@ -78,22 +79,22 @@ class Pipeline:
 
     @property
     def in_flight(self) -> int:
-        """Replies that are still to come, counted in exchanges."""
+        """How many exchanges and trailers have replies that are still to come."""
         return len(self._in_flight)
 
     def holds(self, exchange: Exchange) -> bool:
-        """Whether the exchange has been sent, and its replies are still to come."""
+        """Return True if the exchange has been sent and its replies are still to come."""
         return exchange in self._in_flight
 
     @property
     def socket(self) -> Any:
-        """What to poll while replies are in flight."""
+        """The socket to poll while replies are in flight."""
         assert self._stream is not None
         return self._stream.socket
 
     @property
     def buffered(self) -> bool:
-        """Whether `receive` would hardly wait: it has bytes of the reply, or needs none."""
+        """True if `receive` would hardly wait: bytes of the reply have come in, or none are needed."""
         entry = self._in_flight[0]
         if type(entry) is Exchange and len(entry.replies) == len(entry.packed):
             return True
@@ -102,16 +103,16 @@ class Pipeline:
 
     @property
     def silent_for(self) -> float:
-        """Seconds since anything was sent or came in."""
+        """Seconds since the last bytes were sent or came in."""
         return time.monotonic() - self._used_at
 
     def run(self, exchange: Exchange) -> None:
-        """Send one exchange and wait until this attempt is over. Failures are noted in it, not raised."""
+        """Send one exchange and wait until this attempt is over. The exchange keeps a failure."""
         self.send([exchange])
         self.drain()
 
     def send(self, batch: Sequence[Exchange]) -> None:
-        """Send a batch. Replies are taken in by `receive`."""
+        """Send a batch, whose replies `receive` reads."""
         sent = False
         try:
             stream = self._open()
@@ -127,7 +128,7 @@ class Pipeline:
             self._lose(interrupted())
             for exchange in batch:
                 exchange.fail(refused)
-        except RedisError as refused:  # in answer to the greeting, of which more answers may be to come
+        except RedisError as refused:  # a reply to the greeting, after which more replies may come
             self._lose(interrupted())
             _refuse(batch, refused)
         except BaseException:
@@ -135,7 +136,7 @@ class Pipeline:
             raise
 
     def receive(self) -> None:
-        """Take in the replies to the oldest exchange in flight, and tell its caller."""
+        """Read the replies to the oldest exchange in flight, and call its caller back."""
         entry = self._in_flight[0]
         try:
             if type(entry) is Exchange:
@@ -161,17 +162,17 @@ class Pipeline:
             entry.collected = True
 
     def receive_buffered(self, has_time: Callable[[], bool]) -> None:
-        """Take in what more has come, as long as the caller has time."""
+        """Read further replies that have come in, while ``has_time`` returns True."""
         while self._in_flight and has_time() and self.buffered:
             self.receive()
 
     def send_unawaited(self, exchange: Exchange) -> None:
-        """Send now; its replies are taken in before those of the next exchange. It may get lost."""
-        if self._stream is not None:  # a new one is no place to start with work that nobody waits for
+        """Send now, and read the replies before those of the next exchange. The exchange may get lost."""
+        if self._stream is not None:  # no connection is opened for an exchange that nobody waits for
             self.send([exchange])
 
     def abandon(self) -> list[Exchange]:
-        """Hang up without telling anybody; returns the exchanges whose attempt was not over."""
+        """Close the connection without a callback; return the exchanges whose attempt was not over."""
         entries, self._in_flight = self._in_flight, deque()
         self.close()
         found = [entry for entry in entries if isinstance(entry, Exchange)]
@@ -181,37 +182,37 @@ class Pipeline:
         return found
 
     def drain(self) -> None:
-        """Take in everything in flight."""
+        """Read all replies in flight."""
         while self._in_flight:
             self.receive()
 
     def close(self) -> None:
-        """Drop the connection; another one comes with the next batch."""
+        """Close the connection; the next batch opens another one."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
 
     def leave(self) -> None:
-        """Let go of the connection, which is the parent's, in a forked child."""
+        """Close this process's end of the connection in a forked child: the connection is the parent's."""
         if self._stream is not None:
             self._stream.socket.close()
 
     def break_off(self, reason: str) -> None:
-        """Hang up on a server that is no longer the right one; what is in flight is sent again elsewhere."""
+        """Close the connection to a server that was replaced; send exchanges in flight again elsewhere."""
         self._lose(RedisConnectionError(reason))
 
     def _open(self) -> Stream:
         now = time.monotonic()
-        # While replies are under way the check goes in front of the batch, without a wait.
+        # While replies are in flight, the check is sent in front of the batch, without a wait.
         check = self._eviction if self._eviction is not None and not self._in_flight else None
         greet = self._greet is not None and now - self._used_at > IDLE
         if self._stream is not None and not greet and (check is None or now < check.due):
             self._used_at = now
             return self._stream
         if self._stream is not None:
-            self.drain()  # answers that nobody waited for may lie there since the last use
+            self.drain()  # replies to unawaited exchanges of the last use may still be unread
         if self._stream is None:
-            self._stream, check = self._dial(now), self._eviction
+            self._stream, check = self._new_stream(now), self._eviction
         elif greet:
             assert self._greet is not None
             self._greet(self._stream.connection)
@@ -222,10 +223,10 @@ class Pipeline:
             self._confirm(self._heard_at)
         return self._stream
 
-    def _dial(self, now: float) -> Stream:
-        """A new connection, unless the last try has only just run into its time limit.
+    def _new_stream(self, now: float) -> Stream:
+        """Open a connection; raise at once for some time after an attempt that ran into its time limit.
 
-        A hub serves many servers, and all of its tasks wait while it dials.
+        A hub uses many servers, and all of its tasks wait while it connects.
         """
         if self._out_of_reach is not None and now < self._out_of_reach[0]:
             raise RedisTimeoutError(str(self._out_of_reach[1]))
@@ -239,7 +240,7 @@ class Pipeline:
         return stream
 
     def _confirm(self, since: float) -> None:
-        """Raises unless others said after ``since`` that the server has its place."""
+        """Raise unless the server's place was confirmed after ``since``."""
         assert self._has_its_place is not None
         if not self._has_its_place(since):
             raise RedisConnectionError("another server has taken its place")
@@ -269,7 +270,7 @@ class Pipeline:
             trailers.append(Acknowledgement(durable, len(requests)))
         if after:
             packed.append(self._packed_request(after))
-        # In the order of the replies.
+        # This list is in the order of the replies.
         stamps: list[Trailer] = [Stamps(before)] if before else []
         if self._eviction is not None and self._used_at >= self._eviction.due:
             request, check = self._eviction.request()
@@ -285,7 +286,7 @@ class Pipeline:
     def _collect(self, exchange: Exchange) -> None:
         replies = exchange.replies
         left = len(exchange.packed) - len(replies)
-        # Refused already: the timestamp that goes in front was.
+        # True here if the timestamp in front of the commands was refused.
         refused = exchange.trouble is not None or exchange.failure is not None
         assert self._stream is not None
         read = self._stream.read if self._has_its_place is None else self._reply
@@ -311,10 +312,10 @@ class Pipeline:
         if isinstance(reply, RedisError):
             _answer(reply)
             for exchange in trailer.current():
-                # What an acknowledgement speaks for was executed. A master that becomes a replica says so.
+                # Commands in front of an acknowledgement were executed. WAIT fails if the master is demoted.
                 exchange.refuse(reply, executed=isinstance(trailer, Acknowledgement))
         elif isinstance(trailer, Acknowledgement):
-            # WAIT counts replicas, WAITAOF the disk and replicas.
+            # WAIT returns how many replicas, WAITAOF also whether the disk.
             for exchange in trailer.current():
                 exchange.acknowledged = (0, reply) if isinstance(reply, int) else (reply[0], reply[1])
         else:
@@ -326,7 +327,7 @@ class Pipeline:
                     exchange.timestamp, exchange.epoch = timestamp, epoch
 
     def _reply(self) -> Any:
-        """The next reply, or error, from a server that still has its place."""
+        """Read the next reply, or error, from a server that still has its place."""
         assert self._stream is not None
         reply = self._stream.read()
         if self._has_its_place is not None:
@@ -334,33 +335,32 @@ class Pipeline:
             if now - self._heard_at > IDLE:
                 self._confirm(now)
             elif now - self._confirmed_at > IDLE:
-                self._confirm(now - IDLE)  # one that is replaced in good health does not fall silent
+                self._confirm(now - IDLE)  # a healthy server that is replaced does not fall silent
         return reply
 
     def _lose(self, lost: Exception, unsent: Sequence[Exchange] = (), *, sent: bool = False) -> None:
-        """The connection broke: everything in flight has to be sent again.
+        """Close a lost connection and break off all exchanges in flight, so that they are sent again.
 
-        So has ``unsent``, a batch that was about to follow and of which a part may have been ``sent``.
+        The same holds for ``unsent``, the batch at hand, of which a part may have been ``sent``.
         """
         entries, self._in_flight = self._in_flight, deque()
         self.close()
         for entry in entries:
             if isinstance(entry, Exchange):
                 entry.break_off(lost, sent=True)
-        # An exchange that is answered, but for its timestamp, stands in no entry of its own any more.
+        # An exchange that lacks only a trailer's reply is no longer in flight itself.
         for entry in entries:
             if isinstance(entry, Trailer):
                 for exchange in entry.current():
                     exchange.break_off(lost, sent=True)
-        # What of the batch was in flight has been told.
-        told = {id(entry) for entry in entries}
+        broken_off = {id(entry) for entry in entries}
         for exchange in unsent:
-            if id(exchange) not in told:
+            if id(exchange) not in broken_off:
                 exchange.break_off(lost, sent=sent)
 
 
 def _answer(error: RedisError) -> RedisError:
-    """The error, if it is an answer to a command; raises one that means the end of the connection."""
+    """Return an error that is the reply to a command; raise one that ends the connection."""
     if isinstance(error, RedisConnectionError) and not isinstance(error, _ANSWERS):
         raise error  # such as that there are too many connections
     return error

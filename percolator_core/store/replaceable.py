@@ -1,4 +1,4 @@
-"""Servers that can be replaced by others, where somebody knows by whom: what sentinels and clusters share."""
+"""The common part of the topologies of sentinels and clusters, whose servers can be replaced by others."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from percolator_core.store.request import Exchange
 from percolator_core.store.topology import Ask, Endpoint
 
 _PAUSE: Final = 0.1
-"""Seconds between two looks around."""
+"""Seconds between two requests for the current servers."""
 
 _NOBODY_THERE: Final = 5.0
-"""Seconds for which nobody is asked to confirm a place, after nobody answered."""
+"""Seconds without further requests for a confirmation after nobody answered one."""
 
 
-class Watched(ABC):
-    """A topology that others know: whom to ask, how often, and what an answer of when is worth."""
+class ReplaceableServers(ABC):
+    """A topology that is learned from sentinels or from the servers of a cluster."""
 
-    watched = True
+    replaceable = True
 
     def __init__(self, ask: Ask, url: str) -> None:
-        """``url`` is what messages call the servers."""
+        """``url`` names the servers in messages."""
         self.generation = 0
         self._ask = ask
         self._url = url
@@ -33,40 +33,46 @@ class Watched(ABC):
 
     @abstractmethod
     def _ask_around(self, doubtful: Endpoint | None) -> Exception | None:
-        """Take over what the first one says that answers; why none did, or None.
+        """Adopt the first answer and return None, or return the error of the last one asked if none answers.
 
-        ``doubtful`` is a server that may be out of date about itself.
+        ``doubtful`` is a server that may be out of date about itself, and so is asked last.
         """
 
     @abstractmethod
     def _has_its_place(self, endpoint: Endpoint) -> bool:
-        """Whether by the last answer the server has data."""
+        """Return True if the server has data according to the last answer."""
 
     def confirms(self, endpoint: Endpoint, since: float) -> bool:
-        """Whether others said after ``since`` that the server has its place; True if nobody answers."""
+        """Return True if the server's place was confirmed after ``since``, or if nobody answers."""
         with self._lock:
             if self._answered_at < since and time.monotonic() > self._unheard_until:
                 self._look(endpoint)
             return self._has_its_place(endpoint)
 
     def heal(self, exchange: Exchange) -> None:
-        """Look around; and leave a server that has become a replica, also those who only read."""
+        """Ask for the current servers; close the connection to a server that has become a replica.
+
+        Reads would not notice otherwise: a replica answers them.
+        """
         if is_read_only(exchange.trouble) and exchange.pipeline is not None:
             exchange.pipeline.break_off("the server has become a replica")
         self.look_around()
 
     def look_around(self) -> None:
-        """Ask again who has what, unless that was done just now."""
+        """Ask for the current servers, unless that was done just now."""
         with self._lock:
             if time.monotonic() - self._looked_at >= _PAUSE:
                 self._look()
 
     def after_fork(self) -> None:
-        """What was known of the servers still holds."""
+        """Do nothing: the known servers are the same in a forked child."""
         return
 
     def _look(self, doubtful: Endpoint | None = None) -> Exception | None:
-        """Ask around. If nobody answers, exchanges go on trying, and say in the end that nothing answers."""
+        """Ask for the current servers; return the error if nobody answers.
+
+        Exchanges are then still sent again, until their time is over and `StoreUnavailable` is raised.
+        """
         began = time.monotonic()
         refused = self._ask_around(doubtful)
         self._looked_at = time.monotonic()

@@ -19,6 +19,7 @@ from percolator_core.errors import PercolatorError
 from percolator_core.scripts import Script
 from percolator_core.store.connector import CONNECT_PATIENCE
 from percolator_core.store.request import Exchange
+from percolator_core.store.send_queue import SendQueue
 
 _PAUSE: Final = 0.02
 _PAUSE_OF_HUB: Final = 0.05
@@ -80,12 +81,6 @@ class RetryPolicy:
 class Sender(Protocol):
     """The hub, as far as retries of its exchanges need it."""
 
-    def park(self, exchanges: Sequence[Exchange]) -> None:
-        """Send them with the next batch."""
-
-    def withdraw(self, exchanges: Sequence[Exchange]) -> None:
-        """Do not send them: they are parked."""
-
     def do_next(self, call: Callable[[], None]) -> None:
         """Run ``call`` outside all tasks, before anything else."""
 
@@ -99,10 +94,11 @@ class Sender(Protocol):
 class Retries:
     """Sends the exchanges of a hub again whose attempt failed, as the policy decides."""
 
-    __slots__ = ("_hub", "_open", "_policy", "_without_script")
+    __slots__ = ("_hub", "_open", "_policy", "_queue", "_without_script")
 
-    def __init__(self, hub: Sender, policy: RetryPolicy) -> None:
+    def __init__(self, hub: Sender, queue: SendQueue, policy: RetryPolicy) -> None:
         self._hub = hub
+        self._queue = queue
         self._policy = policy
         self._without_script: list[Exchange] = []
         self._open: dict[int, Exchange] = {}
@@ -143,7 +139,7 @@ class Retries:
         for exchange in exchanges:
             by_pipeline.setdefault(id(exchange.pipeline), []).append(exchange)
         # All before the first one: Ctrl-C may end the repair.
-        self._hub.park(exchanges)
+        self._queue.park(exchanges)
         for those in by_pipeline.values():
             self._repair_parked(those)
 
@@ -156,7 +152,7 @@ class Retries:
 
     def _retry(self, exchange: Exchange) -> None:
         if self._open.pop(id(exchange), None) is not None:
-            self._hub.park((exchange,))
+            self._queue.park((exchange,))
             self._repair_parked((exchange,))
 
     def _repair_parked(self, exchanges: Sequence[Exchange]) -> None:
@@ -164,6 +160,6 @@ class Retries:
         try:
             self._policy.repair(exchanges[0])
         except PercolatorError as error:
-            self._hub.withdraw(exchanges)
+            self._queue.withdraw(exchanges)
             for exchange in exchanges:
                 exchange.fail(error)

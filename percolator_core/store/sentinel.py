@@ -8,12 +8,12 @@ from redis.exceptions import AuthenticationError, RedisError
 
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
 from percolator_core.store.refusals import LOST, is_read_only
-from percolator_core.store.replaceable import Watched
+from percolator_core.store.replaceable import ReplaceableServers
 from percolator_core.store.request import Exchange
 from percolator_core.store.topology import Ask, Endpoint
 
 
-class WatchedMaster(Watched):
+class SentinelMaster(ReplaceableServers):
     """The master of a service that sentinels watch."""
 
     clustered = False

@@ -390,9 +390,9 @@ class Store:
             # Nobody makes a replica of an embedded server.
             self._connector.greet if self.embedded is None else None,
             self._acknowledge,
-            partial(self._topology.confirms, endpoint) if self._topology.watched else None,
+            partial(self._topology.confirms, endpoint) if self._topology.replaceable else None,
             eviction=self._checks.setdefault(endpoint, EvictionCheck(self._name_of(endpoint))),
         )
 
     def _name_of(self, endpoint: Endpoint) -> str:
-        return f"{endpoint} of {self.url}" if self._topology.watched else self.url
+        return f"{endpoint} of {self.url}" if self._topology.replaceable else self.url

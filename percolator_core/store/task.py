@@ -1,4 +1,4 @@
-"""Functions that run as greenlets under a hub, and their outcomes."""
+"""Tasks, which are greenlets that run functions under a hub, and futures, which are their outcomes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Scheduler(Protocol):
-    """What tasks need of the hub that runs them."""
+    """The hub, as far as its tasks and futures need it."""
 
     loop: greenlet.greenlet
     interruption: BaseException | None
@@ -22,10 +22,14 @@ class Scheduler(Protocol):
         """Return when the future is settled."""
 
     def make_ready(self, task: Task, ticket: object = None) -> None:
-        """Let a task go on that is parked for ``ticket``."""
+        """Let a task begin, or go on if it is parked for ``ticket``."""
 
-    def ended(self, task: Task, *, rests: bool) -> None:
-        """A task's function is over; the task ``rests``, and may be given another, or ends with it."""
+
+class OnEnd(Protocol):
+    """Called when a task's function is over."""
+
+    def __call__(self, task: Task, *, rests: bool) -> None:
+        """``rests`` is True if the task can be given another function, and False if it ends."""
 
 
 class Future(Generic[T]):
@@ -41,23 +45,23 @@ class Future(Generic[T]):
         self._waiters: list[Task] = []
 
     def done(self) -> bool:
-        """Whether the function has returned or raised."""
+        """Return True if the function has returned or raised."""
         return self._done
 
     def result(self) -> T:
-        """What the function returned; waits for it, running the hub; raises what the function raised."""
+        """Wait for the function, and return its value or raise its exception. Outside tasks, run the hub."""
         self._hub.wait_for(self)
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]
 
     def exception(self) -> BaseException | None:
-        """What the function raised, or None; waits for it."""
+        """Wait for the function, and return its exception or None."""
         self._hub.wait_for(self)
         return self._error
 
     def settle(self, value: T | None, error: BaseException | None) -> None:
-        """Store the outcome and wake whoever waits for it. The first outcome counts."""
+        """Store the outcome and wake the tasks that wait for it. Only the first call has an effect."""
         if self._done:
             return
         self._value, self._error, self._done = value, error, True
@@ -70,55 +74,59 @@ Job: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], Future[Any]]
 """A function that was submitted, its arguments, and the future for its outcome."""
 
 RESTING: Final = object()
-"""What a task waits for that is to run no more, or has no function; no ticket equals it."""
+"""The ``awaiting`` of a task that has no function or must not go on: no ticket equals it."""
 
 
 class Task(greenlet.greenlet):
     """A greenlet that runs functions under a hub, one after another.
 
-    To make one takes longer than most functions run.
+    It is used again because making a greenlet takes longer than most functions run.
     """
 
     hub: Scheduler
     awaiting: object = None
-    """What the task is parked for, or on its way to be. Nothing else wakes it: no answer to what it gave up
-    when interrupted. Nor is it parked for anything else: what a signal handler or a finalizer asks for
-    meanwhile goes another way (`current_hub`)."""
-    repeats: Exchange | None = None
-    """The exchange that this task sends again; None for a function that somebody submitted."""
-    deadline: Any = None
-    """When the function must be over, as the watchdog has it: ``at`` (monotonic seconds) and ``error()``."""
+    """The ticket for which the task is parked, or about to be parked; None while it runs.
 
-    def __init__(self, hub: Scheduler) -> None:
+    Only this ticket wakes the task. An answer to an exchange that an interruption cut off does not. While the
+    ticket is set, a signal handler or finalizer works without the hub (`current_hub`), because it must not
+    park the task for something else.
+    """
+    repeats: Exchange | None = None
+    """The exchange that this task sends again; None for a submitted function."""
+    deadline: Any = None
+    """The watchdog's time limit: ``at`` (monotonic seconds), and ``error()``, which makes the exception."""
+
+    def __init__(self, hub: Scheduler, on_end: OnEnd) -> None:
         super().__init__(self._work, hub.loop)
         self.hub = hub
+        self._on_end = on_end
         self._job: Job | None = None
 
     def take(self, job: Job, ticket: object) -> None:
-        """Run this one next, when woken for ``ticket``; it must not be running any now."""
+        """Run this function next, when woken for ``ticket``. The task must be new or resting."""
         self._job = job
-        # Not None before it runs: it may be on its way to rest still, which a signal handler must not stop.
+        # Not None before it runs: while the task is on its way to rest, a signal handler must not park it.
         self.awaiting = ticket
         self.repeats = self.deadline = None
         if self.gr_context is not None:
-            self.gr_context = None  # what one function put into context variables is not the next one's
+            self.gr_context = None  # the next function does not see this one's context variables
 
     def _work(self, *_: Any) -> None:
         try:
             while self._run():
                 self._job = None
-                # Resting before the hub is told: it may have the next one at once.
+                # Set before the call: the pool may give the task its next function at once.
                 self.awaiting = RESTING
-                self.hub.ended(self, rests=True)
+                self._on_end(self, rests=True)
                 self.hub.loop.switch()
         finally:
-            # Also when Ctrl-C strikes between two functions: the place must not be lost.
+            # Also when Ctrl-C strikes between two functions: otherwise the pool would lose a place.
             self.awaiting = RESTING
             self.cancel()
-            self.hub.ended(self, rests=False)
+            self._on_end(self, rests=False)
 
     def _run(self) -> bool:
-        """Run the function that was taken; whether another may follow."""
+        """Run the function; return True if the task can be given another one."""
         assert self._job is not None
         self.awaiting = None
         fn, args, future = self._job
@@ -130,29 +138,29 @@ class Task(greenlet.greenlet):
         except (KeyboardInterrupt, SystemExit) as stop:
             future.settle(None, stop)
             self.hub.interruption = stop
-        except BaseException as error:  # noqa: BLE001 - the future carries it to whoever asks
+        except BaseException as error:  # noqa: BLE001 - the future raises it
             future.settle(None, error)
         else:
             future.settle(value, None)
         return True
 
     def is_behind(self, future: Future[Any]) -> bool:
-        """Whether the future is that of the function it runs."""
+        """Return True if the future is the outcome of the task's function."""
         return self._job is not None and self._job[2] is future
 
     def cancel(self) -> None:
-        """Tell who waits for the function that it will not return."""
+        """Settle the future of the task's function, if there is one, with an error."""
         if self._job is not None:
             cancel(self._job)
 
 
 def current_task() -> Task | None:
-    """The task that the running code belongs to, or None."""
+    """Return the task that the running code belongs to, or None."""
     task = greenlet.getcurrent()
     return task if isinstance(task, Task) else None
 
 
 def cancel(job: Job) -> None:
-    """Tell who waits for a function that it will not return."""
+    """Settle the future of a function that will not return with an error."""
     ended = "the executor was closed before the function ended: what it had sent may have been executed"
     job[2].settle(None, RuntimeError(ended))

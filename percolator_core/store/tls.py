@@ -1,8 +1,8 @@
-"""Connections that speak TLS: what they need, and what it means when one breaks.
+"""Connections with TLS: their settings, and the cause when one breaks.
 
-Whether our certificate will do is for the server to say, in an alert. With TLS 1.3 it comes when our side of
-the handshake is over, and when the server hangs up behind it, whoever writes then finds the connection reset
-and never sees why. So a connection counts as open when the server has answered something.
+A server that refuses our certificate sends an alert. With TLS 1.3 the alert comes after our side of the
+handshake, and the server may close the connection behind it. A client that writes then sees only a reset, and
+not the alert. So a connection counts as open when the server has replied to a first command.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from percolator_core.errors import ConfigurationError
 _ALERT: Final = re.compile(
     r"ALERT_(\w*CERTIFICATE\w*|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR|HANDSHAKE_FAILURE)"
 )
-"""What a server says of a certificate that it does not want, or misses: with TLS 1.2 the last."""
+"""Alerts of a server that refuses our certificate or misses one; with TLS 1.2 it sends the last of them."""
 
 _REQUIREMENTS: Final = {
     "none": ssl.CERT_NONE,
@@ -32,12 +32,12 @@ _REQUIREMENTS: Final = {
 
 
 def context(options: Mapping[str, Any]) -> ssl.SSLContext:
-    """What a handshake needs, with the ``ssl_`` options of a URL; reads the files that they name.
+    """Make the settings of a handshake from the ``ssl_`` options of a URL, and read the files that they name.
 
-    The authorities that are named are trusted instead of the system's, not beside them.
+    Named authorities replace those of the system.
 
     Raises:
-        ConfigurationError: a file cannot be read or is not what it should be.
+        ConfigurationError: a file cannot be read or has the wrong content.
     """
     authorities, folder = options.get("ssl_ca_certs"), options.get("ssl_ca_path")
     if authorities is not None:
@@ -50,7 +50,7 @@ def context(options: Mapping[str, Any]) -> ssl.SSLContext:
         raise ConfigurationError(
             f"ssl_ca_certs: the file {authorities!r} holds no certificates: name one with authorities in PEM"
         ) from None
-    found.check_hostname = False  # else no other mode can be set
+    found.check_hostname = False  # the next line would fail otherwise
     found.verify_mode = _REQUIREMENTS[options.get("ssl_cert_reqs", "required")]
     found.check_hostname = found.verify_mode != ssl.CERT_NONE and options.get("ssl_check_hostname", True)
     if options.get("ssl_certfile") is not None:
@@ -66,7 +66,7 @@ def _load_our_own(found: ssl.SSLContext, certificate: str, key: str | None) -> N
         _readable(option, holder)
 
     def no_passphrase() -> str:
-        # Without this the terminal would be asked.
+        # Without this function OpenSSL would ask at the terminal.
         raise ConfigurationError(
             f"{option}: the key in {holder!r} needs a passphrase: name a file with a key that needs none"
         )
@@ -107,13 +107,13 @@ def _readable(option: str, path: str) -> None:
 
 
 class TlsConnection(Connection):
-    """A connection whose server has accepted our certificate, or our having none, by the time it is open.
+    """A connection that is open only when the server has accepted our certificate, or that we have none.
 
-    The files are read again for each, so that certificates can be renewed while we run.
+    Each connection reads the files again, so that certificates can be renewed while the process runs.
     """
 
     def __init__(self, *, tls_options: Mapping[str, Any], **settings: Any) -> None:
-        """``tls_options`` are those of `context`."""
+        """``tls_options`` are the options of `context`."""
         self._tls_options = tls_options
         super().__init__(**settings)  # type: ignore[no-untyped-call]
 
@@ -121,11 +121,11 @@ class TlsConnection(Connection):
         try:
             prepared = context(self._tls_options)
         except ConfigurationError as error:
-            # The files were in order once, and may be about to be replaced: another attempt is in place.
+            # The files were valid once and may be about to be replaced: an OSError lets the caller try again.
             raise OSError(str(error)) from error
         plain = super()._connect()  # type: ignore[no-untyped-call]
         try:
-            # To be reached by means the handshake too: a port that does not speak TLS says nothing to it.
+            # The connect timeout covers the handshake: a port without TLS does not answer one.
             plain.settimeout(self.socket_connect_timeout)
             secured = prepared.wrap_socket(plain, server_hostname=self.host)
         except BaseException:
@@ -133,24 +133,24 @@ class TlsConnection(Connection):
             raise
         try:
             secured.settimeout(self.socket_timeout)
-            _await_the_verdict(secured)
+            _await_acceptance(secured)
         except BaseException:
             secured.close()
             raise
         return secured
 
 
-def _await_the_verdict(secured: ssl.SSLSocket) -> None:
-    """Have the server answer anything; raises the alert if it sends one instead."""
+def _await_acceptance(secured: ssl.SSLSocket) -> None:
+    """Wait for a reply of the server; raise its alert if it sends one instead."""
     try:
         secured.sendall(b"PING\r\n")
     except TimeoutError:
         raise
     except OSError:
-        secured.recv(1)  # raises the alert, if one came before the connection was reset
+        secured.recv(1)  # raises the alert if one came before the connection was reset
         raise
     reply = b""
-    while not reply.endswith(b"\r\n"):  # be it a PONG or the demand for a password
+    while not reply.endswith(b"\r\n"):  # a PONG, or an error because the login comes later
         received = secured.recv(4096)
         if not received:
             raise ConnectionResetError("the server closed the connection")
@@ -158,9 +158,9 @@ def _await_the_verdict(secured: ssl.SSLSocket) -> None:
 
 
 def refusal(lost: BaseException) -> ConfigurationError | None:
-    """What to tell when one side does not trust the other's certificate; None when it is not that.
+    """Return the error to raise if one side does not trust the other's certificate, or None.
 
-    Anything else that breaks a connection, or a handshake, may pass: the server may be about to start again.
+    None means that another attempt may succeed: the server may be about to start again.
     """
     for link in _chain(lost):
         if isinstance(link, ssl.SSLCertVerificationError):
@@ -177,12 +177,12 @@ def refusal(lost: BaseException) -> ConfigurationError | None:
 
 
 def handshake_is_silent(lost: BaseException) -> bool:
-    """Whether the server said nothing to our handshake in time."""
+    """Return True if the server did not answer the handshake in time."""
     return any(isinstance(link, socket.timeout) and "handshake" in str(link) for link in _chain(lost))
 
 
 def is_broken_off(lost: BaseException) -> bool:
-    """Whether somebody was there, and hung up or spoke another language."""
+    """Return True if a server answered, and closed the connection or used another protocol."""
     return any(
         isinstance(link, ssl.SSLError | ConnectionResetError | BrokenPipeError | InvalidResponse)
         or "closed by server" in str(link)

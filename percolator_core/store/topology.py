@@ -1,7 +1,7 @@
-"""Which server has what; here of a single server, which has everything.
+"""Which server has which slots; here for a single server, which has all of them.
 
-A topology is shared by all connections of a store. It is asked for the place of a slot before each attempt to
-send something, and told of every trouble, after which it may look around again.
+All connections of a store share one topology. Each attempt to send an exchange first looks up the server of
+the slot there. After a failed attempt, `Topology.heal` may ask the servers again.
 """
 
 from __future__ import annotations
@@ -33,82 +33,82 @@ Ask = Callable[[Endpoint, Command], Any]
 
 
 class Topology(Protocol):
-    """Where the slots are."""
+    """The servers and their slots."""
 
     clustered: bool
-    """Whether there is more than one place, so that every command goes where its key is."""
-    watched: bool
-    """Whether a server can be replaced by another one, and there are others who know."""
+    """True if several servers share the slots, so that each command goes to the server of its key."""
+    replaceable: bool
+    """True if another server can replace one, and sentinels or other servers know which."""
     generation: int
-    """Counts the changes."""
+    """Counts the changes of servers and slots."""
 
     def endpoint(self, slot: int) -> Endpoint:
-        """The server that has the slot; raises a RedisError while there is none."""
+        """Return the server that has the slot; raise a RedisError while there is none."""
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """All servers that have slots."""
+        """Return all servers that have slots."""
 
     def confirms(self, endpoint: Endpoint, since: float) -> bool:
-        """Whether others said after ``since`` that the server has its place; True if nobody answers."""
+        """Return True if the server's place was confirmed after ``since``, or if nobody answers."""
 
     def heal(self, exchange: Exchange) -> None:
-        """Take in what an exchange failed for."""
+        """Find the current servers again, as far as the failure of the exchange calls for it."""
 
     def look_around(self) -> None:
-        """Ask again who has what, unless that was done just now."""
+        """Ask again which server has which slots, unless that was done just now."""
 
     def after_fork(self) -> None:
-        """In a forked child: nothing of the parent's may be waited for, or taken for still running."""
+        """Forget, in a forked child, what holds only in the parent."""
 
 
 class OneServer:
     """A server at a known address."""
 
     clustered = False
-    watched = False
+    replaceable = False
     generation = 0
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
 
     def endpoint(self, slot: int) -> Endpoint:  # noqa: ARG002 - it has them all
-        """The server."""
+        """Return the server."""
         return self._endpoint
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """The server, alone."""
+        """Return the one server."""
         return (self._endpoint,)
 
     def confirms(self, endpoint: Endpoint, since: float) -> bool:  # noqa: ARG002
-        """Nobody else could say."""
+        """Return True: there is nobody to ask."""
         return True
 
     def heal(self, exchange: Exchange) -> None:
-        """Hang up on a replica: behind this address another server may be the master by now. Else wait."""
+        """Close the connection to a replica: another server may answer at this address as the master."""
         if is_read_only(exchange.trouble) and exchange.pipeline is not None:
             exchange.pipeline.break_off("the server has become a replica")
 
     def look_around(self) -> None:
-        """It does not change."""
+        """Do nothing: the server does not change."""
 
     def after_fork(self) -> None:
-        """Nothing is shared."""
+        """Do nothing: the address still holds."""
 
 
 class EmbeddedOne(OneServer):
-    """The private server of a folder, which may be started again, on another socket."""
+    """The private server of a folder, which may be started again on another socket."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         super().__init__(Endpoint(str(server.socket_path), 0))
         self._server = server
 
     def heal(self, exchange: Exchange) -> None:
-        """Make sure that it runs."""
+        """Start the server again if the connection was lost and it does not run."""
         if isinstance(exchange.trouble, LOST):
             self.after_fork()
 
     def after_fork(self) -> None:
-        """Join it, and start it if it does not run."""
+        """Join the server, and start it if it does not run."""
         self._server.ensure_running()
         found = Endpoint(str(self._server.socket_path), 0)
         if found != self._endpoint:
@@ -117,5 +117,5 @@ class EmbeddedOne(OneServer):
 
 
 def slot_of(key: bytes) -> int:
-    """The slot of a key of ours: they all begin with their hash tag, which is never empty."""
+    """Return the slot of one of the library's keys, all of which begin with a hash tag that is not empty."""
     return crc_hqx(key[1 : key.index(b"}")], 0) % SLOTS

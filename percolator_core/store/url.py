@@ -1,4 +1,4 @@
-"""Every form of a store's URL, read into an `Address`.
+"""Parses every form of a store's URL into an `Address`.
 
 ::
 
@@ -8,14 +8,14 @@
     redis+sentinel://H1[:PORT],H2[:PORT]/SERVICE[/DATABASE]
     redis+cluster://H1[:PORT],H2[:PORT]                 rediss+sentinel, rediss+cluster for TLS
 
-A folder is taken as it stands, but ``%3F`` is a question mark (and ``%253F`` is ``%3F``); ``~`` is expanded
-and a relative folder is resolved against the current directory. In the other forms user, password, path and
-options are percent decoded.
-``?durability=replicas=1,fsync`` asks for what `Durability` describes, and ``sentinel_password`` is the one of
-the sentinels themselves. ``socket_timeout`` and ``socket_connect_timeout``, in seconds, count more than what
-`connect` is called with. The options in ``ssl_`` need a scheme with TLS: see docs/how-to/secure.md. Reading a
-URL touches neither network nor disk. No message and no ``repr`` made here holds a password, nor what may be
-part of one where a URL is broken because its password was not encoded.
+A folder is not percent decoded, except that ``%3F`` is a question mark (and ``%253F`` is ``%3F``). ``~`` is
+expanded, and a relative folder is resolved against the current directory. In the other forms user, password,
+path and options are percent decoded.
+`Durability` describes ``?durability=replicas=1,fsync``. ``sentinel_password`` is the password of the
+sentinels themselves. ``socket_timeout`` and ``socket_connect_timeout``, in seconds, override the arguments of
+`connect`. The options that begin with ``ssl_`` need a scheme with TLS: see docs/how-to/secure.md. Parsing
+uses neither network nor disk. No message and no ``repr`` from here contains a password, or a part of the URL
+that may be one because the password was not encoded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _QUESTION_MARK = re.compile(r"%((?:25)*3F)", re.IGNORECASE)
 
 
 class Secret(str):
-    """Text that is shown as ``***``, also by a traceback with local variables, and never pickled."""
+    """Text that is shown as ``***``, also in a traceback with local variables, and cannot be pickled."""
 
     __slots__ = ()
 
@@ -75,11 +75,11 @@ class StoreUrl(str):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a store is and how to enter it. Parts that a kind does not have are empty.
+    """The servers of a store, and the login. Parts that a kind does not have are empty.
 
-    ``service`` is the name of the master that sentinels watch. ``options`` are pairs from `OPTIONS`, in the
-    order of the URL: seconds as numbers, ``ssl_check_hostname`` as a bool, all others as text.
-    ``database`` is 0 or more, and 0 for embedded and cluster.
+    ``service`` is the name that sentinels have for the master. ``options`` are names and values in the order
+    of the URL: seconds are numbers, ``ssl_check_hostname`` is a bool, all others are text. ``database`` is 0
+    or more, and 0 for embedded and cluster.
     """
 
     kind: Kind
@@ -96,7 +96,7 @@ class Address:
     options: tuple[tuple[str, Value], ...] = ()
 
     def __post_init__(self) -> None:
-        # Who writes redis://WORD@host most likely means a password, and has forgotten its colon.
+        # The user in redis://WORD@host is most likely a password whose colon was forgotten.
         for name in PASSWORDS if self.password else (*PASSWORDS, "username"):
             secret = getattr(self, name)
             if secret is not None:
@@ -104,17 +104,17 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """Read a store's URL.
+    """Parse a store's URL.
 
     Raises:
-        ConfigurationError: the scheme is not one of ours, or a part is missing or cannot be.
+        ConfigurationError: the scheme is unknown, or a part is missing or invalid.
     """
     url = StoreUrl(url)
     try:
         return _parse(url)
     except ConfigurationError as error:
         problem = str(error)
-    # Raised here, where no local variable holds a part of the URL: a traceback may show them.
+    # Raised here because a traceback may show local variables, and none of these holds a part of the URL.
     raise ConfigurationError(problem)
 
 
@@ -143,7 +143,7 @@ def _parse(url: str) -> Address:
     if parts.fragment or url.endswith("#"):
         raise _wrong(url, "holds a #", "in a name or password write %23")
     if "@" in parts.query or ("@" in parts.path and scheme != "unix"):
-        # Most likely a password with a slash in it, the rest of which must not be shown as a name.
+        # Most likely the password contains a slash, and its second half must not be shown.
         raise _wrong(
             url, "holds an @ behind the host", "in a password write %2F for / and %3F for ?, else %40 for @"
         )
@@ -151,7 +151,7 @@ def _parse(url: str) -> Address:
 
 
 def absolute(url: str) -> str:
-    """The URL for a process with another current directory: the folder of ``embedded:`` stands in full."""
+    """Return the URL with an absolute folder, for a process with another current directory."""
     folder = parse(url).folder
     if folder is None:
         return url
@@ -175,7 +175,7 @@ def _embedded(url: str, rest: str) -> Address:
 
 
 def _folder(text: str) -> Path:
-    # Two slashes are how a URL starts, not part of the folder: embedded://state would else be /state.
+    # Two slashes belong to the URL and not to the folder: embedded://state is not /state.
     name = _QUESTION_MARK.sub(_without_25, text.removeprefix("//"))
     if not name.strip():
         raise ConfigurationError("the URL embedded: names no folder: write embedded:./state")
@@ -277,7 +277,7 @@ def _options(url: str, query: str) -> dict[str, str]:
 
 
 def _typed(url: str, options: dict[str, str]) -> tuple[tuple[str, Value], ...]:
-    """What options mean that are no more than text in the URL."""
+    """Convert the options' texts to their types."""
     found = []
     for name, text in options.items():
         read, form = READERS[name]
@@ -289,7 +289,7 @@ def _typed(url: str, options: dict[str, str]) -> tuple[tuple[str, Value], ...]:
 
 
 def _demand_tls(url: str, kind: Kind, *, tls: bool, options: dict[str, str]) -> None:
-    """Refuse options about TLS where none is spoken, and half a pair of them."""
+    """Raise for an option of TLS without TLS, and for a key without its certificate."""
     wanted = sorted(name for name in options if name.startswith("ssl_"))
     if wanted and not tls:
         with_tls = "rediss" if kind == "unix" else f"redis{urlsplit(url).scheme.replace('redis', 's', 1)}"

@@ -25,7 +25,19 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import Database
-from percolator_core.store import Hub, connections, current_hub, hub, pipeline, request, retries, stream
+from percolator_core.store import (
+    Hub,
+    connections,
+    current_hub,
+    hub,
+    pipeline,
+    request,
+    retries,
+    send_queue,
+    stream,
+    task_pool,
+    wakeup,
+)
 from percolator_core.store.task import Future
 from percolator_core.transaction.transaction import Transaction
 from tests.servers.plain import until
@@ -261,7 +273,10 @@ def test_an_interruption_between_two_functions_keeps_their_place(
         assert executor.submit(db.timestamp).result() > 0
 
 
-CONVERSATION = {module.__file__ for module in (hub, pipeline, connections, request, retries, stream)}
+CONVERSATION = {
+    module.__file__
+    for module in (hub, send_queue, task_pool, wakeup, pipeline, connections, request, retries, stream)
+}
 
 
 class Stuck(Exception):
@@ -358,9 +373,9 @@ def test_what_was_not_sent_when_an_executor_is_left_is_not_sent_any_more(db: Dat
         hub = current_hub_of(executor)
         futures = [executor.submit(work, number) for number in range(8)]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(hub, "_is_worth_sending", lambda: False)
+            patch.setattr(send_queue.SendQueue, "is_worth_sending", lambda _: False)
             hub._run_ready()
-        assert len(hub._parked) == 8
+        assert len(hub._queue.parked) == 8
         raise ZeroDivisionError
     for future in futures:
         with pytest.raises(RuntimeError, match="closed before"):

@@ -33,6 +33,9 @@ Handler = Callable[[], None]
 
 LIBRARY = str(Path(percolator.__file__).parent)
 
+HUB = ("store/hub.py", "store/send_queue.py", "store/task_pool.py", "store/wakeup.py")
+"""The files of the hub, whose code a handler interrupts between any two lines."""
+
 
 class Signal:
     """Indexed by the number of a signal, this process has it.
@@ -275,7 +278,7 @@ def test_a_handler_while_a_task_is_on_its_way_to_the_hub(db: Database) -> None:
         return found
 
     def attempt(line: int) -> Interruption:
-        with db.concurrency(2) as executor, Interruption(nested, line, "store/hub.py") as interruption:
+        with db.concurrency(2) as executor, Interruption(nested, line, HUB) as interruption:
             futures = [executor.submit(get, number) for number in range(4)]
             assert [future.result() for future in futures] == [b"0", b"1", b"2", b"3"]
         return interruption
@@ -304,7 +307,7 @@ def test_a_handler_uses_the_executor_that_it_interrupts(db: Database) -> None:
                 refused.append(str(error))
 
         with db.concurrency(2) as executor:
-            with Interruption(handler, line, "store/hub.py") as interruption:
+            with Interruption(handler, line, HUB) as interruption:
                 futures = [executor.submit(get, number) for number in range(4)]
                 assert [future.result() for future in futures] == [b"0", b"1", b"2", b"3"]
             assert [future.result() for future in submitted] == [b"7"] * interruption.sent

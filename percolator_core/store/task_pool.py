@@ -1,0 +1,153 @@
+"""The tasks of a hub: submitted functions start in order, at most so many at a time."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Collection
+from collections.abc import Set as AbstractSet
+from typing import Any, Protocol
+
+import greenlet
+
+from percolator_core.store.request import Exchange
+from percolator_core.store.send_queue import Gathering, task_of
+from percolator_core.store.task import Future, Job, Scheduler, Task, cancel
+
+
+class Loop(Scheduler, Protocol):
+    """The hub, as far as the pool needs it."""
+
+    def do_next(self, call: Callable[[], None]) -> None:
+        """Run ``call`` outside all tasks, before anything else."""
+
+
+class TaskPool:
+    """Starts functions as tasks. A task whose function has ended rests until it is given another one."""
+
+    __slots__ = (
+        "_hub",
+        "_resting",
+        "_starting",
+        "_width",
+        "active",
+        "blocked",
+        "filling",
+        "ready",
+        "tickets",
+        "waiting",
+    )
+
+    def __init__(self, hub: Loop, width: int) -> None:
+        self._hub = hub
+        self._width = width
+        self._resting: list[Task] = []
+        self._starting: Job | None = None
+        """The function that is no longer among the waiting ones, and not yet a task's."""
+        self.waiting: deque[Job] = deque()
+        """Functions that wait for a place."""
+        self.active: set[Task] = set()
+        """Tasks that have started and not ended; always the same set."""
+        self.ready: deque[tuple[Task, object]] = deque()
+        """Tasks that can begin or go on, each with its ticket."""
+        self.blocked = 0
+        """How many active tasks wait for a future and so take up no place."""
+        self.filling = False
+        """True while `fill` runs."""
+        self.tickets = itertools.count()
+
+    def fill(self) -> None:
+        """Start waiting functions while there are places."""
+        if self.filling:
+            self._hub.do_next(self.fill)  # a signal handler submits something
+            return
+        try:
+            self.filling = True
+            while self.waiting and len(self.active) - self.blocked < self._width:
+                self._starting = self.waiting[0]
+                self.start(self.waiting.popleft())
+                self._starting = None
+        finally:
+            self.filling = False
+
+    def start(self, job: Job) -> Task:
+        """Start a function now, whether or not there is a place."""
+        task = self._resting.pop() if self._resting else Task(self._hub, self.ended)
+        ticket = next(self.tickets)
+        task.take(job, ticket)
+        self.active.add(task)
+        self.ready.append((task, ticket))
+        return task
+
+    def ended(self, task: Task, *, rests: bool) -> None:
+        """Give the place of a task whose function is over to the next one."""
+        self.active.discard(task)
+        if rests:
+            self._resting.append(task)
+        elif task in self._resting:
+            self._resting.remove(task)
+        self.fill()
+
+    def put_back(self) -> None:
+        """Put a function whose start was interrupted back in front of the waiting ones."""
+        starting, self._starting = self._starting, None
+        if starting is not None and not any(task.is_behind(starting[2]) for task in self.active):
+            self.waiting.appendleft(starting)
+
+    def resume(self, asleep: Collection[object]) -> list[Exchange]:
+        """After an interruption, make each active task ready whose event has happened.
+
+        ``asleep`` has the tickets of tasks that sleep. Return the exchanges that tasks still wait for.
+        """
+        unanswered: list[Exchange] = []
+        for task in self.active:
+            ticket = task.awaiting
+            if isinstance(ticket, Exchange | Gathering):
+                exchanges = ticket.exchanges if isinstance(ticket, Gathering) else (ticket,)
+                left = [exchange for exchange in exchanges if not exchange.done]
+                unanswered += left
+                if isinstance(ticket, Gathering):
+                    ticket.left = len(left)
+                happened = not left
+            elif isinstance(ticket, Future):
+                happened = ticket.done()
+            else:
+                happened = ticket not in asleep  # also the ticket of a task that has not begun
+            if happened:
+                self.ready.append((task, ticket))  # the hub ignores an entry too many
+        return unanswered
+
+    def needed_for(self, future: Future[Any]) -> set[Task]:
+        """Return the task that runs the future's function, and those that send again what it waits for."""
+        behind = {task for task in self.active if task.is_behind(future)}
+        return behind | {
+            task
+            for task in self.active
+            if task.repeats is not None and (task.repeats.caller is None or task_of(task.repeats) in behind)
+        }
+
+    def end_active(self, kept: AbstractSet[Task] = frozenset()) -> set[Task]:
+        """End the active tasks but the ``kept`` ones, and return them; cancel all waiting functions.
+
+        While a task ends, it may send exchanges, but not wait for answers.
+        """
+        self.active -= kept
+        self._cancel_waiting()
+        ended = set()
+        while self.active:
+            task = self.active.pop()
+            ended.add(task)
+            task.cancel()  # a task that has not begun would not settle its future
+            task.throw(greenlet.GreenletExit)
+            self._cancel_waiting()
+        self.active |= kept
+        return ended
+
+    def end_resting(self) -> None:
+        """End the tasks that have no function."""
+        while self._resting:
+            self._resting.pop().throw(greenlet.GreenletExit)
+
+    def _cancel_waiting(self) -> None:
+        while self.waiting:
+            cancel(self.waiting.popleft())
