@@ -37,7 +37,7 @@ SECONDS: Final = 1.0
 """After this time a page ends even if it is not full."""
 
 _AT_ONCE: Final = 8
-"""Tablets in one request: those whose scans have come least far."""
+"""Tablets in one request: those whose scans have reached the lowest keys."""
 
 _LOOKED_AT: Final = 512
 """Rows that one step reads in a tablet of a raw table with conditions."""
@@ -73,10 +73,10 @@ def browse(
     seconds: float = SECONDS,
     cut: int | None = None,
 ) -> RowsPage:
-    """Return the first ``limit`` rows from ``start`` on whose keys begin with ``prefix``.
+    """Return the first ``limit`` rows, from the key ``start`` on, whose keys begin with ``prefix``.
 
-    ``where`` is true for the rows: of a raw table a `RawFilter`, of a typed one a predicate. Values of a raw
-    table that are longer than ``cut`` bytes may be cut off there.
+    Only rows for which ``where`` is true are returned: a `RawFilter` for a raw table, a predicate for a typed
+    one. Values of a raw table that are longer than ``cut`` bytes may be cut off there.
 
     Raises:
         UnknownTable, UnknownColumn: no such table or column.
@@ -128,7 +128,7 @@ class _Steps(Protocol):
 
 @dataclass(slots=True)
 class _Search:
-    """Scans tablets side by side: at any time all rows below some key have been read."""
+    """Scans the tablets together, so that at any time all rows below some key have been read."""
 
     steps: Sequence[_Steps]
     take: Callable[[Sequence[_Steps]], list[tuple[bytes, Cells]]]
@@ -173,7 +173,8 @@ def _raw(  # noqa: PLR0917
     low, high = max(bounds[0], ranges[0][0]), _least(bounds[1], ranges[-1][1])
     if high is not None and low >= high:
         return RowsPage(())
-    # Other columns than those that are compared are read only of the rows that are shown.
+    # The scan reads only the columns that are compared. Other columns are read later, of the rows that are
+    # shown.
     tests = where.columns if where.needs_cell else ()
     looked_at = max(1, min(_LOOKED_AT, _LOOKED_AT_TOGETHER // len(handle.tags)))
     size = looked_at if where.columns else first_page(limit + 1, len(handle.tags))

@@ -39,10 +39,10 @@ class Demand:
 
 
 def demand(db: Database, chain: Chain) -> Demand:
-    """Return how many cells of a chain are due, and how many workers are alive.
+    """Return the numbers of due cells of a chain and of live workers.
 
-    It takes three round trips with little more than one command for each tablet and observer: cheap enough
-    for two calls a second. Missing tables count as empty. Nothing is written.
+    The call takes three round trips, with little more than one command for each tablet and observer. Two
+    calls a second are no burden. Missing tables count as empty. Nothing is written.
 
     Raises:
         StoreUnavailable: the store does not answer.
@@ -81,7 +81,8 @@ def demand(db: Database, chain: Chain) -> Demand:
 def _attended(chain: Chain, workers: Iterable[LiveWorker]) -> set[str]:
     """Return the observers that continuous workers take.
 
-    These are all while a worker of another chain is alive: no drain may start beside that one.
+    While a worker of another chain is alive, all observers count as taken: no drain may start beside that
+    worker.
     """
     taken: set[str] = set()
     for worker in workers:

@@ -35,8 +35,8 @@ RawFilter: TypeAlias = Callable[[bytes, Mapping[str, bytes]], bool]
 class RowChange:
     """A row that differs.
 
-    ``row`` is its key in the store. ``old`` and ``new`` are its values at the two times, None where the row
-    does not exist. For a raw table they are bytes by column, without the cells that do not exist. For a typed
+    ``row`` is its key in the store. ``old`` and ``new`` are its values at the two times, None if the row does
+    not exist then. For a raw table they are bytes by column, without the cells that do not exist. For a typed
     table they are Python values by column, or instances of the model that was given.
     """
 
@@ -99,7 +99,7 @@ def changes(
 Cells: TypeAlias = Mapping[str, Any]
 _Rows: TypeAlias = Generator[tuple[bytes, Cells], None, None]
 _Pair: TypeAlias = tuple[bytes, Cells | None, Cells | None]
-"""A row at both times; None where it was not read."""
+"""A row key, and the row's cells at both times; None if they were not read."""
 
 
 class _Source(Protocol):

@@ -1,4 +1,6 @@
-"""The quarantine: cells whose observer failed as often as its retries allow. List, retry or discard them.
+"""The quarantine: cells for which an observer failed as often as its retries allow.
+
+List, retry or discard them.
 
 >>> from percolator_core.admin.quarantine import Quarantine
 >>> quarantine = Quarantine(db, chain)
@@ -79,7 +81,7 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class _Position:
-    """Where a page ends: a place, the cursor of its scan (None at its end), and cells found but not shown.
+    """The end of a page: a place, the cursor of its scan (None at its end), and cells found but not shown.
 
     A scan returns some cells more than were requested. Their ``marks`` are part of the position, and the scan
     continues behind them. If a scan returns all cells of a place at once, they are sorted by their marks, and
@@ -171,7 +173,7 @@ class Quarantine:
                         yield _failed_cell(catalog, table, name, mark, record)
 
     def keys(self, text: str) -> dict[str, bytes]:
-        """Parse a row key (`percolator_core.notation`) for each table where the text is one, for `cells`.
+        """Parse a text as a row key (`percolator_core.notation`) of each table that allows it, for `cells`.
 
         Raises:
             NotationError: the text is a row key of no table.
@@ -231,9 +233,9 @@ class Quarantine:
         return found, pages.cursor
 
     def retry(self, cells: Iterable[FailedCell] | None = None, observer: str | None = None) -> int:
-        """Make cells dirty again, with all their attempts: those given, all of an observer, or all.
+        """Make cells dirty again, with all attempts: the given ones, all of an observer, or all.
 
-        Return how many; those that are no longer in quarantine do not count.
+        Return the number of cells; cells that are no longer in quarantine do not count.
 
         Raises:
             ConfigurationError: the chain has no such observer.
@@ -250,8 +252,8 @@ class Quarantine:
     def discard(self, cells: Iterable[FailedCell]) -> int:
         """Remove cells from quarantine: they are observed when they change again, or by a rerun.
 
-        Return how many. A cell that was retried and has failed again since it was read stays. So does the
-        dirty mark of a cell that has changed since it failed.
+        Return the number of cells. A cell that was retried and failed again after ``cells`` were read stays
+        in quarantine. If a cell has changed since it failed, its dirty mark stays.
 
         Raises:
             StoreUnavailable: the store does not answer. Some cells may be removed: discard the rest.
@@ -271,7 +273,7 @@ class Quarantine:
     def _batches(
         self, index: DirtyIndex, cells: Iterable[FailedCell]
     ) -> Iterator[tuple[bytes, str, list[tuple[bytes, FailedCell]]]]:
-        """Yield tag, observer and marked cells, some at a time; without cells that nobody observes."""
+        """Yield tag, observer and marked cells, some at a time. Cells without an observer are left out."""
         observed = {(table, tag, name) for table, tag, names in index.places() for name in names}
         marked: dict[tuple[bytes, str], list[tuple[bytes, FailedCell]]] = {}
         for cell in cells:
@@ -318,7 +320,7 @@ def _sort_key(mark: bytes) -> bytes:
 
 
 class _Pages:
-    """Reads one page; ``cursor`` is where it ends."""
+    """Reads one page; ``cursor`` is the position of its end."""
 
     def __init__(self, db: Database, index: DirtyIndex) -> None:
         self._store = db.store
@@ -339,7 +341,7 @@ class _Pages:
             position = self._start(at)  # the table of that place was dropped
         found: list[FailedCell] = []
         while position is not None:
-            # One more than the page has, to know if there is another page.
+            # One cell more than the page has shows if there is another page.
             new, is_whole = self._take(position, limit + 1 - len(found))
             space = limit - len(found)
             found += [self._cell(position.place, mark, record) for mark, record in new[:space]]
@@ -387,7 +389,7 @@ class _Pages:
         began, after = position.scan, position.after
         cursor, flat = self._store.one((b"HSCAN", key, began, b"COUNT", wanted))
         position.scan, position.after = None if cursor == _BEGIN else cursor, b""
-        # If the place has got many cells since, they come in parts, and some of them are shown again.
+        # If the place has many new cells, the scan returns them in parts, and some cells are shown again.
         pairs = zip(flat[::2], flat[1::2], strict=True)
         found = sorted((_sort_key(mark), mark, record) for mark, record in pairs)
         return [one[1:] for one in found if one[0] > after], began == cursor == _BEGIN

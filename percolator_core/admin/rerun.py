@@ -5,9 +5,10 @@
 12
 
 An observed change has an acknowledgement (paper, section 2.4). So a rerun deletes the acknowledgements of a
-batch in one transaction, and sets the dirty marks after the commit. In the other order a worker could claim a
-mark, find the acknowledgement, and clear the mark. A run that began before the deletion either conflicts with
-it or does not clear the mark. So each cell gets a run that begins after the deletion.
+batch in one transaction, and sets the dirty marks after the commit. If the marks came first, a worker could
+claim a mark, find the acknowledgement, and clear the mark. A run that began before the deletion either
+conflicts with the deletion or does not clear the mark. So each cell gets a run that begins after the
+deletion.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ def rerun(
     garbage collection. For a weak observer these are the cells that it ran for, until garbage collection
     drops their acknowledgements. Memory does not grow with the table.
 
-    After an error call it again: marked cells stay marked, and a cell without acknowledgement meets every
-    condition on its revision until it has run.
+    After an error call this again: marked cells stay marked, and a cell without acknowledgement meets every
+    condition on its revision until an observer has run for it.
 
     Args:
         db: the database with the tables.
@@ -144,7 +145,7 @@ def _inactive(db: Database, name: str) -> ConfigurationError:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Rows of one tablet up to ``high``, and the columns to read of them."""
+    """The rows of one tablet up to ``high``, and the columns to read in them."""
 
     handle: TableHandle
     tag: bytes
@@ -170,7 +171,7 @@ class _Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """How far and how fast a rerun goes, as the arguments of `rerun`."""
+    """The limits of a rerun, as in the arguments of `rerun`."""
 
     limit: int | None
     rate: float | None
@@ -234,8 +235,8 @@ class _Rerun:
     def _batch(self, place: _Place, low: bytes) -> bytes:
         """Choose and mark cells of the next rows. Return the next lower bound, empty at the end."""
         looked_at, rows, resume = self._unacknowledge_with_retries(place, low)
-        # After the commit, as the module says. A crash here leaves cells with neither acknowledgement nor
-        # mark; the same rerun finds them again.
+        # The marks are set after the commit, as the module's docstring explains. A crash between the two
+        # leaves cells with neither acknowledgement nor mark, which the same rerun finds again.
         marked = self._mark(place, rows) if rows and not self._pace.dry_run else 0
         place.counts.looked_at += looked_at
         place.counts.chosen += len(rows)
@@ -272,7 +273,8 @@ class _Rerun:
                 rows = rows[: self._pace.limit - self._counts.chosen]
             if not self._pace.dry_run:
                 for row in rows:
-                    # Also if there is none: then a first run that is under way conflicts and begins again.
+                    # This is written even without an acknowledgement: then a first run that is under way
+                    # conflicts, and is repeated.
                     t.write(place.handle.name, row, place.acked, Write(DELETE, b""))
         return _Taken(len(cells), rows, resume)
 

@@ -1,7 +1,7 @@
-"""The conditions of a rerun, which choose cells of an observer, as they apply to one table.
+"""The conditions of a rerun, which choose an observer's cells, applied to one table.
 
-A text that begins with ``revision`` is a condition on the run that dealt with a cell last. All others are
-predicates over the row: of a raw table over the row key and cells, of a typed one over its columns.
+A text that begins with ``revision`` is a condition on the last run for a cell. All other conditions are
+predicates over the row: over row key and cells in a raw table, over the columns in a typed one.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 
 REVISION: Final = "revision"
-"""The name of the revision of the code that ran for a cell last; 0 if none did."""
+"""The word for the revision of the code that ran last for a cell. The revision is 0 if none has run."""
 
 _RUN: Final = TableDefinition("a run", columns=(Column(REVISION, "int"),), key=(REVISION,))
 
 Asked: TypeAlias = str | Predicate
-"""A condition as it is given."""
+"""A condition, as the caller gives it."""
 
 
 class RowFilter(Protocol):
     """A filter for the rows of one table.
 
-    ``columns`` are the encoded columns that it reads, and ``ranges`` the ranges that such rows can be in.
+    ``columns`` are the encoded columns that the filter reads. Rows that meet it are within ``ranges``.
     """
 
     @property
@@ -55,7 +55,7 @@ def is_on_revision(one: Asked) -> bool:
 
 
 def revision_filter(where: Iterable[Asked]) -> Callable[[int], bool]:
-    """Return the test of a revision that all conditions on the revision make together.
+    """Return a test of a revision: True if the revision meets all conditions on it.
 
     Raises:
         UnknownColumn: such a condition names a column, too.
@@ -68,7 +68,7 @@ def revision_filter(where: Iterable[Asked]) -> Callable[[int], bool]:
 
 
 def row_filter(handle: TableHandle, where: Iterable[Asked]) -> RowFilter:
-    """Return the filter that the other conditions make for the rows of a table.
+    """Return a filter for the rows of a table, from the conditions that are not on the revision.
 
     Raises:
         UnknownColumn: a condition names a column that does not exist, or is notify-only.

@@ -1,6 +1,6 @@
 """The history of one row: each cell's value at a time, and its versions before and after.
 
-The cost is bounded: a page has some columns and a few versions of each. Of a value that is too large only the
+The cost is bounded: a page has some columns and a few versions of each. If a value is too large, only its
 size is read.
 
 >>> from percolator_core.admin.row_history import row_history
@@ -27,21 +27,21 @@ LARGEST: Final = 4 << 20
 """Bytes of the largest value that is read."""
 
 _TOGETHER: Final = 8 << 20
-"""Bytes of a cell's versions, and of a row's cells, that are read; estimated from the newest version."""
+"""Most bytes that are read of a cell's versions, and of a row's cells; estimated from the newest versions."""
 
 _FEWEST: Final = 2
-"""If a cell is read at all, so are this many versions, however large they are."""
+"""At least this many versions of a cell are read, however large they are, if any version is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellHistory:
     """A cell with versions or with a lock.
 
-    ``versions`` are committed, newest first; ``more`` is True if there are older ones. ``version`` is the one
-    that a reader at that time sees, and may be older than ``versions``. It is None if the cell did not exist
-    yet, or if it is ``unsettled``: a lock decides about it. ``size`` is that of the newest value in bytes.
-    ``unread`` is True and no version is known if the value is larger than `LARGEST`, or the row too large.
-    ``locked`` is True if a transaction is committing to the cell, or died while it did.
+    ``versions`` are committed, newest first; ``more`` is True if there are older ones. ``version`` is the
+    version that a reader at that time sees; it may be older than ``versions``. It is None if the cell did not
+    exist yet, or if it is ``unsettled``: a lock decides about it. ``size`` is that of the newest value in
+    bytes. ``unread`` is True and no version is known if the value is larger than `LARGEST`, or the row too
+    large. ``locked`` is True if a transaction is committing to the cell, or died while it did.
     """
 
     column: str
@@ -120,7 +120,7 @@ def row_history(
     names = _names(db, handle, key, columns)
     if after is not None:
         names = names[names.index(after) + 1 :] if after in names else [one for one in names if one > after]
-    # Only of the columns of this page, as a row may have any number of columns.
+    # Only the columns of this page are read, because a row may have any number of columns.
     shown, rest = [handle.columns[name] for name in names[:limit]], names[limit:]
     cells = _cells(db, handle, key, shown, moment, versions)
     marker: tuple[Version, ...] = ()
@@ -168,7 +168,7 @@ def _cells(  # noqa: PLR0917
             count = min(most, max(_FEWEST, left // size))
             left -= size * min(count, _FEWEST)
         asked.append((one, size, count, bool(lock)))
-    # One version more than wanted, to know if there are more.
+    # One version more than wanted shows if there are further ones.
     newest = [calls.history(tag, row, one.encoded, count + 1) for one, _, count, _ in asked if count]
     replies = iter(db.store.run_all(newest))
     found = [
@@ -182,7 +182,7 @@ def _cells(  # noqa: PLR0917
 def _older(
     db: Database, handle: TableHandle, row: bytes, cells: Sequence[CellHistory], at: int
 ) -> list[CellHistory]:
-    """Read the seen version of cells for which it is older than the versions that were read."""
+    """Read the version that a reader sees, for cells where it is older than the versions read so far."""
     late = [cell for cell in cells if cell.version is None and cell.more]
     tag = handle.tag(row)
     reads = [calls.read(tag, at, row, [handle.columns[cell.column].encoded]) for cell in late]

@@ -29,7 +29,7 @@ MOST: Final = 500
 """The default limit of samples: more than a plot can show."""
 
 _AHEAD: Final = 3_600_000
-"""A time that is ahead by more milliseconds than this is from before the clock was set back."""
+"""If a time is further ahead than so many milliseconds, the clock has been set back since."""
 
 
 class ObserverSample(NamedTuple):
@@ -85,7 +85,8 @@ def record(db: Database, status: Status, keep: float) -> None:
         *([row[column] for row in rows] for column in range(len(ObserverSample._fields))),
     ]
     names = _pack([one.name for one in status.observers])
-    # By the server's clock, like the ids of the entries. Redis removes whole blocks of entries only.
+    # The time is that of the server's clock, like the ids of the entries. Redis removes only whole blocks of
+    # entries.
     oldest = max(0, int(status.time / 1000 - keep * 1000))
     key = _key(db)
     add = (b"XADD", key, b"MINID", b"~", oldest, b"*", names, _pack(numbers))

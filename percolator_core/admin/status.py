@@ -64,11 +64,11 @@ class ObserverStatus:
     """An observer.
 
     ``backlog`` counts its dirty cells; ``waiting`` of them cannot be claimed yet: they are leased or wait for
-    a retry. ``oldest`` is for how many seconds the oldest of the others has been due, None if there is none.
-    ``failed`` counts its cells in quarantine. ``active`` is True if writers set marks for it, which begins
-    with the first worker of the chain. ``revision`` is that of its code in the chain, None without a chain.
-    ``ran`` and ``failures`` count the runs of all workers that committed and that raised, approximately
-    (`percolator_core.notifications.counts`).
+    a retry. Of the other cells, ``oldest`` is the number of seconds for which the oldest one has been due,
+    None if there is none. ``failed`` counts its cells in quarantine. ``active`` is True if writers set marks
+    for it, which begins with the first worker of the chain. ``revision`` is that of its code in the chain,
+    None without a chain. ``ran`` and ``failures`` count the runs of all workers that committed and that
+    raised, approximately (`percolator_core.notifications.counts`).
     """
 
     name: str
@@ -116,7 +116,7 @@ class Status:
 
     @property
     def oldest(self) -> float | None:
-        """Seconds for which the oldest due cell of all observers has waited; None if no cell is due."""
+        """Seconds for which the oldest due cell has waited, over all observers; None if no cell is due."""
         return max((one.oldest for one in self.observers if one.oldest is not None), default=None)
 
     @property
@@ -188,10 +188,10 @@ def status(db: Database, chain: Chain | None = None) -> Status:
 
 
 def backlog(db: Database, chain: Chain) -> dict[str, int]:
-    """Return the number of dirty cells by observer, each observer counted after those that wake it.
+    """Return the number of dirty cells by observer. An observer is counted after those that wake it.
 
-    In this order zero for all observers means that a chain without cycles is idle: a run sets new marks
-    before its own mark is cleared.
+    Because of this order, zeros for all observers mean that a chain without cycles is idle: a run sets new
+    marks before its own mark is cleared.
     """
     columns = {one.name: one.observe for generation in chain.order() for one in generation}
     asked = observed_tablets(db, db.tables(), columns)

@@ -1,8 +1,8 @@
 """One worker process of a crew: ``python -m percolator_core.crew.member``, its orders on stdin.
 
-It ends on the parent's order, on SIGTERM, and when its parent is gone. Each time the worker is stopped: the
-runs under way end, or their cells are given back when they take too long. A Ctrl-C in a terminal reaches
-parent and children; the parent decides what to do, and the child ignores it.
+The process ends on the parent's order, on SIGTERM, and when its parent is gone. In each case the worker
+stops: the runs under way end, or, if they take too long, their cells are given back. A Ctrl-C in a terminal
+reaches parent and children; the parent decides what to do, and the child ignores the signal.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from percolator_core.worker import Worker
 from percolator_core.worker.runs import RunTimes
 
 _BEAT: Final = 0.25
-"""Seconds between two reports of the counts. The counts of a killed process since its last one are lost."""
+"""Seconds between two reports of the counts. What a killed process counted after its last report is lost."""
 
 _PARENT_LOOK: Final = 1.0
-"""Seconds between two checks that the parent lives. Usually the pipe is closed at once when it dies."""
+"""Seconds between two checks that the parent lives. Usually the pipe closes as soon as the parent dies."""
 
 _LAST_REPORT: Final = 10.0
 """Seconds to wait for a parent that does not read its pipe."""
@@ -55,7 +55,7 @@ log = Log("percolator.worker")
 class Reports:
     """The reports to the parent, written in order by a thread.
 
-    So an observer that logs never waits for the parent, and its timeout cannot interrupt it within a line.
+    So an observer that logs never waits for the parent, and no timeout interrupts the writing of a line.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -138,7 +138,8 @@ class Member:
         times = RunTimes(chain.observers, logged=orders.log_level == "debug")
         with connect(orders.url, orders.namespace) as db:
             db.client.declare_dead(orders.dead)
-            # First set the worker, then check for a stop: a stop in between is seen by one of the two.
+            # First set the worker, then check for a stop. A stop in between either finds the worker or is
+            # found by the check.
             self._worker = worker = Worker(db, chain, **orders.settings, listener=times.take)
             if self._stopping:
                 worker.stop()
@@ -216,7 +217,7 @@ def _serve(orders: Orders, reports: Reports, words: int, given: list[bytes], lin
     member = Member(reports)
     for number in BLOCKED:
         signal.signal(number, member.take_signal)
-    # The parent has blocked them until these handlers were set.
+    # The parent started this process with these signals blocked, until the handlers are set.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
     arguments = (words, given, lines, orders.parent)
     threading.Thread(target=member.obey, args=arguments, name="percolator-orders", daemon=True).start()
@@ -252,7 +253,7 @@ def _take_pipes() -> tuple[int, int]:
 
 
 def _print_nowhere() -> None:
-    """Discard what observers print: without a parent nobody reads the pipe, and printing would fail."""
+    """Discard the output of observers: without a parent nobody reads the pipe, and printing would fail."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)

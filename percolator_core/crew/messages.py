@@ -65,7 +65,7 @@ class Orders:
     dead: tuple[str, ...] = ()
 
     def to_line(self) -> bytes:
-        """Return it as one line, with its end."""
+        """Return the orders as one line, with its end."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
@@ -97,7 +97,10 @@ class LineCutter:
 
 
 def report(kind: str, content: Any) -> bytes:
-    """Return a report as one line. Bytes are kept; other values that JSON lacks become their `repr`."""
+    """Return a report as one line.
+
+    Bytes are kept; any other value that JSON lacks is replaced by its `repr`.
+    """
     return json.dumps({kind: content}, default=_encoded, skipkeys=True).encode() + b"\n"
 
 

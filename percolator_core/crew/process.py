@@ -28,7 +28,7 @@ from percolator_core.worker import Counts
 
 _PROGRAM: Final = "percolator_core.crew.member"
 _CHUNK: Final = 1 << 16
-"""Bytes of one read from a pipe; and the number of reads, at most, after the process has ended."""
+"""Bytes of one read from a pipe. The number is also the most reads after the process has ended."""
 
 log = Log("percolator.worker")
 
@@ -63,7 +63,8 @@ class _Pipe:
         if self._file.closed:
             return
         self._selector.unregister(self._file)
-        # Not for ever: a process that an observer started may still write to the pipe.
+        # The number of reads is bounded, because a process that an observer started may still write to the
+        # pipe.
         for _ in range(_CHUNK):
             try:
                 chunk = os.read(self._file.fileno(), _CHUNK)
@@ -83,8 +84,8 @@ class Process:
     """A worker process, which the constructor starts. The data of ``selector`` are the readers of its pipes.
 
     ``up`` is True once its worker has begun; then ``name`` is its name in locks. ``counts``, ``times`` and
-    ``begun`` (its loop runs) are from its last report. ``error`` is the error that it reported at its end.
-    ``killed`` is True if the parent killed it.
+    ``begun`` (True if its loop runs) are from its last report. ``error`` is the error that it reported at its
+    end. ``killed`` is True if the parent killed it.
     """
 
     def __init__(self, orders: Orders, selector: selectors.BaseSelector) -> None:
@@ -100,8 +101,8 @@ class Process:
         self.killed = False
         pipe = subprocess.PIPE
         with _signals_blocked():
-            # Unbuffered, so that a word is sent at once. A new interpreter, because threads and greenlets of
-            # this one would not survive a fork.
+            # The pipes are unbuffered, so that a word is sent at once. The process is a new interpreter,
+            # because threads and greenlets of this one would not survive a fork.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _PROGRAM], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0
             )
@@ -121,7 +122,7 @@ class Process:
         self._write(word + b"\n")
 
     def stalled(self) -> float:
-        """Return for how many seconds its loop has not turned or has not been reported."""
+        """Return the seconds since the last turn of its loop, including those since its last report."""
         return self._stalled + time.monotonic() - self._heard_at
 
     def has_ended(self) -> bool:
@@ -192,7 +193,7 @@ class Process:
             self.error = read_error(content)
 
     def _take_printed(self, line: bytes) -> None:
-        # As a log line: the log may be JSON, and allows nothing else.
+        # The text becomes a log line: the log may be JSON, and must have nothing else.
         log.info("printed", text=line.decode(errors="backslashreplace").rstrip("\r"), process=self.pid)
 
 

@@ -27,10 +27,11 @@ from percolator_core.worker.plan import WorkerSettings
 
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 30.0
-"""Seconds until a process that died is replaced: doubled each time."""
+"""Most seconds until a process that died is replaced. The pause doubles each time, up to this."""
 
 LIVED: Final = 10.0
-"""A process that has worked for this many seconds did not die of its start: the pause is the first again."""
+"""If a process has worked for this many seconds, its start has succeeded: the next pause is the shortest
+again."""
 
 STARTS: Final = 4
 """The crew gives up after this many failed starts in a row."""
@@ -42,7 +43,7 @@ BREAK_OFF_GRACE: Final = 5.0
 """Seconds that a process gets after `BREAK_OFF`."""
 
 _REMEMBERED: Final = 64
-"""Names of ended processes that new ones get, so that they resolve the locks of those at once."""
+"""Most names of ended processes that a new process gets, so that it resolves their locks at once."""
 
 _TICK: Final = 0.1
 """Seconds between two turns while no pipe has data."""
@@ -161,15 +162,15 @@ class Crew:
         return any(process.begun for process in self._running())
 
     def stalled(self) -> float:
-        """Return for how many seconds the loop that is stuck longest has not turned. For any thread.
+        """Return the seconds since the last turn of the loop that is stuck longest. For any thread.
 
-        Compared are the loops of the processes and the loop of the supervisor.
+        These are the loops of the processes, and the loop of the supervisor.
         """
         loops = [process.stalled() for process in self._running()]
         return max([time.monotonic() - self._turned_at, *loops])
 
     def run(self) -> Counts:
-        """Run until `stop` is called; once only. No process is left when it returns or raises.
+        """Run until `stop` is called; once only. When this returns or raises, no process is left.
 
         After Ctrl-C the runs under way end without a commit, and leased cells are given back.
 
@@ -258,7 +259,7 @@ class Crew:
         log.info("worker stopped", process=process.pid, ran=process.counts.ran, seconds=_rounded(process))
 
     def _replace(self, seat: _Seat, process: Process) -> None:
-        # A store that is away for a while is excused, unless it has never been there.
+        # A start that failed because the store was away does not count, unless the store has never answered.
         excused = self._was_up and isinstance(process.error, StoreUnavailable)
         seat.failed_starts = 0 if process.up else seat.failed_starts + (not excused)
         if seat.failed_starts >= STARTS:
@@ -281,7 +282,7 @@ class Crew:
         )
 
     def _fail(self, error: PercolatorError) -> None:
-        """End all processes for an error that each of them has or will have; the first error is raised."""
+        """End all processes, because each has or will have this error; `run` raises the first one."""
         self._error = self._error or error
         self._stopping.set()
 

@@ -12,13 +12,13 @@ from percolator_core.observers import Chain
 SLACK: Final = 30.0
 """Seconds for which a loop may stand still, in addition to the longest run that blocks it.
 
-A loop waits that long for a store that does not answer, while it repeats a request.
+While a loop repeats a request to a store that does not answer, it stands still for so long.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The answer, its reason, and the values on which it depends."""
+    """The answer, the reason for it, and the values that it depends on."""
 
     ok: bool
     reason: str
@@ -46,7 +46,7 @@ def liveness(subject: Subject) -> Health:
 
 
 def readiness(subject: Subject, result: ProbeResult) -> Health:
-    """Report if the worker does its work: the store answers, and writers leave marks for its observers."""
+    """Report if the worker can work: the store answers, and writers leave marks for its observers."""
     inactive = [one.name for one in result.status.observers if not one.active] if result.status else []
     details = {
         "begun": subject.begun(),

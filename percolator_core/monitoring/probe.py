@@ -15,7 +15,7 @@ from percolator_core.observers import Chain
 from percolator_core.store.eviction import is_about_eviction
 
 FRESH: Final = 5.0
-"""Seconds for which a result is kept, also of a read that failed."""
+"""Seconds for which a result is kept, even the error of a read."""
 
 FRESH_PER_SECOND: Final = 20
 """A result is kept for so many times as long as its read took: reads take 5 % of the time at most."""
@@ -40,7 +40,7 @@ class ProbeResult:
 
 
 class Probe:
-    """Reads the status through a connection of its own, so that no other user of the store waits for it.
+    """Reads the status through a connection of its own, so no other user of the store waits for the read.
 
     ``connect`` opens the connection when the first read needs it. Thread-safe.
     """

@@ -162,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(with_body=False)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is given
-        """Log no request: a monitoring system sends one every few seconds."""
+        """Log nothing: a monitoring system sends a request every few seconds."""
 
     def _send(self, *, with_body: bool) -> None:
         answer = self.server.pages.answer(self.path, self.headers.get("Accept", ""))
@@ -176,7 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingMixIn, HTTPServer):
-    """Answers each request in a thread, at most `AT_A_TIME` at once; its end does not wait for them."""
+    """Answers each request in a thread, at most `AT_A_TIME` at once. Closing does not wait for requests."""
 
     daemon_threads = True
     block_on_close = False

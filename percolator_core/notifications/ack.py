@@ -15,7 +15,7 @@ from percolator_core.transaction.transaction import Transaction
 
 
 def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes = b"") -> Cell | None:
-    """Begin a run: fix the snapshot, and write the acknowledgement as first cell and primary.
+    """Begin a run: fix the snapshot, and write the acknowledgement, as the first cell and the primary.
 
     Return the cell to observe. None means that an earlier run has acknowledged the change, or that the change
     never committed: only its mark has to be cleared.

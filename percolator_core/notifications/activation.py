@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST: Final = 10.0
-"""Seconds that an activation may take before another one no longer waits for it."""
+"""Seconds for which an activation makes other activations wait."""
 
 _PAUSE: Final = 0.02
 
@@ -51,7 +51,10 @@ class Active(NamedTuple):
 
 
 def active(client: Client) -> Active:
-    """Read the active chain; the digest is empty before the first activation and during one of another."""
+    """Read the active chain.
+
+    Its digest is empty before the first activation, and during that of another chain.
+    """
     store = client.store
     digest, beside = store.one((b"HMGET", store.keyspace.chain, b"digest", b"beside"))
     others = (beside or b"").decode().split(",")
@@ -79,7 +82,7 @@ def activate(
 
 
 class _Overtaken(Exception):
-    """Another activation has begun, since this one took too long: it has to look at the workers again."""
+    """Another activation has begun, because this one took too long. This one must read the workers again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ def _activate(
     *,
     rolling: bool,
 ) -> None:
-    turn.record(db)  # from now on the record refuses earlier activations
+    turn.record(db)  # from now on the record refuses writes of earlier activations
     strangers = [worker for worker in live_workers(db) if worker.digest != digest]
     others = sorted({worker.digest for worker in strangers})
     if others and not rolling:
@@ -128,7 +131,7 @@ def _activate(
     allowed = {*others, digest} if before.allows(digest) else others
     still = digest if before.digest == digest else ""
     # Write the record first, then list the tables. A creation writes its entry first and then reads the
-    # record: so it reads this one, or its table is in the list.
+    # record: so either it reads this record, or its table is in the list.
     everything = json.dumps(_merged(db.client.observed_columns() if others else {}, observed), sort_keys=True)
     turn.record(db, observed=everything, digest=still, beside=",".join(sorted(allowed)))
     how: Literal["replace", "add"] = "add" if others else "replace"
@@ -136,7 +139,8 @@ def _activate(
         # A table was changed in between, or a failover has lost a part of a change.
         for name, version in changed:
             db.schema_changes.finish_or_repair(name, version)
-    # This goes last: an activation that breaks off is repeated by the next worker.
+    # This write is the last one: if an activation breaks off before it, the next worker repeats the
+    # activation.
     observers = ",".join(sorted(names | known if others else names))
     turn.record(db, digest=digest, observers=observers, beside=",".join(others))
 
@@ -183,7 +187,7 @@ def _register_in_tablets(
         asked += [(handle.name, handle.version)] * len(handle.tags)
     # The wait for schema changes may have taken longer than the activation lock lasts.
     turn.renew()
-    # Durably, as the record: if a failover took it back, later writes would have no marks.
+    # The write is durable, like that of the record: if a failover undid it, later writes would have no marks.
     replies = store.run_all(requests, durably=True)
     if "overtaken" in replies:
         raise _Overtaken
@@ -204,8 +208,9 @@ def _one_at_a_time(db: Database) -> Iterator[Callable[[], None]]:
     Yields a function that renews the lock, and raises _Overtaken if it has expired: then another activation
     may hold it.
 
-    The lock only saves work: without it two activations would overtake each other again and again. The number
-    of an activation (`_Turn`) keeps a late one from undoing what a later one has registered.
+    The lock only saves work: without it two activations would overtake each other again and again. An
+    activation that is late cannot undo the registrations of a later one, because its number (`_Turn`) is
+    lower.
     """
     store, key, mine = db.store, db.store.keyspace.activating, uuid.uuid4().hex.encode()
     milliseconds = int(_LONGEST * 1000)

@@ -1,9 +1,9 @@
 """Counts of runs by observer since the namespace was created, summed over all workers.
 
-Each worker sends what it counted since its last report: with its registration, every second or two, and when
-it ends. The counts are approximate and for people and schedulers only. A request that is sent again because
-its reply was lost counts twice. The last second or two of a killed worker are missing, and so are runs in
-threads that a stopped worker did not wait for.
+Each worker reports what it counted since its last report: with its registration, every second or two, and at
+its end. The counts are approximate; they serve people and schedulers only. A request that is sent again
+because its reply was lost counts twice. The last second or two of a killed worker are missing, and so are
+runs in threads that a stopped worker did not wait for.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Counted(Protocol):
 
 
 def run_counts(db: Database) -> dict[str, RunCounts]:
-    """Return the counts by observer, without observers of which no worker has reported anything.
+    """Return the counts by observer. An observer without any report is left out.
 
     Raises:
         StoreUnavailable: the store does not answer.
@@ -76,7 +76,8 @@ class Tally:
             StoreUnavailable: no reply; the next report contains the same counts.
         """
         before, now = self._reported, {name: _copy(counted) for name, counted in self._counts.items()}
-        # Before the request, not after it: a task that is ended while it waits has sent the request.
+        # This is set before the request, not after it: a task that is ended while it waits has sent the
+        # request.
         self._reported = now
         try:
             self._store.call(command, *_increments(_counts_key(self._store), before, now))

@@ -1,9 +1,9 @@
-"""The dirty index: which cells changed, for which observers (paper, section 2.4).
+"""The dirty index: the changed cells of each observer (paper, section 2.4).
 
 A write to an observed column sets a *dirty mark* for each observer of that column, in an index apart from the
 data. A worker *claims* marks in batches: each claimed cell has a *lease*. After the run the mark is cleared,
-unless the cell has changed in a way that the run did not see. The acknowledgement lets at most one run commit
-for a change (`percolator_core.notifications.ack`).
+unless the cell has a change that the run did not see. The acknowledgement lets at most one run commit for a
+change (`percolator_core.notifications.ack`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ LEASE: Final = 5.0
 """Seconds of a lease; a worker renews the leases of runs that take longer."""
 
 _LOOKED_AT: Final = 1024
-"""About the pairs of tablet and observer that one claim examines: the server does nothing else until then."""
+"""About the pairs of tablet and observer that one claim examines. Other clients wait for the claim's
+script."""
 
 LeasedCell: TypeAlias = tuple[str, bytes, bytes, bytes]
 """Observer, tablet, row and column."""
@@ -70,11 +71,12 @@ class Lease:
     def prolong(self) -> tuple[int, int]:
         """Extend the deadline by the time since it was set. Return the old deadline and the new one.
 
-        Computed here, not by the server, so that a run that ends during the renewal knows both.
+        The client computes the deadlines, not the server, so that a run that ends during the renewal knows
+        both.
         """
         now = time.monotonic()
         self.before = self.deadline
-        # Even, so that the deadline stays odd: see _dirty.lua.
+        # The addition is even, so that the deadline stays odd (_dirty.lua).
         self.deadline += 2 * int((now - self.renewed) * 500_000)
         self.renewed = now
         return self.before, self.deadline
@@ -83,7 +85,7 @@ class Lease:
 def horizon(longest_delay: float) -> int:
     """Return the milliseconds by which the time of a mark may lie ahead, for retries of ``longest_delay`` s.
 
-    A mark further ahead was set before the server's clock was set back, and is due.
+    If a mark lies further ahead, the server's clock was set back after the mark was set, and the mark is due.
     """
     # A lease is renewed from the time of the request, which may be long before the server granted it.
     return int((2 * longest_delay + 2 * LEASE) * 1000)
@@ -204,9 +206,9 @@ class DirtyIndex:
         return calls.claim(tags, most, int(lease * 1000), self._horizon, groups)
 
     def _rounds(self, own: Collection[int]) -> Iterator[tuple[list[Place], bool]]:
-        """Yield the places in parts, own ones first, beginning at a random one (paper, section 2.4).
+        """Yield the places in parts, own tablets first, from a random place on (paper, section 2.4).
 
-        So many workers rarely examine the same places at the same time.
+        So two workers rarely examine the same places at the same time.
         """
         every = self.places()
         mine = [place for place in every if _number(place) in own] if own else []
@@ -220,7 +222,11 @@ class DirtyIndex:
                 yield rotated[first : first + at_once], are_own
 
     def renew(self, leases: Sequence[Lease]) -> None:
-        """Extend leases. A lease that has expired stays so, and the acknowledgement resolves the conflict."""
+        """Extend leases.
+
+        A lease that has expired is not renewed; if the cell runs twice, the acknowledgement lets one run
+        commit.
+        """
         by_tag: dict[bytes, list[bytes | str | int]] = {}
         for held in leases:
             so_far, new = held.prolong()

@@ -1,12 +1,12 @@
 """A queue for a cell that many transactions change (paper, section 2.4: weak notifications).
 
 Transactions that read and write one cell conflict. With a queue each transaction writes a row of its own, so
-it never conflicts. A weak observer folds the queued items into the cell, many in one transaction. The cell is
-behind by one run of the observer.
+it never conflicts. A weak observer folds the queued items into the cell, many in one transaction. The cell
+lacks the items of the last moments, until the observer has run.
 
 The rows of a key are in *slices* of time, one slice after another, and each slice has its own notification. A
-drained row is a deletion until garbage collection removes it. A run reads one slice, not all rows that were
-ever drained. Run ``collect_garbage`` regularly, as for all tables.
+drained row stays as a deletion until garbage collection removes it. Because of the slices, a run does not
+read all drained rows, but only those of one slice. Run ``collect_garbage`` regularly, as for all tables.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ ADDED: Final = "added"
 VALUE: Final = "value"
 
 _SLICE: Final = 1 << 15
-"""Microseconds of a slice. A run reads the drained rows of one, and few slices of a backlog conflict."""
+"""Microseconds of a slice. With longer slices a run reads more drained rows; with shorter ones more runs
+conflict."""
 
 _BYTES: Final = 4 << 20
 """About the bytes of items that one transaction folds."""
@@ -38,7 +39,8 @@ _ITEM: Final = struct.Struct(">QQ")
 _END: Final = MAX_TIMESTAMP // _SLICE + 1
 
 _sequence: Final = itertools.count()
-"""A counter of the process: makes rows unique for one start timestamp, which no other transaction has."""
+"""A counter of the process. It makes the rows of one transaction unique; no other transaction has its
+start."""
 
 
 class CombineQueue:
@@ -66,11 +68,11 @@ class CombineQueue:
         def deposit(t, cell):
             deposits.drain(t, cell)
 
-    Every item is folded exactly once: the transaction that folds it deletes it. Without an active observer,
-    or while the observer has another name, no notifications are left; `notify_all` writes them afterwards. A
-    run folds the items of a key in the order of the transactions' starts, and of the calls within a
-    transaction. Several runs may fold items in any order: a transaction may commit after a later one was
-    drained.
+    Every item is folded exactly once: the transaction that folds it deletes it. Items that are added without
+    an active observer, or while the observer has another name, have no notification; `notify_all` writes the
+    missing ones afterwards. A run folds the items of a key in the order of the transactions' starts, and of
+    the calls within a transaction. Several runs may fold items in any order: a transaction may commit after a
+    later one was drained.
     """
 
     __slots__ = ("_fold", "_into", "_most", "_table")
@@ -109,7 +111,7 @@ class CombineQueue:
     def waiting(self, t: AnyReader, key: str | bytes) -> Iterator[bytes]:
         """Yield the items of ``key`` that are not folded yet, as ``t`` sees them, in the order of `drain`.
 
-        A drain deletes items and changes the cell in one commit. So in one snapshot each item is either in
+        A drain deletes items and changes the cell in one commit. So in one snapshot each item either is in
         the cell or waits. The scan passes all rows that were drained since the last garbage collection, and
         reads while it is consumed.
 
@@ -147,7 +149,8 @@ class CombineQueue:
         if not taken:
             return 0  # a run for an earlier slice has folded them
         if len(taken) < self._most:
-            # Later slices, too: their own runs would only conflict with this one, in the cell of the key.
+            # Fold later slices, too: their own runs would only conflict with this run, in the cell of the
+            # key.
             rest = self._most - len(taken)
             taken += self._take(t, _slice_row(key, number + 1), _slice_row(key, _END), rest)
         sizes = itertools.accumulate(len(item) for _, item in taken)

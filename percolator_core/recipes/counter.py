@@ -25,7 +25,8 @@ class Counter:
         def count(t, cell):
             hits.drain(t, cell)
 
-    The cell has decimal digits, any number of them. The cell alone may be behind; `value` is exact.
+    The cell has decimal digits, any number of them. The cell alone may lack the newest increments; `value` is
+    exact.
     """
 
     __slots__ = ("_into", "_queue")

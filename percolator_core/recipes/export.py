@@ -6,15 +6,15 @@ the transaction of a change adds an item, which commits with the change or not a
 queue passes the items of a key to a sink, one after another, and deletes each from the queue in the
 transaction of the run.
 
-Order. Every item of a key has a *sequence*. Its transaction reads the last one from a cell of the key, and
-writes its own. Of two transactions that add for one key one conflicts and runs again, so sequences rise in
-the order of commits. A sequence is the start timestamp, or the last sequence plus 1 if that is higher. A
-plain count would start again, below the sequences that the sink has seen, after a table was dropped and
-created again, or after a failover lost commits.
+Order: every item of a key has a *sequence*. The item's transaction reads the last sequence from a cell of the
+key, and writes a new one. If two transactions add for one key at the same time, one conflicts and runs again,
+so sequences rise in the order of commits. A sequence is the start timestamp, or the last sequence plus 1 if
+that is higher. A plain count would start again, below the sequences that the sink has seen, after a table was
+dropped and created again, or after a failover lost commits.
 
-The sink is called before the transaction commits. A crash or a conflict in between repeats the call, and two
-runs for one key may call at the same time, one of them late. So a sink ignores a sequence that is not above
-the last one of its key; see `percolator_core.recipes.sinks`.
+The sink is called before the transaction commits. After a crash or a conflict in between the call is
+repeated. Two runs for one key may call at the same time, and one of the calls may be late. So a sink ignores
+a sequence that is not above the last one of its key; see `percolator_core.recipes.sinks`.
 
 The observer is strong (paper, section 2.4), on a cell that every add writes. A weak notification would cut
 the backoff after a failure short: if a sink is down, a busy key would be in quarantine at once.
@@ -38,11 +38,13 @@ LAST: Final = "last"
 MORE: Final = "more"
 """The column that a run writes if items are left. It is observed, too.
 
-If a run wrote ``last`` instead, every add would conflict with the run, which takes as long as its sink.
+If a run wrote ``last`` instead, every add would conflict with the run, which lasts as long as the calls of
+its sink.
 """
 
 DONE: Final = "done"
-"""The column of the newest exported sequence. A run begins behind it, and passes no deleted rows."""
+"""The column of the newest exported sequence. A run begins behind this sequence, and so reads no deleted
+rows."""
 
 PAYLOAD: Final = "payload"
 
@@ -96,7 +98,7 @@ class ExportQueue:
 
         Args:
             table: the table of the queue, and of nothing else.
-            most: items of a run; 1 or more.
+            most: most items of a run; 1 or more.
             size: bytes of payload of a run, 1 or more; a single item may be larger.
             seconds: after which the run takes no further item, above 0. Together with the time of one item it
                 has to be below the observer's ``timeout``: a run that exceeds the timeout exports nothing.
@@ -127,11 +129,12 @@ class ExportQueue:
         """
         row = key_row(row_bytes(key))
         last = t.get(self._table, row, LAST)
-        # Read and written: another commit to this key in between is a conflict, so a greater sequence is a
-        # later commit. A transaction sees its own writes, so several items of one transaction are in order,
-        # too.
+        # The cell is read and written, so another commit to this key in between is a conflict, and a greater
+        # sequence is a later commit. A transaction sees its own writes, so several items of one transaction
+        # are in order, too.
         sequence = t.start_timestamp if last is None else max(_number(last) + 1, t.start_timestamp)
-        # First: an observer that does not declare the column fails here, before a part of the item is added.
+        # This write comes first: if the observer does not declare the column, it fails before a part of the
+        # item is added.
         t.set(self._table, row, LAST, _SEQUENCE.pack(sequence))
         t.set(self._table, row + _SEQUENCE.pack(sequence), PAYLOAD, payload)
         return sequence
@@ -165,7 +168,7 @@ class ExportQueue:
         begun = time.monotonic()
         taken = 0
         for sequence, payload in batch:
-            # At least one item, or with a slow sink the queue would never progress.
+            # A run takes at least one item: otherwise a queue with a slow sink would never progress.
             if taken and time.monotonic() - begun > self._seconds:
                 break
             try:
@@ -173,14 +176,15 @@ class ExportQueue:
             except Exception as error:
                 if not taken:
                     raise
-                # If it were raised, a sink that fails now and then would get the whole batch again each time.
+                # If the exception were raised, a sink that fails now and then would get the whole batch again
+                # each time.
                 log.info("a sink refused an item, which is tried again", table=self._table, error=repr(error))
                 break
             t.delete(self._table, cell.row + _SEQUENCE.pack(sequence), PAYLOAD)
             taken += 1
         if taken:
-            # Two runs for one key conflict in this cell. An add does not write it, and never conflicts with a
-            # run.
+            # Two runs for one key conflict in this cell. An add does not write the cell, and so never
+            # conflicts with a run.
             t.set(self._table, cell.row, DONE, _SEQUENCE.pack(batch[taken - 1].sequence))
         if more or taken < len(batch):
             t.set(self._table, cell.row, MORE, b"")
@@ -189,7 +193,8 @@ class ExportQueue:
     def notify_all(self, db: Database) -> int:
         """Notify the observer of every key with items; return the number of keys. Reads the whole queue.
 
-        For items that were added without an active observer, or while it had another name.
+        Call this for items that were added without an active observer, or while the observer had another
+        name.
 
         Raises:
             UnknownTable, LockTimeout, StoreUnavailable: as for `add`.

@@ -30,7 +30,7 @@ _END: Final = b"\x00\x01"
 """The end of a value. It sorts below all continuations of a longer value, so the shorter value goes first."""
 
 _AFTER: Final = b"\x00\x02"
-"""Sorts above all entries of a value, and below those of greater values."""
+"""The end of a bound that is above all entries of a value, and below those of greater values."""
 
 Key: TypeAlias = Callable[[bytes], bytes | None]
 
@@ -72,8 +72,9 @@ class SecondaryIndex:
     def __init__(self, table: str, column: str, index: str, *, key: Key | None = None) -> None:
         """``index`` is the table of the entries.
 
-        ``key`` computes the indexed value from a cell's value; None leaves the row out. It must not depend on
-        anything else. By default the value itself is indexed. Indexed values sort as bytes.
+        ``key`` computes the indexed value from a cell's value, and returns None to leave the row out. The
+        result must not depend on anything else. By default the value itself is indexed. Indexed values sort
+        as bytes.
         """
         self._table = table
         self._column = column
@@ -110,7 +111,7 @@ class SecondaryIndex:
         before, after = self._indexed(old), self._indexed(new)
         if before == after:
             return
-        # Encoded first: if the value is too long, nothing is written.
+        # The entry is encoded before any write: if the value is too long, nothing is written.
         entry = None if after is None else _entry(after, data_row)
         if before is not None:
             t.delete(self._index, _entry(before, data_row), ENTRY)
@@ -158,11 +159,10 @@ class SecondaryIndex:
     def rebuild(self, db: Database) -> int:
         """Make the index agree with the data; return how many entries it added or removed.
 
-        For data that is older than the index, or was not written through it. It may run beside writes through
-        the
-        index: a concurrent write of the same entry is a conflict, and the repair runs again. It does not
-            write the
-        data, so it starts no observer of the data. It may be interrupted, and run again.
+        Call this for data that is older than the index, or was not written through the index. Others may
+        write through the index at the same time: a concurrent write of the same entry is a conflict, and the
+        repair runs again. The data is not written, so no observer of the data runs. An interrupted rebuild
+        can be run again.
 
         Raises:
             TransactionConflict: other transactions changed the same rows again and again: run it once more.

@@ -1,8 +1,8 @@
 """The sinks of an `ExportQueue`: the interface, and three implementations.
 
-A call may be repeated, also after it succeeded, and calls for one key may overlap, so that an older one is
-late. So a sink stores the last sequence of every key with the key's data, compares and replaces both in one
-step, and ignores a sequence that is not above it.
+A call may be repeated, even after it succeeded. Calls for one key may overlap, and then the call with the
+older item may end last. So a sink stores the last sequence of every key with the key's data, compares and
+replaces both in one step, and ignores an item whose sequence is not above the stored one.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class SQLiteSink:
         with self._lock:
             try:
                 if connection.in_transaction:
-                    connection.execute("ROLLBACK")  # of a call that was interrupted in its own rollback
+                    connection.execute("ROLLBACK")  # an earlier call was interrupted in its rollback
                 connection.execute("BEGIN IMMEDIATE")
                 changed = connection.execute(
                     # One statement, so that two processes cannot both find a lower sequence.
@@ -167,8 +167,8 @@ class KafkaSink:
 
     It takes a producer with the interface of the common Python clients: ``send(topic, key=, value=,
     headers=)`` returns a future with ``get(timeout)``, and ``flush()`` sends buffered messages. The producer
-    has to wait for all replicas (``acks="all"``) and be thread-safe. It has to give a message up before the
-    observer's ``timeout``, which cannot interrupt it.
+    has to wait for all replicas (``acks="all"``) and be thread-safe. It has to give up a message before the
+    observer's ``timeout``, because the timeout cannot interrupt the producer.
 
     The producer chooses the partition by the key, so the messages of a key go to one partition. Each message
     is acknowledged before the next is sent, so their order is kept. Messages may be repeated: a consumer
@@ -205,13 +205,13 @@ class HTTPSink:
     """Sends each item as a request to an HTTP or HTTPS server.
 
     ``{key}`` in the path or query of the URL is replaced by the item's key, percent-encoded. The body is the
-    payload. There are two headers: ``Idempotency-Key``, of key and sequence, which is the same for each
-    repetition, and ``Export-Sequence``, the sequence in decimal digits. If the server knows the idempotency
-    key, it answers 409, or its earlier answer. If it has a higher sequence of the key, it ignores the request
-    and answers 409.
+    payload. The request has two headers. ``Idempotency-Key`` consists of key and sequence, and is the same
+    for each repetition. ``Export-Sequence`` is the sequence in decimal digits. If the server knows the
+    idempotency key, it answers 409, or its earlier answer. If it has a higher sequence of the key, it ignores
+    the request and answers 409.
 
-    2xx means taken, and 409 that the server already has the item or a newer one. All other answers, also
-    redirections, mean not taken.
+    The answer 2xx means that the item was taken, and 409 that the server already has this item or a newer
+    one. All other answers, also redirections, mean that the item was not taken.
     """
 
     def __init__(
@@ -282,7 +282,7 @@ class HTTPSink:
 
 
 def _short(key: bytes, name: str) -> str:
-    """Encode the key for a header: unique, and short enough for servers."""
+    """Encode the key for a header, as a unique text that is short enough for servers."""
     if len(name) <= _LONGEST_READABLE_KEY:
         return name
     return "sha256=" + hashlib.sha256(key).hexdigest()  # no percent-encoded key has a "="

@@ -2,7 +2,7 @@
 
 This is the only package that imports pyspark, and it does so only when a function needs it.
 
-- `loader` is the driver of a load; `loading` has all of a load that is not Spark's.
+- `loader` is the driver of a load; `loading` has the part of a load that needs no Spark.
 - `drainer` runs observers; `project` sends their code to the executors.
 - `tables` is the data source.
 - `session` and `java` start Spark; `job` runs one job of it.

@@ -1,7 +1,7 @@
 """Run observers with Spark: executors run the worker, one task a tablet, until the chain is idle.
 
-A task is a `percolator_core.worker.Worker` like any other: if it dies nothing is lost, and two tasks that do
-the same work do not commit it twice. A repeated or speculative task is one more worker. A task serves its own
+Each task runs a `percolator_core.worker.Worker`: if a task dies nothing is lost, and two tasks that do the
+same work do not commit it twice. A repeated or speculative task is one more worker. A task serves its own
 tablets first, and then all others, so no tablet waits for a task that Spark has not started yet.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WIDTH: Final = 64
-"""Runs under way at a time in one task: fewer than in a worker that is alone, since there are many tasks."""
+"""Runs under way at a time in one task: fewer than in a single worker, because there are many tasks."""
 
 _TOKEN_POLL: Final = 0.25
 """Seconds between two checks of a task that the driver still lives."""
@@ -50,7 +50,7 @@ ByObserver = dict[str, ObserverCounts]
 
 
 class NotIdle(TimeoutError):
-    """The budget of a drain was spent before the chain was idle. The next worker runs the rest.
+    """The budget of a drain was spent before the chain was idle. The next worker runs the remaining cells.
 
     ``counts`` has the runs of the drain.
     """
@@ -96,7 +96,8 @@ def drain(
     under way; after a second one, or after ten seconds, Spark kills them.
 
     Args:
-        db_or_url: the store, to which each executor connects. An embedded one needs all on this machine.
+        db_or_url: the store, to which each executor connects. With an embedded store all executors have to be
+            on this machine.
         chain: the chain, or its folder. Its functions are found in the current directory.
         spark: the context or session; if None, the running one, or a new one that is stopped at the end.
         budget: seconds, 0 or more, from the start of the job, after which tasks give up; None for no limit.
@@ -135,7 +136,7 @@ def _connect_arguments(db_or_url: Database | str, namespace: str) -> dict[str, A
 
 @dataclass(frozen=True, slots=True)
 class DrainTask:
-    """A worker in an executor; sent there.
+    """A worker for an executor; Spark sends it there.
 
     ``connect`` has the arguments of `percolator_core.connect`, among them the URL with its password.
     ``driver`` is the driver's client: the task ends when its liveness token is gone. ``deadline`` is in
@@ -161,8 +162,8 @@ class DrainTask:
     def __call__(self, number: int, _: Iterable[int]) -> Iterator[TaskEnd]:
         """Work until the chain is idle; yield one end.
 
-        A ConfigurationError is an end, too, since no repetition helps. For all other errors Spark runs the
-        task again.
+        A ConfigurationError is an end, too, because a repetition would not help. After any other error Spark
+        runs the task again.
         """
         try:
             yield self._work(number)
@@ -246,7 +247,8 @@ class _Drain:
         arguments = _connect_arguments(db_or_url, namespace)
         given: Any = getattr(spark, "sparkContext", None) or spark
         code = Path.cwd()
-        # A connection of its own, also beside a given database: closing it is what stops the tasks.
+        # The drain has a connection of its own, even if the caller gives a database: closing this connection
+        # stops the tasks.
         with connect(**arguments) as db:
             chain.create_tables(db)
             with running_context(given, master, project=code) as context:

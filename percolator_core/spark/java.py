@@ -77,7 +77,7 @@ def start_java(conf: SparkConf, log: Path | None) -> JavaGateway:
     try:
         gateway = _connect(conf, path)
     except ConfigurationError:
-        raise  # its message names the log, which stays
+        raise  # the message names the log file, so the file stays
     except BaseException:
         if log is None:
             path.unlink(missing_ok=True)
@@ -88,7 +88,7 @@ def start_java(conf: SparkConf, log: Path | None) -> JavaGateway:
 
 
 def forget(gateway: JavaGateway) -> None:
-    """End a Java that was interrupted in a call: the next call would receive the answer of this one."""
+    """End a Java after an interrupted call: the next call would receive the answer to that call."""
     from pyspark import SparkContext
 
     process: subprocess.Popen[bytes] | None = gateway.proc
@@ -118,17 +118,17 @@ def _connect(conf: SparkConf, log: Path) -> JavaGateway:
     """Start Java and connect to it.
 
     pyspark can start Java itself, but has two faults. If it is interrupted before Java is up, it removes the
-    folder in which Java writes its port. Java then fails, and its process never ends: the thread that would
-    notice the end of the parent is gone, and the thread that serves the port lives on. And if Java ends early
-    with exit code 0, pyspark waits for ever.
+    folder in which Java writes its port. Java then fails, but its process never ends: the thread that would
+    notice the end of the parent has ended, and the thread that serves the port goes on. And if Java ends
+    early with exit code 0, pyspark waits for ever.
     """
     from pyspark.java_gateway import launch_gateway
 
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java
         return launch_gateway(conf)
     cancelled = threading.Event()
-    # Signal handlers never raise in this second thread: it holds the process from its start, and always ends
-    # it.
+    # Signal handlers never raise in this second thread. So this thread never loses the process that it
+    # starts, and always ends it.
     with ThreadPoolExecutor(1, "percolator-java") as pool:
         starting = pool.submit(_start_process, conf, log, cancelled)
         try:
@@ -187,7 +187,7 @@ def _start_process(conf: SparkConf, log: Path, cancelled: threading.Event) -> _J
 def _wait_until_up(
     process: subprocess.Popen[bytes], port_file: Path, log: Path, cancelled: threading.Event
 ) -> _Java:
-    """Wait for the file with Java's port, which appears complete."""
+    """Wait for the file with Java's port. The file appears with its whole content."""
     from pyspark.serializers import UTF8Deserializer, read_int
 
     while not port_file.exists():

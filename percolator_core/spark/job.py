@@ -36,7 +36,7 @@ _CONTEXT_STOPPED: Final = "Cannot call methods on a stopped SparkContext"
 
 
 class StopJob(Exception):
-    """``poll`` raises it to stop the job; `run_job` then returns no results."""
+    """``poll`` raises this exception to stop the job; `run_job` then returns no results."""
 
 
 def run_job(
@@ -124,7 +124,7 @@ def plain_error(error: Exception, verb: str = "load") -> PercolatorError:
         )
     if found:
         reason = f"{found[-1][0]}: {found[-1][1]}"
-    else:  # No Python error: the process of a task died, or its executor.
+    else:  # the error is not Python's: the process of a task died, or its executor
         line = next((line for line in str(error).splitlines() if line.startswith(": ")), str(error))
         reason = " ".join(line.rpartition("Exception: ")[2].partition(". ")[0].split())
     return PercolatorError(f"Spark gave the {verb} up: {reason[:500]}. Committed work stays; {verb} again.")

@@ -83,7 +83,7 @@ def load(
         TooManyBadRecords: see ``max_bad``.
     """
     began = time.monotonic()
-    with connect(url, namespace) as db:  # holds an embedded server open for the executors
+    with connect(url, namespace) as db:  # keeps an embedded server running for the executors
         source = _prepare(db, table, source, chain, delete_missing)
         attempts, place = Attempts(db, table), PutAside.for_load(aside, table)
         keys = delete_missing is not None
@@ -110,7 +110,7 @@ def _prepare(
 
 @dataclass(frozen=True, slots=True)
 class _SparkTask:
-    """A `LoadTask` as Spark calls it; sent to executors."""
+    """The adapter through which Spark calls a `LoadTask`; sent to executors."""
 
     url: str = field(repr=False)
     namespace: str
@@ -178,7 +178,7 @@ class _Load:
     def finish(
         self, db: Database, delete_missing: str | bytes | None, results: list[TaskResult]
     ) -> LoadReport:
-        """Delete missing rows, if asked for; return the report. Raises TooManyBadRecords."""
+        """Delete the missing rows if the caller asked for it; return the report. Raises TooManyBadRecords."""
         if self.stopped:
             report = self._report()
             raise TooManyBadRecords(
@@ -191,7 +191,7 @@ class _Load:
         return self._report()
 
     def _delete_missing(self, db: Database, prefix: str | bytes, results: list[TaskResult]) -> None:
-        """Delete what the source no longer has, unless the key of some malformed record is unknown."""
+        """Delete the rows that the source no longer has, unless the key of a malformed record is unknown."""
         if self._source.unreadable or not all(result.complete for result in results):
             self._kept_back = "the row keys of some malformed records are unknown"
             return

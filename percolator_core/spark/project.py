@@ -1,9 +1,9 @@
 """Send the project's code to Spark's executors: the chain's folder, and the modules that it names.
 
 If driver and executors share their files, as with ``local[…]``, executors import from the project's folder.
-To all others the driver sends an archive. It has the chain's YAML files, the modules and packages of the
-chain's observers and schemas, and all that they import from the project's folder, wherever in their code the
-import is. Installed packages are not sent: executors need an installation of their own.
+To all others the driver sends an archive. The archive has the chain's YAML files, the modules and packages of
+the chain's observers and schemas, and all that these import from the project's folder, also by imports inside
+functions. Installed packages are not sent: executors need an installation of their own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _CODE: Final = "code"
 _CHAIN: Final = "chain"
-"""The two folders of an archive."""
+"""The names of the two folders in an archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Project:
         return chain
 
     def leave(self) -> None:
-        """Remove the archive from the executors. No task of the project may run any more."""
+        """Remove the archive from the executors. No task of the project may still run."""
         from py4j.protocol import Py4JError
 
         if self.archive is not None:
@@ -157,7 +157,7 @@ def _imports(path: Path) -> Iterator[str]:
     try:
         tree = ast.parse(path.read_bytes())
     except SyntaxError:
-        return  # its import will raise the error
+        return  # the import of the module will raise the error
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)

@@ -1,4 +1,4 @@
-"""A Spark context or session that works on this machine: the right Python, loopback only, and silent.
+"""A Spark context or session for this machine, with the right Python, loopback only, and no output.
 
 No function imports pyspark before it is called.
 """
@@ -31,7 +31,7 @@ _SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Kill a cancelled task, do not wait for it: transactions make that harmless.
+    # Kill a cancelled task without a wait for its end. Transactions make this harmless.
     "spark.python.task.killTimeout": "200ms",
 }
 _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
@@ -101,7 +101,8 @@ def spark_session(
 
     context = spark_context(app, master, project=project, settings=settings, log=log)
     session = SparkSession(context)
-    # With this setting Spark plans anew for each query that has a filter: set it only where it is of use.
+    # With this setting Spark plans again for each query that has a filter, so it is set only if the data
+    # source accepts filters.
     session.conf.set(_PUSHDOWN, str(SCANS_ARE_APART).lower())
     return session
 
@@ -205,7 +206,7 @@ def _own_interrupts() -> Iterator[None]:
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
     """Filter the root logger.
 
-    py4j logs there, with a traceback, each call that an interrupt or the end of Java breaks off. The caller
+    py4j logs to it, with a traceback, each call that an interrupt or the end of Java breaks off. The caller
     gets the same error as an exception, and reports it in one sentence.
     """
     return Path(record.pathname).parent.name != "py4j"

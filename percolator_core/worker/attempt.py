@@ -1,6 +1,6 @@
 """One run of an observer on a leased cell: admission, transaction, commit, and retry or quarantine.
 
-Straight-line code, which runs as a task of the worker's hub or in one of its threads.
+The code has no callbacks. It runs as a task of the worker's hub, or in one of the worker's threads.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from percolator_core.worker.runs import EndedRun, Ending, RunListener
 from percolator_core.worker.watchdog import Deadline, ObserverTimeout, Watchdog, uninterrupted
 
 CONFLICT_ROUNDS: Final = 5
-"""Times that a run is tried while it loses against other transactions; then its cell is given back."""
+"""Most tries of a run that conflicts with other transactions; then its cell is given back."""
 
 _FIRST_PAUSE: Final = 0.001
 _GIVEN_BACK: Final = 0.05
@@ -60,7 +60,7 @@ log = Log("percolator.worker")
 
 @dataclass(slots=True)
 class ObserverCounts(Cost):
-    """What happened to one observer's cells.
+    """The outcomes of one observer's runs, and their cost.
 
     ``ran``: runs that committed. ``collapsed``: marks of changes that an earlier run had observed.
     ``conflicts``: runs that lost against another transaction and were repeated. ``failed``: runs that raised.
@@ -96,7 +96,8 @@ class Admission:
         self._dirty = dirty
         self._columns = {observer.name: observer.observe for observer in observers}
         self._observed: dict[str, set[tuple[str, bytes]]] = {name: set() for name in self._columns}
-        # Now, by the names that the chain has: a column that is renamed later keeps its name in the store.
+        # The names in the store are looked up now: after a rename the name that the chain has would not be
+        # found.
         for name, columns in self._columns.items():
             for table in {table for table, _ in columns}:
                 self._encode_columns(name, table)
@@ -111,7 +112,7 @@ class Admission:
         if handle is None:
             return False  # the table was dropped, and the mark with it
         if handle.version != lease.version:
-            # The table was changed, and this client may not know the change yet. Or the mark was one of a
+            # The table was changed, and this client may not know the change yet. Or the mark belonged to a
             # dropped table of that name: then the mark is gone, and giving the cell back does nothing.
             self._client.catalog.expire()
             with suppress(LockTimeout):  # the next attempt finishes the schema change
@@ -120,7 +121,7 @@ class Admission:
             return False
         if not self._observes(lease):
             # In another chain an observer of this name watches the column. While that chain is active, its
-            # workers take the mark; later it is removed.
+            # workers take the mark; later the mark is removed.
             self._give_back(lease, _WRONG_CHAIN)
             return False
         return True
@@ -159,8 +160,8 @@ class Attempts:
     ) -> None:
         """``habits`` has the reads of earlier runs by observer; with None nothing is prefetched.
 
-        ``traced`` runs record in their acknowledgements what they wrote. ``listener`` is called with each run
-        that has ended.
+        With ``traced`` the acknowledgement of a run lists the cells that the run wrote. ``listener`` is
+        called with each run that has ended.
         """
         self._client = client
         self._dirty = dirty
@@ -246,7 +247,7 @@ class Attempts:
             raise
         except TransactionConflict as conflict:
             if conflict.reason == CHANGED:
-                raise  # a table was changed during the run: not a failure of the observer
+                raise  # a table was changed during the run, which is no failure of the observer
             raise _Failed(conflict) from conflict
         except BaseException as error:
             if _ends_the_worker(error):
@@ -335,8 +336,9 @@ def _described(error: BaseException) -> str:
 def _ends_the_worker(error: BaseException) -> bool:
     """Return True if an exception out of an observer has to end the whole worker.
 
-    Ctrl-C, or a signal handler that exits, raises wherever the main thread is. An observer that calls
-    ``sys.exit`` itself has only failed, and must not end one worker after the other.
+    Ctrl-C, or a signal handler that exits, raises wherever the main thread is. If an observer itself calls
+    ``sys.exit``, its run has failed, and the worker goes on: otherwise the cell would end one worker after
+    the other.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -362,7 +364,7 @@ def _limited(seconds: float, watchdog: Watchdog) -> Iterator[None]:
     try:
         yield
         if deadline.passed:
-            raise deadline.error()  # nothing could interrupt the code, but its time is over
+            raise deadline.error()  # the code could not be interrupted, but its time is over
     except ObserverTimeout as late:
         # In a thread the interpreter raises the class, without arguments.
         late.args = deadline.error().args

@@ -21,7 +21,7 @@ from percolator_core.worker.offload import Offload
 from percolator_core.worker.plan import Plan
 
 _FEW: Final = 16
-"""With at most this many slots, a single free one is worth a claim."""
+"""If an executor has at most this many slots, one free slot is enough to claim cells."""
 
 _RESERVED: Final = 4
 """One in this many slots is reserved."""
@@ -31,7 +31,8 @@ _FEW_CONFLICTS: Final = 0.05
 """Conflicts per run above which a concurrency limit falls, and below which it rises."""
 
 _FEWEST_RUNS: Final = 8
-"""A concurrency limit is adjusted after this many runs, or after as many as it allows if that is more."""
+"""A concurrency limit is adjusted after this many runs, or after as many runs as the limit, if that is
+more."""
 
 _RESERVED_PAUSE: Final = 0.01
 """Seconds between two claims while only reserved slots are free."""
@@ -40,11 +41,11 @@ _FREE_PAUSE: Final = 0.1
 """Seconds between two claims while fewer than half of the slots are free: the other runs may take long."""
 
 _AFTER_A_KILL: Final = 1.0
-"""Seconds in which a thread learns that its child process is gone."""
+"""Seconds to wait for the threads of child processes that were killed."""
 
 
 class ConcurrencyLimit:
-    """How many runs of one observer may be under way; lower while they conflict."""
+    """The number of runs of one observer that may be under way; it falls while they conflict."""
 
     __slots__ = ("_conflicts", "_most", "_runs", "limit")
 
@@ -79,7 +80,7 @@ class Slots:
         self.running: dict[LeasedCell, Lease] = {}
         self._count = count
         self._by_observer: Counter[str] = Counter()
-        # With fewer slots than observers nothing can be reserved: the fair shares of a claim must do.
+        # With fewer slots than observers no slot can be reserved; a claim still divides the slots fairly.
         share = count // (_RESERVED * len(observers)) if observers else 0
         self._reserved = (
             min(max(1, share), (count - 1) // max(1, len(observers) - 1)) if len(observers) > 1 else 0
@@ -113,9 +114,9 @@ class Slots:
     def claim_at(self) -> float:
         """When to claim more cells, in monotonic seconds; infinity while no slot is free.
 
-        That is at once when half of the slots are free: a claim of one cell costs as much as a claim of many.
-        With fewer free slots it is after a pause. Threads get no more cells than there are threads, since
-        another worker may take the others.
+        If half of the slots are free, the claim may begin at once. With fewer free slots it begins after a
+        pause, because a claim of one cell costs as much as a claim of many. Threads get no more cells than
+        there are threads, since another worker may take the others.
         """
         free = self.free
         if free <= 0 or not self.observers:
@@ -132,7 +133,7 @@ class Slots:
 
 
 class Executors:
-    """Runs that are no tasks of the hub: each has a thread, which may wait for a child process."""
+    """The runs that are not tasks of the hub: each has a thread, which may wait for a child process."""
 
     def __init__(self, db: Database, chain: Chain, plan: Plan, *, prefetch: bool) -> None:
         used = {chain.observers[name].executor for name in plan.observers}

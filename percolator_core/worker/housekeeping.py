@@ -84,7 +84,7 @@ class Housekeeping:
         self._held = held
         self._stopping = stopping
         self._registration = registration
-        # Of the whole chain: any worker may roll forward a stranded lock.
+        # These are the columns of the whole chain, because any worker may roll forward a stranded lock.
         self.stranded = Stranded(db, chain.observed)
         self.own = plan.own or frozenset()
         # A partitioned worker learns at once which tablets are its own.
@@ -93,11 +93,11 @@ class Housekeeping:
 
     @property
     def period(self) -> float:
-        """Seconds between two rounds: a lease survives that one round fails."""
+        """Seconds between two rounds: a lease is still valid if one round fails."""
         return LEASE / 3
 
     def tick(self, hub: Hub, now: float) -> None:
-        """Begin a round if it is time. Raise what the last round ended with, unless the store was away."""
+        """Begin a round if it is time. Raise the error of the last round, unless the store was away."""
         if self._round is not None and self._round.done():
             ended, self._round = self._round, None
             try:
@@ -111,7 +111,7 @@ class Housekeeping:
     def _do_round(self) -> None:
         self._dirty.renew(self._held())
         if self._stopping():
-            return  # the grace is longer than a lease, so the runs still need theirs, and nothing else
+            return  # only the leases are needed: the grace period is longer than a lease
         self._registration.refresh()
         now_active = active(self._db.client)
         if not now_active.allows(self._chain.digest):
@@ -127,13 +127,14 @@ class Housekeeping:
         """Share out the tablets among the workers of this chain; end a rolling start that is over."""
         workers = live_workers(self._db)
         same = [worker for worker in workers if worker.digest == self._chain.digest]
-        # Only with workers that take cells of the same observers. Otherwise the own tablets of a worker that
-        # lacks one of our observers would come last for all who have it.
+        # Only workers that take cells of the same observers share the tablets. If a worker without one of our
+        # observers got tablets of its own, those tablets would come last for every worker with that observer.
         names = [worker.name for worker in same if worker.observers == self._registration.observers]
         if self._plan.partitioned and self._plan.own is None and self._registration.name in names:
             mine = names.index(self._registration.name)
             self.own = frozenset(range(mine, self._dirty.tablets, len(names)))
-        # Empty: the activation of another chain has broken off, so nobody else will end the rolling start.
+        # The digest is empty if the activation of another chain has broken off. Then no other worker will end
+        # the rolling start.
         mine_is_new = now_active.digest in ("", self._chain.digest)
         if mine_is_new and now_active.beside and len(same) == len(workers):
             self._end_rolling_start()

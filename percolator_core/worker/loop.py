@@ -39,7 +39,7 @@ _LONGEST_PAUSE: Final = 0.1
 _CLAIMS_BEFORE_LISTENING: Final = 4
 
 _STOP_GRACE: Final = 0.5
-"""Seconds that a stopping worker waits for its last claim, to give back the cells of that."""
+"""Seconds that a stopping worker waits for its last claim, to give back the claimed cells."""
 
 _STORE_PAUSE: Final = 0.5
 """Seconds until the next claim after the store was away."""
@@ -48,7 +48,7 @@ _TURNS: Final = 16
 """Turns of the hub, each of which takes in one reply, before the loop looks at the clock again."""
 
 _BUSY: Final = 64
-"""A claim of more cells than this makes it pointless to listen for pushed messages."""
+"""After a claim of more cells than this the worker stops listening for pushed messages."""
 
 log = Log("percolator.worker")
 
@@ -72,7 +72,7 @@ class Stop:
         """When the grace period ends, in monotonic seconds; infinity while no stop is requested."""
 
     def set(self, grace: float) -> None:
-        """Request a stop within ``grace`` seconds. Of several requests the earliest end is valid."""
+        """Request a stop within ``grace`` seconds. If there are several requests, the earliest end counts."""
         self.until = min(self.until, time.monotonic() + grace)
         self._requested.set()
 
@@ -121,7 +121,8 @@ class WorkerLoop:
         self._slots = {
             name: _slots(db, chain, name, count, plan.observers) for name, count in plan.slots.items()
         }
-        # Of its own observers alone: cells of others do not keep this worker from being idle.
+        # The index has this worker's observers only: cells of other observers do not keep the worker from
+        # being idle.
         self._dirty = DirtyIndex(db.client, _observed_by(chain, plan.observers))
         self._admission = Admission(db.client, self._dirty, chain.observers.values())
         self._attempts = Attempts(
@@ -186,7 +187,7 @@ class WorkerLoop:
 
     @contextmanager
     def giving_back(self) -> Iterator[None]:
-        """Give back all leased cells at the end of the block: nobody has to wait for the leases to expire."""
+        """Give back all leased cells at the end of the block: other workers need not wait for the leases."""
         try:
             yield
         finally:
@@ -198,7 +199,7 @@ class WorkerLoop:
                 _quietly(lambda: self._db.store.call(*commands))
 
     def _last_claim(self) -> list[Lease]:
-        """Finish the claim that is under way, if any; the runs end here, without a commit."""
+        """Finish the claim that is under way, if any. Runs that are tasks of the hub end without a commit."""
         if self._claiming is None:
             return []
         self._hub.finish_only(self._claiming)
@@ -216,8 +217,8 @@ class WorkerLoop:
         if not self._subscription.sockets() and (
             not self._running() or self._empty_claims >= _CLAIMS_BEFORE_LISTENING
         ):
-            # Under load no message has to wake the loop. A mark that was set before the subscription stood
-            # sends none, so claim once more.
+            # The worker subscribes only when it is not busy. No message arrives for a mark that was set
+            # before the subscription began, so claim once more.
             self._subscription.listen()
             claimed = self._claim_for_free_slots()
         if not until_idle or claimed.leases or self._running():
@@ -261,7 +262,7 @@ class WorkerLoop:
             if self._running():
                 longest = min(_FIRST_PAUSE * 2**self._empty_claims, _LONGEST_PAUSE)
             self._empty_claims = min(self._empty_claims + 1, 10)
-            # Never at once, even if a cell is due: another worker may be leasing it.
+            # The next claim is never at once, even if a cell is due: another worker may be leasing that cell.
             due = longest if claimed.next_due is None else max(claimed.next_due, _FIRST_PAUSE)
             # A run that ended during the claim may have left marks that the claim did not see.
             self._claim_at = now if self._claim_again else now + min(longest, due)
@@ -292,7 +293,7 @@ class WorkerLoop:
 
     def _run_as_task(self, lease: Lease) -> None:
         conflicts = self._run(lease, self._attempt_here)
-        # Not after Ctrl-C or SystemExit: then the lease is still held, and given back.
+        # After Ctrl-C or SystemExit this line is not reached: the lease is still held, and is given back.
         self._ended(lease, conflicts)
 
     def _run_in_thread(self, lease: Lease) -> None:
@@ -301,7 +302,7 @@ class WorkerLoop:
         try:
             conflicts = self._run(lease, self._attempt_in_child if offloaded else self._attempt_here)
         finally:
-            # After any exception, or else the slot would be lost and the lease renewed for ever.
+            # This runs after any exception: otherwise the slot would be lost, and the lease renewed for ever.
             self._hub.call_soon(lambda: self._ended(lease, conflicts))
 
     def _attempt_here(self, lease: Lease) -> int:
@@ -331,7 +332,7 @@ class WorkerLoop:
         except StoreUnavailable as error:
             log.warning("the store went away during a run", observer=lease.observer, error=str(error))
         except Exception:
-            # Nothing that an observer does comes here. The lease expires.
+            # No exception of an observer arrives here. The lease expires.
             log.exception("a run could not be brought to its end", observer=lease.observer, table=lease.table)
         return 0
 

@@ -6,7 +6,7 @@ main thread, the watching thread sends SIGURG, whose handler raises in the overd
 as ``time.sleep`` is interrupted, too. In other threads the interpreter can raise between two bytecodes only,
 so a blocking call there runs to its end.
 
-By default SIGURG is ignored, so a late one does no harm.
+By default a process ignores SIGURG, so a late signal does no harm.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Watchdog:
 
 
 def _raise_in(thread: int, deadline: Deadline) -> None:
-    """Raise `ObserverTimeout` in a thread, unless that was done just before or is unsafe there now."""
+    """Raise `ObserverTimeout` in a thread, unless it was raised just before, or raising is unsafe now."""
     now = time.monotonic()
     frames = sys._current_frames()  # noqa: SLF001 - documented, in spite of its name
     if now > deadline.interrupt_at and may_be_interrupted(frames.get(thread)):
@@ -161,10 +161,11 @@ def _raise_in(thread: int, deadline: Deadline) -> None:
 def may_be_interrupted(frame: FrameType | None) -> bool:
     """Return True if a timeout may be raised in the code that ``frame`` runs.
 
-    That is the case in the observer and in most of what it calls, with three exceptions. While the store
-    changes its bookkeeping, replies would reach the wrong callers. A lock would stay locked. In the functions
-    that begin and end a time limit, a deadline would remain set and interrupt later runs. If interrupting is
-    unsafe now, the next tick tries again, or the hub ends the run.
+    A timeout may be raised in the observer and in most functions that it calls, with three exceptions. While
+    the store changes its bookkeeping, replies would reach the wrong callers. While a thread holds a lock of
+    Python, the lock would stay locked. In the functions that begin and end a time limit, a deadline would
+    remain set and interrupt later runs. If interrupting is unsafe now, the next tick tries again, or the hub
+    ends the run.
     """
     while frame is not None:
         module = frame.f_globals.get("__name__", "")

@@ -1,6 +1,6 @@
 """The public side of the worker: its settings, start and stop (paper, section 2.4).
 
-Between start and stop works a `percolator_core.worker.loop.WorkerLoop`.
+From start to stop a `percolator_core.worker.loop.WorkerLoop` does the work.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STOP_GRACE: Final = 10.0
 
 @dataclass(slots=True)
 class Counts:
-    """What a worker did, by observer. ``seconds`` is how long it worked."""
+    """The counts of a worker's runs, by observer. ``seconds`` is the time that the worker ran."""
 
     observers: dict[str, ObserverCounts] = field(default_factory=dict)
     seconds: float = 0.0
@@ -63,7 +63,8 @@ class Worker:
         chain: the observers. Workers of another chain must not run at the same time, unless ``rolling``.
         threads: how many runs of observers with ``executor: threads`` may be under way; 1 or more.
         width: how many runs may be under way as tasks of this process; 1 or more.
-        prefetch: True to read together what earlier runs of an observer have read one after the other.
+        prefetch: True to read in one request the columns that earlier runs of an observer read one after the
+            other.
         cpus: how many runs of observers with ``executor: processes`` may be under way, each in a process of
             its own; 1 or more, by default one for each core that this process may use.
         strategy: ``random`` claims cells from all tablets, beginning at a random one, as in the paper.
@@ -125,7 +126,7 @@ class Worker:
 
     @property
     def counts(self) -> Counts:
-        """What it has done so far."""
+        """The counts of its runs so far."""
         return self._counts
 
     @property
@@ -182,7 +183,8 @@ class Worker:
         started = time.monotonic()
         self._counts = Counts({name: ObserverCounts() for name in sorted(self._plan.observers)})
         self.abandoned = 0
-        # Register first, then look for other workers: of two that start at once, one at least sees the other.
+        # Register first, then look for other workers: if two workers start at once, at least one sees the
+        # other.
         registration = Registration(
             self._db,
             self._chain.digest,
@@ -234,7 +236,8 @@ class Worker:
 
     @contextmanager
     def _a_hub(self) -> Iterator[Hub]:
-        # Two tasks of the worker itself (claim, housekeeping), and one more so that they never wait.
+        # The worker itself has two tasks (claim, housekeeping); one more slot lets them begin without
+        # waiting.
         self._hub = hub = self._db.store.hub(self._plan.slots["hub"] + 3)
         try:
             yield hub

@@ -1,4 +1,4 @@
-"""Bulk loads, without the part that is Spark's: nothing here imports pyspark.
+"""The part of bulk loads that needs no Spark: no module of this package imports pyspark.
 
 The steps of a load, in their order:
 

@@ -1,9 +1,10 @@
 """Tasks stop writing when their load has ended: driver and tasks communicate through the store.
 
 Spark may leave the Python process of a cancelled task at work, and does not report it. So each attempt at a
-task registers in the store. Before each commit it checks that the load still goes on, by an answer of the
-store that is at most `FRESH` seconds old. When a load has ended, successfully or not, its driver records that
-in the store and waits for the registered attempts. So no attempt overwrites the writes of a later load.
+task registers in the store. Before each commit the attempt checks that the load still goes on, by an answer
+of the store that is at most `FRESH` seconds old. When a load has ended, successfully or not, its driver
+records that in the store and waits for the registered attempts. So no attempt overwrites the writes of a
+later load.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _log: Final = Log("percolator.load")
 
 
 def _attempts_key(db: Database, table: str) -> bytes:
-    """The key of a hash: client of an attempt at a task of a load into the table -> driver of that load."""
+    """The key of a hash with the attempts at tasks of loads into the table: client -> driver of its load."""
     return attempts_key(db.store.keyspace.tag(table, 0))
 
 
@@ -52,9 +53,10 @@ class Attempt:
             (b"EXISTS", _ended_key(db, driver)),
         )
         self._confirmed = float("-inf")
-        """When the last query was sent whose answer was that the load goes on."""
+        """The time at which the last query was sent of those that found the load still going on."""
         self._asking = False
-        # Before the first query: if the load still goes on then, its driver will find this entry.
+        # The entry is written before the first query: if the load still goes on at the query, its driver will
+        # find the entry.
         db.store.one((b"HSET", _attempts_key(db, table), db.client.owner(), driver))
 
     def check(self) -> None:
@@ -75,7 +77,7 @@ class Attempt:
         asked = time.monotonic()
         lives, ended = self._db.store.call(*self._queries)
         if not lives and not ended:
-            # A failover may have lost the token; then the driver makes it again.
+            # A failover may have lost the token; then the driver sets the token again.
             self._db.store.sleep(TOKEN_LIFE / 2)
             asked = time.monotonic()
             lives, ended = self._db.store.call(*self._queries)
@@ -95,7 +97,8 @@ class Attempts:
 
     def withdraw(self) -> None:
         """Record that the load has ended: `FRESH` seconds later no attempt begins a commit."""
-        # In this order: an attempt that finds neither key waits, because a failover may have lost the token.
+        # First set this key, then delete the token. An attempt that finds neither waits, because a failover
+        # may have lost the token.
         self._db.store.one((b"SET", _ended_key(self._db, self.driver), b"", b"PX", int(2000 * TOKEN_LIFE)))
         self._db.client.close()
 

@@ -1,4 +1,4 @@
-"""Delete what a source no longer has: rows of a typed table, the loaded columns of rows of a raw one."""
+"""Delete rows that a source no longer has; in a raw table only the loaded columns of such rows."""
 
 from __future__ import annotations
 

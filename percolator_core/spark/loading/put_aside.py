@@ -1,7 +1,7 @@
 """Malformed records, put aside in JSON-lines files.
 
 Each task writes a part of its own. Another attempt at the task, repeated or speculative, replaces the part as
-a whole. The driver joins the parts. All executors have to see the folder, as they have to see the input.
+a whole. The driver joins the parts. All executors need access to the folder, as to the input.
 """
 
 from __future__ import annotations

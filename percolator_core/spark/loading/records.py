@@ -101,7 +101,7 @@ def build_record(
     """Build the record with this key and these fields, or a malformed record with the reason.
 
     ``columns`` maps fields to table columns: only these fields are loaded, and a missing field counts as
-    None. Without it every field goes into the column of its name.
+    None. Without ``columns`` every field goes into the column of its name.
     """
     try:
         row = encode_key(key)

@@ -39,15 +39,16 @@ class LoadReport:
     changed: int
     unchanged: int
     repeated: int
-    """Records that were replaced by a later one with the same key, nearby in the same file."""
+    """Records that were replaced by a later record with the same key, near them in the same file."""
     deleted: int
     bad: int
     aside: Path | None
     """The JSON-lines file of the malformed records."""
     kept_back: str | None
-    """Why missing rows were not deleted although the caller asked for it."""
+    """The reason why missing rows were not deleted although the caller asked for it; None if there is
+    none."""
     start_seconds: float
-    """Until Spark had started; about 0 if it was already running."""
+    """Seconds until Spark had started; about 0 if it was already running."""
     load_seconds: float
     delete_seconds: float
 
@@ -57,7 +58,7 @@ class LoadReport:
 
 
 class TooManyBadRecords(PercolatorError):
-    """A load was stopped: more malformed records than allowed. Loaded rows stay.
+    """A load was stopped because of more malformed records than allowed. Loaded rows stay.
 
     ``report`` is the outcome until then.
     """

@@ -58,9 +58,8 @@ class Source:
         """Return the source with the options that the table needs.
 
         Raises:
-            ConfigurationError: the table is raw and the format needs a key; or the table is typed, and a
-                field or
-            column, which the message names, has no counterpart.
+            ConfigurationError: the table is raw and the format needs a key; or the table is typed, and the
+                message names a field or column without a counterpart.
         """
         options, reader = self.options, _READERS[self.format]
         if not table.is_typed:
@@ -125,8 +124,8 @@ def open_source(
         base_url: the beginning of the row keys of html; ``doc://<name of the folder>/`` when None.
         delimiter: of csv; guessed from the header line when None.
         encoding: of csv; when None, UTF-8, with bytes of other encodings unchanged.
-        null_text: the text of a csv field that means no cell, or null. An empty field of a column of text
-            that may not be null is an empty text.
+        null_text: the text of a csv field that stands for no cell, or for null; by default the empty text. In
+            a text column that may not be null, an empty field is an empty text.
 
     Raises:
         ConfigurationError: there is no such file, the format is not clear, or an argument is not valid.
@@ -225,7 +224,7 @@ def _default_base_url(root: str) -> str:
 
 
 def _check_key(format_: str, first: str, options: ReadOptions) -> None:
-    """Fail early, and name the fields that exist: otherwise every record would be put aside."""
+    """Raise before the load, and name the fields that exist: otherwise every record would be put aside."""
     names = _names_of(format_, first, options)
     wanted = [*([] if options.key is None else [options.key]), *(options.columns or ())]
     missing = [name for name in wanted if name not in names] if names is not None else []
@@ -234,7 +233,7 @@ def _check_key(format_: str, first: str, options: ReadOptions) -> None:
 
 
 def _check_fields(format_: str, first: str, options: ReadOptions, typed: TypedRecords) -> None:
-    """Fail early, as `_check_key` does, for a typed table."""
+    """Raise before the load, as `_check_key` does, for a typed table."""
     if format_ == "jsonl":
         try:
             problem = json_line_problem(typed, json_lines.first_line(first))

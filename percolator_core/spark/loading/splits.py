@@ -1,7 +1,8 @@
 """Cut the input into tasks.
 
 A *split* is a file, a byte range of a file, or some row groups. Small splits share a task, and large files
-are cut if the format allows it. So all cores have work, with a million small files as with one large file.
+are cut if the format allows it. So all cores have work, both with a million small files and with one large
+file.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class SplitReader(ABC):
     dialect: ClassVar[Dialect] = "python"
 
     page_fields: ClassVar[tuple[str, ...]] = ()
-    """The fields of a page that are loaded by default. The key is the field ``url``. Else empty."""
+    """The fields that a format of pages loads by default; the row key is then the field ``url``. Empty for
+    other formats."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
@@ -102,7 +104,7 @@ class SplitReader(ABC):
 
 
 def task_size(sizes: Sequence[int], cores: int) -> int:
-    """Choose the bytes of a task: a few tasks for each core, of 1 MiB to ``MAX_SPLIT`` each."""
+    """Return the bytes of a task, from 1 MiB to ``MAX_SPLIT``, so that each core gets a few tasks."""
     total = sum(sizes) + _OPENING_COST * len(sizes)
     return min(MAX_SPLIT, max(_MIN_TASK, total // (cores * _TASKS_PER_CORE)))
 

@@ -1,11 +1,11 @@
 """Loader transactions: each reads the cells that its records name, and writes those that differ.
 
-So a transaction may run again: the second time it finds nothing to do. For that reason repeated tasks,
-speculative tasks and repeated loads are harmless, and an unchanged record starts no observer.
+So a transaction may run again, and then finds nothing to do. For that reason repeated tasks, speculative
+tasks and repeated loads are harmless, and an unchanged record starts no observer.
 
-In a raw table each record has a transaction of its own. In a typed table a group of records shares one, which
-reads all its rows in one round trip. If a row or an index refuses a record, nothing of that record is
-written, and the others of the group are.
+In a raw table each record has a transaction of its own. In a typed table a group of records shares a
+transaction, which reads all rows of the group in one round trip. If a row or an index refuses a record,
+nothing of that record is written, but the other records of the group are.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def merge_group(
     except TransactionConflict:
         if len(group) == 1:
             raise
-        # Of many rows one may be written by another client at any time: try them one by one.
+        # Among many rows, another client may always be writing one: try the rows one by one.
         return [outcome for record in group for outcome in merge_group(db, typed, [record], check)]
 
 
@@ -105,7 +105,7 @@ def _merge_row(t: Transaction, binding: Binding, record: Record, row: Cells | No
     handle = binding.handle
     if row is None:
         binding.must_be_whole(record.key, record.cells)
-        # A null of a new row needs no cell.
+        # In a new row a null needs no cell.
         given = {name: value for name, value in record.cells.items() if value is not None}
         rows.insert(t, handle, record.key, given)
         return "new"

@@ -18,7 +18,7 @@ from percolator_core.spark.loading.values import Dialect, converter
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A column, and the field with its values."""
+    """A column, and the field that has the column's values."""
 
     column: str
     field: str
@@ -229,7 +229,7 @@ def _fields_of_pages(
 
 
 def json_line_problem(typed: TypedRecords, line: bytes) -> str | None:
-    """Check a line of JSON as `TypedRecords.unknown` does; None also for a line that is no object."""
+    """Check a line of JSON as `TypedRecords.unknown` does; return None for a line that is no object."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):

@@ -45,7 +45,7 @@ _WRITTEN: Final[Mapping[str, str]] = {
     "datetime": ": write it as 2025-06-01T12:00:00Z",
 }
 _LONGEST_EXPONENT: Final = 400
-"""No decimal or int of a column has a larger exponent, and Python would write all its digits."""
+"""Larger exponents are refused: no value of a column needs one, and Python would write out all its digits."""
 
 # Python reads times to the microsecond and drops further digits.
 _NANOSECONDS: Final = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
@@ -81,7 +81,7 @@ def converter(kind: ColumnType, dialect: Dialect) -> Callable[[Any], bytes | Non
     return convert
 
 
-# Each of these returns None if the text is no such value; the converter then raises.
+# Each of these functions returns None if the text is no value of its type; the converter then raises.
 
 
 def _bool(text: str) -> bool | None:

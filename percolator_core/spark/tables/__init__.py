@@ -1,6 +1,6 @@
 """Typed tables as a data source of Spark: ``spark.read.format("percolator")``.
 
-`source` is the entry point, which Spark imports by itself; its docstring lists the options.
+`source` is the entry point, which Spark imports; its docstring lists the options.
 
 - Reads: `reading` plans tasks and runs them, with `filters` of Spark and a `lease` that pins the snapshot.
 - Changes: `changes` reads changed rows, and `streaming` makes a stream of them.

@@ -2,9 +2,9 @@
 
 The store scans the rows and returns those with a version, of a cell or of the row's marker, whose commit
 timestamp is in between. Then these rows are read as of the later timestamp. So a row that changed several
-times appears once, and a row that was inserted and removed in between appears as deleted. Each change is in
-exactly one of several adjacent ranges: commit timestamps are given out in order, and a transaction that may
-still commit in the range has its lock in the row, for which the read waits.
+times appears once, and a row that was inserted and removed in between appears as deleted. If ranges are
+adjacent, each change is in exactly one of them: commit timestamps are given out in order, and a transaction
+that may still commit in a range has a lock in the row, and the read waits for this lock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CHANGE_COLUMNS: Final = (Column("_commit_timestamp", "int"), Column("_deleted", "bool"))
-"""The columns that a read of changes adds: the time of the row's last change (µs), and True if it is gone."""
+"""The columns that a read of changes adds: the time of the row's last change (µs), and True if the row is
+deleted."""
 
 _ROWS: Final = 500
 _BYTES: Final = 1 << 20
@@ -62,7 +63,7 @@ def changed_rows(
             if query.bound is not None and query.bound.holds(parts.__getitem__) is not True:
                 continue
             if cells is None and not since:
-                continue  # the row is gone, and the reader has never seen it
+                continue  # a reader of all changes has never seen this deleted row
             known = {**(cells or dict.fromkeys(names)), **parts}
             values.append([known[column.name] for column in query.columns])
             times.append(commit_ts)

@@ -17,14 +17,14 @@ from percolator_core import errors
 from percolator_core.errors import ConfigurationError, PercolatorError
 
 _HIDE: Final = "SPARK_HIDE_TRACEBACK"
-"""Spark's worker reads this variable when it reports an exception. Then its process ends."""
+"""Spark's worker process reads this variable when it reports an exception, and then ends."""
 
 _KINDS: Final[dict[str, type[PercolatorError]]] = {
     name: kind
     for name, kind in vars(errors).items()
     if isinstance(kind, type)
     and issubclass(kind, PercolatorError)
-    # The constructors of these take other arguments than a message.
+    # The constructors of these errors take other arguments than a message.
     and name not in {"CyclicChain", "TransactionConflict", "TransactionAborted", "CommitUndetermined"}
 }
 

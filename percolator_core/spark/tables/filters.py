@@ -1,13 +1,12 @@
 """Translate filters of Spark to predicates of a table, if both mean exactly the same.
 
-Spark does not check a translated filter again. So a doubtful filter stays with Spark, which is always right,
-but
-slower: comparisons of ``json``; a text that is compared with a ``uuid`` column and is not in the spelling
-    that Spark
-reads; values that do not fit the column.
+Spark does not check a translated filter again. So Spark itself evaluates each doubtful filter, which is
+slower but always right. Doubtful are comparisons of ``json``, values that do not fit the column, and a text
+that is compared with a ``uuid`` column but is not in the spelling that Spark reads.
 
-Spark and the library order values alike: texts and bytes by their bytes, floats with one NaN above all others
-and one zero, decimals and times exactly. Both follow SQL if a null is compared.
+Spark and the library order values in the same way: texts and bytes by their bytes, decimals and times
+exactly, and floats with one zero and one NaN, which is above all other values. Both follow SQL if a null is
+compared.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def _negated(given: Any, definition: TableDefinition) -> Predicate:
     if name == "Not":
         raise _Untranslatable
     if name == "In" and None in given.value:
-        raise _Untranslatable  # never true: each value may equal the null of the list
+        raise _Untranslatable  # the filter is never true: a null in the list may equal each value
     found = Not(_predicate(given, definition))
     if name == "EqualNullSafe" and given.value is not None:
         # A null differs from every value.
@@ -152,7 +151,7 @@ def _time(value: Any) -> datetime:
 
 
 def _uuid(value: Any) -> UUID:
-    """For Spark the column is a text in one spelling, and other spellings of a UUID differ from it."""
+    """Spark compares the column as text, so a text in another spelling of the UUID must not match."""
     try:
         found = UUID(value)
     except (ValueError, TypeError, AttributeError):

@@ -1,12 +1,12 @@
 """Keep a snapshot from garbage collection while Spark reads or writes with it.
 
-A pin is valid while a liveness token lives (`Snapshot.__enter__`). Usually that is the token of the process
+A pin is valid while a liveness token lives (`Snapshot.__enter__`). Usually this is the token of the process
 that reads. A scan of Spark has no such process: a short-lived process plans the scan, tasks in other
 processes read, and only Spark's Java, which runs no code of this library, knows when the scan is over. So the
-pin has a token of its own, a lease. It is taken when the scan is planned, every task renews it while the task
-runs, and it expires some minutes after the last task has ended or died. It does not end sooner, because Spark
-may run tasks again at any
-time: a task that failed, a task whose output was lost, a speculative copy.
+pin has a token of its own, a lease. The driver takes the lease when it plans the scan, every task renews the
+lease while the task runs, and the lease expires some minutes after the last task has ended or died. It does
+not end sooner, because Spark may run a task again at any time: after a failure, after a loss of its output,
+or as a speculative copy.
 
 Spark plans the scans of a query together, but runs them one after another. So tasks also renew the leases of
 scans that were planned within a minute or two of their own scan: leases of one minute share a token.
@@ -49,7 +49,7 @@ class Lease:
         neighbours = (self.minute - 1, self.minute + 1)
         db.store.call_apart(
             (b"SET", token(_owner(self.minute)), b"", b"PX", life),
-            # Only if they still exist: without a reader there is no need of a lease.
+            # A token that has expired is not set again: without a reader no lease is needed.
             *((b"SET", token(_owner(minute)), b"", b"PX", life, b"XX") for minute in neighbours),
             (b"ZADD", pins, self.oldest, self.pin),
         )
@@ -60,7 +60,7 @@ class Lease:
         self.renew(db)
 
         def keep() -> None:
-            with suppress(PercolatorError):  # the reader meets the same error, and raises it
+            with suppress(PercolatorError):  # the reader gets the same error, and raises it
                 self.renew(db)
 
         with periodically(keep, self.seconds / 4, "percolator-lease"):

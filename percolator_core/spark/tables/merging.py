@@ -23,11 +23,11 @@ Verdict = Literal["new", "changed", "unchanged", "removed", "kept"]
 def merge(
     options: WriteOptions, version: bytes, since: int | None, rows: Sequence[Row], t: Transaction
 ) -> Counter[str]:
-    """Buffer the rows of one transaction as the options say; return how many rows had which outcome.
+    """Buffer the rows of one transaction by the options; return the number of rows by outcome.
 
     ``version`` is the version of the table when the write began. ``since`` is the timestamp of that moment:
-    rows that another client changed later are newer than the write. None if the write does not check for
-    newer rows.
+    rows that another client changed later are newer than the write. ``since`` is None if the write does not
+    check for newer rows.
 
     Raises:
         ConfigurationError: the definition of the table has changed since the write began.
@@ -109,7 +109,7 @@ class _Merge:
         changed = {name: value for name, value in cells.items() if value != self._value(name, found[name])}
         if mode == "insert":
             if is_newer and not changed:
-                return "unchanged"  # an earlier attempt of this write
+                return "unchanged"  # an earlier attempt of this write has written the row
             raise RowExists(
                 f"{self._handle.name} has a row {described(self._handle, row)}: write it with the option "
                 "mode_of_rows=upsert or update"

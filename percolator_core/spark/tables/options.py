@@ -43,8 +43,8 @@ class Place:
 class ReadOptions:
     """The rows and columns to read.
 
-    ``at`` and ``since`` are timestamps in microseconds, None if they were not given. 0 as ``since`` is before
-    all commits. ``lease`` is in seconds.
+    ``at`` and ``since`` are timestamps in microseconds, None if they were not given. A ``since`` of 0 is
+    before all commits. ``lease`` is in seconds.
     """
 
     place: Place
@@ -127,7 +127,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _partitions() -> int:
-    """Two for each core of this machine: a task costs Spark 50 ms, and a server serves few at a time."""
+    """Return two for each core of this machine: a task costs Spark 50 ms, and a server serves few at once."""
     return max(FEWEST_PARTITIONS, 2 * (os.cpu_count() or 1))
 
 

@@ -1,9 +1,9 @@
 """Batch reads: one snapshot, many tasks.
 
 The driver chooses the timestamp when it plans a query, pins it (`percolator_core.spark.tables.lease`), and
-sends it to every task, with the pieces of the table to read. So all tasks of a read see one snapshot, also a
-task that runs again. Two reads of one query have two snapshots, unless both get the same ``at``;
-`percolator_core.spark.snapshot_views` does that.
+sends it to every task, with the pieces of the table to read. So all tasks of a read see one snapshot, and a
+task that runs again sees the same one. Two reads of one query have two snapshots, unless both get the same
+``at``; `percolator_core.spark.snapshot_views` does that.
 
 The driver reports errors while it plans: an unknown table, a filter that is not valid, and a snapshot that
 garbage collection has passed.
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 SCANS_ARE_APART: Final = hasattr(DataSourceReader, "pushLimit")
 """True if Spark plans each scan of a DataFrame separately.
 
-Spark 4.2 does not: the filters that one query pushes stay with the DataFrame, and its next scan, also within
-the same query, gets only the rows that pass them (SPARK-58551). So the source accepts filters only if Spark
-has the fix. Another method of readers, which came with the fix, shows that.
+Spark 4.2 does not: the filters that one query pushes stay with the DataFrame, and the next scan of the
+DataFrame, even in the same query, gets only the rows that pass them (SPARK-58551). So the source accepts
+filters only if Spark has the fix. A method of readers that came with the fix shows this.
 """
 
 
 _BATCH_ROWS: Final = 4000
 _BATCH_BYTES: Final = 4 << 20
-"""About the size of the batches for Spark, which makes batches of 10,000 rows itself."""
+"""About the size of the batches for Spark. Spark's own batches have 10,000 rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +157,8 @@ def shares_of(
 
     Raises:
         SnapshotTooOld: garbage collection has passed the snapshot.
-        ConfigurationError: the snapshot is in the future, or before ``since``; or the definition of the table
-            has
-        changed since the read was planned.
+        ConfigurationError: the snapshot is in the future, or before ``since``; or the table's definition has
+            changed since the read was planned.
     """
     if at is not None and at > db.timestamp():
         raise ConfigurationError(
@@ -212,7 +211,7 @@ def read_share(
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    if not isinstance(share, Share):  # Spark makes one task of none
+    if not isinstance(share, Share):  # from an empty list of shares Spark makes one task
         return
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     with connect(options.place.url, options.place.namespace) as db, share.lease.kept(db):

@@ -19,7 +19,7 @@
 ``filter``          read: only rows for which this is true, as for ``percolator scan``
 ``partitions``      read: most tasks; when left out two for each core of the driver's machine, and at least 4
 ``lease``           seconds for which a snapshot stays pinned while no task of the read runs; 600 when left
-out
+                    out
 ``mode_of_rows``    write: ``upsert`` (when left out), ``insert``, ``update`` or ``remove``
 ``newer``           write: if another client has changed a row since the write began: ``keep`` that row (when
                     left out), ``overwrite`` it, or ``fail``
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from percolator_core.spark.tables.streaming import ChangeReader
 
 _PUSHDOWN: str = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The program in which Spark pushes filters. Another program plans reads without filters."""
+"""The module that Spark runs to push filters. Another module plans reads without filters."""
 
 
 class TableSource(DataSource):

@@ -2,8 +2,8 @@
 
 A micro-batch has the rows that changed after its start, up to and including its end, which is a fresh
 timestamp. Spark stores both before it runs the batch, so a batch that runs again after a failure reads the
-same changes. While the query runs, its process in the driver pins the changes that it has not read yet. A
-query that was stopped can continue if garbage collection has not passed its last offset.
+same changes. While the query runs, its process in the driver pins the changes that were not read yet. A query
+that was stopped can continue if garbage collection has not passed its last offset.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _IDLE: Final = 60.0
-"""Seconds until a batch begins although nothing has changed, so that old versions can be collected."""
+"""After so many seconds without changes an empty batch begins, so that old versions can be collected."""
 
 _OFFSET: Final = "timestamp"
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads changes. One process of the driver has it, one a query; copies are sent to tasks."""
+    """Reads changes. For each query one process of the driver has a reader; tasks get copies."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options

@@ -28,7 +28,7 @@ def read_table(
     at: int | datetime | None = None,
     partitions: int | None = None,
 ) -> DataFrame:
-    """Read a table as a DataFrame. Only the named columns and rows leave the store.
+    """Read a table as a DataFrame. The store sends only the named columns and the rows that meet ``where``.
 
     Args:
         spark: the session.

@@ -2,19 +2,19 @@
 
 The driver takes a timestamp when a write begins, and sends it to all tasks. A transaction reads its rows and
 writes the cells that differ. So a task that runs again, or twice at the same time, finds its work done, and
-an unchanged row starts no observer. If another client changed a row after the write began, the row stays
-unchanged, unless the option ``newer`` says otherwise: in effect the whole write happens when it begins. So a
-late copy of a task cannot undo newer changes of its rows. This costs a read of one cell of each new row, and
-of all cells of each existing row. If the rows were computed from a snapshot, give its timestamp with the
-option ``since``: then changes of other clients since the snapshot stay, too.
+an unchanged row starts no observer. If another client changed a row after the write began, the write leaves
+the row as it is, unless the option ``newer`` says otherwise. In effect the whole write happens at its
+beginning. So a late copy of a task cannot undo newer changes of its rows. The check costs a read of one cell
+of each new row, and of all cells of each existing row. If the rows were computed from a snapshot, give its
+timestamp with the option ``since``: then changes of other clients since the snapshot stay, too.
 
 The versions that this check needs are pinned like those of a read (`percolator_core.spark.tables.lease`).
 
-A stream has no such beginning, because its batches may write the same rows again and again. Its last commit
-wins, and a batch that runs again after a failure may undo a change that came in between.
+A stream has no such beginning, because its batches may write the same rows again and again. The last commit
+wins, so a batch that runs again after a failure may undo a change that came in between.
 
-Of several rows with one key any one is written. A transaction is atomic, a write is not: if it fails,
-committed transactions stay, and the same write completes it.
+If several rows have one key, any one of them is written. A transaction is atomic, but a write is not: if a
+write fails, committed transactions stay, and a repetition of the write completes it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WriteJob:
-    """A write, as its tasks need it. ``since`` is the timestamp of its beginning, None in a stream."""
+    """The description of a write, for its tasks.
+
+    ``since`` is the timestamp of its beginning, None in a stream.
+    """
 
     options: WriteOptions
     version: bytes

@@ -31,7 +31,7 @@ def main() -> None:
     """Run one cell after another until the parent closes the pipe."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    # An observer may print: that must not get into the output of the parent.
+    # An observer may print, but its text must not get into the parent's output.
     os.dup2(2, 1)
     # A process that an observer starts must not inherit the pipe: it would keep the pipe open.
     os.set_inheritable(int(sys.argv[1]), False)
@@ -121,7 +121,8 @@ _PLAIN: Final = frozenset({bytes, int, float, bool})
 
 def _send_logs_through(pipe: _Pipe) -> None:
     def send(_: Any, level: str, event: Any) -> Any:
-        # The exact type: the parent cannot unpickle a subclass such as an enumeration of the user.
+        # The type is compared exactly: the parent cannot unpickle a subclass, such as an enumeration of the
+        # user.
         fields = {key: value if type(value) in _PLAIN else str(value) for key, value in event.items()}
         try:
             pipe.send(Logged(level, str(fields.pop("event", "")), fields))

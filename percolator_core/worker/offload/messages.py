@@ -29,7 +29,10 @@ class Up:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The observer's own code begins, and its timeout starts; again at each repetition after a conflict."""
+    """The observer's own code begins, and its timeout starts.
+
+    Each repetition after a conflict sends this again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,10 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """The current deadlines of the lease, which the worker renews. A weak mark is cleared only with these."""
+    """The current deadlines of the lease, which the worker renews.
+
+    The command that clears the mark of a weak observer needs them.
+    """
 
     deadline: int
     before: int
@@ -56,7 +62,7 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The run has ended. ``conflicts`` is how often it lost against another transaction."""
+    """The run has ended. ``conflicts`` counts how often the run lost against another transaction."""
 
     conflicts: int
     counts: ObserverCounts

@@ -23,7 +23,7 @@ START: Final = 60.0
 """Seconds that a child may take to start, and for its requests to the store before and after the observer."""
 
 GRACE: Final = 2.0
-"""Seconds after the timeout of a run at which its process is killed; at the timeout the child interrupts it.
+"""Seconds between the timeout of a run, when the child interrupts the run, and the kill of its process.
 
 As in the worker itself the timeout covers the observer's own code only. It starts again when the run is
 repeated after a conflict, and it does not cover the commit.
@@ -170,7 +170,8 @@ class Offload:
                 return self._idle.pop()
         orders = Orders(self._db.connect_arguments(), self._chain, self._prefetch, tuple(sys.path))
         child = _Child()
-        # Registered before it is ready: its imports may take longer than the grace period of a stop.
+        # The child is registered before it is ready: its imports may take longer than the grace period of a
+        # stop.
         with self._lock:
             closed = self._closed
             self._every.add(child)

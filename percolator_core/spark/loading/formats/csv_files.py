@@ -1,7 +1,7 @@
 """CSV with a header line: any usual delimiter and encoding, newlines in quoted fields, also gzip-compressed.
 
-Bytes that are not UTF-8 stay unchanged. An empty field means that there is no cell; ``null_text`` names
-another text with that meaning.
+Bytes that are not UTF-8 stay unchanged. An empty field means that there is no cell; ``null_text`` replaces
+the empty text in this meaning.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BOMS: Final = (
 
 
 class CsvReader(SplitReader):
-    """Reads a file as one split: from its start alone the reader knows which newlines are quoted."""
+    """Reads a file as one split: only a reader that begins at its start knows which newlines are quoted."""
 
     suffixes = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
     dialect = "text"
@@ -134,7 +134,7 @@ class _Lines:
         return _as_bytes("".join(self._taken[:2])[:HEAD])
 
     def give_back(self) -> None:
-        """Give all lines of the record back but its first."""
+        """Give back all lines of the record but the first one."""
         self._pending.extendleft(reversed(self._taken[1:]))
         self.number -= max(0, len(self._taken) - 1)
         self._taken.clear()

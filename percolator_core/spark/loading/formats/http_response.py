@@ -8,7 +8,7 @@ from typing import Any
 
 
 class HttpError(ValueError):
-    """The block is no response, or its body cannot be decoded."""
+    """The block is no HTTP response, or its body cannot be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def _join_chunks(body: bytes) -> bytes:
 
 
 def _decode(body: bytes, encoding: bytes, limit: int) -> bytes:
-    """Undo one content encoding."""
+    """Decode one content encoding."""
     if encoding in {b"gzip", b"x-gzip"} and body.startswith(b"\x1f\x8b"):
         try:
             return _inflate(body, 31, limit)

@@ -1,8 +1,7 @@
 """A folder of pages: HTML, plain text and Markdown files, one record a file.
 
-Fields: ``contents`` (the file's bytes), ``content_type``, ``url``, ``path`` (relative to the folder). The
-    first two
-are loaded unless ``columns`` names others.
+Fields: ``contents`` (the file's bytes), ``content_type``, ``url``, ``path`` (relative to the folder). By
+default the first two are loaded; ``columns`` names others.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class PageReader(SplitReader):
 def page_url(base_url: str, name: str) -> str:
     """The URL of the file ``name`` (relative, as the file system spells it) below ``base_url``.
 
-    Characters that a URL cannot contain are percent-encoded, and bytes that are no text, too.
+    Characters that a URL cannot contain, and bytes that are no text, are percent-encoded.
     """
     parts = (quote_from_bytes(fsencode(part), safe="!$&'()*+,;=:@~-._") for part in PurePath(name).parts)
     return base_url + "/".join(parts)
