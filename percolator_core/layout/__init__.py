@@ -1,1 +1,1 @@
-"""Every key of the store, and every value that is packed into bytes; the Lua side is scripts/parts."""
+"""Every key of the store, and every packed value; the Lua side is scripts/parts/_layout.lua."""

@@ -1,4 +1,4 @@
-"""Bounds and limits of ranges of row keys."""
+"""Ranges of row keys: their bounds, and the limit of a scan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KeyRange: TypeAlias = tuple[bytes, bytes, bytes | None]
 def scan_bounds(
     start: str | bytes | None, stop: str | bytes | None, prefix: str | bytes | None
 ) -> tuple[bytes, bytes | None]:
-    """``(low, high)`` of a scan: ``low`` is inclusive, ``high`` exclusive, None for no upper bound."""
+    """Return ``(low, high)`` of a scan: ``low`` is inclusive, ``high`` exclusive, None for no upper bound."""
     low = row_bytes(start) if start is not None else b""
     high = row_bytes(stop) if stop is not None else None
     if prefix is not None:
@@ -26,13 +26,13 @@ def scan_bounds(
 
 
 def _least_above_prefix(prefix: bytes) -> bytes | None:
-    """The least key greater than every key with the prefix; None when there is none."""
+    """Return the least key above all keys with the prefix; None if there is none."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
 
 def check_limit(limit: int, least: int) -> None:
-    """Raise TypeError for a limit that is no int, ValueError for one below ``least``."""
+    """Raise TypeError if ``limit`` is no int, ValueError if it is below ``least``."""
     if not isinstance(limit, int):
         raise TypeError(f"limit is int, not {type(limit).__name__}")
     if limit < least:

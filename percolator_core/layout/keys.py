@@ -24,16 +24,16 @@ the last part of its key.
     {ns}oracle               hash   last -> newest timestamp; limit -> high-water mark; server -> its run id
                                     and replication id, or the history of an embedded one; floor -> the
                                     timestamp of the last failover
-    {ns}catalog              hash   table -> its entry, as JSON: definition, version, the change under way;
-                                    0xFF -> how often it was changed, where versions come from
+    {ns}catalog              hash   table -> its entry, as JSON: definition, version, the pending schema
+                                    change; 0xFF -> the number of changes, from which versions are taken
     {ns}chain                hash   digest, observers: of the chain that was activated last; beside -> digests
-                                    of other chains whose workers may go on, during an activation perhaps
-                                    of its own chain, too; observed -> the observers of each
-                                    column by table, as JSON, which a new table's tablets are given;
+                                    of other chains whose workers may go on (during an activation this can
+                                    include its own chain); observed -> the observers of each column
+                                    by table, as JSON, for the tablets of a new table;
                                     activation -> the number of the newest activation
     {ns}activating           string the worker that is activating a chain; it expires
     {ns}workers              hash   worker -> its chain's digest, where and since when, as JSON
-    {ns}counts               hash   ran:<obs>, failed:<obs>, ... -> how many runs, of all workers so far
+    {ns}counts               hash   ran:<obs>, failed:<obs>, ... -> the number of runs of all workers so far
     {ns}samples              stream samples of the namespace's status; old ones are removed
     {ns}pins                 zset   pinned snapshots, by timestamp
     {ns}client:<id>          string a client's liveness token; it expires
@@ -51,7 +51,7 @@ MAX_NAME: Final = 200
 """Longest table or namespace name, in bytes of UTF-8."""
 
 MAX_COLUMN: Final = 64 << 10
-"""Longest column name, in bytes of UTF-8: as long as a row key, since a row key may be a column's name."""
+"""Longest column name, in bytes of UTF-8: as for a row key, since a column may be named after a row."""
 
 _INTERNAL: Final = b"\xff"
 """First byte of internal columns. No UTF-8 text starts with it, so no user column does."""
@@ -93,7 +93,7 @@ def encode_column(column: str) -> bytes:
 
 
 def decode_column(column: bytes) -> str:
-    """The name of an encoded column; that of an acknowledgement is ``observer acknowledges column``."""
+    """Return the name of an encoded column; an acknowledgement's is ``observer acknowledges column``."""
     if column == MARKER:
         return "(row)"
     if is_internal(column):
@@ -108,12 +108,12 @@ def is_internal(column: bytes) -> bool:
 
 
 def acknowledgement(observer: str, column: bytes) -> bytes:
-    """The column in the observed row where an observer acknowledges its runs (paper, section 2.4)."""
+    """Return the column of the observed row in which an observer acknowledges runs (paper, section 2.4)."""
     return _INTERNAL + observer.encode() + _INTERNAL + column
 
 
 def acknowledged(column: bytes) -> bytes | None:
-    """The observed column of an acknowledgement, encoded; None for any other column."""
+    """Return the observed column of an acknowledgement, encoded; None for any other column."""
     if not is_internal(column) or column == MARKER:
         return None
     return column[1:].partition(_INTERNAL)[2]
@@ -122,14 +122,14 @@ def acknowledged(column: bytes) -> bytes | None:
 def encode_primary(address: CellAddress) -> bytes:
     """Pack a cell's address for the locks of a transaction, with lengths in front.
 
-    It has the tablet's tag instead of the table's name: a client with an old definition of the table must
-    find the same primary, which decides the transaction's fate.
+    The address has the tablet's tag, not the table's name: a client with an old definition of the table must
+    find the same primary, which decides the outcome of the transaction.
     """
     return _TAG_LENGTH.pack(len(address.tag)) + address.tag + pack_column(address.column) + address.row
 
 
 def decode_primary(encoded: bytes) -> CellAddress:
-    """The inverse of `encode_primary`."""
+    """Invert `encode_primary`."""
     tag_end = _TAG_LENGTH.size + _TAG_LENGTH.unpack_from(encoded)[0]
     column, row = unpack_column(encoded[tag_end:])
     return CellAddress(encoded[_TAG_LENGTH.size : tag_end], row, column)
@@ -194,7 +194,7 @@ def pack_column(column: bytes) -> bytes:
 
 
 def unpack_column(packed: bytes) -> tuple[bytes, bytes]:
-    """The encoded column that `pack_column` packed, and the bytes after it."""
+    """Return the encoded column that `pack_column` packed, and the bytes after it."""
     end = _LENGTH.size + _LENGTH.unpack_from(packed)[0]
     return packed[_LENGTH.size : end], packed[end:]
 

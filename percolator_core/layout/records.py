@@ -19,13 +19,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 MAX_TIMESTAMP: Final = 2**53 - 1
-"""Timestamps are microseconds below 2**53, which a Lua number holds exactly."""
+"""Newest timestamp, in microseconds: a Lua number holds integers below 2**53 exactly."""
 
 MAX_TABLETS: Final = 4096
 """Most tablets of a table."""
 
 MAX_VALUE: Final = 128 << 20
-"""Largest value in bytes. Sending twice as many takes nearly the time limit of a reply."""
+"""Largest value, in bytes. To send twice as many takes nearly as long as a reply may take."""
 
 MAX_ROW: Final = 64 << 10
 """Longest row key in bytes."""
@@ -107,17 +107,17 @@ def unpack_version(packed: bytes) -> Version:
 
 
 def value_of(version: bytes | None) -> bytes | None:
-    """The value in a packed version; None for a deletion, and for no version at all."""
+    """Return the value in a packed version; None for a deletion, and for no version at all."""
     return None if version is None or version[KIND] else version[VALUE]
 
 
 def start_of_lock(packed: bytes) -> int:
-    """The start timestamp of a packed lock's transaction."""
+    """Return the start timestamp of a packed lock's transaction."""
     return int.from_bytes(packed[1:8], "big")
 
 
 def wall_of_lock(packed: bytes) -> int:
-    """``wall`` of a packed lock, as in `Lock`."""
+    """Return the ``wall`` of a packed lock, as in `Lock`."""
     return int.from_bytes(packed[8:16], "big")
 
 
@@ -136,7 +136,7 @@ def unpack_lock(packed: bytes) -> Lock:
 
 
 def row_bytes(row: str | bytes) -> bytes:
-    """A row key as bytes; text is encoded as UTF-8. Raises TypeError for anything else."""
+    """Return a row key as bytes; text is encoded as UTF-8. Raise TypeError for anything else."""
     if isinstance(row, bytes):
         return row
     if isinstance(row, str):
@@ -145,11 +145,11 @@ def row_bytes(row: str | bytes) -> bytes:
 
 
 def timestamp_of(at: int | datetime) -> int:
-    """A timestamp from an int or an aware datetime. Raises TypeError or ValueError if it is not valid."""
+    """Return the timestamp for an int or an aware datetime; raise TypeError or ValueError if invalid."""
     if isinstance(at, datetime):
         if at.tzinfo is None:
             raise ValueError(f"{at} has no time zone: give an aware datetime")
-        # In UTC: the difference of two times in one zone ignores summer time.
+        # In UTC, because the difference of two times in one zone ignores summer time.
         at = int((at - datetime.fromtimestamp(0, UTC)) / timedelta(microseconds=1))
     if isinstance(at, bool) or not isinstance(at, int):
         raise TypeError(f"at is a timestamp, which is an int, or an aware datetime, not {type(at).__name__}")

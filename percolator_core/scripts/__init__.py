@@ -1,9 +1,9 @@
 """The Lua scripts: the atomic operations on a tablet.
 
-One file a script. Its header is a contract: ``uses`` names the shared parts (in ``parts``) that are put in
-front, ``KEYS``, ``ARGV`` and ``reply`` say what goes in and comes out. A ``flags`` line is for the server:
-``allow-oom`` for a script that finishes or cleans up what was begun, which is the way out when the server's
-memory is full, and ``no-writes`` for one that only reads, which such a server would else refuse too.
+Each script is one file. Its header is a contract: ``uses`` names the shared parts (in ``parts``) that are put
+in front, ``KEYS``, ``ARGV`` and ``reply`` describe the arguments and the reply. A ``flags`` line is for a
+server whose memory is full: it still runs a script with ``allow-oom``, which finishes or cleans up work that
+was begun and so frees memory, and one with ``no-writes``, which only reads.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from importlib.resources import files
 from typing import Final
 
 _FIRST_WRITE: Final = "redis.call('HDEL', KEYS[1], '')"
-"""What Redis 6.2 is given instead of a flag. It refuses a script's first write when memory is full, but never
-a deletion, and lets what follows a write pass; so the script starts by deleting a field that never exists."""
+"""Replaces the flag on Redis 6.2. When memory is full, that server refuses the first write of a script, but
+never a deletion nor later writes. So the script starts with the deletion of a field that never exists."""
 
 _ALLOW_OOM: Final = "allow-oom"
 
@@ -28,12 +28,12 @@ _FLAGS: Final = re.compile(r"^--   flags   (.+)$", re.MULTILINE)
 NAMES: Final = tuple(
     sorted(one.name.removesuffix(".lua") for one in files(__name__).iterdir() if one.name.endswith(".lua"))
 )
-"""The scripts: each is the file of its name."""
+"""The names of the scripts, which are those of their files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script as the server is given it, and the SHA-1 by which it is called afterwards."""
+    """A script as it is loaded into the server, and the SHA-1 by which it is called."""
 
     name: str
     source: bytes
@@ -49,31 +49,31 @@ def _read(name: str) -> str:
 
 
 def used_parts(source: str) -> list[str]:
-    """The shared parts that a script's header names."""
+    """Return the shared parts that a script's header names."""
     found = _USES.search(source)
     return found.group(1).split(", ") if found else []
 
 
 @cache
 def load(shebang: bool) -> Mapping[str, Script]:
-    """All scripts by name.
+    """Return all scripts by name.
 
-    ``shebang`` says whether the server knows the ``#!lua`` line (Redis 7, Valkey): with it the server
-    refuses a script as a whole when memory is full, instead of stopping it between two writes.
+    ``shebang`` is True if the server knows the ``#!lua`` line (Redis 7, Valkey). With it, a server whose
+    memory is full refuses a script before it starts, instead of stopping it between two writes.
     """
     return assemble(shebang)
 
 
 def assemble(shebang: bool, parts: Mapping[str, str] | None = None) -> Mapping[str, Script]:
-    """As `load`, with the source of some shared parts replaced: a test gives the server another clock."""
+    """As `load`, with the source of some shared parts replaced: a test replaces the clock."""
     return {name: _assemble(name, shebang, parts or {}) for name in NAMES}
 
 
 def _joined(parts: Sequence[str], body: str) -> str:
-    """The body, and in front of it of the parts what it needs, directly or not.
+    """Return the body, with the blocks of the parts in front that it needs, directly or not.
 
-    A part is cut at its blank lines. A script makes its functions anew each time it is called, and to make
-    one takes the server nearly as long as to call it.
+    Blank lines separate the blocks of a part. Each call of a script creates its functions anew, which takes
+    the server nearly as long as to call them: so functions that a script does not need are left out.
     """
     source, needed = body, _COMMENT.sub("", body)
     for block in reversed("\n\n".join(parts).split("\n\n")):

@@ -1,8 +1,7 @@
-"""The store: how commands reach Redis, one way for blocking and for cooperative callers.
+"""The store: sends commands to Redis, in the same way for blocking and for cooperative callers.
 
-`Store.exchange` is the one way to issue an operation. Under a hub it parks the calling task and shares a
-batch with all others; elsewhere it blocks on a round trip of its own, over a connection that belongs to the
-thread.
+Every operation is sent by `Store.exchange`. Under a hub it parks the calling task, and the batch is shared
+with all other tasks; elsewhere it blocks for one round trip over a connection of the thread.
 """
 
 from percolator_core.store.durability import Durability

@@ -1,4 +1,4 @@
-"""Which servers a store works with: those that can be trusted with data, as safely as it was asked to."""
+"""Checks of the servers of a store: they keep data, and give the durability that was asked for."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from percolator_core.store.server_info import ServerInfo, refuse_unsuitable
 from percolator_core.store.topology import Topology
 
 _LOOK: Final = 0.1
-"""Seconds between two looks at servers of which one may be replaced."""
+"""Seconds between two checks of servers of which one may be replaced."""
 
 
 def examine(
     ask: Callable[[], list[ServerInfo]], topology: Topology, url: str, until: float
 ) -> list[ServerInfo]:
-    """What each server says about itself, which ``ask`` finds out; ``until`` is when to be patient no more.
+    """Check the servers, and return the reply of each to INFO, which ``ask`` requests.
+
+    A server that is being replaced is asked again, until the time ``until`` (`time.monotonic`).
 
     Raises:
         ConfigurationError: one of them cannot be trusted with data, or not under this URL.
@@ -35,7 +37,7 @@ def examine(
 
 
 def _info_in_time(ask: Callable[[], list[ServerInfo]], topology: Topology, until: float) -> list[ServerInfo]:
-    """With some patience where servers can be replaced: it may be happening now."""
+    """Return the replies to INFO; ask again for a while if a server may be being replaced just now."""
     while True:
         is_over = time.monotonic() > until
         try:
@@ -62,13 +64,13 @@ def demand_log(info: Sequence[ServerInfo], url: str) -> None:
 
 
 def assure_disk(embedded: EmbeddedServer | None, url: str, connection: AbstractConnection) -> None:
-    """Make sure that a server which cannot tell what is on disk answers only when it is.
+    """Make sure that a server without WAITAOF replies to a write only when it is on disk.
 
     Raises:
         ConfigurationError: it does not.
     """
     if embedded is not None:
-        # The server is ours. Others who share it write no less safely for it.
+        # The server is ours, and the setting makes no user's writes less safe.
         connection.send_command("CONFIG", "SET", "appendfsync", "always")
         connection.read_response()
         return

@@ -21,16 +21,16 @@ from percolator_core.store.request import Exchange
 from percolator_core.store.topology import SLOTS, Ask, Endpoint
 
 _NO_NAME: Final = (None, b"", b"?")
-"""How a server says in CLUSTER SLOTS that it does not know the address of one, or its own."""
+"""In the reply to CLUSTER SLOTS, the host of a server whose address is not known."""
 
 
 class Cluster(ReplaceableServers):
     """The primaries of a Redis Cluster, by slot.
 
-    While a slot moves from server to server, its keys move one by one, and a script would find half a tablet.
-    So ASK, which names the server they move to, is never followed: it means that the slot is closed until the
-    move is over. A script is refused by both servers meanwhile, because the tag that it declares as its key
-    is itself no key; a plain read of a key that is still at the old place is answered there.
+    While a slot moves from one server to another, its keys move one by one, so a script would find half a
+    tablet. Therefore an ASK redirection is never followed: the slot counts as closed until the move is over.
+    Until then both servers refuse a script, because the tag that it declares as its key does not exist as a
+    key. A plain read of a key that has not moved yet is answered by the old server.
     """
 
     clustered = True
@@ -39,7 +39,7 @@ class Cluster(ReplaceableServers):
         """``seeds`` are servers to ask at first.
 
         Raises:
-            ConfigurationError: no cluster is there, or one that does not serve all slots.
+            ConfigurationError: the servers are no cluster, or do not serve all slots.
             StoreUnavailable: none of them answers.
         """
         super().__init__(ask, url)
@@ -47,7 +47,7 @@ class Cluster(ReplaceableServers):
         self._ranges: Sequence[Any] = ()
         self._places: dict[int, Endpoint] = {}
         self._servers: list[Endpoint] = []
-        """All that the last answer named, replicas too: any of them can be asked next time."""
+        """All servers in the last answer, replicas too: each of them can be asked next time."""
         self._silent: set[Endpoint] = set()
         self._primaries: frozenset[Endpoint] = frozenset()
         refused = self._look()
@@ -60,18 +60,18 @@ class Cluster(ReplaceableServers):
             )
 
     def endpoint(self, slot: int) -> Endpoint:
-        """The primary that has the slot."""
+        """Return the primary that has the slot."""
         found = self._places.get(slot)
         if found is None:
             raise ClusterDownError(f"CLUSTERDOWN no server has slot {slot}")
         return found
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """All primaries that have slots."""
+        """Return all primaries that have slots."""
         return sorted(self._primaries)
 
     def heal(self, exchange: Exchange) -> None:
-        """Follow a slot that has moved; look around after any other trouble."""
+        """Follow a slot that has moved; ask for all slots again after any other failure."""
         trouble = exchange.trouble
         if isinstance(trouble, MovedError):
             with self._lock:
@@ -87,7 +87,7 @@ class Cluster(ReplaceableServers):
         return endpoint in self._primaries
 
     def _ask_around(self, doubtful: Endpoint | None) -> Exception | None:
-        # Last are those in doubt, and those that did not answer the last time.
+        # The server in doubt, and those that did not answer last time, are asked last.
         candidates = [*self._servers, *(seed for seed in self._seeds if seed not in self._servers)]
         random.shuffle(candidates)
         candidates.sort(key=lambda server: (server == doubtful, server in self._silent))

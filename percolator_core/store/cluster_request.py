@@ -1,4 +1,4 @@
-"""An operation upon several slots of a cluster: one exchange for each, put together again for the caller."""
+"""An operation on several slots of a cluster: one exchange for each slot, merged for the caller."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from percolator_core.store.request import AFTER, BEFORE, Exchange
 from percolator_core.store.topology import slot_of
 
 Send: TypeAlias = Callable[[Sequence[Exchange]], None]
-"""Sends exchanges and returns when they are answered, or given up."""
+"""Sends exchanges and returns when they are answered or given up."""
 
 
 def assemble(
     commands: Sequence[Command], stamp: int, *, durable: bool, oracle_slot: int, send: Send
 ) -> Exchange:
-    """Issue the commands, each where its slot is, and a request for a timestamp where the oracle is.
+    """Send each command to the server of its slot, and request a timestamp from the oracle's server.
 
-    The commands to several slots have no order among each other. Returns an exchange that is over.
+    Commands to different slots have no order among each other. Return an exchange that is over.
     """
     whole = Exchange((), stamp, durable=durable)
     if stamp == BEFORE and not _stamped(whole, oracle_slot, send):
@@ -45,13 +45,13 @@ def assemble(
 
 
 def place_of(command: Command, oracle_slot: int) -> int:
-    """The slot of a command's first key; one without a key goes where the oracle is."""
+    """Return the slot of a command's first key; without a key, that of the oracle."""
     key = first_key(command)
     return slot_of(key) if isinstance(key, bytes) and key.startswith(b"{") else oracle_slot
 
 
 def _stamped(whole: Exchange, oracle_slot: int, send: Send) -> bool:
-    """Have the oracle stamp an exchange; whether it did."""
+    """Request a timestamp for an exchange; return False if that failed."""
     stamp = Exchange((), BEFORE, slot=oracle_slot)
     send((stamp,))
     whole.timestamp, whole.epoch, whole.failure = stamp.timestamp, stamp.epoch, stamp.failure

@@ -21,7 +21,7 @@ from percolator_core.store.topology import Endpoint, Topology
 
 
 class Connections:
-    """Sends each exchange to the server that has its slot, and takes in whatever comes first."""
+    """Sends each exchange to the server that has its slot, and reads whichever reply comes first."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Connections:
     ) -> None:
         """``reply_timeout`` is how many seconds a server that owes a reply may be silent.
 
-        ``home`` is where they lie while no conversation goes over them.
+        ``home`` is the list that has them while no conversation uses them.
         """
         self.home = home
         self._topology = topology
@@ -40,18 +40,18 @@ class Connections:
         self._reply_timeout = reply_timeout
         self._pipelines: dict[Endpoint, Pipeline] = {}
         self._only: Pipeline | None = None
-        """The one pipeline, where there is one server that nobody replaces: the short way."""
+        """The only pipeline if the store is one server that is never replaced: the fast path."""
         self._generation = topology.generation
         process.tell_of_forks(self)
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one server."""
+        """True if the store has more than one server."""
         return self._topology.clustered
 
     @property
     def in_flight(self) -> int:
-        """Replies that are still to come, counted in exchanges."""
+        """The number of exchanges whose replies are still to come."""
         if self._only is not None:
             return self._only.in_flight
         total = 0
@@ -60,17 +60,17 @@ class Connections:
         return total
 
     def run(self, exchanges: Sequence[Exchange]) -> None:
-        """Send exchanges and wait until this attempt is over. Failures are noted in them, not raised."""
+        """Send exchanges and wait until this attempt is over. They keep a failure; it is not raised."""
         self.send(exchanges)
         if self._only is not None:
             self._only.drain()
             return
-        # Not for what was sent unawaited: it may have gone to another server, which is silent.
+        # Do not wait for unawaited exchanges: their server may be another one, which is silent.
         while any(exchange.under_way for exchange in exchanges):
             self.receive()
 
     def send(self, batch: Sequence[Exchange]) -> Sequence[Exchange]:
-        """Send a batch; nothing of it stays. Replies are taken in by `receive`."""
+        """Send a whole batch, and return (): no exchange is left. `receive` reads the replies."""
         if self._generation != self._topology.generation:
             self._follow()
         if self._only is not None:
@@ -86,11 +86,11 @@ class Connections:
         return ()
 
     def holds(self, exchange: Exchange) -> bool:
-        """Whether the exchange has been sent, and its replies are still to come."""
+        """Return True if the exchange has been sent and its replies are still to come."""
         return any(pipeline.holds(exchange) for pipeline in self._pipelines.values())
 
     def send_to_the_idle(self, batch: Sequence[Exchange]) -> list[Exchange]:
-        """Send those exchanges of a batch whose server has nothing else to do; returns the others."""
+        """Send the exchanges of a batch whose server has nothing in flight; return the others."""
         left: list[Exchange] = []
         for endpoint, group in self._by_place(batch).items():
             pipeline = self._to(endpoint)
@@ -112,7 +112,7 @@ class Connections:
         return groups
 
     def send_unawaited(self, exchange: Exchange) -> None:
-        """Send now; its replies are taken in before those of the next exchange. It may get lost."""
+        """Send now; the replies are read before those of the next exchange. The exchange may get lost."""
         if self._generation != self._topology.generation:
             self._follow()
         try:
@@ -123,10 +123,10 @@ class Connections:
             pipeline.send_unawaited(exchange)
 
     def receive(self, longest: float = IDLE) -> bool:
-        """Take in the replies to an exchange in flight, and tell its caller.
+        """Read the replies to an exchange in flight, and notify its caller.
 
-        Where there are several servers, or one that can be replaced, it waits ``longest`` seconds at most.
-        Returns whether anything came in.
+        With several servers, or one that can be replaced, wait at most ``longest`` seconds. Return False if
+        no reply came.
         """
         if self._only is not None:
             self._only.receive()
@@ -139,32 +139,32 @@ class Connections:
         return pipeline is not None
 
     def receive_buffered(self, has_time: Callable[[], bool]) -> None:
-        """Take in what more has come, where there is one server, as long as the caller has time."""
+        """Read further replies that have arrived, if there is one server, while the caller has time."""
         if self._only is not None:
             self._only.receive_buffered(has_time)
 
     def abandon(self) -> list[Exchange]:
-        """Hang up on all servers without telling anybody; returns the exchanges that were not over."""
+        """Close all connections without notifying callers; return the exchanges that were not over."""
         return [exchange for pipeline in self._pipelines.values() for exchange in pipeline.abandon()]
 
     def drain(self) -> None:
-        """Take in everything in flight."""
+        """Read all replies in flight."""
         while self.in_flight:
             self.receive()
 
     def __del__(self) -> None:
-        # They go with the thread that used them. What was sent unawaited would keep them open until Python
-        # looks for cycles.
+        # Connections end with their thread. An unawaited exchange would keep them open until the garbage
+        # collector finds the cycle.
         for pipeline in self._pipelines.values():
             pipeline.close()
 
     def after_fork(self) -> None:
-        """Leave the connections to the parent: who goes on here with one must not take replies from it."""
+        """Leave the connections to the parent: the child must not read replies that belong to it."""
         for pipeline in self._pipelines.values():
             pipeline.leave()
 
     def close(self) -> None:
-        """Drop all connections; others come with the next batch."""
+        """Close all connections; the next batch opens others."""
         for pipeline in self._pipelines.values():
             pipeline.close()
         self._only = None
@@ -176,7 +176,7 @@ class Connections:
         return pipeline
 
     def _follow(self) -> None:
-        """Hang up on servers that have no slots any more: what they still say may be out of date."""
+        """Close the connections to servers that have no slots any more: their replies may be out of date."""
         self._generation = self._topology.generation
         self._only = None
         current = set(self._topology.endpoints())
@@ -185,7 +185,7 @@ class Connections:
             pipeline.break_off(f"{endpoint} has no data of ours any more")
 
     def _first_of(self, busy: Sequence[Pipeline], longest: float) -> Pipeline | None:
-        """A pipeline that can be read from, or None; hangs up on one that is silent for too long."""
+        """Return a pipeline with a reply to read, or None; break off one that is silent for too long."""
         for pipeline in busy:
             if pipeline.buffered:
                 return pipeline
@@ -214,9 +214,9 @@ class Connections:
 
 
 class Pool:
-    """All connections of one store. A conversation takes the idle ones of its thread, and gives them back.
+    """All connections of one store. A conversation takes idle ones of its thread, and gives them back.
 
-    Signal handlers and finalizers may call every method between any two steps of another.
+    Signal handlers and finalizers may call any method between any two steps of another.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class Pool:
         after_fork: Callable[[], None],
         embedded: EmbeddedServer | None,
     ) -> None:
-        """``make`` opens connections for a list of idle ones; `close` leaves the ``embedded`` server."""
+        """``make`` opens connections that belong to a list of idle ones. `close` leaves ``embedded``."""
         self._make = make
         self._after_fork = after_fork
         self._embedded = embedded
@@ -246,7 +246,7 @@ class Pool:
     def take(self) -> Connections:
         """Take the idle connections of this thread, or open others, for one conversation.
 
-        Taken in one step of the interpreter, so that a signal handler finds only connections that are idle.
+        The interpreter takes them in one step, so a signal handler never finds connections that are in use.
         """
         if self._closed:
             raise PercolatorError("the database is closed: connect again")
@@ -260,13 +260,13 @@ class Pool:
         return self._add(home)
 
     def give_back(self, connections: Connections) -> None:
-        """The conversation is over: its connections are idle."""
+        """Make the connections idle again: their conversation is over."""
         connections.home.append(connections)
         if self._closed:
             self._close_idle()
 
     def drop(self, connections: Connections) -> None:
-        """Close the connections of a conversation that was broken off: replies may still be under way."""
+        """Close the connections of a conversation that was broken off: replies may still arrive."""
         self._all.discard(connections)
         connections.close()
         if self._closed:
@@ -292,7 +292,7 @@ class Pool:
                 try:
                     connections.home.remove(connections)
                 except ValueError:
-                    # In use: `give_back` or `drop` comes here again. A hub closes its own connections.
+                    # In use: `give_back` or `drop` calls this again. A hub closes its own connections.
                     under_way = under_way or connections.home is home
                     continue
                 self._all.discard(connections)

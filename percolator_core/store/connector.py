@@ -1,4 +1,4 @@
-"""Opening connections: to a server of the store, with a greeting, and to one that is only asked something."""
+"""Opens connections: to servers of the store, with a greeting, and for a single command to any server."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from percolator_core.store.topology import Endpoint
 from percolator_core.store.url import Address
 
 CONNECT_PATIENCE: Final = 3.0
-"""Seconds, at most, to reach a server at first: a wrong address should be told soon."""
+"""Most seconds to reach a server at first: a wrong address is reported soon."""
 
 _ASK_TIMEOUT: Final = 1.0
-"""Seconds for a server that is asked where the data is; there are others to ask."""
+"""Seconds for a server that is asked where the data is: others can be asked instead."""
 
 WITH_SHEBANG: Final = 7
 """The first major version that knows the ``#!lua`` line."""
@@ -45,10 +45,10 @@ class Connector:
         load_scripts: Callable[[bool], Mapping[str, Script]],
         timeout: float,
     ) -> None:
-        """``timeout`` is how many seconds one reply may take, unless the URL says how many.
+        """``timeout`` is how many seconds one reply may take; the URL may override it.
 
         Raises:
-            ConfigurationError: a file that the URL names is missing, or is not what it should be.
+            ConfigurationError: a file that the URL names is missing or cannot be used.
         """
         self._address = address
         self._oracle, self._catalog = keyspace.oracle, keyspace.catalog
@@ -68,16 +68,16 @@ class Connector:
         self.newest: Callable[[], int] = lambda: 0
         """The newest timestamp that this client has seen."""
         self.recognise: Callable[[], None] = lambda: None
-        """Called for each new connection; raises if it may lead to the server of another store."""
+        """Called before each new connection; raises if another store may have taken the server's place."""
         self.assure: Callable[[AbstractConnection], None] | None = None
-        """What has to hold of a server, asked over each new connection; raises if it does not."""
+        """Called with each new connection; raises if its server does not meet the store's requirements."""
 
     def connect(self, endpoint: Endpoint) -> Stream:
-        """A connection that is open and has been greeted.
+        """Open a connection and greet the server.
 
         Raises:
             ConfigurationError: one side does not trust the other's certificate.
-            StoreUnavailable: nothing here speaks TLS, nor ever did.
+            StoreUnavailable: the port does not seem to speak TLS, and no connection was ever opened.
         """
         connection = self._connection(endpoint, redis_connect_func=self._enter, **self._limits)
         try:
@@ -93,13 +93,13 @@ class Connector:
             connection.disconnect()  # Ctrl-C: redis-py would leave it open
             raise
         self._reached = True
-        # Only a greeting has to be quick: a hub that dials serves nobody meanwhile.
+        # Only the greeting must be quick: a hub that opens a connection serves no task in that time.
         connection.socket_timeout = self.timeout
         connection.update_current_socket_timeout(self.timeout)
         return Stream(connection)
 
     def ask(self, endpoint: Endpoint, command: Command) -> Any:
-        """The reply of a server, or a sentinel, to one command."""
+        """Return the reply of a server, or a sentinel, to one command."""
         connection = self._connection(
             endpoint, socket_timeout=_ASK_TIMEOUT, socket_connect_timeout=_ASK_TIMEOUT, sentinel=True
         )
@@ -109,29 +109,29 @@ class Connector:
             return connection.read_response(disable_decoding=True)
         except LOST as lost:
             if (refusal := tls.refusal(lost)) is not None:
-                # Only lost, since there are others to ask.
+                # Not final: other servers can be asked.
                 raise RedisConnectionError(str(refusal)) from lost
             raise
         finally:
             connection.disconnect()
 
     def client(self, endpoint: Endpoint) -> redis.Redis:
-        """A client of redis-py for one server."""
+        """Return a client of redis-py for one server."""
         kind, settings = self._settings(endpoint)
         limits = {**self._limits, "socket_timeout": self.timeout}
         return redis.Redis(connection_pool=ConnectionPool(kind, **{**settings, **limits}))
 
     def greet(self, connection: AbstractConnection) -> None:
-        """Make sure that no timestamp is handed out over the connection before the oracle has recovered.
+        """Recover the oracle, if needed, before a timestamp is given out over the connection.
 
-        A server that restarted, or was promoted, may have lost the newest timestamps. No connection outlives
-        its server, so asking whenever one is opened, or was idle, is enough. The process alone does not tell:
-        one that was the master, and then a replica for a moment, may never have heard what was given out
-        meanwhile. With each promotion a server begins a replication history of its own. An embedded server,
-        which has no replicas, tells instead which history of its folder it goes on with: over a stop that
-        lost nothing it is the same.
+        A server that was restarted or promoted may have lost the newest timestamps. No connection outlives
+        its server, so it is enough to check a connection when it is opened, or after it was idle. The run id
+        alone does not identify the server: a master that was a replica for a moment may have missed the
+        timestamps that were given out in that time. But with each promotion a server begins a new replication
+        history. An embedded server has no replicas; its folder has a history instead, which stays the same
+        over a stop that lost nothing.
 
-        The server says who it is, not the URL, so that the answer is one by whichever name it is reached.
+        The server itself is asked, so its identity does not depend on the URL by which it is reached.
         """
         connection.send_command("INFO", "server")
         connection.send_command("INFO", "replication")
@@ -157,16 +157,16 @@ class Connector:
             self._judge(error)
 
     def _explained(self, lost: BaseException) -> Exception | None:
-        """What to raise instead of a failure to connect; None where nothing can be added.
+        """Return the error to raise instead of a failure to connect; None if nothing can be added.
 
-        That URL and port differ about TLS is guessed only while no connection ever stood.
+        A mismatch of URL and port about TLS is suspected only as long as no connection was ever opened.
         """
         if (refusal := tls.refusal(lost)) is not None:
             return refusal
         if self._reached or self._address.kind in ("embedded", "unix"):
             return None
         waited = time.monotonic() - self._began
-        # Given up when another try would last too long.
+        # Give up if another try would take too long.
         if tls.handshake_is_silent(lost) and waited + self._limits["socket_timeout"] > CONNECT_PATIENCE:
             return StoreUnavailable(
                 f"the store did not answer for {waited:.0f} s ({lost}): "
@@ -179,15 +179,15 @@ class Connector:
 
     def _judge(self, error: ResponseError) -> None:
         if is_read_only(error):
-            # A replica hands out no timestamps anyway. One behind sentinels was the master a moment ago; a
-            # server that the URL names is refused where its role is known.
+            # A replica gives out no timestamps. Behind sentinels it was the master a moment ago; a replica
+            # that the URL names is refused later, by its role.
             if self._address.kind == "sentinel":
                 raise RedisConnectionError("the server is no longer the master") from error
             return
         raise error
 
     def _enter(self, connection: AbstractConnection) -> None:
-        """Runs on every new connection, before any other command."""
+        """Run on every new connection, before any other command."""
         self.recognise()
         connection.on_connect()
         self.greet(connection)
@@ -206,7 +206,7 @@ class Connector:
         address = self._address
         common: dict[str, Any] = {
             "protocol": 2,
-            "driver_info": None,  # else each connection tells its library's name, which few users may
+            "driver_info": None,  # else each connection sends its library's name, which few users may do
             "retry": Retry(NoBackoff(), 0),
             "username": address.username,
             "password": address.password,

@@ -1,4 +1,4 @@
-"""From an address to the servers behind it."""
+"""Finds the servers behind an address."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from percolator_core.store.url import Address
 
 
 class Asking(Protocol):
-    """What a topology needs of whoever opens connections."""
+    """Sends one command to a server; a topology needs no more of the connector."""
 
     def ask(self, endpoint: Endpoint, command: Command) -> Any:
-        """The reply of a server to one command."""
+        """Return the reply of a server to one command."""
 
 
-def discover(address: Address, dialer: Asking, url: str, embedded: EmbeddedServer | None = None) -> Topology:
-    """The servers behind an address; ``url`` is what messages call them.
+def discover(
+    address: Address, connector: Asking, url: str, embedded: EmbeddedServer | None = None
+) -> Topology:
+    """Return the servers behind an address; messages call them ``url``.
 
     Raises:
-        ConfigurationError: they are others than the address says.
-        StoreUnavailable: none that would have to be asked answers.
+        ConfigurationError: the servers are not of the kind that the address names.
+        StoreUnavailable: no server that can name the others answers.
     """
     hosts = [Endpoint(*host) for host in address.hosts]
     if embedded is not None:
         return EmbeddedOne(embedded)
     if address.kind == "sentinel":
         assert address.service is not None
-        return SentinelMaster(hosts, address.service, dialer.ask, url)
+        return SentinelMaster(hosts, address.service, connector.ask, url)
     if address.kind == "cluster":
-        return Cluster(hosts, dialer.ask, url)
+        return Cluster(hosts, connector.ask, url)
     return OneServer(Endpoint(address.socket_path, 0) if address.socket_path else hosts[0])

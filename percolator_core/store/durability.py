@@ -10,28 +10,29 @@ from percolator_core.errors import ConfigurationError, StoreUnavailable
 from percolator_core.store.packing import Command
 
 MAX_REPLICAS: Final = 100
-"""More than one server feeds; what is above is a slip."""
+"""More replicas than one server can feed; a higher number is a mistake."""
 
 MIN_TIMEOUT: Final = 0.001
-"""Redis counts in milliseconds, and takes 0 for "without end"."""
+"""Seconds. Redis counts in milliseconds, and 0 would mean no limit."""
 
 MAX_TIMEOUT: Final = 3600.0
-"""A commit whose replica is away for longer holds its locks, and its caller, to no purpose."""
+"""Seconds. If a replica is away for longer, there is no use in holding the locks of the commit."""
 
 _FORM: Final = re.compile(r"replicas=([0-9]{1,9})|(fsync)|timeout=([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """What must have a write before its commit is reported.
+    """How safe a write must be before its commit is reported.
 
-    ``replicas`` is how many replicas of each server must have it (0 to 100), ``fsync`` whether the server's
-    own disk must, ``timeout`` how many seconds a commit waits for them (0.001 to 3600). With the default, a
-    write is in the server's memory when it is reported, and on its way to disk and replicas.
+    ``replicas`` is the number of replicas of each server that must have it (0 to 100). With ``fsync`` it must
+    be on the server's own disk, too. ``timeout`` is how many seconds a commit waits for both (0.001 to 3600).
+    With the default, a write is in the server's memory when it is reported, and on its way to disk and
+    replicas.
 
-    A commit that cannot be shown to be as safe as this raises `CommitUndetermined`, or `StoreUnavailable`
-    while nothing was committed yet. Redis acknowledges what a replica has in memory, and a failover may still
-    promote another replica: the figures of what is lost are in docs/explanation/reliability.md.
+    If a commit cannot be shown to be as safe as this, it raises `CommitUndetermined`, or `StoreUnavailable`
+    if nothing was committed yet. Redis acknowledges a write that a replica has in memory, and a failover may
+    still promote another replica: docs/explanation/reliability.md has measured how much is lost.
 
     Raises:
         ConfigurationError: a number is out of its range.
@@ -61,11 +62,11 @@ class Durability:
 
     @classmethod
     def of(cls, setting: Durability | str | None, otherwise: str = "") -> Durability:
-        """What a setting asks for; text is as for `parse`, and None takes ``otherwise``, which is text too.
+        """Return the durability of a setting. Text is parsed; None stands for the text ``otherwise``.
 
         Raises:
-            ConfigurationError: the text is something else.
-            TypeError: it is neither a Durability nor text.
+            ConfigurationError: the text cannot be parsed.
+            TypeError: the setting is neither a Durability nor text.
         """
         if isinstance(setting, Durability):
             return setting
@@ -77,12 +78,12 @@ class Durability:
 
     @classmethod
     def parse(cls, text: str) -> Durability:
-        """Read ``replicas=N``, ``fsync`` and ``timeout=SECONDS``, joined by commas; "" is the default.
+        """Parse ``replicas=N``, ``fsync`` and ``timeout=SECONDS``, joined by commas; "" is the default.
 
-        No message repeats the text: in a URL it may be the tail of a password that was not encoded.
+        No message repeats the text: in a URL it may be the end of a password that was not encoded.
 
         Raises:
-            ConfigurationError: it is something else, or says one of them twice.
+            ConfigurationError: the text has another part, or one of them twice.
         """
         replicas, fsync, timeout = 0, False, 1.0
         seen: set[str] = set()
@@ -104,11 +105,11 @@ class Durability:
 
     @property
     def required(self) -> bool:
-        """Whether a commit has to wait for anything."""
+        """True if a commit has to wait for replicas or the disk."""
         return self.replicas > 0 or self.fsync
 
     def check_against(self, reply_timeout: float) -> None:
-        """Raises ConfigurationError where a commit would wait for longer than a reply may take."""
+        """Raise ConfigurationError if a commit might wait for longer than a reply may take."""
         if self.required and self.timeout >= reply_timeout:
             raise ConfigurationError(
                 f"durability: a commit may wait {self.timeout:g} s, a reply only {reply_timeout:g} s: "
@@ -116,11 +117,11 @@ class Durability:
             )
 
     def requests(self, trace: Command, *, counts_disk: bool) -> list[Command]:
-        """The commands that wait, the last of which counts.
+        """Return the commands that wait; the reply to the last one counts.
 
-        ``counts_disk`` says whether the server knows WAITAOF. One that does waits for no more than the last
-        write of the same connection. A command that was repeated over a new one may find its work done, and
-        write nothing; so ``trace`` writes something first, that is gone at once.
+        ``counts_disk`` is True if the server knows WAITAOF. Such a server waits only for the last write of
+        the same connection. But a command that is repeated over a new connection may find its work done and
+        write nothing. So ``trace`` first writes a key that expires at once.
         """
         milliseconds = max(1, int(self.timeout * 1000))
         if not counts_disk:
@@ -130,15 +131,15 @@ class Durability:
         return [trace, (b"WAIT", self.replicas, milliseconds)]
 
     def met_by(self, acknowledged: tuple[int, int] | None, *, counts_disk: bool) -> bool:
-        """Whether disk and replicas that have acknowledged are enough."""
+        """Return True if enough disks and replicas have acknowledged."""
         if acknowledged is None:
             return not self.required
         disk, replicas = acknowledged
-        # A server that does not know WAITAOF has to write each command to disk before it answers.
+        # A server without WAITAOF was set up to write each command to disk before it replies.
         return replicas >= self.replicas and (disk >= 1 or not (self.fsync and counts_disk))
 
     def shortfall(self, acknowledged: tuple[int, int] | None, *, counts_disk: bool) -> StoreUnavailable:
-        """What to raise where disk and replicas that have acknowledged are not enough."""
+        """Return the error for a write that too few disks and replicas have acknowledged."""
         disk, replicas = acknowledged or (0, 0)
         missing = []
         if replicas < self.replicas:

@@ -1,9 +1,9 @@
-"""Servers that drop keys when their memory is full, or have done so.
+"""Refuses servers that evict keys when their memory is full, or have done so.
 
-``maxmemory-policy`` can be changed at any time, and a promoted replica has a setting of its own, so that it
-is not enough to read it when a client connects. So a process checks each server that it uses on every new
-connection, and again before the next request once `INTERVAL` seconds have passed. If requests are in flight
-on the connection, the check goes in front of the next batch. An idle client checks when it sends again.
+To read ``maxmemory-policy`` once is not enough: it can be changed at any time, and a promoted replica has a
+setting of its own. So a process checks each server on every new connection, and again before the next request
+once `INTERVAL` seconds have passed. If requests are in flight on the connection, the check goes in front of
+the next batch. An idle client checks when it sends again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from percolator_core.store.request import Trailer
 from percolator_core.store.server_info import ServerInfo, read_info
 
 INTERVAL: Final = 2.0
-"""Seconds after which a server is asked again. Each time costs it two short replies."""
+"""Seconds until a server is checked again. A check costs it two short replies."""
 
 _COMMANDS: Final[Sequence[Command]] = ((b"INFO", b"memory"), (b"INFO", b"stats"))
 _PACKED: Final = b"".join(map(pack, _COMMANDS))
@@ -51,14 +51,14 @@ def refuse_eviction(info: ServerInfo, name: str) -> None:
 
 
 def is_about_eviction(error: PercolatorError) -> bool:
-    """Tell whether a request was refused, or a connection, because a server evicts keys or has done so."""
+    """Return True if a request or a connection failed because a server evicts keys, or has done so."""
     return isinstance(error, EvictingStore) or isinstance(error.__cause__, EvictingStore)
 
 
 class EvictionCheck:
     """The regular check of one server, shared by all connections of a process to it.
 
-    ``due`` is when to ask next, by `time.monotonic`. No lock guards it: two threads may ask at once.
+    ``due`` is the time of the next check (`time.monotonic`). No lock guards it: two threads may check.
     """
 
     __slots__ = ("_name", "due")
@@ -69,34 +69,34 @@ class EvictionCheck:
         self.due = 0.0
 
     def run(self, connection: AbstractConnection) -> None:
-        """Ask over a connection on which no reply is owed; close the connection after an exception.
+        """Check over a connection on which no reply is owed; close the connection after an exception.
 
         Raises:
             EvictingStore: the server evicts keys, or has done so.
-            RedisError: it does not say.
+            RedisError: the server refuses the check.
         """
         connection.send_packed_command([_PACKED])
         self._judge([connection.read_response(disable_decoding=True) for _ in _COMMANDS])
         self.postpone()
 
     def request(self) -> tuple[bytes, PendingCheck]:
-        """Return what to send in front of a batch, and what takes in the replies."""
+        """Return the bytes to send in front of a batch, and the check that receives the replies."""
         self.postpone()
         return _PACKED, PendingCheck(self)
 
     def postpone(self) -> None:
-        """Ask again only after `INTERVAL` seconds."""
+        """Make the next check due in `INTERVAL` seconds."""
         self.due = time.monotonic() + INTERVAL
 
     def conclude(self, replies: Sequence[Any]) -> None:
         """Judge the replies to a request that was sent in front of a batch.
 
         Raises:
-            RedisConnectionError: the server evicts keys, or has done so. What is in flight on this
-                connection is repeated on a new one, which is checked before anything is sent.
+            RedisConnectionError: the server evicts keys, or has done so. Requests in flight on this
+                connection are repeated on a new one, which is checked before they are sent.
         """
         if any(isinstance(reply, RedisError) for reply in replies):
-            self.due = 0.0  # such as that it is busy
+            self.due = 0.0  # for example because it is busy: check again
             return
         try:
             self._judge(replies)
@@ -113,7 +113,7 @@ class PendingCheck(Trailer):
     __slots__ = ("_check",)
 
     replies: Final = len(_COMMANDS)
-    """How many replies come."""
+    """The number of replies."""
 
     def __init__(self, check: EvictionCheck) -> None:
         super().__init__([])

@@ -1,8 +1,8 @@
-"""Faults of servers by which a client can run code on the server's machine, and the releases that mend them.
+"""Faults of servers by which a client can run code on the server's machine, and the releases that fix them.
 
-A list as of `AS_OF`, from the release notes of Redis and Valkey and the CVE records. A server tells its
-version and no more: a distribution or a provider may have mended a version without giving it another number,
-as Debian does with Redis 7.0.15.
+A list as of `AS_OF`, from the release notes of Redis and Valkey and the CVE records. A server reports only
+its version: a distribution or a provider may have fixed it without another version number, as Debian does
+with Redis 7.0.15.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 AS_OF: Final = "November 2026"
 
 Lines = Mapping[tuple[int, int], int]
-"""By major and minor version, the first patch release that has the mend."""
+"""By major and minor version, the first patch release with the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFault:
-    """``way`` is how it is reached. ``names`` and ``mended`` are by product, ``Redis`` and ``Valkey``."""
+    """``way`` is how a client exploits it. ``names`` and ``mended`` are by product: ``Redis``, ``Valkey``."""
 
     way: str
     names: Mapping[str, str]
@@ -54,11 +54,11 @@ FAULTS: Final[Sequence[KnownFault]] = (
         },
     ),
 )
-"""The oldest first. The releases that mend the last one have the mends of all."""
+"""The oldest first. The releases that fix the last one have the fixes of all."""
 
 
 _WARNED: Final[set[str]] = set()
-"""The server processes that a warning was logged for."""
+"""Run ids of the servers for which a warning was logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class Exposure:
 
 
 def exposure(info: Mapping[str, object]) -> Exposure | None:
-    """Return the known faults of the server whose reply to ``INFO`` this is; None if the list has none.
+    """Return the known faults of a server by its reply to ``INFO``; None if the list has none.
 
-    A line of releases that is newer than all in the list counts as mended, and one that is older and not in
-    the list as never mended.
+    A minor version that is newer than all in the list counts as fixed, and one that is older and not in the
+    list as never fixed.
     """
     product = "Valkey" if "valkey_version" in info else "Redis"
     version = str(info.get("valkey_version") or info.get("redis_version") or "0")

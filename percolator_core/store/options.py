@@ -1,4 +1,4 @@
-"""Options behind the ``?`` of a store's URL: which there are, and what they may be."""
+"""The options after the ``?`` of a store's URL, and their values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUMBER = re.compile(r"[0-9]{1,9}")
 _LONGEST: Final = 86_400.0
 _YES: Final = frozenset({"1", "T", "TRUE", "Y", "YES"})
 _NO: Final = frozenset({"0", "F", "FALSE", "N", "NO"})
-"""The words that redis-py takes for false; it takes all others for true."""
+"""The words that mean false to redis-py; all others mean true to it."""
 
 
 def _seconds(text: str) -> float:
@@ -64,7 +64,7 @@ READERS: Final[dict[str, tuple[Callable[[str], Value], str]]] = {
 }
 
 OPTIONS = frozenset(READERS)
-"""Options that may follow ``?``; they mean what they mean to redis-py. So may those of `_OF_OURS`."""
+"""Options of redis-py that may follow ``?``; those of `_OF_OURS` may, too."""
 
 PASSWORDS: Final = frozenset({"password", "sentinel_password"})
 _OF_OURS: Final = PASSWORDS | {"db", "durability", "username"}
@@ -72,14 +72,14 @@ KNOWN: Final = OPTIONS | _OF_OURS
 
 
 def pairs(query: str) -> Iterator[tuple[str, str, str | None]]:
-    """Each option as it stands, its name, and its value; None where it has no equals sign."""
+    """Yield each option as it is written, its name, and its value (None without an equals sign)."""
     for text in filter(None, query.split("&")):
         name, equals, value = text.partition("=")
         yield text, unquote_plus(name), unquote_plus(value) if equals else None
 
 
 def can_be(name: str, value: str) -> bool:
-    """Whether it is an option that is known, with a value that it may have."""
+    """Return True if there is such an option and it may have this value."""
     try:
         if name in READERS:
             READERS[name][0](value)

@@ -1,4 +1,4 @@
-"""Servers that belong to a benchmark or a test of durability, and may be killed."""
+"""Servers for a benchmark or a test of durability, which may kill them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from percolator_core.errors import StoreUnavailable
 from percolator_core.store.embedded.binary import find_binary
 
 _START_LIMIT: Final = 30.0
-"""Seconds to start, which includes reading the log."""
+"""Seconds for a start, including the time to read the log."""
 
 _STOP_LIMIT: Final = 10.0
 _PORTS: Final = 10
-"""Ports that are tried: another process may take one between our look and the server's."""
+"""Ports to try: another process may take a port before the server does."""
 LOOPBACK: Final = "127.0.0.1"
 
 
 class _AddressInUse(StoreUnavailable):
-    """Another process listens at the port."""
+    """Another process listens on the port."""
 
 
 def free_port() -> int:
-    """A port of the loopback where nobody listens at the moment."""
+    """Return a port of the loopback interface that is free at the moment."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
@@ -41,36 +41,36 @@ def free_port() -> int:
 class PrivateServer:
     """A redis-server on a Unix socket, with a folder of its own, which outlives its processes.
 
-    ``settings`` are pairs of the server's configuration, as on its command line without the dashes. With
-    ``listens`` other servers can follow it, at ``port`` on the loopback. A context manager that ends the
-    process and removes the folder.
+    ``settings`` are settings of the server, as on its command line without the dashes. With ``listens`` it
+    also listens on ``port`` of the loopback interface, so that other servers can replicate it. As a context
+    manager it ends the process and removes the folder.
     """
 
     def __init__(self, *, listens: bool = False, **settings: str) -> None:
-        # Not where the caller's files are: the path of a Unix socket must be short.
+        # In the folder for temporary files, since the path of a Unix socket must be short.
         self.folder = Path(tempfile.mkdtemp(prefix="percolator-server-"))
         self.port = 0
-        """Where it listens since it was started, 0 for nowhere."""
+        """The port it listens on since its start; 0 for none."""
         self._listens = listens
         self._settings = {name.replace("_", "-"): value for name, value in settings.items()}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def socket(self) -> Path:
-        """The path of its socket."""
+        """The path of the socket."""
         return self.folder / "s"
 
     @property
     def url(self) -> str:
-        """The URL of its first database."""
+        """The URL of the first database."""
         return f"unix://{self.socket}"
 
     def client(self) -> redis.Redis:
-        """A plain client, for what is done to the server."""
+        """Return a plain client, to administer the server."""
         return redis.Redis(unix_socket_path=str(self.socket))
 
     def start(self) -> None:
-        """Start it on what its folder holds; at the port that it had, if nobody else has taken that.
+        """Start the server with the data of its folder; on the same port as before, if that is free.
 
         Raises:
             StoreUnavailable: it does not answer; the message has the end of its log.
@@ -88,26 +88,26 @@ class PrivateServer:
                 return
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the server with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it in order."""
+        """Shut the server down in order."""
         self._end(signal.SIGTERM)
 
     def log_size(self) -> int:
-        """Bytes of its append-only log that can be cut: of the file that is appended to."""
+        """Return the size of `newest_log` in bytes; 0 without a log."""
         newest = self.newest_log()
         return newest.stat().st_size if newest is not None else 0
 
     def newest_log(self) -> Path | None:
-        """The file of its append-only log that is appended to; None while there is none."""
+        """Return the file of the append-only log that the server writes to; None if there is none."""
         # Redis 7 keeps several, of which the newest increment grows; Redis 6.2 has one.
         files = [*self.folder.glob("appendonlydir/*.incr.aof"), *self.folder.glob("appendonly.aof")]
         return max(files, key=lambda path: path.stat().st_mtime_ns, default=None)
 
     def close(self) -> None:
-        """End it, and remove its folder."""
+        """Kill the server and remove its folder."""
         self._end(signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
 

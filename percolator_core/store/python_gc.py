@@ -1,12 +1,11 @@
-"""Python's garbage collector, while many tasks are under way.
+"""Settings of Python's garbage collector while many tasks run.
 
-Each task holds some dozens of objects while it is parked. With the usual threshold of 700 new objects the
-collector takes them for a leak: it runs again and again, goes over all objects of the process every hundred
-runs, and finds nothing. So the first threshold is raised to what the tasks of all hubs may hold, and put
-back with the last hub.
+Each parked task holds some dozens of objects. With the usual threshold of 700 new objects the collector runs
+again and again, and every hundredth run visits all objects of the process, for nothing. So the first
+threshold is raised to the number of objects that the tasks of all hubs may hold. The last hub restores it.
 
-While the collector runs, a finalizer must not switch to another greenlet. The collector's lists of objects
-begin on the stack, which a switch puts away: whatever drops one of those objects meanwhile would write there.
+While the collector runs, a finalizer must not switch to another greenlet. The heads of the collector's lists
+are on the stack, which a switch moves away; code that then drops one of the listed objects would write there.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from percolator_core.runtime import process
 OBJECTS_A_TASK: Final = 100
 
 collecting = False
-"""Whether the collector runs, and with it perhaps a finalizer."""
+"""True while the collector runs, which may call a finalizer."""
 
 _lock = process.Lock()
 _tasks = 0
@@ -27,7 +26,7 @@ _before = 0
 
 
 def allow_for_tasks(tasks: int) -> None:
-    """Allow for so many more tasks; fewer, if negative. A collector that is switched off is left alone."""
+    """Allow for ``tasks`` more tasks, or fewer if negative. A disabled collector stays disabled."""
     global _tasks, _before  # noqa: PLW0603 - the collector is one for the process
     with _lock:
         first, *others = gc.get_threshold()

@@ -1,4 +1,4 @@
-"""What of a store's URL may be shown; of a broken one rather too little than too much."""
+"""Redacts the URL of a store for messages; of a malformed URL it shows too little, never too much."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from urllib.parse import unquote
 from percolator_core.store.options import KNOWN, OPTIONS, PASSWORDS, can_be, pairs
 
 QUERY = re.compile(r"[?]|&(?=[^&]*=)")
-"""Where options begin, also where somebody forgot the question mark."""
+"""The start of the options, even if the question mark was forgotten."""
 SECRET = re.compile(r"(pass|secret|token|auth)[^=]*=", re.IGNORECASE)
-"""What looks like an option that holds a secret, wherever it stands."""
+"""An option whose name suggests a secret, anywhere in the URL."""
 USER_IN_PATH = re.compile(r"///[^/:@?]*:.*@/", re.DOTALL)
-"""A user behind the slashes of ``unix:///``, where none belongs."""
+"""A user after the slashes of ``unix:///``, which has no place for one."""
 _PLACE = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*)(:[0-9]*)?")
 
 
 def redacted(url: str) -> str:
-    """The URL with ``***`` for its password, and for whatever may be a secret or the rest of one.
+    """Return the URL with ``***`` for its password, and for any part that may be a secret or a piece of one.
 
-    A broken one shows less than it could.
+    Of a malformed URL, parts that are no secret may be missing too.
     """
     scheme, colon, rest = url.partition(":")
     if scheme == "embedded":
@@ -40,7 +40,7 @@ def redacted(url: str) -> str:
 
 
 def _redacted_user(scheme: str, rest: str) -> tuple[str, str]:
-    """What may be shown of user and password, with the @, and what stands behind them."""
+    """Return the user and redacted password, with the @, and the text after them."""
     body = rest.removeprefix("//")
     if scheme == "unix" and rest.startswith("///") and not USER_IN_PATH.match(rest):
         return "", body
@@ -53,13 +53,13 @@ def _redacted_user(scheme: str, rest: str) -> tuple[str, str]:
     if SECRET.search(unquote(user)) or any(
         value is not None and name not in OPTIONS for _, name, value in options
     ):
-        return "***@***", ""  # the password stands in an option, and this is the rest of it
+        return "***@***", ""  # an option has the password, and this is the rest of it
     name, colon, _ = user.partition(":")
     return ("***@" if not colon else f"{name}:***@" if re.fullmatch("[^?&#@]*", name) else "***:***@"), after
 
 
 def _redacted_place(text: str) -> str:
-    """Hosts and path; from where they are none on, they may be a password that lacks its @."""
+    """Return hosts and path; if they are malformed they may be a password without its @, and are redacted."""
     if SECRET.search(unquote(text)):
         return "***"
     hosts = re.split("[/#]", text, maxsplit=1)[0]
@@ -71,7 +71,7 @@ def _redacted_place(text: str) -> str:
 
 def _redacted_options(query: str) -> str:
     shown = []
-    behind = False  # another, of whose value this may be the rest
+    behind = False  # an option was redacted before: this one may be the rest of its value
     for text, name, value in pairs(query):
         if value is None or (behind and not can_be(name, value)):
             shown.append("***")

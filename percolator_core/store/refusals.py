@@ -1,4 +1,4 @@
-"""What an error means for what was sent: not executed, lost on the way, or refused for good."""
+"""Sorts errors by their meaning for a request: not executed, maybe executed, or refused for good."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from percolator_core.errors import PercolatorError, StoreUnavailable
 
 LOST: Final = (RedisConnectionError, RedisTimeoutError, InvalidResponse, OSError)
-"""The connection broke: whatever was not answered may or may not have been executed."""
+"""The connection was lost: a command without a reply may or may not have been executed."""
 
 _NOT_EXECUTED: Final = (
     AskError,
@@ -35,7 +35,7 @@ _NOT_EXECUTED: Final = (
     ReadOnlyError,
     TryAgainError,
 )
-"""A cluster's MOVED is an `AskError` too, and MASTERDOWN a `ClusterDownError`."""
+"""In redis-py, MOVED is an `AskError` too, and MASTERDOWN a `ClusterDownError`."""
 
 _FORBIDDEN: Final = ("NOPERM", "permissions", "The user executing the script can't")
 
@@ -54,21 +54,21 @@ _DEMOTED_WORDS: Final = (
     "WAIT cannot be used with replica",
     "WAITAOF cannot be used with replica",
 )
-"""What a master says that became a replica while it waited for its own."""
+"""Errors of a master that became a replica while it waited for its replicas."""
 
 
 def is_read_only(trouble: Exception | None) -> bool:
-    """Whether a replica refused to write; Redis 6.2 wraps the refusal in words of its own."""
+    """Return True if a replica refused to write; Redis 6.2 adds words of its own to the refusal."""
     return isinstance(trouble, ReadOnlyError) or (
         isinstance(trouble, RedisError) and _says(str(trouble), "READONLY")
     )
 
 
 class Verdict(NamedTuple):
-    """What an error reply means.
+    """The meaning of an error reply.
 
-    ``failure`` is what to raise, None if the command is to be sent again; ``executed_maybe`` says whether a
-    script may have written something before it failed.
+    ``failure`` is the error to raise, None if the command is to be sent again. ``executed_maybe`` is True if
+    a script may have written something before it failed.
     """
 
     failure: PercolatorError | None
@@ -76,7 +76,7 @@ class Verdict(NamedTuple):
 
 
 def judge(error: RedisError) -> Verdict:
-    """What an error reply means."""
+    """Return the meaning of an error reply."""
     text = str(error)
     if (
         isinstance(error, _NOT_EXECUTED)
@@ -84,7 +84,7 @@ def judge(error: RedisError) -> Verdict:
         or _says(text, *_NOT_EXECUTED_WORDS)
     ):
         return Verdict(None)
-    # A script that has written is not stopped for want of memory or disk.
+    # The server does not stop a script for lack of memory or disk once the script has written.
     if isinstance(error, OutOfMemoryError) or "OOM command not allowed" in text:
         return Verdict(
             StoreUnavailable(
@@ -108,5 +108,5 @@ def judge(error: RedisError) -> Verdict:
 
 
 def _says(text: str, *words: str) -> bool:
-    """Whether a script ended with such an error, which Redis 6.2 wraps in words of its own."""
+    """Return True if a script ended with such an error, to which Redis 6.2 adds words of its own."""
     return any(f"-{word}" in text for word in words)

@@ -1,20 +1,20 @@
-"""What one caller sends at once, and the answers so far.
+"""An exchange: the commands that one caller sends together, and the replies so far.
 
-Every command that this library sends may be sent twice without harm, so an exchange that breaks off is simply
-continued from the first command whose reply is missing. Order matters inside an exchange (a read must not run
-before the timestamp in front of it), so continuing means repeating everything behind that command too.
+Every command of this library may be sent twice without harm. So an exchange that broke off is continued from
+the first command whose reply is missing. The order inside an exchange matters (a read must not run before the
+timestamp in front of it), so all commands after that one are repeated too.
 
 =============  ==================================================================================
 `begin`        an attempt is sent over a connection
-`refuse`       a reply is an error; those before it are in ``replies``, those behind it are of no use
-`conclude`     the replies of this attempt are in. If one means "not executed", it broke off
-`break_off`    the connection was lost: what was not answered may have been executed
-`fail`         no other attempt would do better
+`refuse`       a reply is an error; those before it are in ``replies``, those after it are of no use
+`conclude`     all replies of this attempt are in. If one means "not executed", it broke off
+`break_off`    the connection was lost: commands without a reply may have been executed
+`fail`         another attempt would fail as well
 `give_up`      the time for attempts is over
 =============  ==================================================================================
 
-An attempt ends with `conclude`, `break_off` or `fail`, each of which tells the caller. Then the exchange is
-`done`, or has ``trouble`` to be mended, after which another attempt may begin.
+An attempt ends with `conclude`, `break_off` or `fail`, each of which notifies the caller. Then the exchange
+is `done`, or has a ``trouble`` to repair, after which another attempt may begin.
 """
 
 from __future__ import annotations
@@ -34,48 +34,47 @@ NONE: Final = 0
 BEFORE: Final = 1
 AFTER: Final = 2
 SPARE: Final = 3
-"""As `AFTER`, but whoever asks can do without: nothing is repeated, or waited for, to get one."""
+"""As `AFTER`, but optional: nothing is repeated, or waited for, to get the timestamp."""
 
 _REDIRECTIONS: Final = 3
-"""Redirections that are followed without a pause: servers that disagree would send us to and fro."""
+"""Redirections that are followed without a pause; servers that disagree could redirect without end."""
 
 
 class Carrier(Protocol):
-    """The connection that an exchange went over."""
+    """The connection of an exchange."""
 
     def run(self, exchange: Exchange) -> None:
         """Send one exchange and wait until this attempt is over."""
 
     def break_off(self, reason: str) -> None:
-        """Hang up; what is in flight has to be sent again."""
+        """Close the connection; exchanges in flight have to be sent again."""
 
 
 class Exchange:
     """Commands sent together by one caller to one slot, and their replies so far.
 
-    ``stamp`` asks for a timestamp too: `BEFORE` the commands (the snapshot of what they read) or `AFTER`
-    them (the commit timestamp of what they prewrote), or `SPARE`. The exchanges of one batch share one
-    request to the oracle. ``durable`` asks how many replicas, and whether the disk, have what the commands
-    wrote.
+    ``stamp`` requests a timestamp too: `BEFORE` the commands (the snapshot of their reads) or `AFTER` them
+    (the commit timestamp of their prewrites), or `SPARE`. The exchanges of one batch share one request to the
+    oracle. With ``durable``, replicas and the disk acknowledge the writes of the commands.
     """
 
-    # What few exchanges ever set has its default here, and costs the others nothing.
+    # Attributes that few exchanges set have their default here, which costs the others nothing.
     key = b""
-    """A key of the tablet that a durable one writes to: whose server is asked what is safe."""
+    """A key of the tablet to which a durable exchange writes: its server is asked for acknowledgements."""
     timestamp = 0
     epoch: bytes | None = None
-    """How often the catalog had been changed when the timestamp was given out; None where it never was."""
+    """The number of changes of the catalog before the timestamp; None if there were none."""
     acknowledged: tuple[int, int] | None = None
-    """Whether the server's disk (0 or 1), and how many replicas, have it; None while not known."""
+    """How many disks (0 or 1) and replicas have the writes; None if not known yet."""
     collected = False
-    """Whether the replies of this attempt are in."""
+    """True if the replies of this attempt are in."""
     missing_script = False
     redirections = 0
-    """How often another server was named."""
+    """The number of redirections to another server."""
     executed_maybe = False
-    """Whether they may have been executed by an attempt whose reply we do not have."""
+    """True if an attempt without a reply may have executed the commands."""
     troubled_since = 0.0
-    """When an attempt broke off first (`time.monotonic`), 0 if none has."""
+    """The time when an attempt first broke off (`time.monotonic`); 0 if none has."""
 
     def __init__(
         self,
@@ -84,34 +83,34 @@ class Exchange:
         slot: int = 0,
         durable: bool = False,
     ) -> None:
-        # Packed here, so that what cannot be packed fails its caller and not a batch of many callers.
+        # Packed here, so that a command that cannot be packed fails its caller, not a batch of many callers.
         self.packed = [command if type(command) is bytes else pack(command) for command in commands]
         self.stamp = stamp
         self.slot = slot
-        """Where on a cluster the commands go."""
+        """The slot of a cluster to which the commands go."""
         self.durable = durable
         if durable:
             key = first_key(commands[0]) if commands else None
             self.key = key if isinstance(key, bytes) else b""
         self.on_done: Callable[[Exchange], None] | None = None
-        """Told that an attempt is over; None where the caller waits for the connection itself."""
+        """Called when an attempt is over; None if the caller waits for the connection itself."""
         self.caller: Any = None
-        """Whom ``on_done`` is to tell."""
+        """The caller that ``on_done`` notifies."""
         self.replies: list[Any] = []
         self.awaits: list[Trailer] | None = None
-        """What of this attempt is still to come beside the replies."""
+        """Requests of this attempt whose replies are still to come, beside those to the commands."""
         self.failure: PercolatorError | None = None
-        """What ended it without all replies, to be raised; no repetition mends it."""
+        """The error to raise if the exchange ended without all replies; another attempt would not help."""
         self.trouble: Exception | None = None
-        """Why the exchange broke off before its end; None while there is nothing to repeat."""
+        """Why the exchange broke off before its end; None if there is nothing to repeat."""
         self.under_way = False
-        """Whether an attempt has been sent that is not over."""
+        """True while an attempt is in flight."""
         self.pipeline: Carrier | None = None
         """The connection of the last attempt."""
 
     @property
     def done(self) -> bool:
-        """Whether every command is answered, or one answer ends the matter."""
+        """True if all commands are answered, or the exchange has failed."""
         if self.failure is not None:
             return True
         return (
@@ -121,14 +120,14 @@ class Exchange:
         )
 
     def begin(self, pipeline: Carrier) -> list[bytes]:
-        """An attempt begins, over this connection. Returns the commands that still have to be sent."""
+        """Begin an attempt over this connection. Return the commands that still have to be sent."""
         self.under_way = True
         if self.pipeline is None:
             self.pipeline = pipeline
-            self.trouble = None  # no connection could be had before
+            self.trouble = None  # until now, no connection could be opened
             return self.packed
         if self.pipeline is not pipeline:
-            # What another server answered, and had, may never come to this one.
+            # The writes that another server has acknowledged may never reach this one.
             self.executed_maybe = self.executed_maybe or bool(self.replies)
             self.replies.clear()
             self.timestamp, self.acknowledged = 0, None
@@ -137,7 +136,7 @@ class Exchange:
         return self.packed[len(self.replies) :]
 
     def refuse(self, error: RedisError, *, executed: bool = False) -> None:
-        """A reply is an error. ``executed`` says whether the commands were, all the same."""
+        """Record an error reply. ``executed`` is True if the commands were executed all the same."""
         verdict = judge(error)
         if verdict.failure is not None:
             self.failure = verdict.failure
@@ -156,14 +155,17 @@ class Exchange:
             self.acknowledged = min(mine[0], other[0]), min(mine[1], other[1])
 
     def conclude(self) -> None:
-        """All replies of this attempt are in, such as they are."""
+        """End this attempt: all its replies are in, errors too."""
         if self.trouble is not None:
             self.break_off(self.trouble, sent=False)
         else:
             self._finish()
 
     def break_off(self, trouble: Exception, *, sent: bool) -> None:
-        """This attempt ends; what was not answered has to be sent again, and may have been ``sent`` now."""
+        """End this attempt; commands without a reply have to be sent again.
+
+        ``sent`` is True if this attempt may have sent them, so that they may have been executed.
+        """
         self.trouble = trouble
         self.missing_script = isinstance(trouble, NoScriptError)
         self.troubled_since = self.troubled_since or time.monotonic()
@@ -171,34 +173,34 @@ class Exchange:
             self.redirections += 1
         self.executed_maybe = self.executed_maybe or sent
         if self.durable and self.acknowledged is None:
-            # An acknowledgement speaks for what its own connection sent before, so all of that goes again.
+            # An acknowledgement covers only the writes of its own connection, so all commands are sent again.
             self.replies.clear()
         if self.stamp >= AFTER:
-            self.timestamp = 0  # a command is yet to be executed, and the timestamp must come behind it
+            self.timestamp = 0  # a command is yet to be executed, and the timestamp must come after it
         elif self.stamp == BEFORE and not self.timestamp:
             self.replies.clear()  # they were read at no known time
         self._finish()
 
     def interrupt(self) -> None:
-        """The conversation was broken off on this side, and the caller needs not be told: it goes on."""
+        """Break off from this side, without notifying the caller, which goes on by itself."""
         tell, self.on_done = self.on_done, None
         self.break_off(interrupted(), sent=self.pipeline is not None)
         self.on_done = tell
 
     def fail(self, failure: PercolatorError) -> None:
-        """This attempt failed, and another one would too."""
+        """End the exchange: this attempt failed, and another one would too."""
         self.failure = failure
         self._finish()
 
     def _finish(self) -> None:
-        """Tell the caller that this attempt is over."""
+        """Notify the caller that this attempt is over."""
         self.awaits = None
         self.under_way = False
         if self.on_done is not None:
             self.on_done(self)
 
     def result(self) -> list[Any]:
-        """The replies; raises the error that ended the exchange."""
+        """Return the replies; raise the error that ended the exchange."""
         if self.failure is not None:
             if isinstance(self.failure, StoreUnavailable):
                 self.failure.executed_maybe = self.executed_maybe
@@ -207,17 +209,17 @@ class Exchange:
 
     @property
     def needs_pause(self) -> bool:
-        """Whether the trouble takes time to pass, rather than only to be mended."""
+        """True if the trouble takes time to pass, False if a repair is enough."""
         if isinstance(self.trouble, MovedError):
             return self.redirections > _REDIRECTIONS
         return not self.missing_script
 
     def expired(self, patience: float, since: float = 0.0) -> bool:
-        """Whether there has been trouble for ``patience`` seconds: from the first time, or ``since`` then."""
+        """Return True if the trouble has lasted ``patience`` seconds, since its start or since ``since``."""
         return time.monotonic() - (since or self.troubled_since) >= patience
 
     def give_up(self, patience: float) -> None:
-        """No attempt is made any more. Tells no caller: there is none under way."""
+        """Fail, because the time for attempts is over. No attempt is under way, so no caller is notified."""
         why, mend = str(self.trouble), "check that it runs and can be reached"
         if isinstance(self.trouble, AskError):
             why = f"slot {self.trouble.slot_id} is on its way to {self.trouble.host}:{self.trouble.port}"
@@ -226,7 +228,7 @@ class Exchange:
 
 
 def interrupted() -> Exception:
-    """Why an exchange breaks off when this side gave the conversation up."""
+    """Return the reason for an exchange that this side has broken off."""
     return RedisConnectionError("the conversation was interrupted")
 
 
@@ -261,7 +263,7 @@ class Trailer:
                 exchange.awaits.append(self)
 
     def answered(self) -> None:
-        """The reply is in; tell the callers that waited for nothing else."""
+        """Conclude the exchanges that waited only for this reply."""
         for exchange in self.exchanges:
             if self.is_awaited_by(exchange):
                 assert exchange.awaits is not None
@@ -270,16 +272,16 @@ class Trailer:
                     exchange.conclude()
 
     def is_awaited_by(self, exchange: Exchange) -> bool:
-        """Whether the exchange still waits: one that broke off may be under way again, and await another."""
+        """Return True if the exchange still waits for this one: after a retry it awaits another one."""
         return exchange.awaits is not None and self in exchange.awaits
 
     def current(self) -> list[Exchange]:
-        """The exchanges that still wait."""
+        """Return the exchanges that still wait."""
         return [exchange for exchange in self.exchanges if self.is_awaited_by(exchange)]
 
 
 class Stamps(Trailer):
-    """One request to the oracle, for all exchanges of a batch that want a timestamp at the same end."""
+    """One request to the oracle, for all exchanges of a batch that need a timestamp at the same end."""
 
     __slots__ = ()
 
@@ -287,7 +289,7 @@ class Stamps(Trailer):
 class Acknowledgement(Trailer):
     """The request to wait for disk and replicas, for all durable exchanges of a batch.
 
-    ``replies`` is how many come, of which the last one counts.
+    ``replies`` is the number of its replies, of which the last one counts.
     """
 
     __slots__ = ("replies",)

@@ -1,9 +1,9 @@
 """Retries: which requests are sent again after a failed attempt, after which repair, and for how long.
 
-`percolator_core.store.refusals` sorts each error: not executed, unknown, or final. `RetryPolicy` decides from
-that for all callers. A blocking call repairs and sends again by itself. Under a hub `Retries` does so outside
-all tasks: scripts are loaded once for all requests that missed one, and a task of its own waits where trouble
-takes time to pass. `Retries` never resumes the waiting task: the next attempt, or the failure, does.
+`percolator_core.store.refusals` sorts each error: not executed, unknown, or final. From that `RetryPolicy`
+decides for all callers. A blocking call repairs and sends again by itself. Under a hub `Retries` does so
+outside all tasks: it loads scripts once for all requests that missed one, and waits in a task of its own if
+the trouble takes time to pass. It never resumes the waiting task: the next attempt, or the failure, does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from percolator_core.store.send_queue import SendQueue
 
 _PAUSE: Final = 0.02
 _PAUSE_OF_HUB: Final = 0.05
-"""Seconds until another attempt, if the trouble takes time to pass."""
+"""Seconds until the next attempt, if the trouble takes time to pass."""
 
 
 class RetryPolicy:
@@ -44,7 +44,7 @@ class RetryPolicy:
     def allows(self, exchange: Exchange) -> bool:
         """Return True if an exchange that is not done may be sent again; give it up if its time is over."""
         patience = self._patience
-        # A wrong address is reported soon. A server that loads its data is there, and takes its time.
+        # A wrong address is reported soon. But a server that loads its data exists, and needs its time.
         if self.connecting_since and not isinstance(exchange.trouble, BusyLoadingError):
             patience = min(patience, CONNECT_PATIENCE)
         if not exchange.expired(patience, self.connecting_since):
@@ -138,7 +138,7 @@ class Retries:
         by_pipeline: dict[int, list[Exchange]] = {}
         for exchange in exchanges:
             by_pipeline.setdefault(id(exchange.pipeline), []).append(exchange)
-        # All before the first one: Ctrl-C may end the repair.
+        # Park all before the first repair, which Ctrl-C may end.
         self._queue.park(exchanges)
         for those in by_pipeline.values():
             self._repair_parked(those)

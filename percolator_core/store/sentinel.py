@@ -1,4 +1,4 @@
-"""The master of a service, as sentinels name it."""
+"""The master of a service that sentinels name."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class SentinelMaster(ReplaceableServers):
         """``sentinels`` are asked in turn.
 
         Raises:
-            ConfigurationError: they know no such service.
-            StoreUnavailable: none of them answers.
+            ConfigurationError: the sentinels know no such service.
+            StoreUnavailable: no sentinel answers.
         """
         super().__init__(ask, url)
         self._sentinels = list(sentinels)
@@ -36,12 +36,12 @@ class SentinelMaster(ReplaceableServers):
             raise self._unknown()
 
     def endpoint(self, slot: int) -> Endpoint:  # noqa: ARG002 - it has them all
-        """The master, as far as is known."""
+        """Return the master that the sentinels named last."""
         assert self._endpoint is not None
         return self._endpoint
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """The master, alone."""
+        """Return the master alone."""
         return (self.endpoint(0),)
 
     def heal(self, exchange: Exchange) -> None:
@@ -63,11 +63,11 @@ class SentinelMaster(ReplaceableServers):
         return None
 
     def _named_master(self) -> Endpoint | None:
-        """Whom the first sentinel names that knows the service; None if those that answer do not.
+        """Return the master from the first sentinel that knows the service; None if none of them does.
 
         Raises:
-            ConfigurationError: nothing there is a sentinel.
-            StoreUnavailable: none answers, or all refuse the login.
+            ConfigurationError: the servers are no sentinels.
+            StoreUnavailable: no sentinel answers, or all refuse the login.
         """
         refused: Exception | None = None
         answered = False
@@ -79,7 +79,7 @@ class SentinelMaster(ReplaceableServers):
                 continue
             answered = True
             if found is not None:
-                # The one that answered comes first the next time.
+                # The sentinel that answered is asked first the next time.
                 self._sentinels.remove(sentinel)
                 self._sentinels.insert(0, sentinel)
                 return Endpoint(found[0].decode(), int(found[1]))

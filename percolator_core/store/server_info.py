@@ -1,4 +1,4 @@
-"""What servers say about themselves, and which of them are refused."""
+"""Reads the replies to INFO, and refuses servers that cannot be used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from percolator_core.store.embedded.binary import OLDEST_SERVER
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What `INFO` says about the server."""
+    """The reply of a server to INFO."""
 
     version: str
     role: str
@@ -30,7 +30,7 @@ class ServerInfo:
 
 
 def read_info(raw: bytes) -> ServerInfo:
-    """What a reply to `INFO` says."""
+    """Parse a reply to INFO."""
     lines = raw.decode(errors="replace").splitlines()
     info = dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
     return ServerInfo(
@@ -46,7 +46,7 @@ def read_info(raw: bytes) -> ServerInfo:
 
 
 def refuse_unsuitable(info: ServerInfo, url: str, *, clustered: bool) -> None:
-    """Raises ConfigurationError for a server that cannot be trusted with data, or not under this URL."""
+    """Raise ConfigurationError for a server that cannot hold data, or not under this kind of URL."""
     oldest = ".".join(map(str, OLDEST_SERVER))
     if info.mode == "sentinel":
         raise ConfigurationError(f"{url} is a sentinel: write redis+sentinel://HOST:PORT/SERVICE")

@@ -1,4 +1,4 @@
-"""Plain clients of the servers behind a URL, for a look at them from outside of any namespace."""
+"""Plain clients of the servers behind a URL, for tools that look at them outside of any namespace."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from percolator_core.store.url import parse
 
 @contextmanager
 def clients_of(url: str, timeout: float) -> Iterator[dict[Endpoint, redis.Redis]]:
-    """A client of redis-py for each server that holds data, for the length of a block. Not for ``embedded:``.
+    """Open a client of redis-py for each server that holds data, for a block. Not for ``embedded:``.
 
     ``timeout`` is how many seconds one reply may take.
 
     Raises:
         ConfigurationError: the URL cannot be used; the message says what to change.
-        StoreUnavailable: nobody says which servers there are.
+        StoreUnavailable: no server answers that can name the others.
     """
-    dialer = Connector(parse(url), Keyspace("look"), scripts.load, timeout)
+    connector = Connector(parse(url), Keyspace("look"), scripts.load, timeout)
     with ExitStack() as stack:
-        endpoints = discover(parse(url), dialer, redacted(url)).endpoints()
-        yield {endpoint: stack.enter_context(dialer.client(endpoint)) for endpoint in endpoints}
+        endpoints = discover(parse(url), connector, redacted(url)).endpoints()
+        yield {endpoint: stack.enter_context(connector.client(endpoint)) for endpoint in endpoints}

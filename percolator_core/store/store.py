@@ -129,11 +129,11 @@ class Store:
         return replies
 
     def now(self) -> int:
-        """The clock of the server that has the oracle, in microseconds since 1970; no timestamp of ours."""
+        """Return the clock of the oracle's server, in microseconds since 1970. It is no timestamp."""
         return self.run(calls.now(self.keyspace.oracle))
 
     def timestamp_then(self, *commands: Command) -> tuple[int, bytes | None, list[Any]]:
-        """A timestamp, the catalog's epoch at it, and the replies to commands that run after it.
+        """Return a timestamp, the catalog's epoch at it, and the replies to commands that run after it.
 
         The epoch counts the changes of the catalog; None before the first one.
         """
@@ -142,10 +142,10 @@ class Store:
         return exchange.timestamp, exchange.epoch, replies
 
     def then_timestamp(self, several: Sequence[Call[T]]) -> tuple[list[T], int]:
-        """Call scripts; returns their replies, and a timestamp given out after the last of them ran.
+        """Call scripts; return their replies, and a timestamp given out after the last of them ran.
 
         Raises:
-            StoreUnavailable: no answer, or the writes are not as safe as the durability asks.
+            StoreUnavailable: no reply came, or the writes are less safe than the durability asks.
         """
         exchange = self._durable_exchange([self.command(call) for call in several], AFTER)
         replies = [call.decode(reply) for call, reply in zip(several, exchange.replies, strict=True)]
@@ -166,7 +166,7 @@ class Store:
             if exchange.executed_maybe:
                 raise OutcomeOpenError from error
             raise
-        # With the reply the outcome is known, whatever became of the timestamp behind it.
+        # With the reply the outcome is known, even if the timestamp after it is missing.
         durable = self._is_durable(exchange)
         return Decision(exchange.replies[0], exchange.executed_maybe, exchange.timestamp, durable)
 
@@ -174,19 +174,19 @@ class Store:
         """As `call`, for writes that must be as safe as the durability asks before the next step.
 
         Raises:
-            StoreUnavailable: they are not, or not in time. They were executed; sending them again is safe.
+            StoreUnavailable: they are not, or not in time. They were executed; to send them again is safe.
         """
         return self._durable_exchange(commands).replies
 
     def call_apart(self, *commands: Command) -> list[Any]:
-        """As `call`, but on the thread's own connection also under a hub, where it holds up all tasks.
+        """As `call`, but over the thread's own connection also under a hub, where it blocks all tasks.
 
-        For what must not be interleaved with other tasks of the thread.
+        For requests that must not be interleaved with other tasks of the thread.
         """
         return self._issue(commands, self._converse).result()
 
     def exchange(self, commands: Sequence[Command], stamp: int = NONE, *, durable: bool = False) -> Exchange:
-        """Send the commands and wait until they are answered or given up. Every operation goes this way.
+        """Send the commands and wait until they are answered or given up. Every operation is sent this way.
 
         The exchange keeps a failure, and its `result` raises it. On a cluster, commands to several tablets
         have no order among each other; the timestamp is still before or after all of them.
@@ -231,7 +231,7 @@ class Store:
                 if not left:
                     break
                 if here != process.pid:
-                    # A signal handler forked. The parent sends it again.
+                    # A signal handler has forked, and this is the child: the parent sends them again.
                     for one in left:
                         one.fail(of_another_process("call"))
                     break
@@ -246,7 +246,7 @@ class Store:
         return self.exchange((command,)).result()[0]
 
     def defer(self, *commands: Command) -> None:
-        """Send the commands without waiting. They may get lost: the next reader resolves the locks then."""
+        """Send the commands without waiting. They may get lost: then the next reader resolves the locks."""
         hub = current_hub()
         if self._topology.clustered:
             exchanges = [
@@ -275,7 +275,7 @@ class Store:
             time.sleep(seconds)
 
     def command(self, call: Call[Any]) -> Command:
-        """The command that calls a script."""
+        """Return the command that calls a script."""
         script, keys, arguments, _ = call
         return (b"EVALSHA", self._scripts[script].sha, len(keys), *keys, *arguments)
 
@@ -358,7 +358,7 @@ class Store:
     def _demand_durability(self, info: Sequence[ServerInfo]) -> None:
         """Raise ConfigurationError unless the servers can give the durability that was asked for."""
         if self.durability.required:
-            # Once now, with nothing to wait for: a user who may not would else learn it at a commit point.
+            # Try the command once: otherwise a user without the right to it would find out at a commit.
             self.one(
                 (b"WAITAOF", 0, 0, 1) if self.durability.fsync and self._counts_disk else (b"WAIT", 0, 1)
             )
@@ -366,7 +366,7 @@ class Store:
             return
         demand_log(info, self.url)
         if not self._counts_disk:
-            # Of every server, also of one that takes the place of another, or starts again.
+            # Required of every server, also of one that replaces another, or restarts.
             self._connector.assure = partial(assure_disk, self.embedded, self.url)
             for endpoint in self.endpoints():
                 self._connector.connect(endpoint).close()
@@ -387,7 +387,7 @@ class Store:
         return Pipeline(
             partial(self._connector.connect, endpoint),
             self._timestamps,
-            # Nobody makes a replica of an embedded server.
+            # An embedded server has no replicas.
             self._connector.greet if self.embedded is None else None,
             self._acknowledge,
             partial(self._topology.confirms, endpoint) if self._topology.replaceable else None,

@@ -1,8 +1,8 @@
 """The bytes of one connection: commands out, replies in.
 
-redis-py opens the connection, with TLS and login, and greets the server. What follows are pipelines that are
-packed already and replies that need no decoding; for those, redis-py's own reading costs more time than all
-the rest of a round trip. So they go to the socket and come out of hiredis directly.
+redis-py opens the connection, with TLS and login, and greets the server. After that, pipelines are packed
+already and replies need no decoding. To read them by redis-py would take more time than all the rest of a
+round trip, so they are written to the socket and read by hiredis directly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from redis.exceptions import InvalidResponse
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 _CHUNK: Final = 1 << 16
-"""Bytes asked of the system at a time."""
+"""Bytes of one read from the socket."""
 
 _MORE: Final = object()
 
@@ -25,23 +25,23 @@ _MORE: Final = object()
 class Stream:
     """An open connection that has been greeted.
 
-    Not whole any more after an exception, also after Ctrl-C between two bytes: close it then.
+    After an exception, also after Ctrl-C, a part of a reply may be missing: close the stream.
     """
 
     __slots__ = ("_buffer", "_gets", "_reader", "connection", "ready", "socket")
 
     def __init__(self, connection: AbstractConnection) -> None:
         self.connection = connection
-        """What opened it; to be used only while no reply is owed."""
+        """The connection of redis-py; use it only while no reply is owed."""
         self.socket: Any = connection._sock  # noqa: SLF001 - redis-py has no public way to it
-        """What to poll while replies are owed and none is `ready`."""
+        """The socket to poll while replies are owed and none is `ready`."""
         self._buffer = bytearray(_CHUNK)
         self._reader = hiredis.Reader(
             protocolError=InvalidResponse, replyError=DefaultParser.parse_error, notEnoughData=_MORE
         )
         self._gets = self._reader.gets
         self.ready: Callable[[], bool] = self._reader.has_data
-        """Whether bytes of a reply are here already."""
+        """Returns True if bytes of a reply have arrived already."""
         if hasattr(self.socket, "pending"):
             self.ready = self._ready_with_tls
 
@@ -49,7 +49,7 @@ class Stream:
         """Send packed commands.
 
         Raises:
-            OSError, RedisTimeoutError: the connection broke, or the server takes nothing in.
+            OSError, RedisTimeoutError: the connection was lost, or the server does not read.
         """
         try:
             self.socket.sendall(data)
@@ -57,10 +57,10 @@ class Stream:
             raise RedisTimeoutError("Timeout writing to socket") from None
 
     def read(self) -> Any:
-        """The next reply, an error reply as a `RedisError`; waits for it.
+        """Wait for the next reply and return it; an error reply is returned as a `RedisError`.
 
         Raises:
-            RedisConnectionError, RedisTimeoutError, OSError, InvalidResponse: the connection broke, the
+            RedisConnectionError, RedisTimeoutError, OSError, InvalidResponse: the connection was lost, the
             server was silent for too long, or does not speak the protocol.
         """
         reply = self._gets()
@@ -70,11 +70,11 @@ class Stream:
         return reply
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         try:
             self.connection.disconnect()
         finally:
-            self.socket.close()  # also when Ctrl-C strikes on the way
+            self.socket.close()  # also if Ctrl-C comes in between
 
     def _ready_with_tls(self) -> bool:
         return self._reader.has_data() or self.socket.pending() > 0

@@ -1,8 +1,8 @@
-"""Hearing that cells became dirty.
+"""Receives the messages that wake idle workers when cells become dirty.
 
-The wake-up calls of a namespace come over a connection of their own. They are a push to idle workers and
-may get lost; the dirty index is what counts. Under load nobody needs to be woken, so a worker that hears
-too much hangs up until it is idle again.
+The messages of a namespace come over a connection of their own. They may get lost: the dirty index decides
+which cells are dirty. Under load no worker needs to be woken, so a worker that receives many messages closes
+the subscription until it is idle again.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _ENOUGH: Final = 64
 
 
 class Subscription:
-    """Listens for wake-up calls that match a pattern of channels."""
+    """Listens for wake-up messages on the channels that match a pattern."""
 
     def __init__(self, client: Callable[[], redis.Redis], pattern: bytes) -> None:
-        """``client`` makes a client of the server to listen to, whichever that is by then."""
+        """``client`` makes a client of the server that has the messages at that time."""
         self._make_client = client
         self._pattern = pattern
         self._pubsub: Any = None
 
     def listen(self) -> None:
-        """Subscribe, if not yet. What becomes dirty afterwards is heard, unless the connection breaks."""
+        """Subscribe, if not yet. From then on messages arrive, unless the connection is lost."""
         if self._pubsub is not None:
             return
         try:
             pubsub = self._make_client().pubsub(ignore_subscribe_messages=True)
         except ClusterDownError:
-            return  # a cluster without a server for the slot: the scan of the index makes up for it
+            return  # a cluster without a server for the slot: workers scan the index as well
         try:
             pubsub.psubscribe(self._pattern)
-            # The confirmation: from now on we are subscribed.
+            # The confirmation of the subscription.
             pubsub.get_message(timeout=1)
         except (RedisConnectionError, RedisTimeoutError, OSError):
             pubsub.close()
@@ -46,14 +46,14 @@ class Subscription:
         self._pubsub = pubsub
 
     def sockets(self) -> list[socket.socket]:
-        """What to wait on."""
+        """Return the sockets to wait on."""
         # redis-py has no public way to wait on a subscription together with other things.
         connection = self._pubsub.connection if self._pubsub is not None else None
         found = getattr(connection, "_sock", None)
         return [found] if found is not None else []
 
     def heard(self) -> bool:
-        """Take in what was said meanwhile; whether it was anything."""
+        """Read the messages that have arrived; return False if there was none."""
         if self._pubsub is None:
             return False
         try:
@@ -66,7 +66,7 @@ class Subscription:
         return True
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the subscription."""
         if self._pubsub is not None:
             self._pubsub.close()
             self._pubsub = None

@@ -1,4 +1,4 @@
 """The private server behind ``embedded:FOLDER``.
 
-The watcher imports this package by itself, under another name: nothing is imported here.
+The watcher imports this package under another name, without the library: so nothing is imported here.
 """

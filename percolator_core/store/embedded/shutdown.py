@@ -1,6 +1,6 @@
-"""The orderly shutdown of an embedded server, and the note of it by which the next start knows the history.
+"""The orderly shutdown of an embedded server, and the note of it from which the next start reads the history.
 
-The watcher imports this module too (`percolator_core.store.embedded.watcher`), so the imports stay few.
+The watcher imports this module too (`percolator_core.store.embedded.watcher`), so it has few imports.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Connection:
         self._replies = self._socket.makefile("rb")
 
     def ask(self, command: str) -> bytes:
-        """The reply to a command: a string, or the line of a status or an error as it is."""
+        """Return the reply to a command: a string, or the unchanged line of a status or an error."""
         self._socket.sendall(command.encode() + b"\r\n")
         line = self._replies.readline()
         if not line.startswith(b"$"):
@@ -51,11 +51,11 @@ class Connection:
         return reply[:-2]
 
     def stays_quiet(self, seconds: float) -> bool:
-        """Wait, while nothing is under way; False as soon as the server hangs up."""
+        """Wait for ``seconds`` with nothing in flight; return False as soon as the server closes."""
         return not select.select([self._socket], [], [], seconds)[0]
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._replies.close()
         self._socket.close()
 
@@ -67,39 +67,39 @@ class Connection:
 
 
 def field(info: bytes, name: str) -> str:
-    """The value of a field in a reply to INFO; "" where there is none."""
+    """Return the value of a field in a reply to INFO; "" if there is none."""
     value = (b"\n" + info).partition(b"\n%b:" % name.encode())[2].partition(b"\r\n")[0]
     return value.decode(errors="replace")
 
 
 def pid_in_file(folder: Path) -> int | None:
-    """The process that the folder's server said it is when it started."""
+    """Return the process id that the folder's server wrote at its start; None if there is none."""
     try:
         return int((folder / "redis.pid").read_text())
     except (OSError, ValueError):
         return None
 
 
-# The history of a folder's server: a name that goes on over every stop that lost nothing.
+# The history of a folder's server: a name that stays the same over every stop that lost nothing.
 
 _CONF = "redis.history-{}.conf"
 _NOTE = "redis.in-order"
 
 
 def conf_of(history: str) -> str:
-    """The name of the settings of a server with that history, by which the server tells it in INFO."""
+    """Return the name of the settings file of a server with that history; INFO has the name."""
     return _CONF.format(history)
 
 
 def history_of(info: bytes) -> str:
-    """The history of the server that answered INFO so; "" of a server that is not embedded."""
+    """Return the history of a server from its reply to INFO; "" if it is not embedded."""
     before, after = (part.encode() for part in ("/" + _CONF).split("{}"))
     name, found, _ = info.rpartition(before)[2].partition(after + b"\r\n")
     return name.decode() if found and name.isalnum() else ""
 
 
 def unbroken_history(folder: Path) -> str:
-    """The history that the folder's last server had, if all of it is in the log; "" if that is not known."""
+    """Return the history of the folder's last server if its log is complete; "" if that is not known."""
     try:
         noted = (folder / _NOTE).read_bytes()
     except FileNotFoundError:
@@ -109,20 +109,20 @@ def unbroken_history(folder: Path) -> str:
 
 
 def has_log(folder: Path) -> bool:
-    """Whether a server has written in the folder before."""
+    """Return True if a server has written in the folder before."""
     return bool(_logs(folder))
 
 
 def note_order(folder: Path, history: str) -> None:
-    """Note that the server with that history has ended, with all of it in the log."""
+    """Note that the server with that history has ended with a complete log."""
     try:
         (folder / _NOTE).write_bytes(_note(folder, history))
     except OSError:
-        pass  # without the note, or with half of it, the next start only knows less than it could
+        pass  # without the note, or with half of it, the next start begins a new history
 
 
 def forget_order(folder: Path) -> None:
-    """Take the note away, also from the disk: after a power cut it must not speak for what came since."""
+    """Remove the note, also from the disk: after a power cut it must not cover later writes."""
     try:
         (folder / _NOTE).unlink()
     except FileNotFoundError:
@@ -139,16 +139,16 @@ def _logs(folder: Path) -> list[Path]:
 
 
 def _note(folder: Path, history: str) -> bytes:
-    # With the sizes of the log: what somebody else writes there, or cuts off, is not spoken for.
+    # With the sizes of the log files: the note does not hold if another program extends or cuts them.
     lines = [f"{path.name} {path.stat().st_size}\n" for path in _logs(folder)]
     return "".join([history + "\n", *lines]).encode()
 
 
-# The end.
+# The shutdown.
 
 
 class Ending(Enum):
-    """How a stop turned out."""
+    """The result of a stop."""
 
     IN_ORDER = "all that was written is in the log, on disk"
     NOT_IN_ORDER = "it ended, and what was written last may not be in the log"
@@ -159,7 +159,7 @@ class Ending(Enum):
 
 
 def cannot_write(info: bytes) -> bool:
-    """Whether the server that answered INFO so has failed to write its log, the last time that it tried."""
+    """Return True if, by its reply to INFO, the server failed to write its log the last time it tried."""
     return field(info, "aof_last_write_status") == "err"
 
 
@@ -171,10 +171,10 @@ def stop(
     limit: float = STOP_LIMIT,
     ask_limit: float = ASK_LIMIT,
 ) -> Ending:
-    """Shut the folder's server down and wait for its end. The caller holds the mutex, and nobody uses it.
+    """Shut the folder's server down and wait for its end. The caller holds the mutex; there is no user.
 
-    With ``keep_unwritten`` a server that cannot write its log goes on. The note of a stop in order is made
-    here, and nowhere else: a server that others end, say with SIGTERM, may fail to write its log in silence.
+    With ``keep_unwritten`` a server that cannot write its log goes on. Only this function notes an orderly
+    stop: a server that ends by other means, say SIGTERM, may silently fail to write its log.
     """
     until = time.monotonic() + limit
     attempt = _Attempt(folder, socket_path, ask_limit, keep_unwritten=keep_unwritten)
@@ -192,7 +192,7 @@ def stop(
 
 
 class _Attempt:
-    """One stop: what the server was told, until it obeys."""
+    """One stop of a server: the order to shut down, until the server accepts it."""
 
     def __init__(self, folder: Path, socket_path: str, ask_limit: float, *, keep_unwritten: bool) -> None:
         self._folder = folder
@@ -203,7 +203,7 @@ class _Attempt:
         self._history = ""
 
     def ask(self) -> Ending | None:
-        """Tell the server to end, unless it has heard; why it is left alone, if it is."""
+        """Order the server to shut down, if it has not accepted yet. Return why it is left alone, or None."""
         if self._obeyed:
             return None
         try:
@@ -211,7 +211,7 @@ class _Attempt:
                 info = connection.ask("INFO")
                 pid = field(info, "process_id")
                 if not pid:
-                    return None  # it is busy, for a while
+                    return None  # it is busy for a while
                 if int(pid) != pid_in_file(self._folder):
                     return Ending.NOT_OURS
                 if self._keep_unwritten and cannot_write(info):
@@ -219,11 +219,11 @@ class _Attempt:
                 self._begun, self._history = True, history_of(info)
                 self._breaks_off, self._obeyed = order_shutdown(connection)
         except OSError:
-            pass  # it ended while we spoke, or is slow
+            pass  # it has ended, or is slow
         return None
 
     def conclude(self) -> Ending:
-        """How the server ended, which it has; the note of a stop in order is made."""
+        """Return how the server has ended; note it if that was in order."""
         if not self._begun:
             return Ending.DEAD_BEFORE
         # It removes its pid file last of all.
@@ -235,13 +235,13 @@ class _Attempt:
 
 
 def order_shutdown(connection: Connection) -> tuple[bool, bool]:
-    """Tell the server to end: whether it breaks off where it cannot write its log, and whether it obeys.
+    """Order the server to shut down; return if it breaks off when it cannot write its log, and if it obeys.
 
-    With ``everysec`` it would end in order, and without a word, also when the rest of its log does not fit on
-    the disk. With ``always`` it breaks off then. NOSAVE is about snapshots: the log is written all the same.
+    With ``everysec`` the server would end as if in order even if the rest of its log did not fit on disk.
+    With ``always`` it breaks off in that case. NOSAVE concerns snapshots: the log is written all the same.
     """
     breaks_off = connection.ask("CONFIG SET appendfsync always") == b"+OK"
     try:
         return breaks_off, not connection.ask("SHUTDOWN NOSAVE").startswith(b"-")
     except OSError:
-        return breaks_off, True  # it ended while we spoke, or works on it
+        return breaks_off, True  # it has ended, or is about to

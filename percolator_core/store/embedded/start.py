@@ -1,4 +1,4 @@
-"""The processes of an embedded store: the redis-server and its watcher are spawned here."""
+"""Starts the processes of an embedded store: the redis-server and its watcher."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _log = logging.getLogger(__name__)
 
 
 def start(folder: Path, lock: Lock) -> int:
-    """Spawn a server that inherits ``lock``; returns where its words in the log begin."""
+    """Start a server that inherits ``lock``; return the size of its log file before the start."""
     oldest, needed_by = OLDEST_SERVER, "an embedded store"
     if (folder / "appendonlydir").is_dir():
-        # Redis 6.2 would not look in there and would start empty.
+        # Redis 6.2 would ignore that folder and start empty.
         oldest, needed_by = (7, 0), f"the state in {folder}, which Redis 7 or newer wrote,"
     binary = find_binary(oldest, needed_by)
     write(folder / "redis.conf", settings(folder))
@@ -40,8 +40,8 @@ def start(folder: Path, lock: Lock) -> int:
                 folder,
             )
         history = uuid.uuid4().hex
-    # The server tells the name of its settings to whoever asks, by whichever way he came. The name goes
-    # as soon as it has been read: nobody else shall start a server by it.
+    # The server reports the name of its settings file, and so its history, to every client. The file is
+    # removed as soon as the server has read it, so that no other server is started with it.
     conf = folder / shutdown.conf_of(history)
     conf.unlink(missing_ok=True)
     conf.symlink_to("redis.conf")
@@ -52,13 +52,13 @@ def start(folder: Path, lock: Lock) -> int:
 
 
 def _spawn(folder: Path, command: list[str], lock: Lock) -> int:
-    """Run a server until it has become a daemon; as `start`."""
+    """Run a server until it has become a daemon; return as `start`."""
     log = folder / "redis.log"
     logged = log.stat().st_size if log.exists() else 0
-    # From here on the server may write more than the note of its last end speaks for.
+    # From now on the server may write more than the note of the last orderly stop covers.
     shutdown.forget_order(folder)
-    # The server makes itself a daemon and this first process of it ends: no zombie is left to us. A
-    # session of its own keeps the terminal's Ctrl-C away from the start.
+    # The server becomes a daemon and this first process of it ends, so that no zombie remains. In a session
+    # of its own, the start does not receive Ctrl-C from the terminal.
     first = subprocess.run(
         command,
         cwd=folder,
@@ -97,7 +97,7 @@ def died(folder: Path, logged: int, printed: str = "") -> PercolatorError:
 
 
 def have_it_watched(folder: Path, socket_path: str) -> None:
-    """Start the process that ends the server after its last user, unless it runs.
+    """Start the watcher, which ends the server after its last user, unless it runs already.
 
     The caller holds the mutex, and the server lives.
     """
@@ -113,12 +113,12 @@ def _spawn_watcher(folder: Path, socket_path: str) -> None:
         if not sys.executable or not lock.take(fcntl.LOCK_EX):
             return
         command = [sys.executable, "-I", "-S", watcher.__file__]
-        # A link to the socket may go, with its TMPDIR. The folder that is the current one does not.
+        # A link to the socket may disappear with its TMPDIR. The current directory of a process does not.
         here = "/"
         if Path(socket_path).parent != folder:
             here, socket_path = str(folder), "redis.sock"
         arguments = [str(folder), socket_path, str(lock.fd), str(_WATCH_PERIOD)]
-        # The shell ends at once, and leaves nobody with a child to wait for.
+        # The shell ends at once, so that no process has the watcher as a child to wait for.
         subprocess.run(
             ["/bin/sh", "-c", '"$@" &', "sh", *command, *arguments],
             cwd=here,

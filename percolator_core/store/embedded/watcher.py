@@ -1,11 +1,11 @@
 """Ends the server of an embedded store after all its users were killed.
 
 This file runs as a process of its own. It imports few modules, so that the process is small, and all of them
-at its start, so that it goes on when the package is replaced. It waits on a connection to the server, which
-ends with the server, and looks for users every few seconds. It finds users by their locks, not by clocks or
-process ids, and ends the server only under the mutex that every user takes to join. A client of ``unix://``
-holds no lock: the watcher looks at the time of its last command, and looks twice, since the computer may have
-slept. The next process that joins replaces a watcher that was killed.
+at its start, so that it still works after the package is replaced. It waits on a connection to the server,
+which ends with the server, and checks every few seconds for users. A user is found by its lock, not by a
+clock or a process id, and the server is ended only under the mutex that every user takes to join. A client of
+``unix://`` holds no lock: the watcher checks the time of its last command, and does so twice, since the
+computer may have been asleep. If the watcher was killed, the next process that joins starts another one.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from .locks import MUTEX, NO_SERVER, USERS, WATCHER, Lock, lives  # noqa: TID252
 from .shutdown import ASK_LIMIT, Connection, order_shutdown, stop  # noqa: TID252
 
 _SPOKE_LATELY = 30
-"""Seconds. A connection that was used since then belongs to a client that lives."""
+"""Seconds. A connection with a later command belongs to a client that is alive."""
 _WATCHER_NAME = "percolator-watcher"
-"""How watchers name their connections: they are no clients."""
+"""The name of the connections of watchers, which are no clients."""
 _RETRY = 0.1
 
 
 def watch(folder: Path, socket_path: str, lock: Lock, period: float) -> None:
-    """Wait until the folder's server ends, or has no user any more: then end it, when all is written.
+    """Wait until the folder's server ends. If it has no user any more, end it, once its log is written.
 
-    ``lock`` is the watcher's own, held; ``period`` is how many seconds pass between two looks.
+    ``lock`` is the watcher's lock, which is held. ``period`` is the time between two checks, in seconds.
     """
     while True:
-        # Opened anew for each server: the next one may belong to another store. Not created here: a folder
-        # that somebody has removed must stay empty.
+        # Opened anew for each server: the next one may belong to another store. It is not created: a folder
+        # that was removed must not reappear.
         users = Lock(folder / USERS, create=False)
         connection = _reach(folder, socket_path, period)
         if connection is None:
-            # A process that has started a server then tries to take this lock. If it finds the lock held, the
-            # watcher has not reached this line, and finds the new server just below.
+            # A process that has started a server then tries to take this lock. If the lock is held, this line
+            # has not run yet, and the watcher finds the new server below.
             lock.close()
             connection = _reach(folder, socket_path, period)
             if connection is None:
@@ -62,18 +62,19 @@ def watch(folder: Path, socket_path: str, lock: Lock, period: float) -> None:
 
 
 def _look(folder: Path, socket_path: str, users: Lock, connection: Connection, *, end: bool) -> bool:
-    """Whether nobody uses the server; if so, ``end`` it. OSError where that cannot be learned now.
+    """Return True if the server has no user; then ``end`` it. Raise OSError if that cannot be checked now.
 
-    It takes two looks: a connection that was silent for long may be of a client that slept with its computer.
+    Two checks are needed: a connection without recent commands may belong to a client whose computer was
+    asleep.
     """
     mutex: Lock | None = None
     try:
         try:
             mutex = Lock(folder / MUTEX, create=False)
             if not mutex.take(fcntl.LOCK_EX):
-                return False  # somebody joins or leaves
+                return False  # a user joins or leaves
         except NO_SERVER:
-            pass  # the folder was removed: nobody can join
+            pass  # the folder was removed: no user can join
         if not users.take(fcntl.LOCK_EX):
             return False
         try:
@@ -92,11 +93,11 @@ def _look(folder: Path, socket_path: str, users: Lock, connection: Connection, *
 
 
 def _others_speak(connection: Connection) -> bool:
-    """Whether a client that came by ``unix://``, and so holds no lock, has said something lately."""
+    """Return True if a client of ``unix://``, which holds no lock, has sent a command lately."""
     mine = connection.ask("CLIENT ID")[1:].decode()
     found = connection.ask("CLIENT LIST").decode(errors="replace")
     if found.startswith("-"):
-        return True  # it is busy, for somebody
+        return True  # it is busy with a command
     for line in found.splitlines():
         client = dict(part.partition("=")[::2] for part in line.split(" "))
         is_other = client.get("id") != mine and client.get("name") != _WATCHER_NAME
@@ -106,7 +107,7 @@ def _others_speak(connection: Connection) -> bool:
 
 
 def _reach(folder: Path, socket_path: str, period: float) -> Connection | None:
-    """Connect to the server, also to one that does not listen yet; None if no server lives."""
+    """Connect to the server, and wait for that if it does not listen yet; None if no server lives."""
     while True:
         try:
             connection = Connection(socket_path, ASK_LIMIT)
@@ -130,5 +131,5 @@ if __name__ == "__main__":
             float(sys.argv[4]),
         )
     except OSError:
-        pass  # the folder cannot be used any more, and there is nobody to tell
+        pass  # the folder cannot be used any more, and there is no caller to report to
     os._exit(0)
