@@ -12,23 +12,23 @@ from percolator_torture.histories.final_state import FinalState
 from percolator_torture.histories.survey import read_final
 
 WAIT: Final = 2.0
-"""Times to live before the janitor runs."""
+"""Times to live to wait before the locks are resolved."""
 _LIMIT: Final = 60.0
 """Seconds for locks to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Locks whose time to live was over, before and after the pass of the janitor."""
+    """Locks whose time to live was over, before and after `resolve_locks`."""
 
     stranded: int
     left: int
 
 
 def settle(db: Database, lock_ttl: float) -> Settled:
-    """Wait, let the janitor run one pass, and count. No client may be at work.
+    """Wait, resolve the locks once, and count. No client may be at work.
 
-    Locks that the pass left are then resolved by force, so that a checker can read the rest.
+    Locks that are left are then resolved by force, so that a checker can read the rest.
     """
     time.sleep(WAIT * lock_ttl)
     stranded = sum(1 for _ in db.locks())

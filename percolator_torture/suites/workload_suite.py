@@ -154,7 +154,7 @@ def _play(name: str, settings: Settings, place: _Place, result: Result) -> None:
     if settled.left:
         result.wrong.append(
             f"{count_of(settled.left, 'lock')} stood {2 * settings.lock_ttl:g} s after the last client "
-            "and one pass of the janitor"
+            "and one call of resolve_locks"
         )
     complaints = len(result.wrong) - len(_sentences(report))
     result.figures = _figures(crew.totals(), strikes.counts, report, complaints, settled, seconds)

@@ -169,8 +169,8 @@ class Actor(Stepped):
         )
 
 
-class Janitor(Actor):
-    """Cleans up at any time, like a third client."""
+class Resolver(Actor):
+    """Resolves locks at any time, like a third client."""
 
     def run(self, program: Program) -> None:
         self.db.resolve_locks(timedelta(0))

@@ -313,13 +313,13 @@ def _write(scene: Scene) -> bool:
     return True
 
 
-def _sweep(scene: Scene) -> bool:
-    def swept() -> bool:
+def _resolve(scene: Scene) -> bool:
+    def resolved() -> bool:
         return not scene.other.resolve_locks(timedelta(0)).live
 
     if scene.owner == "live":
-        return swept()
-    until(swept, 20)
+        return resolved()
+    until(resolved, 20)
     assert scene.locks() == 0
     return True
 
@@ -337,6 +337,6 @@ RESOLVERS: Final[dict[str, Callable[[Scene], bool]]] = {
     "get_row": _by_reading(_get_row),
     "scan": _by_reading(_scan),
     "writer": _write,
-    "janitor": _sweep,
+    "resolver": _resolve,
     "observer": _observe,
 }

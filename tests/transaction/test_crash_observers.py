@@ -63,7 +63,7 @@ class Run:
         return sum(self.dirty.backlog().values())
 
 
-@pytest.mark.parametrize("who", ["reader", "writer", "janitor", "observer"])
+@pytest.mark.parametrize("who", ["reader", "writer", "resolver", "observer"])
 @pytest.mark.parametrize("lease", ["lease over", "lease held"])
 def test_a_worker_stops_before_it_clears_the_mark(
     connect: Connect, who: str, lease: str, two_phase: bool
@@ -74,7 +74,7 @@ def test_a_worker_stops_before_it_clears_the_mark(
     assert run.total() == b"1"
     if who == "writer":
         run.write()
-    elif who == "janitor":
+    elif who == "resolver":
         assert run.other.resolve_locks(timedelta(0)).rolled_back == 0
     elif who == "observer" and lease == "lease over":
         assert run.work().total().collapsed == 1
@@ -104,7 +104,7 @@ def meet(run: Run, who: str, *, committed: bool, waits: bool) -> None:
             assert run.total() == (b"1" if committed else None)
     elif who == "writer":
         run.write()  # the observed cell itself is not locked: it never waits for an observer
-    elif who == "janitor":
+    elif who == "resolver":
         swept = run.other.resolve_locks(timedelta(0))
         assert (swept.committed, swept.rolled_back, swept.live) == (
             (1, 0, 0) if committed else (0, 0, 2) if waits else (0, 2, 0)
@@ -117,7 +117,7 @@ def meet(run: Run, who: str, *, committed: bool, waits: bool) -> None:
         assert (counts.ran, counts.collapsed) == ((0, 1) if committed else (1, 0))
 
 
-@pytest.mark.parametrize("who", ["reader", "writer", "janitor", "observer"])
+@pytest.mark.parametrize("who", ["reader", "writer", "resolver", "observer"])
 @pytest.mark.parametrize("owner", ["dead", "live"])
 @pytest.mark.parametrize("point", ["prewritten", "primary committed"])
 def test_a_worker_stops_in_its_commit(

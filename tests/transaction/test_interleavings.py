@@ -31,8 +31,8 @@ from tests.clock import FakeClock
 from tests.servers.plain import Server, binaries, some_namespace, stop_renewing
 from tests.transaction.actors import (
     Actor,
-    Janitor,
     Program,
+    Resolver,
     blind,
     blind_backwards,
     delete_and_set,
@@ -67,7 +67,7 @@ SHAPES: dict[str, tuple[Program, Program | None]] = {
     "fixed before the writes": (fixed, fixed_backwards),
     "set and delete of one cell": (set_and_delete, delete_and_set),
     "a deletion and a reader": (set_and_delete, reader),
-    "a writer and a janitor": (fixed, None),
+    "a writer and a resolver": (fixed, None),
     "the primary overwritten": (fixed, overwrite_x),
 }
 
@@ -111,7 +111,7 @@ SMALL = [
     "write skew",
     "one reads what the other writes",
     "a writer and a reader",
-    "a writer and a janitor",
+    "a writer and a resolver",
     "the primary overwritten",
 ]
 MOST = [
@@ -262,7 +262,7 @@ class Schedule:
             if name == "A" and self.trouble.copy is not None:
                 script, nth = self.trouble.copy
                 db.faulty.plan = ExactPlan().on(script, Kind.REQUEST_LOST, nth=nth)
-            actor = Janitor if program is None else Actor
+            actor = Resolver if program is None else Actor
             self.actors[name] = actor(self.world.mark(name), db, program or blind, self.rows)
 
     # What the search needs.
@@ -321,7 +321,7 @@ class Schedule:
         assert look.stepper.run(until=lambda point: point.when == "asleep") is None, "a lock is left"
         histories = self._histories()
         assert look.reads == {cell: versions[0].value for cell, versions in histories.items()}
-        transactions = [actor for actor in self.actors.values() if not isinstance(actor, Janitor)]
+        transactions = [actor for actor in self.actors.values() if not isinstance(actor, Resolver)]
         judge([*transactions, look], histories)
         for actor in (*transactions, look):
             self.world.history.add(actor.record())

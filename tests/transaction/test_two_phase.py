@@ -45,7 +45,7 @@ def meet(how: str, db: Database) -> None:
         db.resolve_locks(timedelta(0))
 
 
-MEETING = ["reader", "scan", "backward scan", "row", "writer", "janitor"]
+MEETING = ["reader", "scan", "backward scan", "row", "writer", "resolver"]
 
 
 @pytest.mark.parametrize("how", MEETING)

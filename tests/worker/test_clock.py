@@ -105,7 +105,7 @@ def test_a_lock_from_before(db: Database, clock: FakeClock) -> None:
     assert db.begin().get("docs", "locked", "text") is None
 
 
-def test_the_janitor_finds_locks_from_before(db: Database, clock: FakeClock) -> None:
+def test_locks_from_before_are_resolved(db: Database, clock: FakeClock) -> None:
     from tests.servers.plain import commit_of
 
     other = db.begin()

@@ -145,7 +145,7 @@ def test_a_writer_that_died_after_its_primary_is_rolled_forward(db: Database) ->
     assert not list(db.locks())
 
 
-@pytest.mark.parametrize("who", ["owner", "reader", "janitor", "worker"])
+@pytest.mark.parametrize("who", ["owner", "reader", "resolver", "worker"])
 def test_a_chain_activated_between_prewrite_and_commit_sees_the_write(
     db: Database, connect: Callable[[], Database], who: str
 ) -> None:
@@ -168,7 +168,7 @@ def test_a_chain_activated_between_prewrite_and_commit_sees_the_write(
         writer.commit_secondaries(commit_ts)
     elif who == "reader":
         assert len(list(other.snapshot().scan("docs"))) == 8
-    elif who == "janitor":
+    elif who == "resolver":
         assert other.resolve_locks(timedelta(0)).committed
     if who != "worker":
         until(lambda: dirty_of(other, chain).backlog() == {"look": 8})
