@@ -178,12 +178,14 @@ def _raw(  # noqa: PLR0917
     tests = where.columns if where.needs_cell else ()
     looked_at = max(1, min(_LOOKED_AT, _LOOKED_AT_TOGETHER // len(handle.tags)))
     size = looked_at if where.columns else first_page(limit + 1, len(handle.tags))
-    steps = snapshot.tablet_scans(handle, low, high, tests, size, cut)
+    # A value that is compared must be whole, so the values of chosen rows are cut off behind the comparison.
+    steps = snapshot.tablet_scans(handle, low, high, tests, size, None if where.columns else cut)
 
     def take(some: Sequence[_Steps]) -> list[tuple[bytes, Cells]]:
         scans = [one for one in some if isinstance(one, TabletScan)]
         snapshot.take_scans(scans)
-        return [found for scan in scans for found in scan.rows if where.holds(*found)]
+        found = [row for scan in scans for row in scan.rows if where.holds(*row)]
+        return [(row, {name: value[:cut] for name, value in cells.items()}) for row, cells in found]
 
     page = _Search(steps, take, limit, time.monotonic() + seconds).page()
     if not tests or not page.rows:

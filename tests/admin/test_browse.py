@@ -177,6 +177,19 @@ def test_of_long_values_only_the_beginning_is_fetched(db: Database, condition: s
             t.delete("raw", row, column)
 
 
+@pytest.mark.parametrize("condition", ["text = '{}'", "text = '{}' or other = 'x'", "not text != '{}'"])
+def test_long_values_are_compared_as_a_whole(db: Database, condition: str) -> None:
+    """Also by a filter that rows without the compared columns may meet: then whole rows are read."""
+    db.create_table("long", tablets=3)
+    with db.transaction() as t:
+        t.set("long", "short", "text", b"v" * 50)
+        t.set("long", "wanted", "text", b"v" * 60)
+        t.set("long", "longer", "text", b"v" * 61)
+    where = RawFilter.of([condition.format("v" * 60)], "long")
+    found = browse(db.snapshot(), "long", where=where, cut=50)
+    assert found.rows == ((b"wanted", {"text": b"v" * 50}),)
+
+
 def test_a_step_that_would_take_too_long_is_not_begun(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, steps = 0.0, 0
 
