@@ -1,9 +1,8 @@
 """The command line. `main` is the console script ``percolator``.
 
-One module a command or a family of them; ``app`` knows them by name and imports the one that is asked for.
-A command is a plain function: its parameters are its arguments and options, the first line of its docstring
-its help. What all share (``--json``, ``--debug``) it takes from ``output.current()``; it reports failure by
-raising.
+Each command, or family of commands, is a module; ``app`` imports it when the command runs. A command is a
+plain function: its parameters are the arguments and options, its docstring is the help. ``output.current()``
+has the common options ``--json`` and ``--debug``. A command fails by raising an exception.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        # Observers' threads that are still at work would keep the process, however it came to its end.
+        # Threads that still run observers would keep the process alive.
         if isinstance(end.code, int):
             from percolator_core.runtime.exit import end_process
 

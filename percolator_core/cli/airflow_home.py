@@ -1,9 +1,9 @@
-"""Airflow on this machine for one project: its home folder, its settings, its processes. Imports no Airflow.
+"""Airflow's home folder, settings and processes for one project on this machine. Does not import Airflow.
 
-These are the parts of ``airflow standalone``, started one by one. Standalone itself lets its log servers
-listen on every address of the machine, does not notice when a part dies, and ends its API server while tasks
-still report to it. Here nothing listens but the API server, and it ends last. All parts share a disk, so that
-logs of tasks are read as files and no log server is missed.
+The processes are those of ``airflow standalone``, started one by one. ``airflow standalone`` has three
+drawbacks: its log servers listen on every address of the machine, it does not notice when a process dies, and
+it ends the API server while tasks still report to it. Here only the API server listens, and it ends last. No
+log servers are needed, because all processes read the logs of tasks from the same disk.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 _HEALTHY: Final = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 _STAMP: Final = "percolator.version"
 _TASKS_LIMIT: Final = 10.0
-"""Seconds that running tasks get to end by themselves, and again once they were told to end."""
+"""Seconds for running tasks to end by themselves, and the same again after they got SIGTERM."""
 _OTHERS_LIMIT: Final = 5.0
-"""Seconds for what reads DAG files and waits for triggers."""
+"""Seconds for the DAG processor and the triggerer to end."""
 _API_LIMIT: Final = 3.0
-"""Seconds for the API server, which waits for as long as a browser has a connection open."""
+"""Seconds for the API server to end; it waits while a browser keeps a connection open."""
 _ANSWER_LIMIT: Final = 5.0
 
 
 def program() -> Path:
-    """Airflow's program in this Python's environment.
+    """Return the path of the ``airflow`` program in this Python's environment.
 
     Raises:
         ConfigurationError: Airflow is not installed.
@@ -65,16 +65,16 @@ def program() -> Path:
 
 
 def environment(home: Path, project: Path, url: str, port: int) -> dict[str, str]:
-    """The environment of all of Airflow's processes.
+    """Return the environment variables of all Airflow processes.
 
-    Settings of an Airflow elsewhere, in variables of this process, are left out: its database must not be
-    taken for this one's. Connections and variables of Airflow stay.
+    ``AIRFLOW__`` settings of this process are left out: they may name the database of another Airflow.
+    Airflow's connections and variables stay.
 
     Args:
         home: Airflow's home folder.
         project: the project's folder.
         url: the store's URL, as `percolator_core.store.url.absolute` returns it.
-        port: where the API server listens on the loopback.
+        port: the port of the API server on the loopback address.
     """
     inherited = {
         name: value
@@ -92,24 +92,24 @@ def environment(home: Path, project: Path, url: str, port: int) -> dict[str, str
         "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{base_url}/execution/",
-        # Whoever gets at the loopback of this machine may do everything: the server listens nowhere else.
+        # Everybody on this machine has full access; the server listens on the loopback address only.
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
-        # Airflow's own choice asks the name service, here and when a log is shown.
+        # Airflow's default asks the name service, at the start and whenever a log is shown.
         "AIRFLOW__CORE__HOSTNAME_CALLABLE": f"{hostname.__module__}.{hostname.__name__}",
         "AIRFLOW__API__HOST": LOOPBACK,
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": base_url,
         "AIRFLOW__API__WORKERS": "1",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
-        # Tasks that died without a word, as with a scheduler that was killed, are given up and tried again:
-        # after five minutes by default, in which no other run of their DAG begins.
+        # A task that died without a report, for example with a killed scheduler, is retried after this time.
+        # The default is five minutes, during which no other run of the DAG starts.
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
-        # What watches an asset, too, starts when the file of its DAG is read again: after 30 s by default.
+        # The watchers of assets start when the DAG file is read again; the default is 30 s.
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "10",
         CONNECTION: json.dumps(connection(url)),
-        # Tasks that start `airflow`, `percolator` or Spark's Python find those of this environment.
+        # Tasks find `airflow`, `percolator` and Spark's Python of this environment.
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         "PYTHONUNBUFFERED": "1",
@@ -118,12 +118,12 @@ def environment(home: Path, project: Path, url: str, port: int) -> dict[str, str
 
 
 def hostname() -> str:
-    """What Airflow's processes take for the name of this machine."""
+    """Return the name of this machine for Airflow's processes."""
     return LOOPBACK
 
 
 def connection(url: str) -> dict[str, Any]:
-    """The fields of an Airflow connection to the store; user and password have fields of their own."""
+    """Return the fields of an Airflow connection to the store, with user and password in their own fields."""
     scheme, colon, rest = url.partition("://")
     user, at, place = rest.rpartition("@")
     if url.startswith("embedded:") or not at:
@@ -138,16 +138,16 @@ def connection(url: str) -> dict[str, Any]:
 
 
 def is_migrated(home: Path) -> bool:
-    """Whether the database is there already, made for the version of Airflow that is installed."""
+    """Return True if the database exists and was made for the installed version of Airflow."""
     try:
-        made_for = (home / _STAMP).read_text()
+        version = (home / _STAMP).read_text()
     except OSError:
         return False
-    return made_for == _version() and (home / "airflow.db").exists()
+    return version == _version() and (home / "airflow.db").exists()
 
 
 def note_migrated(home: Path) -> None:
-    """The database is whole: the next start need not look."""
+    """Record that the database is complete, so that the next start does not migrate it again."""
     (home / _STAMP).write_text(_version())
 
 
@@ -156,7 +156,7 @@ def _version() -> str:
 
 
 def start_parts(airflow: Path, logs: Path, env: Mapping[str, str], cwd: Path) -> list[Child]:
-    """Start Airflow's processes; the API server is the first of them."""
+    """Start Airflow's processes, the API server first."""
     children: list[Child] = []
     try:
         for name, arguments in PARTS.items():
@@ -169,12 +169,12 @@ def start_parts(airflow: Path, logs: Path, env: Mapping[str, str], cwd: Path) ->
 
 
 def missing_parts(port: int) -> list[str]:
-    """What Airflow says is not well yet; all of it while it does not answer."""
+    """Return the parts that Airflow reports as unhealthy; only the API server while it does not answer."""
     server = http.client.HTTPConnection(LOOPBACK, port, timeout=_ANSWER_LIMIT)
     try:
         server.request("GET", "/api/v2/monitor/health")
-        told = json.loads(server.getresponse().read())
-        return [name for name in _HEALTHY if told[name]["status"] != "healthy"]
+        health = json.loads(server.getresponse().read())
+        return [name for name in _HEALTHY if health[name]["status"] != "healthy"]
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return [API_SERVER]
     finally:
@@ -182,27 +182,27 @@ def missing_parts(port: int) -> list[str]:
 
 
 def stop_parts(children: Sequence[Child]) -> None:
-    """End Airflow in order; nothing of it runs afterwards, also when this is interrupted.
+    """End Airflow's processes in order. None of them runs afterwards, even if this function is interrupted.
 
-    Tasks first: they may finish, then they are told to end. The API server, to which they report, comes last.
+    Tasks get time to finish, and then SIGTERM. The API server ends last, because tasks report to it.
     """
     tasks = [child for child in children if child.name == "scheduler"]
     servers = [child for child in children if child.name == API_SERVER]
     others = [child for child in children if child not in tasks and child not in servers]
     try:
         for child in (*tasks, *others):
-            child.tell(signal.SIGTERM)
-        # What these were at is done again: nobody's work is lost with them.
+            child.send_signal(signal.SIGTERM)
+        # These can be killed: the next start repeats their work, and nothing is lost.
         await_end(others, _OTHERS_LIMIT)
         for child in others:
             child.kill()
         if not await_end(tasks, _TASKS_LIMIT):
-            # Reaches what supervises the tasks, which passes it on, so that an operator ends its work.
+            # The tasks' supervisors get the signal and pass it on, so that each operator can stop its work.
             for child in tasks:
-                child.tell_group(signal.SIGTERM)
+                child.signal_group(signal.SIGTERM)
             await_end(tasks, _TASKS_LIMIT)
         for child in servers:
-            child.tell(signal.SIGTERM)
+            child.send_signal(signal.SIGTERM)
         await_end(servers, _API_LIMIT)
     finally:
         for child in children:
@@ -210,7 +210,10 @@ def stop_parts(children: Sequence[Child]) -> None:
 
 
 def _plugins(project: Path, home: Path) -> Path:
-    """The project's own plugins, unless they are installed here as well: Airflow would load those twice."""
+    """Return the project's plugins folder, or an empty one if the plugins are installed as a package, too.
+
+    Otherwise Airflow would load them twice.
+    """
     own = project / "plugins"
     for entry in metadata.entry_points(group="airflow.plugins"):
         found = util.find_spec(entry.module.partition(".")[0])

@@ -1,11 +1,11 @@
-"""The command ``percolator``: its subcommands, and the frame that they share with other command lines.
+"""The command ``percolator``: its subcommands, and the frame that other command lines share with it.
 
-A subcommand is registered by its line in `COMMANDS`: its name, and where its function is. The module is
-imported when the command, or its help, is asked for. Keep such modules light: a command imports what it needs
-in its function. So ``percolator --help`` is quick and needs neither Spark nor matplotlib.
+`COMMANDS` registers each subcommand: its name and the location of its function. The module is imported when
+the command runs or its help is shown. A command imports its heavy dependencies inside its function, so that
+``percolator --help`` is quick and needs neither Spark nor matplotlib.
 
-Packages beside the library add subcommands of their own by entry points of the group `PLUGINS`. An
-application makes a command line of its own with `command_line`.
+Other packages add subcommands by entry points of the group `PLUGINS`. An application makes its own command
+line with `command_line`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from percolator_core.notation.error import NotationError
 
 
 class Registered(NamedTuple):
-    """Where a subcommand's function is, as ``module:function``, and its group in the help."""
+    """A subcommand: its function, as ``module:function``, and its group in the help."""
 
     function: str
     panel: str
@@ -81,24 +81,24 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 @cache
 def installed() -> Mapping[str, Registered]:
-    """Subcommands of the packages beside the library, in the order of their names."""
+    """Return the subcommands of other packages, sorted by name."""
     found = sorted(entry_points(group=PLUGINS), key=lambda one: one.name)
     return {one.name: Registered(one.value, _CARE) for one in found}
 
 
 class Commands(TyperGroup):
-    """The subcommands, imported when they are needed; and the one place where errors become exit codes."""
+    """Import subcommands when they are needed, and turn errors into exit codes, which no other place does."""
 
     def registered(self, name: str) -> Registered | None:
-        """The line of a subcommand, None if there is none of that name."""
+        """Return where a subcommand is, or None if there is none of that name."""
         return COMMANDS.get(name) or installed().get(name)
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        """The names of the subcommands."""
+        """Return the names of the subcommands."""
         return list(dict.fromkeys([*COMMANDS, *installed()]))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """The subcommand of that name, or None."""
+        """Return the subcommand of that name, or None."""
         registered = self.registered(cmd_name)
         if registered is None:
             return None
@@ -111,7 +111,7 @@ class Commands(TyperGroup):
         return command
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the subcommand. An interrupt is kept from typer, which would end without a word."""
+        """Run the subcommand, and raise Interrupted on Ctrl-C; typer itself would exit without a message."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -120,7 +120,7 @@ class Commands(TyperGroup):
     def main(self, args: Sequence[str] | None = None, *rest: Any, **settings: Any) -> Any:
         """Run the command line ``args`` and exit with an `ExitCode`."""
         arguments = list(sys.argv[1:] if args is None else args)
-        # Looked for here and not only by the parser, so that its own refusals are told in the same way.
+        # Read before parsing, so that errors of the parser itself are reported as JSON, too.
         options = arguments[: arguments.index("--")] if "--" in arguments else arguments
         output = outputs.begin(as_json="--json" in options, debug="--debug" in options)
         settings["standalone_mode"] = False
@@ -129,7 +129,7 @@ class Commands(TyperGroup):
             code = super().main(arguments, *rest, **settings)
         except Interrupted:
             code = interrupted(output)
-        except Exception as error:  # noqa: BLE001 - the last resort: told in one line, with the traceback on demand
+        except Exception as error:  # noqa: BLE001 - reported in one line; --debug adds the traceback
             code = output.error(error)
             if outputs.is_usage_error(error):
                 output.note(_hint(error))
@@ -137,18 +137,18 @@ class Commands(TyperGroup):
 
 
 class Interrupted(Exception):
-    """Ctrl-C, on its way past typer."""
+    """Ctrl-C, as an exception that typer does not catch."""
 
 
 def interrupted(output: Output) -> ExitCode:
-    """Report a Ctrl-C."""
+    """Report a Ctrl-C, and return its exit code."""
     return output.error(
         outputs.Failure(f"interrupted; nothing is lost: {output.carry_on}", ExitCode.INTERRUPTED)
     )
 
 
 def with_common_options(function: Callable[..., None]) -> Callable[..., None]:
-    """The function with ``--json`` and ``--debug`` behind its own options; `outputs.current` knows them."""
+    """Return the function with ``--json`` and ``--debug`` added; `outputs.current` has their values."""
     signature = inspect.signature(function)
     hints = get_type_hints(function, include_extras=True)
     own = [parameter.replace(annotation=hints[name]) for name, parameter in signature.parameters.items()]
@@ -176,11 +176,11 @@ def with_common_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def _hint(error: Any) -> str:
     context = getattr(error, "ctx", None)
-    return f"`{context.command_path if context is not None else 'percolator'} --help` shows how it is used"
+    return f"`{context.command_path if context is not None else 'percolator'} --help` shows the usage"
 
 
 def command_line(name: str, group: type[Commands] = Commands) -> typer.Typer:
-    """A command line in this frame. ``group`` has its subcommands; `command_group` makes another one."""
+    """Return a command line with the subcommands of ``group``, which `command_group` makes."""
     return typer.Typer(
         cls=group,
         name=name,
@@ -192,7 +192,12 @@ def command_line(name: str, group: type[Commands] = Commands) -> typer.Typer:
 
 
 def command_group(program: str, commands: Mapping[str, str]) -> type[Commands]:
-    """The group of an application's subcommands: ``module:function`` by name. ``program`` is for the help."""
+    """Return the group of an application's subcommands.
+
+    Args:
+        program: the name of the program in the help.
+        commands: each subcommand's function, as ``module:function``, by name.
+    """
 
     class Own(Commands):
         def registered(self, name: str) -> Registered | None:
@@ -226,6 +231,6 @@ def percolator(
 ) -> None:
     """Incremental processing with transactions and observers on Redis.
 
-    A chain is a folder with chain.yaml and one YAML file an observer. Start with `percolator init DIR`; look
-    at a chain with `percolator check PATH`.
+    A chain is a folder with chain.yaml and one YAML file per observer. Start with `percolator init DIR`;
+    check a chain with `percolator check PATH`.
     """

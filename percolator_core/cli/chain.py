@@ -1,4 +1,4 @@
-"""Looking at a chain, without a store: ``check`` and ``graph``."""
+"""Check and draw a chain, without a store: ``check`` and ``graph``."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Form(StrEnum):
 def check(
     path: ChainPath,
     functions: Annotated[
-        bool, typer.Option("--import/--no-import", help="Import the observers' functions, too.")
+        bool, typer.Option("--import/--no-import", help="Also import the observers' functions.")
     ] = True,
 ) -> None:
-    """Validate a chain and show its observers, each behind those that wake it.
+    """Validate a chain and list its observers in dependency order.
 
-    Every problem is one line with its file and line. Nothing is connected to.
+    Each problem is one line with its file and line number. The command needs no store.
     """
     chain = load_chain(path, import_functions=functions)
     shown = outputs.table("", "observer", "observes", "mode", "writes", "function", numbers=[""])
@@ -53,7 +53,7 @@ def check(
             )
     sizes = f"{count_of(len(chain.tables), 'table')}, {count_of(len(chain.observers), 'observer')}"
     if chain.schemas and not chain.models:
-        sizes += f"; the typed tables of {', '.join(chain.schemas)} were not looked at"
+        sizes += f"; the typed tables of {', '.join(chain.schemas)} were not checked"
     title = Text(f"chain {chain.name}: {sizes}")
     outputs.current().result(_as_data(chain), title, "", shown)
 
@@ -63,21 +63,21 @@ def graph(
     form: Annotated[
         Form | None,
         typer.Option(
-            "--format", help="Default: what the file's suffix says, else mermaid.", show_default=False
+            "--format", help="The format. Default: from the file's suffix, else mermaid.", show_default=False
         ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of to stdout.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file, not to stdout.")
     ] = None,
 ) -> None:
-    """Draw a chain: columns, the observers that they wake, and what those write."""
+    """Draw a chain: its columns, the observers that they wake, and the columns that these write."""
     from percolator_core.observers.drawing.render import render
 
     output = outputs.current()
     chosen = form or _guess(file)
     if chosen is Form.PNG and file is None and (output.as_json or output.console.is_terminal):
-        raise typer.BadParameter("a png goes to a file: add --output graph.png")
-    # A drawing needs none of the project's code.
+        raise typer.BadParameter("a png cannot go to stdout: add --output graph.png")
+    # The graph needs no code of the project.
     drawn = render(load_chain(path, import_functions=False).graph, chosen.value)
     if file is not None:
         try:
@@ -98,7 +98,7 @@ def _guess(file: Path | None) -> Form:
     forms = {"mermaid": Form.MERMAID, "mmd": Form.MERMAID, "md": Form.MERMAID, "gv": Form.DOT}
     forms |= {one.value: one for one in Form}
     if suffix not in forms:
-        raise typer.BadParameter(f"{file} does not tell the form of the graph: add --format {'|'.join(Form)}")
+        raise typer.BadParameter(f"the suffix of {file} is no known format: add --format {'|'.join(Form)}")
     return forms[suffix]
 
 

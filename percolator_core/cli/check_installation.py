@@ -1,4 +1,4 @@
-"""What is installed on this machine: Python, redis-server, Java, packages. Touches no store."""
+"""Check the installation on this machine: Python, redis-server, Java, packages. Needs no store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EXTRAS: Final = {
 
 
 def check_installation(*, embedded: bool) -> Iterator[Finding]:
-    """All checks; ``embedded``: the store needs a redis-server of this machine."""
+    """Run all checks. With ``embedded``, the store needs a redis-server on this machine."""
     yield _python()
     yield _redis_server(needed=embedded)
     yield _hiredis()
@@ -48,8 +48,8 @@ def _redis_server(*, needed: bool) -> Finding:
         return ok("redis-server", str(find_binary()))
     except ConfigurationError as error:
         if needed:
-            return fail("redis-server", "none that can be used", str(error))
-        return warn("redis-server", "none that can be used", f"for an embedded store only: {error}")
+            return fail("redis-server", "no usable program", str(error))
+        return warn("redis-server", "no usable program", f"for an embedded store only: {error}")
 
 
 def _hiredis() -> Finding:
@@ -74,17 +74,15 @@ def _pyspark() -> Finding:
     if client is not None and client != found:
         return fail(
             "pyspark",
-            f"{found}, and pyspark-client {client} over its files",
+            f"{found}, but pyspark-client {client} overwrote its files",
             f"pip install --force-reinstall pyspark=={found}",
         )
     if pinned is None:
         return warn(
-            "pyspark", f"{found}; which version fits is not known", f"install {PACKAGE} itself with pip"
+            "pyspark", f"{found}; the required version is not known", f"install {PACKAGE} itself with pip"
         )
     if found != pinned:
-        return fail(
-            "pyspark", f"{found}, and {PACKAGE} is made for {pinned}", f"pip install pyspark=={pinned}"
-        )
+        return fail("pyspark", f"{found}, but {PACKAGE} requires {pinned}", f"pip install pyspark=={pinned}")
     return ok("pyspark", found)
 
 
@@ -117,7 +115,7 @@ def _version(package: str) -> str | None:
 
 
 def _pinned(package: str) -> str | None:
-    """The version that this package asks for exactly; None when it is not installed as a package."""
+    """Return the exact version that this package requires; None if it is not installed as a package."""
     try:
         requirements = metadata.requires(PACKAGE) or []
     except metadata.PackageNotFoundError:

@@ -1,6 +1,6 @@
-"""What a store is like: its server, its settings, its space, and what runs on it.
+"""Check a store: its server, settings, memory and disk, and its namespaces.
 
-An embedded store that does not exist yet is not made; one that is there is started for the look.
+An embedded store is not created for the check; an existing one is started.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ _TIMEOUT: Final = 5.0
 _LITTLE_SPACE: Final = 1 << 30
 _TOO_LITTLE_SPACE: Final = 64 << 20
 _SLOW_CLOCK: Final = 1.0
-"""Seconds between this clock and the server's from which ages and "as of" times look odd."""
+"""Seconds of difference to the server's clock from which ages and "as of" times become misleading."""
 
 _FULL: Final = 0.9
 _SOCKET_PATH_LIMIT: Final = 103
 LARGEST: Final = {"proto-max-bulk-len": 512 << 20, "client-query-buffer-limit": 1 << 30}
-"""Settings as they come, in bytes. With less, the server hangs up on whoever sends it a large value."""
+"""Redis' defaults, in bytes. With less, the server disconnects a client that sends a large value."""
 
 
 def check_store(url: str, namespace: str | None, *, indexes: bool = False) -> Iterator[Finding]:
-    """All checks of the store at ``url`` and of one of its namespaces, or of each.
+    """Run all checks of the store at ``url``, and of one namespace or of all.
 
-    ``indexes``: those of large tables are compared with their rows, too.
+    With ``indexes``, also compare the indexes of large tables with their rows.
     """
     try:
         address = parse(url)
     except ConfigurationError as error:
-        yield fail("store", "its URL cannot be read", str(error))
+        yield fail("store", "its URL is invalid", str(error))
         return
     if address.folder is not None:
         yield from _folder(address.folder)
         if not (address.folder / "redis.mutex").exists():
-            yield ok("store", f"none yet in {address.folder}: the first load, drain or worker makes it")
+            yield ok("store", f"none yet in {address.folder}: the first load, drain or worker creates it")
             return
     yield from _server(url, address, namespace, indexes=indexes)
 
@@ -62,16 +62,12 @@ def _folder(folder: Path) -> Iterator[Finding]:
     if free < _TOO_LITTLE_SPACE:
         yield fail("disk", found, "free some space, or name another folder with --url")
     elif free < _LITTLE_SPACE:
-        yield warn(
-            "disk", found, "free some space: the log of changes grows and is written anew beside itself"
-        )
+        yield warn("disk", found, "free some space: rewriting the append-only file needs room for a copy")
     else:
         yield ok("disk", found)
     length = len(bytes(folder.resolve() / "redis.sock"))
     if length > _SOCKET_PATH_LIMIT:
-        yield ok(
-            "socket", f"{length} bytes are too long for a path of a socket: it is in the temporary folder"
-        )
+        yield ok("socket", f"its path of {length} bytes would be too long, so it is in the temporary folder")
     else:
         yield ok("socket", f"{length} of {_SOCKET_PATH_LIMIT} bytes")
 
@@ -87,12 +83,12 @@ def _server(url: str, address: Address, namespace: str | None, *, indexes: bool)
                 yield ok("sentinel", f"{', '.join(clients)} is the master of {address.service}")
             for server, client in clients.items():
                 for finding in _facts(client, address):
-                    # Of several servers, each line says which.
+                    # With several servers, each line names its server.
                     check = f"{server}: {finding.check}" if address.kind == "cluster" else finding.check
                     yield replace(finding, check=check)
             yield from _contents(url, namespace, indexes=indexes)
     except ConfigurationError as error:
-        yield fail("store", "not what the URL says", str(error))
+        yield fail("store", "the server does not fit the URL", str(error))
     except (PercolatorError, redis.RedisError, OSError) as error:
         yield fail("store", f"{' '.join(str(error).split())}", "start it, or name the right one with --url")
 
@@ -126,7 +122,7 @@ def _version(info: dict[str, Any]) -> Finding:
 def _known_faults(info: dict[str, Any], address: Address) -> Finding:
     found = exposure(info)
     if found is None:
-        return ok("known faults", f"none by which clients can run code, as of {AS_OF}")
+        return ok("known faults", f"none that lets clients run code, as of {AS_OF}")
     mend = found.mend
     if address.kind == "embedded":
         mend += f"; only your user can reach an embedded server, and {OVERRIDE} names another program for it"
@@ -147,10 +143,10 @@ def _eviction(info: dict[str, Any]) -> Finding:
     evicted = int(info.get("evicted_keys", 0))
     found = f"{policy}, {evicted:,} keys evicted"
     if policy != "noeviction":
-        return fail("eviction", found, "it would lose data silently: CONFIG SET maxmemory-policy noeviction")
+        return fail("eviction", found, "the server may drop data: CONFIG SET maxmemory-policy noeviction")
     if evicted:
         return fail(
-            "eviction", found, "restore what is lost from a backup, or accept the loss; then CONFIG RESETSTAT"
+            "eviction", found, "restore the data from a backup, or accept the loss; then CONFIG RESETSTAT"
         )
     return ok("eviction", found)
 
@@ -162,15 +158,17 @@ def _durability(info: dict[str, Any], address: Address) -> Finding:
             or info.get("aof_last_bgrewrite_status", "ok") != "ok"
         ):
             return fail(
-                "append-only file", "on, and its last write failed", "see the server's log; is the disk full?"
+                "append-only file",
+                "on, but its last write failed",
+                "read the server's log; is the disk full?",
             )
         return ok("append-only file", "on")
     if address.kind == "embedded":
         return fail(
-            "append-only file", "off", "end this server: the next command starts one with the right settings"
+            "append-only file", "off", "stop this server: the next command starts one with the right settings"
         )
     return warn(
-        "append-only file", "off", "a crash loses what is not in a snapshot: CONFIG SET appendonly yes"
+        "append-only file", "off", "a crash loses writes since the last snapshot: CONFIG SET appendonly yes"
     )
 
 
@@ -183,13 +181,13 @@ def _memory(info: dict[str, Any]) -> Finding:
     )
     if most and used > _FULL * most:
         return warn(
-            "memory", found, "collect garbage (percolator gc), raise maxmemory, or take a larger machine"
+            "memory", found, "collect garbage (percolator gc), raise maxmemory, or use a larger machine"
         )
     return ok("memory", found)
 
 
 def _setting(client: Any, name: str) -> int | None:
-    """A setting that is a number, or None where this user may not read it."""
+    """Return a numeric setting, or None if this user may not read it."""
     try:
         return int(client.config_get(name)[name])
     except (redis.RedisError, KeyError, ValueError):
@@ -197,7 +195,7 @@ def _setting(client: Any, name: str) -> int | None:
 
 
 def _largest(client: Any) -> Iterator[Finding]:
-    """What the server takes in one piece; told only where it is less than usual."""
+    """Warn if a size limit of the server is below the default."""
     for name, usual in LARGEST.items():
         value = _setting(client, name)
         if value is not None and value < usual:
@@ -205,35 +203,35 @@ def _largest(client: Any) -> Iterator[Finding]:
 
 
 def _compact(client: Any, info: dict[str, Any]) -> Iterator[Finding]:
-    # From version 7 on the settings are named after the listpack, which took the ziplist's place.
+    # Redis 7 replaced the ziplist by the listpack, and renamed the settings.
     old = str(info.get("redis_version", "7")).startswith("6.")
     for name, least in COMPACT.items():
         setting = name if old else name.replace("ziplist", "listpack")
         value = _setting(client, setting)
         if value is None:
-            yield warn(setting, "this user may not read it", f"see that it is {least} or more")
+            yield warn(setting, "this user may not read it", f"make sure that it is {least} or more")
         elif value < least:
-            yield warn(setting, str(value), f"rows take less memory with: CONFIG SET {setting} {least}")
+            yield warn(setting, str(value), f"to save memory: CONFIG SET {setting} {least}")
         else:
             yield ok(setting, str(value))
 
 
 def _clock(difference: float) -> Finding:
-    found = f"the server's is {abs(difference) * 1000:.0f} ms {'ahead' if difference > 0 else 'behind'}"
+    found = f"the server's clock is {abs(difference) * 1000:.0f} ms {'ahead' if difference > 0 else 'behind'}"
     if abs(difference) > _SLOW_CLOCK:
-        return warn("clock", found, "synchronise both clocks (NTP); timestamps are the server's")
+        return warn("clock", found, "synchronise both clocks (NTP); timestamps come from the server")
     return ok("clock", found)
 
 
 def _contents(url: str, namespace: str | None, *, indexes: bool) -> Iterator[Finding]:
-    """Each namespace: its format, which connecting checks, its workers, its quarantine and its tables."""
+    """Check each namespace: its format, on connecting, its workers, its quarantine and its tables."""
     from percolator_core.cli.namespaces import namespaces
     from percolator_core.database import connect
 
     found = namespaces(url)
     for name in found if namespace is None else [namespace]:
         if name not in found:
-            yield warn(name, "no such namespace in this store", f"there are: {', '.join(found) or 'none'}")
+            yield warn(name, "no such namespace in this store", f"namespaces: {', '.join(found) or 'none'}")
             continue
         try:
             with connect(url, name) as db:
@@ -255,7 +253,9 @@ def _namespace(db: Database, *, indexes: bool) -> Iterator[Finding]:
     workers = f"{len(now.workers)} alive"
     if now.backlog and not now.workers:
         yield warn(
-            f"{name}: workers", workers, f"{now.backlog:,} cells wait: percolator worker PATH, or drain PATH"
+            f"{name}: workers",
+            workers,
+            f"{now.backlog:,} cells wait: run percolator worker PATH, or drain PATH",
         )
     else:
         yield ok(f"{name}: workers", workers)
@@ -263,7 +263,7 @@ def _namespace(db: Database, *, indexes: bool) -> Iterator[Finding]:
         yield warn(
             f"{name}: quarantine",
             f"{now.failed:,} cells",
-            "see percolator failed PATH, then percolator retry PATH",
+            "list them with percolator failed PATH, then run percolator retry PATH",
         )
     else:
         yield ok(f"{name}: quarantine", "empty")
@@ -272,7 +272,7 @@ def _namespace(db: Database, *, indexes: bool) -> Iterator[Finding]:
 
 @contextmanager
 def _clients(url: str, address: Address) -> Iterator[dict[str, Any]]:
-    """A client of each server that holds data, by where it is."""
+    """Yield a client for each server that holds data, by the server's address."""
     from percolator_core.store.embedded.folder import known_socket_path
     from percolator_core.store.servers import clients_of
 

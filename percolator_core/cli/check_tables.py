@@ -1,4 +1,4 @@
-"""What the tables of a namespace are like: changes that were not finished, and indexes."""
+"""Check the tables of a namespace: unfinished schema changes, and indexes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from percolator_core.database import Database
 
 _QUICK: Final = 10_000
-"""Rows of a table whose indexes are compared without being asked to: that takes less than a second."""
+"""Indexes of tables with at most this many rows are always compared, which takes less than a second."""
 
 
 def check_tables(db: Database, tables: Sequence[TableStatus], *, indexes: bool) -> Iterator[Finding]:
-    """All checks of the tables; ``indexes`` compares those of large tables, too, and reads all of both."""
+    """Run all checks of the tables.
+
+    With ``indexes``, also compare large tables with their indexes, which reads all of both.
+    """
     entries = db.catalog.entries()
     for entry in entries:
         if entry.pending is not None or entry.sweep:
@@ -30,22 +33,23 @@ def check_tables(db: Database, tables: Sequence[TableStatus], *, indexes: bool) 
     yield from wrong
     check, agreeing = f"{db.namespace}: indexes", sum(len(one.indexes) for one in indexed if one not in late)
     if agreeing and not wrong:
-        yield ok(check, f"{agreeing} compared with their tables: they agree")
+        yield ok(check, f"{agreeing} compared with their tables, without a difference")
     if late:
         names = ", ".join(one.name for one in late)
-        yield ok(check, f"not compared: those of {names}, of more than {_QUICK:,} rows; --indexes does it")
+        yield ok(check, f"not compared for {names}, with over {_QUICK:,} rows; --indexes compares them")
 
 
 def _unfinished(db: Database, entry: Entry) -> Finding:
     pending = entry.pending
     if pending is None:
-        found = "cells of a column that was dropped may be left"
+        found = "cells of a dropped column may remain"
     elif pending["kind"] in {"create", "drop"}:
-        found = f"its {'making' if pending['kind'] == 'create' else 'drop'} is under way, or was broken off"
+        step = "creation" if pending["kind"] == "create" else "removal"
+        found = f"its {step} is under way or was interrupted"
     else:
-        found = "a change of it is under way, or was broken off"
+        found = "a schema change is under way or was interrupted"
     check = f"{db.namespace}: {entry.definition.name}"
-    return warn(check, found, "where nobody is at it any more, percolator gc finishes it")
+    return warn(check, found, "percolator gc finishes it if no process is working on it")
 
 
 def _inconsistent(db: Database, names: Sequence[str]) -> Iterator[Finding]:
@@ -53,11 +57,11 @@ def _inconsistent(db: Database, names: Sequence[str]) -> Iterator[Finding]:
 
     for name in names:
         try:
-            # Not pinned: that is a write, which whoever only looks may not be allowed.
+            # Do not pin the snapshot: pinning is a write, which this user may not be allowed.
             found = check_indexes(db.snapshot(), name)
         except (LockTimeout, SnapshotTooOld, UnknownTable) as error:
             yield warn(
-                f"{db.namespace}: {name}", f"its indexes were not compared: {error}", "look again later"
+                f"{db.namespace}: {name}", f"its indexes were not compared: {error}", "check again later"
             )
             continue
         if not found:
@@ -67,5 +71,5 @@ def _inconsistent(db: Database, names: Sequence[str]) -> Iterator[Finding]:
             f"{db.namespace}: {name}",
             f"{', '.join(sorted({one.index for one in found}))}: rows without their entry: {missing:,}, "
             f"entries without their row: {len(found) - missing:,}",
-            f"something else has written to the store: percolator reindex {name}",
+            f"another program changed the store: run percolator reindex {name}",
         )

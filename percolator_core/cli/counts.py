@@ -1,4 +1,4 @@
-"""What a worker did, as a table and as JSON."""
+"""The counts of a worker, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _COLUMNS: Final = {
     "reads": "operations",
     "sent": "sent",
 }
-"""The columns of the table, and what each of them shows."""
+"""The columns of the table, and the attribute that each of them shows."""
 
 
 def counts_table(counts: Counts) -> Table:
-    """A line an observer, and the sums."""
+    """Return a table with a line per observer and the totals."""
     shown = table("observer", *_COLUMNS, numbers=tuple(_COLUMNS))
     for name, one in counts.observers.items():
         shown.add_row(name, *_numbers(one))
@@ -38,7 +38,7 @@ def _numbers(one: ObserverCounts) -> list[str]:
 
 
 def counts_data(counts: Counts) -> dict[str, Any]:
-    """The same numbers by name."""
+    """Return the same numbers by name, for JSON."""
     return {
         "seconds": round(counts.seconds, 3),
         "observers": {name: asdict(one) for name, one in counts.observers.items()},

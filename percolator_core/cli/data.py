@@ -1,4 +1,4 @@
-"""Looking into tables: ``tables``, ``get``, ``scan``, ``history``."""
+"""Read tables: ``tables``, ``get``, ``scan``, ``history``."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ AnyRow = Annotated[
     typer.Argument(
         metavar="ROW",
         parser=argument(row_text),
-        help="The row key: text, hex:… or base64:…; of a typed table the key's value, or "
-        "'column=value column=value' where the key has several columns.",
+        help="The row key: text, hex:… or base64:…; for a typed table the value of the key column, or "
+        "'column=value column=value' for a key of several columns.",
         show_default=False,
     ),
 ]
@@ -62,7 +62,7 @@ At = Annotated[
 Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")]
 
 Shown: TypeAlias = "tuple[Any, Sequence[RenderableType]]"
-"""A row as data and as lines."""
+"""A row for JSON, and as lines of text."""
 
 
 def tables(url: Url = DEFAULT_URL, namespace: Namespace = None) -> None:
@@ -94,20 +94,18 @@ def get(
     table: TableName,
     row: AnyRow,
     columns: Annotated[
-        list[str] | None, typer.Argument(metavar="COLUMN", help="Columns; all when none is named.")
+        list[str] | None, typer.Argument(metavar="COLUMN", help="The columns. Default: all.")
     ] = None,
     *,
     at: At = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Write the bytes of the one column named, and nothing else.")
-    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Write only the bytes of the one named column.")] = False,
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
-    """Read one row, whole or some of its columns."""
+    """Read one row, or some of its columns."""
     output = outputs.current()
     if raw and (len(columns or ()) != 1 or output.as_json):
-        raise typer.BadParameter("--raw needs exactly one column, and goes without --json")
+        raise typer.BadParameter("--raw needs exactly one column and excludes --json")
     moment = parse_time(at)
     with connect_to_existing(url, namespace) as db:
         definition = db.catalog.table(table).definition
@@ -131,7 +129,7 @@ def get(
 
 
 class _Found(NamedTuple):
-    """A row that was read: its values for people, as bytes, and the row in JSON."""
+    """A row that was read: its values as text and as bytes, and the row in JSON."""
 
     texts: Mapping[str, str]
     raw: Mapping[str, bytes]
@@ -171,23 +169,24 @@ def scan(
     *,
     where: Where = None,
     prefix: Annotated[
-        bytes | None, typer.Option(parser=argument(parse_bytes), metavar="ROW", help="Rows that start so.")
+        bytes | None,
+        typer.Option(parser=argument(parse_bytes), metavar="ROW", help="Only keys with this prefix."),
     ] = None,
     start: Annotated[
-        bytes | None, typer.Option(parser=argument(parse_bytes), metavar="ROW", help="The first row.")
+        bytes | None, typer.Option(parser=argument(parse_bytes), metavar="ROW", help="Start at this row.")
     ] = None,
     stop: Annotated[
         bytes | None,
-        typer.Option(parser=argument(parse_bytes), metavar="ROW", help="The row to stop before."),
+        typer.Option(parser=argument(parse_bytes), metavar="ROW", help="Stop before this row."),
     ] = None,
     columns: Columns = None,
-    limit: Annotated[int, typer.Option(min=0, help="At most so many rows; 0 is all.")] = 100,
-    reverse: Annotated[bool, typer.Option("--reverse", help="From the last row to the first.")] = False,
+    limit: Annotated[int, typer.Option(min=0, help="At most this many rows; 0 is all.")] = 100,
+    reverse: Annotated[bool, typer.Option("--reverse", help="Read from the last row to the first.")] = False,
     at: At = None,
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
-    """Read rows in order of their keys."""
+    """Read rows in the order of their keys."""
     output = outputs.current()
     moment = parse_time(at)
     asked = _Asked(where, start, stop, prefix, parse_columns(columns), limit, reverse)
@@ -204,8 +203,8 @@ def scan(
             how = "--limit 0 shows all"
             if not definition.is_typed or _text_key(definition):
                 bound = show_bytes(cut[0] + b"\0" if reverse else cut[0])
-                how += f", {'--stop' if reverse else '--start'} '{bound}' goes on"
-            output.note(f"{count_of(count, 'row')} of more: {how}")
+                how += f", {'--stop' if reverse else '--start'} '{bound}' continues"
+            output.note(f"{count_of(count, 'row')} shown, there are more: {how}")
 
 
 class _Asked(NamedTuple):
@@ -221,7 +220,7 @@ class _Asked(NamedTuple):
 
     @property
     def most(self) -> int | None:
-        """One row more than asked for tells whether there are more."""
+        """Return the limit plus one: the additional row shows that there are more."""
         return self.limit + 1 if self.limit else None
 
 
@@ -271,7 +270,7 @@ def _typed_rows(
 
 
 def _predicate(definition: TableDefinition, asked: _Asked) -> Predicate | None:
-    """The filter, and the bounds of the keys."""
+    """Return the filter and the bounds of the keys as one predicate."""
     from percolator_core.schema.predicates import Comparison, Joined
 
     parts = [found] if (found := parse_filter(definition, asked.where)) is not None else []
@@ -284,13 +283,13 @@ def _predicate(definition: TableDefinition, asked: _Asked) -> Predicate | None:
             continue
         if not _text_key(definition):
             raise typer.BadParameter(
-                f"{option} is for row keys that are text, and the key of {definition.name} is "
+                f"{option} needs a key of one text column, but the key of {definition.name} is "
                 f"({', '.join(f'{one.name} {one.type}' for one in definition.key_columns)}): use --where"
             )
         try:
             parts.append(Comparison(definition.key[0], op, bound.decode()))  # type: ignore[arg-type]
         except UnicodeDecodeError:
-            raise typer.BadParameter(f"{option}: {show_bytes(bound)} is no text") from None
+            raise typer.BadParameter(f"{option}: {show_bytes(bound)} is not UTF-8 text") from None
     return Joined("and", tuple(parts)) if parts else None
 
 
@@ -299,7 +298,7 @@ def _text_key(definition: TableDefinition) -> bool:
 
 
 def _shown(rows: Iterator[tuple[bytes, Shown]], limit: int, cut: list[bytes]) -> Iterator[Shown]:
-    """The rows up to the limit; the key of the one behind it goes to ``cut``."""
+    """Yield the rows up to the limit; put the key of the next row, if there is one, into ``cut``."""
     for _, shown in islice(rows, limit or None):
         yield shown
     if limit:
@@ -311,7 +310,7 @@ def history(
     row: AnyRow,
     column: Annotated[str, typer.Argument(metavar="COLUMN", help="The column.", show_default=False)],
     *,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many versions.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many versions.")] = 100,
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
@@ -322,8 +321,8 @@ def history(
         versions = db.history(table, key, column, limit)
     if not versions:
         raise Failure(
-            f"row {show_row(definition, key)} of {table} never had {abbreviated(column)}, or its versions "
-            "were collected"
+            f"row {show_row(definition, key)} of {table} never had {abbreviated(column)}, or garbage "
+            "collection dropped its versions"
         )
     shown = outputs.table("committed", "commit timestamp", "start timestamp", "value")
     data = []
@@ -336,7 +335,7 @@ def history(
 
 
 def _version(definition: TableDefinition, column: str, value: bytes | None) -> tuple[str, Any]:
-    """The value of a version as text and in JSON."""
+    """Return the value of a version as text and in JSON."""
     if value is None:
         return "(deleted)", None
     if not definition.is_typed:
@@ -348,7 +347,7 @@ def _version(definition: TableDefinition, column: str, value: bytes | None) -> t
 
 
 def snapshot_at(db: Database, moment: int | datetime | None, option: str = "--at") -> Snapshot:
-    """The tables as of that time; raises typer.BadParameter for one that has not come yet."""
+    """Return a snapshot as of that time. Raises typer.BadParameter for a time in the future."""
     try:
         return db.snapshot(moment)
     except ValueError as error:
@@ -356,12 +355,12 @@ def snapshot_at(db: Database, moment: int | datetime | None, option: str = "--at
 
 
 def parse_columns(text: str | None) -> list[str] | None:
-    """The columns that ``--columns`` names."""
+    """Return the columns that ``--columns`` names."""
     return None if text is None else [name for name in text.split(",") if name]
 
 
 def room_for(column: str, width: int) -> int:
-    """How long a value may be beside the column's name."""
+    """Return the width that is left for a value beside the column's name."""
     return max(20, width - len(column) - 4)
 
 

@@ -1,4 +1,4 @@
-"""What changed in a table between two moments: ``diff``."""
+"""The changes of a table between two times: ``diff``."""
 
 from __future__ import annotations
 
@@ -55,19 +55,17 @@ def diff(
 ) -> None:
     """Show which rows were added, removed and changed between two times.
 
-    With --where only those for which it is true at one of the two times at least.
+    With --where, only rows that match the filter at one of the two times or at both.
     """
     from percolator_core.admin.diff import changes
 
     output = outputs.current()
     earlier, later = parse_time(begin, "--from"), parse_time(end, "--to")
     if earlier is None:
-        raise typer.BadParameter(
-            "--from names no time: write 2026-11-20T10:00:00Z, or microseconds since 1970"
-        )
+        raise typer.BadParameter("--from is empty: write 2026-11-20T10:00:00Z, or microseconds since 1970")
     with connect_to_existing(url, namespace) as db:
         definition = db.catalog.table(table).definition
-        # Of moments that are written down, so that the same command shows the same again.
+        # The result states both timestamps, so that the same diff can be made again.
         first = snapshot_at(db, earlier, "--from").start_timestamp
         last = snapshot_at(db, later, "--to").start_timestamp
         if last < first:
@@ -90,7 +88,7 @@ def diff(
 def _counted(
     definition: TableDefinition, found: Iterable[RowChange], counts: Counter[str], width: int
 ) -> Iterator[tuple[dict[str, Any], Sequence[RenderableType]]]:
-    """Each change as data and as lines."""
+    """Yield each change for JSON and as lines, and count it."""
     for change in found:
         counts[change.kind] += 1
         mark, style = _MARKS[change.kind]

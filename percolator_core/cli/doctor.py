@@ -1,4 +1,4 @@
-"""``percolator doctor``: what is installed, reachable and misconfigured, each with its mend."""
+"""``percolator doctor``: check the installation and the store."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 def doctor(
     indexes: Annotated[
         bool,
-        typer.Option("--indexes", help="Compare the indexes of large tables with their rows, too."),
+        typer.Option("--indexes", help="Also compare the indexes of large tables with their rows."),
     ] = False,
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
-    """Check what is installed, reachable and misconfigured; each fault comes with its mend.
+    """Check the installation and the store, and say how to fix each problem.
 
-    Exit code 0 when nothing has failed; warnings are no failures.
+    The exit code is 0 unless a check failed; warnings are no failures.
     """
     from percolator_core.cli.check_installation import check_installation
     from percolator_core.cli.check_store import check_store
     from percolator_core.store.redaction import redacted
 
     output = outputs.current()
-    with output.status("looking"):
+    with output.status("checking"):
         findings = [
             *check_installation(embedded=url.startswith("embedded:")),
             *check_store(url, namespace, indexes=indexes),
@@ -63,7 +63,7 @@ def _table(findings: Sequence[Finding]) -> Table:
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("")
     table.add_column("check", no_wrap=True)
-    table.add_column("found and, where needed, its mend", overflow="fold")
+    table.add_column("result, and what to do", overflow="fold")
     for finding in findings:
         text = Text(finding.found)
         if finding.mend:
@@ -77,5 +77,5 @@ def _summary(counts: Counter[str]) -> Text:
     if counts["fail"]:
         return Text(f"{counts['fail']} failed, {warnings}.", "bold red")
     if counts["warn"]:
-        return Text(f"Nothing has failed; {warnings}.", "yellow")
-    return Text("All is well.", "green")
+        return Text(f"No check failed; {warnings}.", "yellow")
+    return Text("All checks passed.", "green")

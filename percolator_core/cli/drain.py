@@ -38,16 +38,15 @@ if TYPE_CHECKING:
 _WIDTH = 256
 
 _LOOK = 0.25
-"""Seconds between two looks at the backlog."""
+"""Seconds between two reads of the backlog."""
 
 
 Timeout = Annotated[
-    float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after so long, with exit code 4.")
+    float | None,
+    typer.Option(min=0, metavar="SECONDS", help="Stop after this many seconds, with exit code 4."),
 ]
-Budget = Annotated[str | None, typer.Option(metavar="TIME", help="The same, written 90s, 10m or 2h.")]
-OnSpark = Annotated[
-    bool, typer.Option("--spark", help="Run the observers in Spark's executors, a task a tablet.")
-]
+Budget = Annotated[str | None, typer.Option(metavar="TIME", help="Like --timeout, as 90s, 10m or 2h.")]
+OnSpark = Annotated[bool, typer.Option("--spark", help="Run the observers in Spark's executors.")]
 Master = Annotated[
     str | None,
     typer.Option(
@@ -57,14 +56,14 @@ Master = Annotated[
 Tasks = Annotated[
     int | None,
     typer.Option(
-        min=1, metavar="N", help="Spark's tasks. Default: the tablets of the largest observed table."
+        min=1, metavar="N", help="Spark tasks. Default: one per tablet of the largest observed table."
     ),
 ]
 Width = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Runs that are under way at a time, in each task. Default: 256; 64 with --spark.",
+        help="Concurrent runs, with --spark in each task. Default: 256, or 64 with --spark.",
         show_default=False,
     ),
 ]
@@ -88,18 +87,18 @@ def drain(
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
-    """Run a chain's observers until no notification is left for them.
+    """Run a chain's observers until no notification is left.
 
-    Cells on which an observer keeps failing end in quarantine: `percolator failed PATH` lists them.
+    A cell on which an observer fails too often goes to quarantine: `percolator failed PATH` lists these.
     """
     seconds = _seconds(timeout, budget)
     if not spark and (master is not None or tasks is not None):
-        raise typer.BadParameter("--master and --tasks go with --spark")
+        raise typer.BadParameter("--master and --tasks need --spark")
     output = outputs.current()
     some = "".join(f" --observer {name}" for name in observer or ())
-    output.carry_on = f"`percolator drain {path}{some}` carries on"
+    output.carry_on = f"`percolator drain {path}{some}` continues"
     chain = load_chain(path)
-    # Also while Spark drains: an embedded store is started and stopped once.
+    # Stay connected while Spark drains, so that an embedded store is started and stopped only once.
     with connect_to_chain(url, namespace, chain) as db:
         runs: dict[str, Any] = {"width": width, "threads": threads, "observers": observer or None}
         if spark:
@@ -117,7 +116,7 @@ def _seconds(timeout: float | None, budget: str | None) -> float | None:
     if budget is None:
         return timeout
     if timeout is not None:
-        raise typer.BadParameter("--timeout and --budget are the same: give one of them")
+        raise typer.BadParameter("--timeout and --budget set the same limit: give only one")
     return parse_length(budget).total_seconds()
 
 
@@ -131,7 +130,7 @@ def _here(
     threads: int,
     observers: list[str] | None,
 ) -> Counts:
-    """In this process."""
+    """Drain in this process."""
     from percolator_core.worker import Worker
 
     worker = Worker(db, chain, threads=threads, width=width or _WIDTH, observers=observers)
@@ -155,7 +154,7 @@ def _with_spark(
     master: str | None,
     observers: list[str] | None,
 ) -> Counts:
-    """In Spark's executors."""
+    """Drain in Spark's executors."""
     try:
         from percolator_core.spark import NotIdle
         from percolator_core.spark import drain as spark_drain
@@ -181,7 +180,7 @@ def _with_spark(
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends a drain as Ctrl-C does."""
+    """Let SIGTERM interrupt a drain as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -190,7 +189,10 @@ def _terminable() -> Iterator[None]:
 
 
 class _Bar:
-    """Runs done over those done and left, as far as the backlog tells: tasks tell their counts at the end."""
+    """A progress bar of a drain on Spark.
+
+    It counts runs by the change of the backlog, because tasks report their counts only at the end.
+    """
 
     def __init__(self, progress: Progress, chain: Chain) -> None:
         self._progress = progress
@@ -199,7 +201,7 @@ class _Bar:
         self._before = self._done = 0
 
     def show(self, now: DrainProgress) -> None:
-        """Take in the backlog."""
+        """Update the bar."""
         self._done += max(0, self._before - now.left)
         self._before = now.left
         total = self._done + now.left
@@ -212,7 +214,7 @@ class _Bar:
 def _progress(
     output: Output, db: Database, chain: Chain, worker: Worker, observers: Iterable[str]
 ) -> Iterator[None]:
-    """A bar of runs done over those done and left; a thread of its own asks for the backlog."""
+    """Show a bar of the runs done and left; a thread reads the backlog for it."""
     if not output.errors.is_terminal:
         yield
         return
@@ -227,7 +229,7 @@ def _progress(
             try:
                 counts = backlog(db, chain)
             except PercolatorError:
-                return  # the worker meets the same and says so
+                return  # the worker gets the same error and reports it
             left = sum(counts[name] for name in set(observers))
             total = worker.counts.total()
             done = total.ran + total.collapsed + total.quarantined

@@ -20,8 +20,8 @@ Where = Annotated[
     typer.Option(
         "--where",
         metavar="FILTER",
-        help="Only rows for which it is true, such as \"size > 5 and url ^= 'https:'\"; of a raw table row "
-        "is the row key, and every value is a text in quotes. May be repeated: all must be true.",
+        help="Only rows that match this filter, such as \"size > 5 and url ^= 'https:'\". In a raw table, "
+        "row is the row key and every value is a quoted text. May be repeated: a row must match all.",
         show_default=False,
     ),
 ]
@@ -53,12 +53,12 @@ def parse_raw_filter(definition: TableDefinition, texts: Sequence[str] | None) -
 
 @contextmanager
 def bad_parameter(text: str) -> Iterator[None]:
-    """Raise typer.BadParameter, which names the text, for an error of its filter."""
+    """Turn an error of a filter into typer.BadParameter, which quotes the filter."""
     from percolator_core.errors import UnknownColumn
 
     try:
         yield
     except (ValueError, UnknownColumn) as error:
-        # The lines behind the first one show the place, with a caret.
+        # The lines after the first show the position, with a caret.
         sentence = str(error).partition("\n")[0].removesuffix(":")
         raise typer.BadParameter(f"--where {text!r}: {sentence}") from None

@@ -1,4 +1,4 @@
-"""What ``percolator doctor`` finds, one line a check."""
+"""The findings of ``percolator doctor``, one per check."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Verdict = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check. ``mend`` says what to do about it; empty when all is well.
+    """The result of a check. ``mend`` says how to fix the problem; empty if there is none.
 
-    ``warn``: works, but something is missing or slower than it need be. ``fail``: something will not work.
+    ``warn``: the library works, but a part is missing or slow. ``fail``: a part does not work.
     """
 
     check: str
@@ -22,15 +22,15 @@ class Finding:
 
 
 def ok(check: str, found: str) -> Finding:
-    """All is well."""
+    """The check passed."""
     return Finding(check, "ok", found)
 
 
 def warn(check: str, found: str, mend: str) -> Finding:
-    """It works without."""
+    """The library works, but a part is missing or slow."""
     return Finding(check, "warn", found, mend)
 
 
 def fail(check: str, found: str, mend: str) -> Finding:
-    """It does not work."""
+    """A part does not work."""
     return Finding(check, "fail", found, mend)

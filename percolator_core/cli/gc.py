@@ -1,4 +1,4 @@
-"""``gc``: drop versions that nobody reads any more."""
+"""``gc``: drop versions that no snapshot reads any more."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from percolator_core.notation.times import parse_length, show_time
 
 def gc(
     keep: Annotated[
-        str, typer.Option(metavar="TIME", help="Keep what snapshots of this age can see: 90s, 15m, 1h, 7d.")
+        str,
+        typer.Option(metavar="TIME", help="Keep versions that snapshots of this age read: 90s, 15m, 1h, 7d."),
     ] = "1h",
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
-    """Collect garbage: resolve old locks, then drop versions that no snapshot can see.
+    """Collect garbage: resolve old locks, then drop versions that no snapshot can read.
 
-    Older snapshots are refused from then on; pinned ones hold it back. It may be stopped and repeated at any
-    time.
+    Afterwards, reads of older snapshots fail; versions that a pinned snapshot reads are kept. The command may
+    be interrupted and repeated at any time.
     """
     length = parse_length(keep)
     output = outputs.current()
-    output.carry_on = "`percolator gc` carries on"
+    output.carry_on = "`percolator gc` continues"
     with connect_to_existing(url, namespace) as db:
         done = db.collect_garbage(length)
     numbers = ["versions dropped", "rows dropped", "locks resolved"]

@@ -1,4 +1,4 @@
-"""``percolator init``: a new project that runs as it is."""
+"""``percolator init``: create a project that runs without changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 _SUFFIX: Final = ".tmpl"
-"""Ends each template's name: tools that look for tests, or at Python files, pass them by."""
+"""The suffix of each template, so that test runners and linters ignore it."""
 
 
 def init(
@@ -27,21 +27,21 @@ def init(
         typer.Argument(metavar="DIR", help="The project's folder: new, or empty.", show_default=False),
     ],
 ) -> None:
-    """Make a new project: a chain of two observers, its schemas, a test, and a README with the commands."""
+    """Create a project: a chain of two observers, its schemas, a test, and a README with the commands."""
     written = write_project(folder)
     outputs.current().result(
         {"folder": str(folder), "files": [str(path.relative_to(folder)) for path in written]},
         f"{len(written)} files are in {folder}. Try them:",
         f"\n  cd {folder}\n  pytest\n  percolator check observers/words\n",
-        "README.md there has the other commands.",
+        "Its README.md has the other commands.",
     )
 
 
 def write_project(folder: Path) -> list[Path]:
-    """Write the project into ``folder``, which is made if it is missing; returns the files.
+    """Write the project into ``folder``, which is created if it is missing; return the files.
 
     Raises:
-        ConfigurationError: something is in the folder already, or it cannot be written.
+        ConfigurationError: the folder is not empty or cannot be written.
     """
     from percolator_core.observers.schema import write_schemas
 
@@ -50,7 +50,7 @@ def write_project(folder: Path) -> list[Path]:
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigurationError(
-                f"{folder} is not empty: name a new folder, so that nothing of yours is overwritten."
+                f"{folder} is not empty: name a new folder, so that none of your files is overwritten."
             )
         written = []
         for path, text in _templates():
@@ -66,7 +66,7 @@ def write_project(folder: Path) -> list[Path]:
 
 
 def _templates() -> Iterator[tuple[PurePosixPath, str]]:
-    """Path and text of each file of a project."""
+    """Yield the path and text of each file of a project."""
 
     def walk(folder: Traversable, path: PurePosixPath) -> Iterator[tuple[PurePosixPath, str]]:
         for entry in folder.iterdir():
@@ -74,7 +74,7 @@ def _templates() -> Iterator[tuple[PurePosixPath, str]]:
                 yield from walk(entry, path / entry.name)
             elif entry.name.endswith(_SUFFIX):
                 name = entry.name.removesuffix(_SUFFIX)
-                # A real .gitignore among the templates would be taken for the repository's own.
+                # Git would apply a real .gitignore among the templates to this repository.
                 yield path / (".gitignore" if name == "gitignore" else name), entry.read_text("utf-8")
 
     yield from walk(resources.files("percolator_core.cli") / "templates" / "project", PurePosixPath())

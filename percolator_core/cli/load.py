@@ -56,12 +56,12 @@ TableOption = Annotated[
     str, typer.Option("--table", metavar="TABLE", help="The table to load into.", show_default=False)
 ]
 FormatOption = Annotated[
-    Format | None, typer.Option("--format", help="Default: what the suffixes say.", show_default=False)
+    Format | None, typer.Option("--format", help="Default: from the file suffixes.", show_default=False)
 ]
 ChainOption = Annotated[
     Path | None,
     typer.Option(
-        metavar="PATH", help="Make this chain's tables, and activate its observers, before the load."
+        metavar="PATH", help="Create this chain's tables and activate its observers before the load."
     ),
 ]
 Key = Annotated[
@@ -72,31 +72,29 @@ Key = Annotated[
 ]
 Fields = Annotated[
     str | None,
-    typer.Option(metavar="FIELD[=COLUMN],…", help="Load these fields only, under these names."),
+    typer.Option(metavar="FIELD[=COLUMN],…", help="Load only these fields, under these names."),
 ]
-BaseUrl = Annotated[
-    str | None, typer.Option(metavar="URL", help="What the row keys of html files start with.")
-]
-Delimiter = Annotated[str | None, typer.Option(help="Of csv. Default: what the header line says.")]
-Encoding = Annotated[str | None, typer.Option(help="Of csv. Default: UTF-8.")]
-NullText = Annotated[str, typer.Option(metavar="TEXT", help="The csv field that stands for no cell.")]
-Aside = Annotated[Path, typer.Option(metavar="FOLDER", help="Where malformed records go.")]
+BaseUrl = Annotated[str | None, typer.Option(metavar="URL", help="The prefix of the row keys of html files.")]
+Delimiter = Annotated[str | None, typer.Option(help="Of csv files. Default: from the header line.")]
+Encoding = Annotated[str | None, typer.Option(help="Of csv files. Default: UTF-8.")]
+NullText = Annotated[str, typer.Option(metavar="TEXT", help="The csv field for which no cell is written.")]
+Aside = Annotated[Path, typer.Option(metavar="FOLDER", help="The folder for malformed records.")]
 MaxBad = Annotated[
-    int | None, typer.Option(min=0, metavar="N", help="Stop when more records than this are malformed.")
+    int | None, typer.Option(min=0, metavar="N", help="Fail if more records than this are malformed.")
 ]
 DeleteMissing = Annotated[
     bytes | None,
     typer.Option(
         metavar="PREFIX",
         parser=argument(parse_bytes),
-        help="Delete rows whose keys start so and that the source no longer has.",
+        help="Delete rows with this key prefix that the source no longer has.",
     ),
 ]
 Master = Annotated[
     str | None,
     typer.Option(help="The Spark master. Default: all cores of this machine.", show_default=False),
 ]
-Width = Annotated[int, typer.Option(min=1, help="Transactions that a task runs at a time.")]
+Width = Annotated[int, typer.Option(min=1, help="Concurrent transactions in each task.")]
 
 
 def load(
@@ -119,13 +117,13 @@ def load(
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
-    """Load files into a table with Spark, and write only what differs.
+    """Load files into a table with Spark, and write only cells that differ.
 
-    Of a typed table, fields are read as the types of the columns of their names. A load may be repeated at
-    any time. What did not change is not written, and wakes no observer.
+    In a typed table, each field is parsed as the type of the column with its name. A load may be repeated at
+    any time; unchanged cells are not written and wake no observer.
     """
     output = outputs.current()
-    output.carry_on = "the same load, run again, writes only what is still missing"
+    output.carry_on = "run the same load again; it writes only cells that are still missing"
     spark = _spark()
     loaded_chain = None if chain is None else _chain_with(table, chain)
     source = spark.open_source(
@@ -159,7 +157,7 @@ def load(
 def _notes(report: LoadReport) -> Iterator[str]:
     if report.bad:
         bad = count_of(report.bad, "record")
-        yield f"{bad} malformed and put aside: {report.aside} names each with its reason"
+        yield f"{bad} malformed: {report.aside} lists each with the reason"
     if report.kept_back is not None:
         yield f"nothing was deleted: {report.kept_back}"
 
@@ -173,7 +171,7 @@ def _run(  # noqa: PLR0917
     chain: Chain | None,
     **settings: Any,
 ) -> LoadReport:
-    """Load under a bar of progress; ``settings`` are those of `percolator_core.spark.load`."""
+    """Load with a progress bar; ``settings`` are those of `percolator_core.spark.load`."""
     spark = _spark()
     with _store(url, namespace, chain) as db, output.progress() as progress:
         show = _Bar(progress, source).show
@@ -187,7 +185,7 @@ def _run(  # noqa: PLR0917
 
 
 def _store(url: str, namespace: str | None, chain: Chain | None) -> AbstractContextManager[Database]:
-    """The chain's store, with its tables made and its observers active; without a chain one that exists."""
+    """Connect to the chain's store and create its tables; without a chain, connect to an existing store."""
     if chain is None:
         return connect_to_existing(url, namespace)
     return connect_to_chain(url, namespace, chain)
@@ -204,20 +202,20 @@ def _chain_with(table: str, path: Path) -> Chain:
 
 
 def parse_columns(text: str | None) -> dict[str, str] | None:
-    """``field,other=column`` as a mapping; raises typer.BadParameter for an empty name."""
+    """Parse ``field,other=column`` into a mapping. Raises typer.BadParameter for an empty name."""
     if text is None:
         return None
     found = {}
     for part in text.split(","):
         field, equals, column = part.strip().partition("=")
         if not field or (equals and not column):
-            raise typer.BadParameter(f"--columns {text!r}: write FIELD or FIELD=COLUMN, with commas between")
+            raise typer.BadParameter(f"--columns {text!r}: write FIELD or FIELD=COLUMN, separated by commas")
         found[field] = column or field
     return found
 
 
 def report_table(report: LoadReport) -> Table:
-    """What a load did, in one line."""
+    """Return the counts of a load as a table of one line."""
     shown = outputs.table("table", *_COUNTED, "seconds", numbers=[*_COUNTED, "seconds"])
     seconds = report.load_seconds + report.delete_seconds
     shown.add_row(report.table, *(f"{getattr(report, name):,}" for name in _COUNTED), f"{seconds:.1f}")
@@ -225,7 +223,7 @@ def report_table(report: LoadReport) -> Table:
 
 
 class _Bar:
-    """The progress of a load, in tasks; Spark itself takes some seconds to start."""
+    """The progress bar of a load, in Spark tasks."""
 
     def __init__(self, progress: Progress, source: Source) -> None:
         self._progress = progress
@@ -234,13 +232,13 @@ class _Bar:
         )
 
     def show(self, now: LoadProgress) -> None:
-        """Take in what Spark's counters say."""
+        """Update the bar with Spark's counters."""
         said = f"{now.read:,} read, {now.new + now.changed:,} written, {now.bad:,} bad"
         self._progress.update(self._task, completed=now.tasks_done, total=now.tasks, description=said)
 
 
 def _spark() -> ModuleType:
-    """`percolator_core.spark`, or one sentence where pyspark is missing."""
+    """Import `percolator_core.spark`. Raises ConfigurationError if pyspark is missing."""
     try:
         from percolator_core import spark
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Locks of transactions under way, and of clients that died: ``locks`` and ``resolve``."""
+"""List and resolve the locks of transactions: ``locks`` and ``resolve``."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from percolator_core.admin.status import HeldLock
 
 _LONGEST_COLUMN: Final = 60
-"""Characters of a column's name in the list; in JSON it is whole."""
+"""Characters of a column's name in the list; JSON has the whole name."""
 
 
 def locks(
-    limit: Annotated[int, typer.Option(min=1, help="At most so many locks.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many locks.")] = 100,
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
-    """List the locks that stand now, oldest first. A few that come and go are writers at work."""
+    """List the current locks, oldest first. Running writers hold some for a short time."""
     from percolator_core.admin.status import locks as read_locks
 
     output = outputs.current()
@@ -55,19 +55,24 @@ def locks(
     output.result({"locks": [_data(lock, rows) for lock in found]}, shown if found else "no locks")
     if any(not lock.owner_alive for lock in found):
         output.note(
-            "`percolator resolve` settles what dead clients left; readers and writers that meet it do so too"
+            "`percolator resolve` resolves the locks of dead clients; so do reads and writes of these cells"
         )
 
 
 def resolve(
     older_than: Annotated[
         float,
-        typer.Option("--older-than", min=0, metavar="SECONDS", help="Leave locks touched since then alone."),
+        typer.Option(
+            "--older-than",
+            min=0,
+            metavar="SECONDS",
+            help="Skip locks that were set or refreshed in this time.",
+        ),
     ] = 30.0,
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
-    """Roll forward or back what dead clients left."""
+    """Resolve the locks of dead clients: roll their transactions forward or back."""
     with connect_to_existing(url, namespace) as db:
         done = db.resolve_locks(timedelta(seconds=older_than))
     shown = outputs.table(

@@ -1,4 +1,4 @@
-"""Log lines of the library, on stderr: stdout belongs to the result."""
+"""Write log lines to stderr; stdout is for the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 
 class _Stderr:
-    """Whatever is stderr when a line is written: a status line on a terminal puts itself in between."""
+    """The current `sys.stderr`, looked up at each write: a status line on a terminal replaces it."""
 
     def write(self, text: str) -> int:
         return sys.stderr.write(text)
@@ -27,7 +27,7 @@ class _Stderr:
 
 
 def configure(output: Output, level: LogLevel = "info") -> None:
-    """Log for people, or under ``--json`` one JSON object a line; nothing below ``level``."""
+    """Log as text, or with ``--json`` as one JSON object per line, from ``level`` on."""
     processors: list[Any] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -43,7 +43,7 @@ def configure(output: Output, level: LogLevel = "info") -> None:
             colors=output.errors.is_terminal,
             pad_event_to=0,
             pad_level=False,
-            # The prettier ones print the values of variables, which are other people's data.
+            # rich's tracebacks print the values of variables, which are the user's data.
             exception_formatter=structlog.dev.plain_traceback,
         )
         processors.append(renderer)
@@ -56,5 +56,5 @@ def configure(output: Output, level: LogLevel = "info") -> None:
 
 
 def _printable_rows(_: Any, __: str, event: Any) -> Any:
-    """A structlog processor: row keys as the commands print them."""
+    """Show row keys as the commands print them; a structlog processor."""
     return {name: show_bytes(value) if isinstance(value, bytes) else value for name, value in event.items()}

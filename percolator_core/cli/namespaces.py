@@ -1,4 +1,4 @@
-"""Which namespaces a store holds, told from its keys, before there is a connection to one of them."""
+"""Find the namespaces of a store by its keys, before a database is opened."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _FORMAT_KEY: Final = re.compile(rb"\{([^{}:]+)\}format")
 _STEP: Final = 10_000
 _TIMEOUT: Final = 10.0
 _GLANCE: Final = 2.0
-"""Seconds for an answer without which one goes on to `connect`, which has patience of its own."""
+"""Seconds to wait for the first answer; without one, `connect` is called, which waits longer."""
 
 
 @contextmanager
 def existing_store(url: str) -> Iterator[Address]:
-    """Hold the store open, so that an embedded server is started once for all that follows.
+    """Keep an embedded server running during the block, so that it is started only once.
 
     Raises:
-        StoreUnavailable: an embedded store's folder holds none; it is not made just for a look.
+        StoreUnavailable: the folder of an embedded store has no store; none is created.
     """
     address = parse(url)
     if address.kind != "embedded":
@@ -40,17 +40,17 @@ def existing_store(url: str) -> Iterator[Address]:
     if not (address.folder / "redis.mutex").exists():
         raise StoreUnavailable(
             f"there is no store in {address.folder}: "
-            "name it with --url or PERCOLATOR_URL, or load something first"
+            "name one with --url or PERCOLATOR_URL, or load data first"
         )
     with EmbeddedServer.join(address.folder):
         yield address
 
 
 def only_namespace(url: str) -> str:
-    """The one namespace of an existing store.
+    """Return the only namespace of an existing store.
 
     Raises:
-        ConfigurationError: there is none, or a choice.
+        ConfigurationError: the store has no namespace, or several.
         StoreUnavailable: the store does not answer.
     """
     found = namespaces(url)
@@ -58,7 +58,7 @@ def only_namespace(url: str) -> str:
         return found[0]
     if not found:
         raise ConfigurationError(
-            f"{redacted(url)} holds no tables yet: load something, or name another store with --url"
+            f"{redacted(url)} holds no tables yet: load data, or name another store with --url"
         )
     raise ConfigurationError(
         f"{redacted(url)} holds several namespaces: name one with --namespace: {', '.join(found)}"
@@ -66,10 +66,10 @@ def only_namespace(url: str) -> str:
 
 
 def refuse_unknown(url: str, namespace: str) -> None:
-    """Refuse a namespace in which no table was ever made: its name is most likely mistyped.
+    """Refuse a namespace in which no table was ever created: its name is probably mistyped.
 
     Raises:
-        ConfigurationError: it is not there; the message lists those that are.
+        ConfigurationError: the namespace does not exist; the message lists those that do.
     """
     with existing_store(url) as address:
         try:
@@ -77,33 +77,33 @@ def refuse_unknown(url: str, namespace: str) -> None:
                 if any(_holds(client, Keyspace(namespace).format) for client in clients):
                     return
         except (redis.RedisError, PercolatorError):
-            return  # `connect` waits for a server that still loads its data, and tells what else is wrong
+            return  # `connect` waits for a server that still loads its data, and reports other errors
         there = namespaces(url)
     if namespace in there:
-        return  # made between the two looks, by a worker that has just been started
+        return  # created since the first check, by a worker that has just started
     raise ConfigurationError(
         f"{redacted(url)} has no namespace {namespace!r}: "
-        + (f"there are: {', '.join(there)}" if there else "it holds no tables yet, load something first")
+        + (f"it has {', '.join(there)}" if there else "it holds no tables yet, load data first")
     )
 
 
 def namespaces(url: str) -> list[str]:
-    """The namespaces that have tables, sorted.
+    """Return the namespaces that have tables, sorted.
 
-    Looks at every key of the store, so it takes time in a big one.
+    Scans every key, which takes time in a large store.
     """
     with existing_store(url) as address, _clients(url, address, _TIMEOUT) as clients:
         try:
             return sorted({name for client in clients for name in _namespaces_at(client)})
         except redis.RedisError as error:
             raise StoreUnavailable(
-                f"{redacted(url)} does not answer ({error}): see whether it runs"
+                f"{redacted(url)} does not answer ({error}): check whether it runs"
             ) from error
 
 
 def _namespaces_at(client: Any) -> list[str]:
     found = {unquote(match[1].decode()) for match in map(_FORMAT_KEY.fullmatch, _keys(client)) if match}
-    # All keys of a namespace's own are in one slot.
+    # A namespace's own keys are all in one slot.
     return [name for name in found if _holds(client, Keyspace(name).catalog)]
 
 

@@ -1,4 +1,4 @@
-"""Options that many commands share, and the way from them to a chain and a database."""
+"""The options that commands share, and functions that open their chain and database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 DEFAULT_URL: Final = "embedded:.percolator"
 
 _PATIENCE: Final = 3.0
-"""Seconds after which somebody who looks is told that the store does not answer."""
+"""Seconds after which a command that reads reports that the store does not answer."""
 
 Url = Annotated[
     str,
@@ -43,8 +43,8 @@ Namespace = Annotated[
 ChainPath = Annotated[
     Path, typer.Argument(metavar="PATH", help="The chain: the folder with chain.yaml.", show_default=False)
 ]
-Width = Annotated[int, typer.Option(min=1, help="Runs that are under way at a time.")]
-Threads = Annotated[int, typer.Option(min=1, help="Runs of observers with executor: threads at a time.")]
+Width = Annotated[int, typer.Option(min=1, help="Concurrent runs.")]
+Threads = Annotated[int, typer.Option(min=1, help="Concurrent runs with 'executor: threads'.")]
 OptionalChainPath = Annotated[
     Path | None,
     typer.Argument(metavar="[PATH]", help="The chain: the folder with chain.yaml.", show_default=False),
@@ -52,7 +52,7 @@ OptionalChainPath = Annotated[
 
 
 def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """A parser of arguments that says why, where typer would only say that a value is invalid."""
+    """Return a parser whose errors say what is wrong; typer alone only reports an invalid value."""
 
     def parsed(text: str) -> T:
         try:
@@ -64,25 +64,25 @@ def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def load_chain(path: Path, *, import_functions: bool = True) -> Chain:
-    """The chain in the folder; raises ConfigurationError with a line for each thing that is wrong."""
+    """Load the chain in the folder. Raises ConfigurationError with one line per problem."""
     from percolator_core.observers import Chain
 
     return Chain.load(path, import_functions=import_functions)
 
 
 def connect_to_chain(url: str, namespace: str | None, chain: Chain) -> Database:
-    """The chain's database, made when it is not there. Close it, or use it as a context manager."""
+    """Open the chain's database; create it if it is missing. Close it, or use it as a context manager."""
     from percolator_core.database import connect
 
     return connect(url, namespace or chain.name)
 
 
 def connect_to_existing(url: str, namespace: str | None, chain: Chain | None = None) -> Database:
-    """A database that is there already, for commands that look into it.
+    """Open an existing database.
 
     Raises:
-        StoreUnavailable: an embedded store's folder is missing; it is not made just for a look.
-        ConfigurationError: the store lacks the namespace; or none is named, and it has none or several.
+        StoreUnavailable: the folder of an embedded store is missing; it is not created.
+        ConfigurationError: the store lacks the namespace, or none is named and the store has none or several.
     """
     from percolator_core.cli.namespaces import existing_store, only_namespace, refuse_unknown
     from percolator_core.database import connect

@@ -1,6 +1,6 @@
-"""What a command tells: tables for people or JSON for programs on stdout, progress and errors on stderr.
+"""The output of a command: its result on stdout, as text or JSON; progress and errors on stderr.
 
-``--json`` prints one JSON value on stdout, whatever happens: the result, or ``{"error": …}``.
+``--json`` always prints one JSON value on stdout: the result, or ``{"error": …}``.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 _PIPE_WIDTH: Final = 10_000
-"""Columns where nobody looks: a table in a file or a pipe is never cut or folded."""
+"""The width of output to a file or a pipe, so that a table is neither cut nor folded."""
 
 
 class ExitCode(IntEnum):
-    """How a command ended."""
+    """The exit code of a command."""
 
     OK = 0
     FAILURE = 1
@@ -43,17 +43,17 @@ class ExitCode(IntEnum):
 
 EXIT_CODES: Final[Mapping[ExitCode, str]] = {
     ExitCode.OK: "done",
-    ExitCode.FAILURE: "it failed; the error says why",
-    ExitCode.USAGE: "wrong usage, or a declaration or setting that cannot work",
-    ExitCode.UNAVAILABLE: "the store is not there, cannot be reached, or takes no writes",
-    ExitCode.NOT_IDLE: "not idle in the given time, or something is in quarantine",
-    ExitCode.INTERRUPTED: "interrupted; the message says how to go on",
+    ExitCode.FAILURE: "the command failed; the error says why",
+    ExitCode.USAGE: "wrong usage, or an invalid declaration or setting",
+    ExitCode.UNAVAILABLE: "the store does not exist, cannot be reached, or refuses writes",
+    ExitCode.NOT_IDLE: "not idle within the timeout, or a cell is in quarantine",
+    ExitCode.INTERRUPTED: "interrupted; the message says how to continue",
 }
 """The meaning of each code, for ``percolator --help`` and the docs."""
 
 
 class Failure(PercolatorError):
-    """A command cannot do what it was asked; ``details`` go into the JSON beside the message."""
+    """A command failed; ``details`` are added to the error in JSON."""
 
     def __init__(self, message: str, code: ExitCode = ExitCode.FAILURE, **details: object) -> None:
         super().__init__(message)
@@ -62,19 +62,19 @@ class Failure(PercolatorError):
 
 
 class Output:
-    """Where a command's results, notes and errors go."""
+    """Print a command's results, notes and errors."""
 
     def __init__(self, *, as_json: bool = False, debug: bool = False) -> None:
         self.as_json = as_json
         self.debug = debug
-        self.carry_on = "run the same command again to carry on"
-        """What to do after an interruption; long commands say it more exactly."""
+        self.carry_on = "run the same command again to continue"
+        """How to continue after an interruption; long commands set a more exact text."""
         self.console = _console(sys.stdout)
         self.errors = _console(sys.stderr)
         self._printed_json = False
 
     def result(self, data: Any, *human: RenderableType) -> None:
-        """Print a command's result: ``data`` as JSON under ``--json``, else the renderables."""
+        """Print a command's result: ``data`` as JSON with ``--json``, else the renderables."""
         if self.as_json:
             self._print_json(data)
             return
@@ -88,14 +88,14 @@ class Output:
         found: Iterable[tuple[Any, Sequence[RenderableType]]],
         tail: Mapping[str, Any] | None = None,
     ) -> int:
-        """Print a result of unbounded size piece by piece; returns how many pieces there were.
+        """Print a long result item by item; return the number of items.
 
-        Each piece is its data and its human form. As JSON it becomes ``head`` with the list ``name`` at its
-        end, and what ``tail`` then has.
+        Each item is a pair: the data for JSON, and the renderables. The JSON object has the keys of ``head``,
+        the list ``name``, and then the keys of ``tail``.
         """
         count = 0
         pieces = iter(found)
-        # Before anything is printed: what goes wrong at once is an error like any other, in JSON too.
+        # Read the first item before printing, so that an early error is reported as usual, in JSON too.
         first = list(itertools.islice(pieces, 1))
         if self.as_json:
             self._printed_json = True
@@ -116,17 +116,17 @@ class Output:
         return count
 
     def raw(self, data: bytes) -> None:
-        """Write bytes to stdout as they are."""
+        """Write bytes to stdout unchanged."""
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
     def note(self, text: str) -> None:
-        """Say something on stderr that is no part of the result, such as what to do next."""
+        """Print a note on stderr that is not part of the result, such as the next step."""
         self.errors.print(Text(text), soft_wrap=True)
 
     def error(self, error: BaseException) -> ExitCode:
-        """Report what ended the command, a line for each thing that is wrong; returns the exit code."""
+        """Report the error that ended the command, one line per problem; return the exit code."""
         code = exit_code(error)
         if self.debug:
             sys.stderr.write("".join(traceback.format_exception(error)))
@@ -148,7 +148,7 @@ class Output:
 
     @contextmanager
     def progress(self, *, counted: bool = True) -> Iterator[Progress]:
-        """A progress bar on stderr, shown on a terminal only. ``counted`` shows done/total beside the bar."""
+        """Show a progress bar on stderr, on a terminal only; with ``counted``, also done/total."""
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         columns = [
@@ -167,7 +167,7 @@ class Output:
 
     @contextmanager
     def status(self, text: str) -> Iterator[Status]:
-        """A line on stderr that is kept up to date, shown on a terminal only."""
+        """Show a line on stderr that can be updated, on a terminal only."""
         from rich.status import Status
 
         status = Status(text, console=self.errors)
@@ -185,7 +185,7 @@ class Output:
 
 
 def table(*columns: str, title: str | None = None, numbers: Sequence[str] = ()) -> Table:
-    """A plain table; the columns named in ``numbers`` stand to the right."""
+    """Return a plain table; the columns named in ``numbers`` are right-aligned."""
     made = Table(
         title=title, box=None, title_justify="left", title_style="bold", header_style="dim", pad_edge=False
     )
@@ -196,7 +196,7 @@ def table(*columns: str, title: str | None = None, numbers: Sequence[str] = ()) 
 
 
 def exit_code(error: BaseException) -> ExitCode:
-    """The exit code for what ended a command."""
+    """Return the exit code for an error."""
     if isinstance(error, Failure):
         return error.code
     if isinstance(error, KeyboardInterrupt):
@@ -211,12 +211,12 @@ def exit_code(error: BaseException) -> ExitCode:
 
 
 def is_usage_error(error: BaseException) -> bool:
-    """Whether typer refused the arguments. Its base class has moved between versions; its method has not."""
+    """Return True if typer refused the arguments. Only the method is the same in all versions."""
     return hasattr(error, "format_message")
 
 
 def _lines(error: BaseException) -> list[str]:
-    """The error in sentences, one line each. A ConfigurationError has one for each thing that is wrong."""
+    """Return the lines of the error; a ConfigurationError has one per problem."""
     if is_usage_error(error):
         text = str(error.format_message())  # type: ignore[attr-defined]
     elif isinstance(error, PercolatorError | TimeoutError):
@@ -239,13 +239,13 @@ _CURRENT: ContextVar[Output | None] = ContextVar("output", default=None)
 
 
 def begin(*, as_json: bool, debug: bool) -> Output:
-    """Make the output of the command that starts now."""
+    """Create the output of the command that starts now."""
     made = Output(as_json=as_json, debug=debug)
     _CURRENT.set(made)
     return made
 
 
 def current() -> Output:
-    """The output of the running command."""
+    """Return the output of the running command."""
     found = _CURRENT.get()
     return found if found is not None else begin(as_json=False, debug=False)

@@ -1,4 +1,4 @@
-"""Cells on which observers failed for good: ``failed``, ``retry`` and ``discard``."""
+"""Cells in quarantine: ``failed``, ``retry`` and ``discard``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FailedRow = Annotated[
 ]
 
 _BATCH: Final = 500
-"""Cells that are put back, or discarded, together."""
+"""Cells that are discarded together."""
 
 
 def failed(
@@ -52,7 +52,7 @@ def failed(
     observer: ObserverName = None,
     row: FailedRow = None,
     traceback: Annotated[bool, typer.Option("--traceback", help="Show each cell's last traceback.")] = False,
-    limit: Annotated[int, typer.Option(min=0, help="At most so many cells; 0 is all.")] = 100,
+    limit: Annotated[int, typer.Option(min=0, help="At most this many cells; 0 is all.")] = 100,
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
@@ -73,11 +73,11 @@ def failed(
         )
         more = next(found, None) is not None
     if not count and not output.as_json:
-        output.result(None, "nothing is in quarantine")
+        output.result(None, "no cell is in quarantine")
     elif more:
-        output.note(f"{count_of(count, 'cell')} of more: --limit 0 shows all")
+        output.note(f"{count_of(count, 'cell')} shown, there are more: --limit 0 shows all")
     if count:
-        output.note(f"`percolator retry {path}` puts them back once the cause is gone")
+        output.note(f"fix the cause, then run `percolator retry {path}`")
 
 
 def retry(
@@ -87,9 +87,9 @@ def retry(
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
-    """Put cells in quarantine back, to be observed again with all their attempts.
+    """Take cells out of quarantine, so that they are observed again with all their attempts.
 
-    A write to an observed cell of the row does the same for the cells of that observer.
+    A write to an observed cell of a row does the same for the cells of that observer.
     """
     from percolator_core.admin.quarantine import Quarantine
 
@@ -101,12 +101,12 @@ def retry(
         if keys is None:
             count = quarantine.retry(observer=observer)
         else:
-            # All are found before the first is put back: a worker may fail on it again at once.
+            # List all cells before the first is put back: a worker may fail on that one again at once.
             count = quarantine.retry(list(quarantine.cells(observer, keys)))
-    said = f"{count_of(count, 'cell')} to be observed again" + (
-        f": `percolator drain {path}` does it" if count else ""
+    text = f"{count_of(count, 'cell')} to be observed again" + (
+        f": by a worker, or by `percolator drain {path}`" if count else ""
     )
-    outputs.current().result({"chain": chain.name, "retried": count}, said)
+    outputs.current().result({"chain": chain.name, "retried": count}, text)
 
 
 def discard(
@@ -114,13 +114,13 @@ def discard(
     *,
     observer: ObserverName = None,
     row: FailedRow = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
-    """Discard cells in quarantine: they are observed when they change again.
+    """Discard cells in quarantine; they are observed again when they change.
 
-    A cell that fails anew while this runs stays in quarantine.
+    A cell that fails while the command runs stays in quarantine.
     """
     from percolator_core.admin.quarantine import Quarantine
 
@@ -133,13 +133,13 @@ def discard(
         until = db.timestamp()
         count = _count(quarantine, observer, keys)
         if count and (yes or _is_wanted(output, count, path)):
-            # What failed after the question was asked was not asked about.
-            chosen = (cell for cell in quarantine.cells(observer, keys) if cell.time < until)
-            count = sum(quarantine.discard(batch) for batch in _batches(chosen))
+            # Keep cells that failed after the question was asked.
+            failed_before = (cell for cell in quarantine.cells(observer, keys) if cell.time < until)
+            count = sum(quarantine.discard(batch) for batch in _batches(failed_before))
         else:
             count = 0
-    said = f"{count_of(count, 'cell')} discarded" + (": observed again when changed" if count else "")
-    output.result({"chain": chain.name, "discarded": count}, said)
+    text = f"{count_of(count, 'cell')} discarded" + ("; the next change is observed" if count else "")
+    output.result({"chain": chain.name, "discarded": count}, text)
 
 
 def _count(quarantine: Quarantine, observer: str | None, keys: Mapping[str, bytes] | None) -> int:
@@ -150,11 +150,11 @@ def _count(quarantine: Quarantine, observer: str | None, keys: Mapping[str, byte
 
 
 def _is_wanted(output: Output, count: int, path: object) -> bool:
-    """Ask at the terminal. Raises typer.BadParameter where nobody sits there."""
+    """Ask at the terminal. Raises typer.BadParameter if there is no terminal."""
     what = f"{count_of(count, 'cell')} in quarantine"
     if output.as_json or not _is_a_terminal():
         raise typer.BadParameter(
-            f"this discards {what}, which `percolator failed {path}` lists: say --yes if that is meant"
+            f"this discards {what}, which `percolator failed {path}` lists: add --yes to confirm"
         )
     return output.errors.input(f"Discard {what}? [y/N] ").strip().lower() in {"y", "yes"}
 
@@ -169,7 +169,7 @@ def _batches(cells: Iterator[FailedCell]) -> Iterator[list[FailedCell]]:
 
 
 def _keys(quarantine: Quarantine, row: str | None) -> dict[str, bytes] | None:
-    """The keys that are meant; None if there is no argument."""
+    """Return the row key that ``--row`` names, by table; None without ``--row``."""
     return None if row is None else quarantine.keys(row)
 
 

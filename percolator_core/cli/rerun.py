@@ -1,4 +1,4 @@
-"""``rerun``: have an observer redo cells, after a change of its code."""
+"""``rerun``: run an observer again on processed cells, after a change of its code."""
 
 from __future__ import annotations
 
@@ -38,20 +38,18 @@ Conditions = Annotated[
     typer.Option(
         "--where",
         metavar="CONDITION",
-        help="Only cells that meet it: a filter of their rows as of scan, such as \"language = 'en'\", "
-        "or 'revision < 2', of the code that ran last. May be repeated.",
+        help="Only cells that meet it: a filter for their rows as in scan, such as \"language = 'en'\", or "
+        "'revision < 2', a comparison with the revision that ran last. May be repeated.",
         show_default=False,
     ),
 ]
-Outdated = Annotated[
-    bool, typer.Option("--outdated", help="Only cells that code of an earlier revision dealt with.")
-]
-Limit = Annotated[int, typer.Option(min=0, help="At most so many cells; 0 is all.")]
+Outdated = Annotated[bool, typer.Option("--outdated", help="Only cells that an earlier revision processed.")]
+Limit = Annotated[int, typer.Option(min=0, help="At most this many cells; 0 is all.")]
 Rate = Annotated[
     float | None,
-    typer.Option(min=0.001, metavar="N", help="At most so many cells a second.", show_default=False),
+    typer.Option(min=0.001, metavar="N", help="At most this many cells per second.", show_default=False),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Count the cells, and change nothing.")]
 
 
 def rerun(
@@ -66,31 +64,31 @@ def rerun(
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
-    """Mark cells dirty again that an observer has dealt with, so that workers redo them.
+    """Mark processed cells dirty again, so that workers run the observer on them again.
 
-    After a change of its code: all of them, or those that meet all the conditions.
+    Use it after a change of the observer's code, for all its cells or for those that meet every condition.
     """
     from percolator_core.admin.rerun import rerun as mark_again
 
     output = outputs.current()
-    output.carry_on = "run the same command again, it marks the rest"
+    output.carry_on = "run the same command again; it marks the rest"
     chain = load_chain(path, import_functions=False)
-    chosen = _observer_of(chain, observer)
-    asked = [*(where or []), *([f"revision < {chosen.revision}"] if outdated else [])]
+    target = _observer_of(chain, observer)
+    asked = [*(where or []), *([f"revision < {target.revision}"] if outdated else [])]
     with connect_to_existing(url, namespace, chain) as db:
-        columns = _columns(db, chosen, where or [])
-        with _progress(output, db, chosen) as show:
+        columns = _columns(db, target, where or [])
+        with _progress(output, db, target) as show:
             counts = mark_again(
                 db, chain, observer, asked, limit=limit or None, rate=rate, dry_run=dry_run, progress=show
             )
-    output.result(_data(chain, chosen, counts, dry_run=dry_run), *_human(counts, dry_run=dry_run))
+    output.result(_data(chain, target, counts, dry_run=dry_run), *_human(counts, dry_run=dry_run))
     if columns and counts.looked_at and not counts.chosen:
         output.note(
-            "no cell meets all conditions: every name but row and revision is taken for a column of the same "
+            "no cell meets every condition: all names but row and revision are read as columns of the same "
             f"row, here {', '.join(columns)}"
         )
     if counts.chosen and not dry_run:
-        output.note(f"workers redo them, or `percolator drain {path}`")
+        output.note(f"workers run the observer on them; without a worker, run `percolator drain {path}`")
 
 
 def _observer_of(chain: Chain, name: str) -> Observer:
@@ -103,7 +101,7 @@ def _observer_of(chain: Chain, name: str) -> Observer:
 
 
 def _columns(db: Database, observer: Observer, texts: list[str]) -> list[str]:
-    """Return the names that conditions take for columns of raw tables, misspelt ones included.
+    """Return the names in the conditions that stand for columns of raw tables, misspelt ones included.
 
     Raises typer.BadParameter for a condition that does not fit one of the tables.
     """
@@ -143,15 +141,15 @@ def _human(counts: RerunCounts, *, dry_run: bool) -> list[RenderableType]:
     for column, one in counts.columns.items():
         numbers = [one.looked_at, one.chosen, one.marked]
         made.add_row(abbreviated(column), *(f"{number:,}" for number in numbers[: len(names)]))
-    said = f"{count_of(counts.chosen, 'cell')} to be observed again"
-    return [made, f"{said}, were it not for --dry-run" if dry_run else said]
+    cells = count_of(counts.chosen, "cell")
+    return [made, f"{cells} {'would' if dry_run else 'will'} be observed again"]
 
 
 @contextmanager
 def _progress(output: Output, db: Database, observer: Observer) -> Iterator[Callable[[RerunCounts], None]]:
-    """Show a bar; an interruption ends the rerun between two batches, and an error is followed by a note.
+    """Show a bar; let an interruption end the rerun between two batches, and add a note to an error.
 
-    Between two batches no acknowledgement goes without its mark.
+    Between two batches, no acknowledgement is removed without its mark being set.
     """
     interrupted = False
 
@@ -169,13 +167,13 @@ def _progress(output: Output, db: Database, observer: Observer) -> Iterator[Call
         try:
             yield step
         except PercolatorError:
-            output.note("what was marked stays marked: the same command marks the rest, once this is mended")
+            output.note("marked cells stay marked: fix the error and run the same command again")
             raise
 
 
 @contextmanager
 def _bar(output: Output, db: Database, observer: Observer) -> Iterator[Callable[[RerunCounts], None]]:
-    """Show how many cells were looked at, of the rows that there are."""
+    """Show a bar of the cells looked at, against the number of rows."""
     if not output.errors.is_terminal:
         yield lambda _: None
         return

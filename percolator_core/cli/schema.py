@@ -1,4 +1,4 @@
-"""The tables of a chain, or of a store, as a diagram and as JSON Schema: ``schema``."""
+"""Show the tables of a chain or a store as a diagram or JSON Schema: ``schema``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A table, and what only its model knows: defaults of columns, as text, and what the table is for."""
+    """A table with its model, if known, and the defaults of its columns as text."""
 
     definition: TableDefinition
     model: type[Table] | None = None
@@ -62,16 +62,16 @@ def schema(
         typer.Option(
             "--json-schema",
             metavar="FOLDER",
-            help="Write a JSON Schema of the rows of each typed table into this folder, one file a table.",
+            help="Write a JSON Schema for the rows of each typed table into this folder, one file per table.",
             show_default=False,
         ),
     ] = None,
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
-    """Draw the tables of a chain or, without one, those that are in the store.
+    """Draw the tables of a chain or, without PATH, of the store.
 
-    A chain's models are imported, and nothing is connected to.
+    For a chain, its models are imported and no store is needed.
     """
     output = outputs.current()
     title, found = _of_chain(path) if path is not None else _of_store(url, namespace)
@@ -99,13 +99,16 @@ def _of_chain(path: Path) -> tuple[dict[str, str], list[_Described]]:
 
 def _of_store(url: str, namespace: str | None) -> tuple[dict[str, str], list[_Described]]:
     with connect_to_existing(url, namespace) as db:
-        # An index is told of by its table.
+        # The index is shown with its table.
         found = [one for one in db.tables() if not one.index_of]
         return {"namespace": db.namespace}, [_Described(one, None, _defaults(one, None)) for one in found]
 
 
 def _defaults(definition: TableDefinition, model: type[Table] | None) -> dict[str, str]:
-    """What columns have that are not given; of a store only what rows lack that are older than the column."""
+    """Return the default of each column, as text.
+
+    Without a model, only columns that were added later have one: the value in rows older than the column.
+    """
     from percolator_core.schema.types import column_type
     from percolator_core.tables.model import fields_of
 
@@ -127,7 +130,7 @@ def _defaults(definition: TableDefinition, model: type[Table] | None) -> dict[st
 
 
 def table_data(definition: TableDefinition, defaults: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """A table in types that JSON has."""
+    """Return a table definition for JSON."""
     plain: dict[str, Any] = {
         "name": definition.name,
         "tablets": definition.tablets,
@@ -153,7 +156,7 @@ def table_data(definition: TableDefinition, defaults: Mapping[str, str] | None =
 
 
 def partition_text(definition: TableDefinition) -> str:
-    """The partition rules of a typed table, in a line."""
+    """Return the partition rules of a typed table as one line."""
     parts = [f"hash({', '.join(rule.columns)}) in {rule.buckets}" for rule in definition.hashes]
     if definition.ranges is not None:
         name = definition.ranges.column
@@ -183,7 +186,7 @@ def _boxes(found: Sequence[_Described]) -> list[RenderableType]:
 
 
 def _box(one: _Described) -> RenderableType:
-    """A table in a frame: its columns, and below them how it is cut and what wakes whom."""
+    """Return a framed table: its columns, then its partition and its notify-only columns."""
     from rich.console import Group
     from rich.panel import Panel
 
@@ -222,7 +225,7 @@ def _column_cells(one: _Described, column: Column) -> list[str]:
 
 
 def _mermaid(found: Sequence[_Described]) -> str:
-    """A mermaid entity-relationship diagram, as GitHub and many editors show it."""
+    """Return a mermaid entity-relationship diagram, which GitHub and many editors show."""
     lines = ["erDiagram"]
     for one in found:
         definition = one.definition
@@ -252,7 +255,7 @@ def _mermaid(found: Sequence[_Described]) -> str:
 def _write_schemas(folder: Path, found: Sequence[_Described]) -> None:
     typed = [one for one in found if one.definition.is_typed]
     if not typed:
-        raise Failure("there are no typed tables: raw ones have cells of bytes, and no schema")
+        raise Failure("there are no typed tables: raw tables hold bytes and have no JSON Schema")
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -266,7 +269,7 @@ def _write_schemas(folder: Path, found: Sequence[_Described]) -> None:
 
 
 def json_schema_of(definition: TableDefinition, model: type[Table] | None = None) -> dict[str, Any]:
-    """The JSON Schema of a typed table's rows: the model's own, or what the definition tells."""
+    """Return the JSON Schema of a typed table's rows, made from the model or else from the definition."""
     from pydantic import PydanticUserError
 
     if model is not None:
@@ -293,12 +296,12 @@ def json_schema_of(definition: TableDefinition, model: type[Table] | None = None
 
 
 def _json_type(name: str) -> dict[str, Any]:
-    """The JSON Schema of a column's type, as pydantic has it."""
+    """Return the JSON Schema of a column's type, as pydantic does."""
     formats = {"bytes": "binary", "datetime": "date-time", "date": "date", "uuid": "uuid"}
     plain = {"bool": "boolean", "int": "integer", "float": "number", "str": "string"}
     if name in formats:
         return {"type": "string", "format": formats[name]}
     if name in plain:
         return {"type": plain[name]}
-    # What JSON there is in a column no definition tells.
+    # A json column may hold any JSON value.
     return {} if name == "json" else {"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?$"}

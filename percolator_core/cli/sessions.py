@@ -1,8 +1,8 @@
-"""Long-running child processes, each in a session of its own, and how such a session ends as a whole.
+"""Long-running child processes, each in its own session, so that all its descendants can be ended with it.
 
-Ctrl-C in a terminal is for the command, which then ends its children in order. What a child starts may leave
-its process group, as Airflow's tasks do, but stays in its session. Sessions are looked up in ``/proc``; where
-there is none, a child's process group stands for its session.
+Ctrl-C in a terminal reaches only the command, which then ends its children in order. Descendants of a child
+may leave its process group, as Airflow's tasks do, but stay in its session. Sessions are read from ``/proc``;
+without ``/proc``, only the child's process group is ended.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _ENDED: Final = frozenset({"Z", "X"})
 _LOOK: Final = 0.05
 _LAST_BYTES: Final = 4000
 _LONGEST: Final = 300
-"""Characters of a line of a log that are repeated in an error."""
+"""Characters of a log line that are quoted in an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process that was started here, or by a predecessor that could not end it: then ``process`` is None.
+    """A process that was started here or by an earlier run; ``process`` is None for one of an earlier run.
 
-    ``born`` tells it from a later process with the same id; "" where the system does not say.
+    ``born``, its start time, distinguishes it from a later process with the same id; "" if unknown.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Child:
     def start(
         cls, name: str, command: Sequence[str | Path], log: Path, *, env: Mapping[str, str], cwd: Path
     ) -> Self:
-        """Start it; what it prints goes to ``log``, which begins anew."""
+        """Start a process; its output replaces the contents of ``log``."""
         with log.open("wb") as out:
             process = subprocess.Popen(
                 command,
@@ -56,38 +56,38 @@ class Child:
 
     @classmethod
     def left_behind(cls, name: str, pid: int, born: str, log: Path) -> Self | None:
-        """The child of a predecessor, if it is certain that this is the process that lives there now."""
+        """Return the child of an earlier run; None if it ended or another process may have its id."""
         return cls(name, pid, born, log) if born and _born(pid) == born else None
 
     @property
     def code(self) -> int | None:
-        """How the process itself ended; None while it runs."""
+        """The exit code of the process; None while it runs."""
         return None if self.process is None else self.process.poll()
 
     def lives(self) -> bool:
-        """Whether anything of its session runs."""
+        """Return True while a process of its session runs."""
         if self.process is not None and self.process.poll() is None:
             return True
         return bool(_members(self.pid))
 
-    def tell(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         """Send the signal to the process itself."""
         if self.process is not None:
             self.process.send_signal(number)
         elif _born(self.pid) == self.born:
             os.kill(self.pid, number)
 
-    def tell_group(self, number: int) -> None:
-        """Send the signal to its process group, in which are its own processes but not tasks of Airflow."""
+    def signal_group(self, number: int) -> None:
+        """Send the signal to its process group, which Airflow's tasks have left."""
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
-            pass  # nothing of it is left; macOS says so in the other way
+            pass  # no process is left; macOS raises PermissionError then
 
     def kill(self) -> None:
-        """End the whole session, whatever it does."""
+        """Kill every process of the session."""
         for _ in range(100):
-            self.tell_group(signal.SIGKILL)
+            self.signal_group(signal.SIGKILL)
             for pid in _members(self.pid):
                 try:
                     os.kill(pid, signal.SIGKILL)
@@ -97,21 +97,21 @@ class Child:
                 return
             time.sleep(_LOOK)
 
-    def last_words(self) -> str:
-        """The last line that it printed, and that of its error if there is one."""
+    def last_log_line(self) -> str:
+        """Return the last line that it printed; the last error line if there is one."""
         try:
             with self.log.open("rb") as file:
                 file.seek(max(0, self.log.stat().st_size - _LAST_BYTES))
                 lines = file.read().decode(errors="replace").splitlines()
         except OSError:
             lines = []
-        said = [line.strip() for line in lines if line.strip()]
-        errors = [line for line in said if line.startswith("error: ")]
-        return (errors or said or ["it said nothing"])[-1][:_LONGEST]
+        printed = [line.strip() for line in lines if line.strip()]
+        errors = [line for line in printed if line.startswith("error: ")]
+        return (errors or printed or ["it printed nothing"])[-1][:_LONGEST]
 
 
 def await_end(children: Sequence[Child], seconds: float) -> bool:
-    """Wait until nothing of them runs, at most so long; returns whether that is so."""
+    """Wait until the sessions of all children have ended; return False after ``seconds``."""
     until = time.monotonic() + seconds
     while any(child.lives() for child in children):
         if time.monotonic() > until:
@@ -121,7 +121,7 @@ def await_end(children: Sequence[Child], seconds: float) -> bool:
 
 
 def _members(session: int) -> list[int]:
-    """The processes of the session that run, without those that only wait to be asked how they ended."""
+    """Return the running processes of the session, without zombies."""
     if not _PROC.is_dir():
         return []
     running = ((pid, _fields(pid)) for pid in _processes())
@@ -135,7 +135,7 @@ def _processes() -> list[int]:
 
 
 def _fields(pid: int) -> list[str]:
-    """The fields of its state that follow its name: see proc(5)."""
+    """Return the fields of ``/proc/PID/stat`` after the name: see proc(5)."""
     try:
         return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -143,6 +143,6 @@ def _fields(pid: int) -> list[str]:
 
 
 def _born(pid: int) -> str:
-    """When the process started, in ticks since the machine did."""
+    """Return the start time of the process, in clock ticks since boot."""
     fields = _fields(pid)
     return fields[19] if fields and fields[0] not in _ENDED else ""

@@ -1,4 +1,4 @@
-"""Signals while observers run: the first asks them to end, a second Ctrl-C ends at once."""
+"""Handle signals while observers run: the first one stops them, a second Ctrl-C interrupts at once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from types import FrameType
 
 @dataclass(slots=True)
 class Received:
-    """The first signal that came; 0 while none has."""
+    """The number of the first signal; 0 while there is none."""
 
     number: int = 0
 
 
 @contextmanager
 def stopping(stop: Callable[[], object]) -> Iterator[Received]:
-    """Call ``stop`` on SIGINT and SIGTERM instead of breaking off in the middle of something."""
+    """Call ``stop`` on the first SIGINT or SIGTERM, instead of raising in the middle of a step."""
     received = Received()
 
     def take(number: int, _: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""``status``: how a namespace is doing."""
+"""``status``: the state of a namespace."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 def status(path: OptionalChainPath = None, url: Url = DEFAULT_URL, namespace: Namespace = None) -> None:
     """Show tables, observers with their backlog, locks, workers and the store.
 
-    With a chain its observers are shown in order and with the revisions of their code, also those that no
-    worker has run yet.
+    With PATH, all observers of the chain are shown, in dependency order and with the revisions of their code,
+    even if no worker has run them yet.
     """
     from percolator_core.admin.status import status as read_status
 
@@ -42,7 +42,7 @@ def status(path: OptionalChainPath = None, url: Url = DEFAULT_URL, namespace: Na
 
 
 def status_data(now: Status) -> dict[str, Any]:
-    """The status in types that JSON has."""
+    """Return the status for JSON."""
     sums = {"idle": now.idle, "backlog": now.backlog, "failed": now.failed, "locks": now.locks}
     return asdict(now) | sums
 

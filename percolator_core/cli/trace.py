@@ -1,4 +1,4 @@
-"""``trace``: what became of one row."""
+"""``trace``: the observer runs that changes of a row caused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from percolator_core.admin.trace import Change, Outcome, Run, Trace
 
 _BRANCHES: Final = 20
-"""Branches of one run that are drawn; --json has all."""
+"""Branches of a run that are drawn; --json has all."""
 
 _LONGEST_ROW: Final = 80
 """Bytes of a row key that are shown."""
@@ -48,13 +48,16 @@ def trace(
         str | None, typer.Option("--column", metavar="C", help="Only this column.", show_default=False)
     ] = None,
     change: Annotated[
-        str, typer.Option("--change", metavar="latest|all|TIMESTAMP", help="Which changes of each column.")
+        str,
+        typer.Option(
+            "--change", metavar="latest|all|TIMESTAMP", help="The changes of each column to follow."
+        ),
     ] = "latest",
-    depth: Annotated[int, typer.Option(min=1, help="Follow so many runs one after the other.")] = 20,
+    depth: Annotated[int, typer.Option(min=1, help="Follow chains of at most this many runs.")] = 20,
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
-    """Show every run that the changes of a row caused, with times."""
+    """Show every observer run that changes of a row caused, with times."""
     from percolator_core.admin.trace import trace as read_trace
     from percolator_core.admin.trace.text import missing_parts, summary
 
@@ -66,9 +69,8 @@ def trace(
         rows = Rows(db.tables())
     if not found.changes:
         raise Failure(
-            f"row {rows.show(table, key, _LONGEST_ROW)} of {table} has no such change that an observer "
-            f"watches, or garbage collection has dropped it: `percolator scan {table}` lists the rows that "
-            "there are"
+            f"row {rows.show(table, key, _LONGEST_ROW)} of {table} has no such change in an observed "
+            f"column, or garbage collection has dropped it: `percolator scan {table}` lists the rows"
         )
     output = outputs.current()
     output.result(trace_data(found, rows), *_Drawing(found, rows).trees, Text(summary(found, _ms)))
@@ -77,14 +79,14 @@ def trace(
 
 
 def trace_data(found: Trace, rows: Rows) -> dict[str, Any]:
-    """The trace in types that JSON has; ``rows`` knows the tables."""
+    """Return the trace for JSON; ``rows`` shows the row keys."""
     names = ("seconds", "waiting", "quarantined", "unrecorded", "unfollowed")
     data: dict[str, Any] = _plain(asdict(found), rows) | {name: getattr(found, name) for name in names}
     return data
 
 
 class _Drawing:
-    """The trace as trees: a run is drawn where it is first met, and referred to afterwards."""
+    """Draw the trace as trees; each run is drawn once and referred to afterwards."""
 
     def __init__(self, found: Trace, rows: Rows) -> None:
         self._rows = rows
@@ -98,7 +100,7 @@ class _Drawing:
 
         when = "" if change.timestamp is None else f" {_time(change.timestamp)}"
         root = Tree(Text.assemble((self._cell(change), "bold"), f"  {KIND_VERBS[change.kind]}{when}"))
-        # A stack and no recursion: a loop of the chain may be a thousand runs deep.
+        # A stack, not recursion: a feedback loop of the chain may be a thousand runs deep.
         todo: list[tuple[Tree, Change, Outcome | int]] = [
             (root, change, outcome) for outcome in reversed(change.outcomes)
         ]
@@ -131,14 +133,14 @@ class _Drawing:
         line.append(f" {_time(run.start_timestamp)}" if outcome.lag is None else f" +{_ms(outcome.lag)}")
         if run.number in self._drawn:
             return line.append(", shown above")
-        return line.append(f", took {_ms(run.seconds)}{_facts(run)}")
+        return line.append(f", took {_ms(run.seconds)}{_details(run)}")
 
     def _cell(self, change: Change) -> str:
         row = self._rows.show(change.table, change.row, _LONGEST_ROW)
         return f"{change.table} {row} {abbreviated(change.column)}"
 
 
-def _facts(run: Run) -> str:
+def _details(run: Run) -> str:
     from percolator_core.admin.trace.text import run_notes
 
     said = "".join(f", {what}" for what in run_notes(run))
@@ -165,7 +167,7 @@ def _ms(seconds: float) -> str:
 
 
 def _time(timestamp: int) -> str:
-    # Commits follow upon each other within a millisecond.
+    # Several commits may fall into one millisecond.
     return show_time(timestamp, to="microseconds")
 
 
@@ -173,7 +175,7 @@ def _plain(data: Any, rows: Rows) -> Any:
     if isinstance(data, bytes):
         return json_bytes(data)
     if isinstance(data, dict):
-        # Whatever has a row key has the table beside it.
+        # Every object with a row key has the table, too.
         return {
             name: rows.data(data["table"], value) if name == "row" else _plain(value, rows)
             for name, value in data.items()

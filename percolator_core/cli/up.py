@@ -1,4 +1,4 @@
-"""``percolator up``: store, workers and Airflow for a project, on this machine, until Ctrl-C."""
+"""``percolator up``: run store, workers and Airflow for a project on this machine, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 _STATE: Final = "state.json"
 _LOOK: Final = 0.1
-"""Seconds between two looks whether somebody wants an end, or something has ended."""
+"""Seconds between two checks for a signal and for processes that ended."""
 _START_LIMIT: Final = 300.0
 _WORKER_LIMIT: Final = 60.0
-"""Seconds for a worker to finish, or give back, the runs under way; it takes at most about fifteen."""
+"""Seconds for a worker to finish its runs or give them back, which takes at most about fifteen."""
 
 
 def up(
@@ -44,11 +44,11 @@ def up(
     with_workers: Annotated[
         bool,
         typer.Option(
-            "--worker/--no-worker", help="Run a worker for each chain, or leave the work to Airflow's DAGs."
+            "--worker/--no-worker", help="Run a worker for each chain, or let Airflow's DAGs do it."
         ),
     ] = True,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Where Airflow listens, on 127.0.0.1; 0: any that is free.")
+        int, typer.Option(min=0, max=65535, help="Airflow's port on 127.0.0.1; 0: a free one.")
     ] = 0,
     url: Annotated[
         str | None,
@@ -63,7 +63,7 @@ def up(
 ) -> None:
     """Run store, workers and Airflow for a project on this machine, until Ctrl-C or SIGTERM.
 
-    Airflow listens on 127.0.0.1 only, and lets in whoever gets there.
+    Airflow listens on 127.0.0.1 only. It has no login: every user of this machine has full access.
     """
     output = outputs.current()
     output.carry_on = "`percolator up` starts it again"
@@ -71,12 +71,12 @@ def up(
 
 
 class _Stopped(Exception):
-    """Somebody wants an end while things still start."""
+    """A signal came during the start."""
 
 
 @dataclass(slots=True)
 class _Up:
-    """One run of the command."""
+    """A run of the command."""
 
     output: Output
     project: Path
@@ -91,23 +91,23 @@ class _Up:
 
     @property
     def folder(self) -> Path:
-        """Where the state and the logs of the command are."""
+        """The folder for the state and the logs of the command."""
         return self.project / ".percolator" / "up"
 
     @property
     def home(self) -> Path:
-        """Airflow's."""
+        """Airflow's home folder."""
         return self.project / ".percolator" / "airflow"
 
     @property
     def address(self) -> str:
-        """Airflow's, for a browser."""
+        """Airflow's address for a browser."""
         from percolator_core.cli.airflow_home import LOOPBACK
 
         return f"http://{LOOPBACK}:{self.port}"
 
     def run(self) -> None:
-        """Start everything, wait for the end, end everything."""
+        """Start all processes, wait for a signal, and end them."""
         from percolator_core.cli.airflow_home import program
         from percolator_core.store.url import absolute
 
@@ -128,7 +128,7 @@ class _Up:
             except _Stopped:
                 pass
             finally:
-                # Else the next run ends them.
+                # If not all have ended, the next run ends them.
                 if not any(child.lives() for child in self.children):
                     (self.folder / _STATE).unlink(missing_ok=True)
         if self.received.number == signal.SIGINT:
@@ -141,10 +141,10 @@ class _Up:
 
         with ExitStack() as stack:
             with self.output.status("starting: the store") as line:
-                # Held open until everybody else is gone, so that an embedded store is stopped last.
+                # Stay connected until the others have ended, so that an embedded store is stopped last.
                 for chain in self.chains:
                     stack.enter_context(connect(self.url, chain.name))
-                self._tell("store ready", store=redacted(self.url))
+                self._log("store ready", store=redacted(self.url))
                 stack.callback(self._stop_workers)
                 if self.with_workers:
                     line.update("starting: the workers")
@@ -152,22 +152,22 @@ class _Up:
                 stack.callback(self._stop_airflow)
                 line.update("starting: Airflow's database")
                 self._start_airflow(airflow, line.update)
-            self._tell("airflow ready", url=self.address, seconds=round(time.monotonic() - self.began, 1))
+            self._log("airflow ready", url=self.address, seconds=round(time.monotonic() - self.began, 1))
             self._announce()
             while not self.received.number:
-                self._look()
+                self._check_processes()
                 time.sleep(_LOOK)
 
     def _start_workers(self) -> None:
         command = [sys.executable, "-m", "percolator_core", "worker"]
-        # The URL may hold a password, and does not stand on a command line.
+        # The URL may contain a password, so it is not passed on the command line.
         inherited = {name: value for name, value in os.environ.items() if name != "PERCOLATOR_NAMESPACE"}
         env = inherited | {"PERCOLATOR_URL": self.url}
         for chain in self.chains:
             self._start(f"worker-{chain.name}", [*command, str(chain.path)], env)
         for worker in self._workers():
-            self._await(partial(_says, worker.log, b"worker started"))
-            self._tell("worker started", chain=worker.name.removeprefix("worker-"))
+            self._await(partial(_log_contains, worker.log, b"worker started"))
+            self._log("worker started", chain=worker.name.removeprefix("worker-"))
 
     def _start_airflow(self, airflow: Path, show: Any) -> None:
         from percolator_core.cli import airflow_home
@@ -175,7 +175,7 @@ class _Up:
 
         if self.port and not _is_free(self.port):
             raise ConfigurationError(
-                f"port {self.port} is taken: name another --port, or none for a free one"
+                f"port {self.port} is in use: name another --port, or leave it out to use a free one"
             )
         self.port = self.port or free_port()
         env = airflow_home.environment(self.home, self.project, self.url, self.port)
@@ -184,16 +184,16 @@ class _Up:
             self._await(lambda: migration.code == 0, migration)
             self.children.remove(migration)
             airflow_home.note_migrated(self.home)
-            self._tell("database ready")
+            self._log("database ready")
         self.children += airflow_home.start_parts(airflow, self.folder, env, self.project)
         self._save()
 
-        def well() -> bool:
+        def is_healthy() -> bool:
             missing = airflow_home.missing_parts(self.port)
             show(f"starting: {', '.join(name.replace('_', '-') for name in missing)}")
             return not missing
 
-        self._await(well)
+        self._await(is_healthy)
 
     def _start(self, name: str, command: Sequence[str], env: dict[str, str]) -> Child:
         from percolator_core.cli.sessions import Child
@@ -204,27 +204,27 @@ class _Up:
         return child
 
     def _await(self, condition: Callable[[], bool], done: Child | None = None) -> None:
-        """Wait for the condition; ``done`` may end in good order meanwhile.
+        """Wait for the condition; the process ``done`` may exit with code 0 before it holds.
 
         Raises:
             _Stopped: a signal came.
-            Failure: a process ended, or it took too long.
+            Failure: a process ended, or the start took too long.
         """
         until = time.monotonic() + _START_LIMIT
         while not condition():
-            self._look(done)
+            self._check_processes(done)
             if time.monotonic() > until:
-                raise Failure(f"not all was ready within {_START_LIMIT:.0f} s: see the logs in {self.folder}")
+                raise Failure(f"the start took over {_START_LIMIT:.0f} s: read the logs in {self.folder}")
             time.sleep(_LOOK)
 
-    def _look(self, done: Child | None = None) -> None:
+    def _check_processes(self, done: Child | None = None) -> None:
         if self.received.number:
             raise _Stopped
         for child in self.children:
             if child.code is not None and not (child is done and child.code == 0):
                 raise Failure(
-                    f"{child.name} ended by itself: {child.last_words().rstrip('.')}; mend that and run "
-                    f"`percolator up` again ({child.log} has the whole story)"
+                    f"{child.name} ended unexpectedly: {child.last_log_line().rstrip('.')}; fix the cause "
+                    f"and run `percolator up` again (the log is {child.log})"
                 )
 
     def _workers(self) -> list[Child]:
@@ -233,18 +233,18 @@ class _Up:
     def _stop_airflow(self) -> None:
         from percolator_core.cli.airflow_home import stop_parts
 
-        with self.output.status("stopping Airflow; Ctrl-C does not wait for its tasks"):
+        with self.output.status("stopping Airflow; Ctrl-C stops it without waiting for its tasks"):
             stop_parts([child for child in self.children if child not in self._workers()])
-        self._tell("airflow stopped")
+        self._log("airflow stopped")
 
     def _stop_workers(self) -> None:
         with self.output.status("stopping the workers"):
             _stop_in_order(self._workers())
         if self._workers():
-            self._tell("workers stopped")
+            self._log("workers stopped")
 
     def _end_left_behind(self) -> None:
-        """End what a predecessor that was killed could not end."""
+        """End the processes of an earlier run that was killed."""
         from percolator_core.cli.airflow_home import stop_parts
         from percolator_core.cli.sessions import Child
 
@@ -255,7 +255,7 @@ class _Up:
             if (child := Child.left_behind(name, pid, born, self.folder / f"{name}.log")) is not None
         ]
         if left:
-            self._tell("ending what an earlier run left behind", processes=[child.name for child in left])
+            self._log("ending processes of an earlier run", processes=[child.name for child in left])
             stop_parts([child for child in left if not child.name.startswith("worker-")])
             _stop_in_order([child for child in left if child.name.startswith("worker-")])
 
@@ -269,25 +269,25 @@ class _Up:
         draft.write_text(json.dumps(state))
         draft.replace(self.folder / _STATE)
 
-    def _tell(self, event: str, **fields: Any) -> None:
+    def _log(self, event: str, **fields: Any) -> None:
         import structlog
 
         structlog.get_logger("percolator.up").info(event, **fields)
 
     def _announce(self) -> None:
         if self.output.as_json:
-            return  # it stands in the log line, and in the result at the end
+            return  # a log line and the final result have it
         data = self._data()
         self.output.result(
             None,
             "",
-            f"Airflow   {self.address}   for whoever is on this machine, without a login",
+            f"Airflow   {self.address}   open to every user of this machine, without a login",
             f"chains    {', '.join(data['chains'])}",
-            f"workers   {'one a chain' if self.with_workers else 'none: DAGs do the work'}",
+            f"workers   {'one per chain' if self.with_workers else 'none: DAGs run the observers'}",
             f"store     {data['store']}",
             f"logs      {self.folder}",
             "",
-            "Ctrl-C stops it all.",
+            "Ctrl-C stops everything.",
         )
         sys.stdout.flush()
 
@@ -305,18 +305,18 @@ class _Up:
 
 
 def _chains(project: Path) -> list[Chain]:
-    """The chains in the project's observers, without their code.
+    """Load the chains in the project's observers folder, without their code.
 
     Raises:
-        ConfigurationError: there is none, or something is wrong with one's declarations.
+        ConfigurationError: there is no chain, or one has wrong declarations.
     """
     from percolator_core.observers import Chain
 
     found = sorted(path.parent for path in (project / "observers").glob("*/chain.yaml"))
     if not found:
         raise ConfigurationError(
-            f"{project} has no chain in observers/NAME/chain.yaml: name a project's folder, or make one with "
-            "`percolator init DIR`"
+            f"{project} has no chain in observers/NAME/chain.yaml: name a project's folder, or create one "
+            "with `percolator init DIR`"
         )
     return [Chain.load(path, import_functions=False) for path in found]
 
@@ -330,8 +330,8 @@ def _alone(project: Path, folder: Path) -> Iterator[None]:
         if not lock.take(fcntl.LOCK_EX):
             state = _state(folder)
             raise Failure(
-                f"`percolator up` runs for {project} already: open {state.get('url', 'it')}, or end it with "
-                f"Ctrl-C where it runs (process {state.get('pid', 'unknown')})"
+                f"`percolator up` already runs for {project}: open {state.get('url', 'it')}, or stop it with "
+                f"Ctrl-C in its terminal (process {state.get('pid', 'unknown')})"
             )
         yield
     finally:
@@ -342,7 +342,7 @@ def _is_free(port: int) -> bool:
     from percolator_core.cli.airflow_home import LOOPBACK
 
     with socket.socket() as probe:
-        # As the server does, so that connections that have ended are not in the way.
+        # As the server does, so that closed connections do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -351,17 +351,17 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _says(log: Path, words: bytes) -> bool:
+def _log_contains(log: Path, words: bytes) -> bool:
     return words in log.read_bytes()
 
 
 def _stop_in_order(workers: Sequence[Child]) -> None:
-    """End workers; their runs under way are finished or given back. Nothing of them runs afterwards."""
+    """End workers, which finish their runs or give them back. No process of theirs runs afterwards."""
     from percolator_core.cli.sessions import await_end
 
     try:
         for worker in workers:
-            worker.tell(signal.SIGTERM)
+            worker.send_signal(signal.SIGTERM)
         await_end(workers, _WORKER_LIMIT)
     finally:
         for worker in workers:
@@ -378,7 +378,7 @@ def _state(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def _hangup(received: Received) -> Iterator[None]:
-    """A closed terminal ends everything in order, too, unless the caller ignores that (nohup)."""
+    """Treat a closed terminal like Ctrl-C, unless the caller ignores SIGHUP (nohup)."""
     before = signal.getsignal(signal.SIGHUP)
     if before is not signal.SIG_IGN:
 

@@ -1,4 +1,4 @@
-"""``wait``: until other processes have worked off a chain."""
+"""``wait``: wait until other processes have drained a chain."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ def wait(
     path: ChainPath,
     *,
     timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after so long, with exit code 4.")
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="Stop after this many seconds, with exit code 4."),
     ] = None,
     fail_on_quarantine: Annotated[
-        bool, typer.Option("--fail-on-quarantine", help="Exit code 4 when a cell is in quarantine.")
+        bool, typer.Option("--fail-on-quarantine", help="End with exit code 4 if a cell is in quarantine.")
     ] = False,
     url: Url = DEFAULT_URL,
     namespace: Namespace = None,
 ) -> None:
-    """Wait until workers have left nothing to observe. Runs no observer itself."""
+    """Wait until workers have observed all dirty cells. Runs no observer itself."""
     output = outputs.current()
-    output.carry_on = f"`percolator wait {path}` goes on waiting"
+    output.carry_on = f"`percolator wait {path}` continues to wait"
     chain = load_chain(path, import_functions=False)
     started = time.monotonic()
     with connect_to_existing(url, namespace, chain) as db:
@@ -58,14 +59,14 @@ def wait(
             ExitCode.NOT_IDLE,
             quarantined=now.failed,
         )
-    said = f"{chain.name} is idle after {seconds:.1f} s" + (
+    text = f"{chain.name} is idle after {seconds:.1f} s" + (
         f", {count_of(now.failed, 'cell')} in quarantine" if now.failed else ""
     )
-    output.result({"idle": True, "seconds": round(seconds, 3), "quarantined": now.failed}, said)
+    output.result({"idle": True, "seconds": round(seconds, 3), "quarantined": now.failed}, text)
 
 
 def _until_idle(output: Output, db: Database, chain: Chain, deadline: float | None) -> None:
-    """Return when two looks in a row found nothing: in a chain with a loop one is not enough."""
+    """Return when the backlog was empty twice in a row: in a chain with a loop, once is not enough."""
     from percolator_core.admin.status import backlog
     from percolator_core.notifications.activation import live_workers
 
@@ -80,7 +81,7 @@ def _until_idle(output: Output, db: Database, chain: Chain, deadline: float | No
             if deadline is not None and time.monotonic() >= deadline and not nothing:
                 total = sum(left.values())
                 raise Failure(
-                    f"{chain.name} was not idle in time: {count_of(total, 'cell')} left",
+                    f"{chain.name} was not idle within the timeout: {count_of(total, 'cell')} left",
                     ExitCode.NOT_IDLE,
                     backlog=left,
                 )

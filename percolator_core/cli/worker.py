@@ -1,4 +1,4 @@
-"""``worker``: run observers until told to stop."""
+"""``worker``: run observers until a signal."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _LOOK: Final = 0.5
 
 
 def parse_processes(text: str) -> int:
-    """``auto``, which is the number of cores that this process may use, or a number of 1 or more.
+    """Parse a number of 1 or more, or ``auto``, the number of cores that this process may use.
 
-    Raises typer.BadParameter for anything else.
+    Raises typer.BadParameter for other text.
     """
     if text == "auto":
         return usable_cores()
@@ -56,7 +56,7 @@ def parse_processes(text: str) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        raise typer.BadParameter(f"{str(text)!r} is no number of processes: write 1 or more, or auto")
+        raise typer.BadParameter(f"{str(text)!r} is not a number of processes: write 1 or more, or auto")
     return number
 
 
@@ -65,13 +65,13 @@ Processes = Annotated[
     typer.Option(
         parser=parse_processes,
         metavar="N|auto",
-        help="Worker processes, each with its own connections; auto: one a core.",
+        help="Worker processes, each with its own connections; auto: one per core.",
     ),
 ]
 
 
 def parse_address(text: str) -> Address:
-    """``PORT`` or ``HOST:PORT``; raises typer.BadParameter for anything else."""
+    """Parse ``PORT`` or ``HOST:PORT``. Raises typer.BadParameter for other text."""
     from percolator_core.monitoring import Address
 
     try:
@@ -83,21 +83,21 @@ def parse_address(text: str) -> Address:
 Strategy = Annotated[
     Literal["random", "partitioned"],
     typer.Option(
-        help="How workers share the work: each anywhere, or each its own part of the tablets, "
-        "and elsewhere when that has nothing."
+        help="How workers share the tablets. random: each works on all. partitioned: each works on its own "
+        "part first, and on others when its part is idle."
     ),
 ]
 Rolling = Annotated[
     bool,
     typer.Option(
-        "--rolling", help="Take over from workers with another version of the chain while they still run."
+        "--rolling", help="Start even while workers of another version of the chain run, and replace it."
     ),
 ]
 Cpus = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Processes for observers with executor: processes. Default: one a core.",
+        help="Processes for observers with 'executor: processes'. Default: one per core.",
         show_default=False,
     ),
 ]
@@ -106,16 +106,16 @@ Http = Annotated[
     typer.Option(
         "--http",
         metavar="[HOST:]PORT",
-        help="Serve /metrics, /healthz and /readyz there; the host is 127.0.0.1 unless named.",
+        help="Serve /metrics, /healthz and /readyz on this address. Default host: 127.0.0.1.",
         show_default=False,
     ),
 ]
-Level = Annotated[LogLevel, typer.Option("--log-level", help="Log lines of this level and above.")]
+Level = Annotated[LogLevel, typer.Option("--log-level", help="Log this level and above.")]
 
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """What a worker is made with, alone or in a crew, and where it is monitored."""
+    """The settings of a worker or a crew, and its monitoring address."""
 
     url: str
     namespace: str | None
@@ -140,21 +140,21 @@ def worker(
 ) -> None:
     """Run a chain's observers until SIGINT or SIGTERM; any number of workers may run.
 
-    On either signal the runs under way are finished, or given back to other workers after 10 seconds. SIGTERM
-    then ends with exit code 0, Ctrl-C with 130.
+    On either signal, the worker finishes its current runs; after 10 seconds it gives the rest back to other
+    workers. The exit code is 0 after SIGTERM, and 130 after Ctrl-C.
     """
     output = outputs.current()
-    output.carry_on = f"`percolator worker {path}` carries on"
+    output.carry_on = f"`percolator worker {path}` continues"
     logs.configure(output, log_level)
     address = None if http is None else parse_address(http)
-    told: WorkerSettings = {
+    worker_settings: WorkerSettings = {
         "threads": threads,
         "width": width,
         "cpus": cpus,
         "strategy": strategy,
         "rolling": rolling,
     }
-    settings = _Settings(url, namespace, told, address, log_level)
+    settings = _Settings(url, namespace, worker_settings, address, log_level)
     if processes == 1:
         _alone(output, path, settings)
     else:
@@ -162,7 +162,7 @@ def worker(
 
 
 def _alone(output: Output, path: Path, settings: _Settings) -> None:
-    """A worker in this process."""
+    """Run one worker in this process."""
     import structlog
 
     from percolator_core.worker import Worker
@@ -188,7 +188,7 @@ def _alone(output: Output, path: Path, settings: _Settings) -> None:
             counts = made.run()
         if made.abandoned:
             log.warning(
-                "runs that took too long were given back, and end with the process", runs=made.abandoned
+                "runs over their timeout were given back; they end with the process", runs=made.abandoned
             )
         log.info(
             "worker stopped", ran=counts.ran, quarantined=counts.quarantined, seconds=round(counts.seconds, 1)
@@ -199,14 +199,14 @@ def _alone(output: Output, path: Path, settings: _Settings) -> None:
 
 
 def _crew(output: Output, path: Path, settings: _Settings, processes: int) -> None:
-    """Workers in processes of their own; this one runs no code of the chain."""
+    """Run workers in their own processes; this process runs no code of the chain."""
     import structlog
 
     from percolator_core.crew import Crew
 
     log = structlog.get_logger("percolator.worker")
     chain = load_chain(path, import_functions=False)
-    # Held open until the last process is gone, so that an embedded store is started and stopped once.
+    # Stay connected until the last process has ended, so that an embedded store is started only once.
     with connect_to_chain(settings.url, settings.namespace, chain) as db:
         crew = Crew(
             chain, settings.url, db.namespace, processes, log_level=settings.log_level, **settings.worker
@@ -240,7 +240,7 @@ def _crew(output: Output, path: Path, settings: _Settings, processes: int) -> No
 
 
 def _monitored(settings: _Settings, subject: Callable[[], Subject]) -> AbstractContextManager[Any]:
-    """Health and metrics over HTTP while the block runs, if anybody wants them."""
+    """Serve health and metrics over HTTP during the block, if ``--http`` is set."""
     if settings.http is None:
         return nullcontext()
     import structlog
@@ -293,7 +293,7 @@ def _subject_of_crew(crew: Crew, chain: Chain, namespace: str, received: Receive
 
 @contextmanager
 def _line(output: Output, name: str, counts: Callable[[], Counts]) -> Iterator[None]:
-    """One line that tells, on a terminal, what has been done so far."""
+    """Show the counts so far in one line, on a terminal only."""
     if not output.errors.is_terminal:
         yield
         return

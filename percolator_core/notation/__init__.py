@@ -1,5 +1,5 @@
-"""How people write and read keys, values, times and amounts: on the command line, and on pages.
+"""The text form of keys, values, times and amounts, on the command line and on web pages.
 
-What is shown can be given back. What cannot be understood raises a `NotationError`, whose text is a sentence
-with the mend.
+Printed text can be entered again. Text that cannot be parsed raises `NotationError`; its message says what to
+write.
 """

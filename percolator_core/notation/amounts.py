@@ -1,10 +1,10 @@
-"""Ages, sizes and counts, as people say them."""
+"""Text for ages, sizes and counts."""
 
 from __future__ import annotations
 
 
 def show_age(seconds: float | None) -> str:
-    """Seconds as people say them; a dash for None."""
+    """Return an age in seconds as text, such as ``2.5 s`` or ``3 d``; ``-`` for None."""
     if seconds is None:
         return "-"
     for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
@@ -14,7 +14,7 @@ def show_age(seconds: float | None) -> str:
 
 
 def show_size(size: float) -> str:
-    """Bytes in the unit that fits."""
+    """Return a number of bytes with a suitable unit."""
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -23,5 +23,5 @@ def show_size(size: float) -> str:
 
 
 def count_of(number: int, thing: str) -> str:
-    """``1 row``, ``2 rows``, ``1,000 rows``."""
+    """Return a count and its noun: ``1 row``, ``2 rows``, ``1,000 rows``."""
     return f"{number:,} {thing}" + ("" if number == 1 else "s")

@@ -1,8 +1,8 @@
-"""Row keys and values on the command line. They are any bytes, and what is printed can be given back.
+"""Text for row keys and values, which may be any bytes. Printed text can be entered again.
 
-Text stands for itself, in UTF-8. Bytes that are no printable text, and text that starts like one of the other
-forms, are written ``hex:…``; ``base64:…`` is understood as well. JSON has ``{"text": …}`` for valid UTF-8 and
-``{"base64": …}`` for the rest.
+Printable UTF-8 is written as it is. Other bytes, and text that begins with ``hex:`` or ``base64:``, are
+written as ``hex:…``; ``base64:…`` is accepted as input, too. JSON has ``{"text": …}`` for valid UTF-8 and
+``{"base64": …}`` for all other bytes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _PREFIXES: Final = ("hex:", "base64:")
 
 
 def parse_bytes(text: str) -> bytes:
-    """The bytes that an argument stands for.
+    """Parse an argument into bytes.
 
-    Raises NotationError when what follows ``hex:`` or ``base64:`` is neither.
+    Raises NotationError if the text after ``hex:`` or ``base64:`` is not valid in that encoding.
     """
     form, colon, rest = text.partition(":")
     try:
@@ -31,11 +31,13 @@ def parse_bytes(text: str) -> bytes:
         return text.encode()
     except (ValueError, binascii.Error):
         pass
-    raise NotationError(f"{text!r} is not {form}: give plain text as it is, and text that starts so as hex:…")
+    raise NotationError(
+        f"{text!r} is not valid {form}: correct it, or write text that begins with '{form}:' as hex:…"
+    )
 
 
 def show_bytes(data: bytes, longest: int | None = None) -> str:
-    """The bytes as text that `parse_bytes` understands; cut off with ``…`` behind ``longest`` characters."""
+    """Return bytes as text that `parse_bytes` accepts, cut off with ``…`` after ``longest`` characters."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -48,7 +50,7 @@ def show_bytes(data: bytes, longest: int | None = None) -> str:
 
 
 def show_value(data: bytes, longest: int | None = None) -> str:
-    """A value for people: as `show_bytes`, but text may go over several lines when it is not to be cut."""
+    """Return a value for display, as `show_bytes` does; text that is not cut may have several lines."""
     if longest is None:
         try:
             text = data.decode()
@@ -60,7 +62,7 @@ def show_value(data: bytes, longest: int | None = None) -> str:
 
 
 def json_bytes(data: bytes) -> dict[str, str]:
-    """The bytes in JSON."""
+    """Return the bytes as a JSON object."""
     try:
         return {"text": data.decode()}
     except UnicodeDecodeError:

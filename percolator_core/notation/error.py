@@ -1,7 +1,7 @@
-"""What is raised for a text that cannot be understood."""
+"""The error for text that cannot be parsed."""
 
 from __future__ import annotations
 
 
 class NotationError(ValueError):
-    """A text that stands for no key, value or time; the message says what to write."""
+    """A text is not a valid key, value or time; the message says what to write."""

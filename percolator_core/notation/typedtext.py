@@ -1,9 +1,9 @@
-"""Typed values and keys on the command line: texts in, texts and JSON out.
+"""Parse typed keys and values from text, and return them as text or JSON.
 
-A key of one column is given as its value: ``http://a``, ``7``, ``2026-11-20T10:00:00Z``. One of several
-columns is given as ``column=value`` for each, with blanks in between: ``'shop=ada number=7'``, one argument.
-A value with blanks is put into quotes, as in a shell. Text and bytes, and rows of raw tables, are written as
-`bytestext` has it.
+A key of one column is written as its value: ``http://a``, ``7``, ``2026-11-20T10:00:00Z``. A key of several
+columns is one argument with ``column=value`` for each, separated by blanks: ``'shop=ada number=7'``. A value
+with blanks needs quotes, as in a shell. `bytestext` defines how text, bytes, and row keys of raw tables are
+written.
 """
 
 from __future__ import annotations
@@ -27,16 +27,13 @@ NULL: Final = "null"
 
 
 def row_text(text: str) -> str:
-    """A row key as it was given, to be parsed once its table is known; NotationError for no bytes."""
+    """Return the text of a row key for `parse_row`. Raises NotationError for invalid bytes."""
     parse_bytes(text)
     return text
 
 
 def parse_row(definition: TableDefinition, text: str) -> bytes:
-    """The row key that an argument stands for.
-
-    Raises NotationError for what is no key of a typed table, or no bytes.
-    """
+    """Parse an argument into a row key. Raises NotationError if it is not a key of the table."""
     if not definition.is_typed:
         return parse_bytes(text)
     from percolator_core.schema.row_keys import KeyCodec
@@ -46,7 +43,7 @@ def parse_row(definition: TableDefinition, text: str) -> bytes:
 
 
 def parse_key(definition: TableDefinition, text: str) -> dict[str, Any]:
-    """The values of a typed table's key, by column. Raises NotationError."""
+    """Parse a typed table's key into its values, by column. Raises NotationError for an invalid key."""
     names = definition.key
     if len(names) == 1:
         return {names[0]: parse_value(definition, names[0], text)}
@@ -54,27 +51,27 @@ def parse_key(definition: TableDefinition, text: str) -> dict[str, Any]:
     try:
         parts = shlex.split(text)
     except ValueError:
-        raise NotationError(f"{text!r} has a quote without its end: write '{form}'") from None
+        raise NotationError(f"{text!r} has a quote that is not closed: write '{form}'") from None
     given: dict[str, str] = {}
     for part in parts:
         name, equals, value = part.partition("=")
         if not equals or name not in names or name in given:
             raise NotationError(
-                f"{part!r} is no column of the key and its value: the key of {definition.name} is "
-                f"({', '.join(names)}), write it as one argument, '{form}'"
+                f"{part!r} is not column=value for a column of the key, or repeats one: the key of "
+                f"{definition.name} is ({', '.join(names)}); write it as one argument, '{form}'"
             )
         given[name] = value
     missing = [name for name in names if name not in given]
     if missing:
         raise NotationError(
-            f"{text!r} lacks {missing[0]}: the key of {definition.name} is ({', '.join(names)}), write it as "
+            f"{text!r} lacks {missing[0]}: the key of {definition.name} is ({', '.join(names)}); write it as "
             f"one argument, '{form}'"
         )
     return {name: parse_value(definition, name, value) for name, value in given.items()}
 
 
 def parse_value(definition: TableDefinition, name: str, text: str) -> Any:
-    """The value of a column that a text stands for. Raises NotationError."""
+    """Parse the value of a column. Raises NotationError for text that is not of the column's type."""
     from percolator_core.schema.literals import Token, read
     from percolator_core.schema.types import column_type
 
@@ -84,7 +81,9 @@ def parse_value(definition: TableDefinition, name: str, text: str) -> Any:
         try:
             return found if kind.name == "bytes" else found.decode()
         except UnicodeDecodeError:
-            raise NotationError(f"{text!r} is no text, which {name} of {definition.name} is") from None
+            raise NotationError(
+                f"{text!r} is not UTF-8: {name} of {definition.name} is of type str"
+            ) from None
     for form in ("number", "word", "text"):
         try:
             value = read(kind, Token(form, text, 0))
@@ -95,18 +94,18 @@ def parse_value(definition: TableDefinition, name: str, text: str) -> Any:
         except ValueError as error:
             raise NotationError(f"{name}: {error}") from None
         return value
-    raise NotationError(f"{text!r} is no {kind.name}, which {name} of {definition.name} is")
+    raise NotationError(f"{text!r} is not valid: {name} of {definition.name} is of type {kind.name}")
 
 
 def show_row(definition: TableDefinition, row: bytes) -> str:
-    """A row key as `parse_row` takes it."""
+    """Return a row key as text that `parse_row` accepts."""
     if not definition.is_typed:
         return show_bytes(row)
     return show_key(definition, key_of(definition, row))
 
 
 def show_key(definition: TableDefinition, key: dict[str, Any]) -> str:
-    """The values of a typed table's key as `parse_row` takes them."""
+    """Return the values of a typed table's key as text that `parse_row` accepts."""
     shown = {name: _show_part(definition, name, key[name]) for name in definition.key}
     if len(shown) == 1:
         return next(iter(shown.values()))
@@ -120,14 +119,14 @@ def _show_part(definition: TableDefinition, name: str, value: Any) -> str:
 
 
 def key_of(definition: TableDefinition, row: bytes) -> dict[str, Any]:
-    """The values in a typed table's row key, by column."""
+    """Decode a typed table's row key into its values, by column."""
     from percolator_core.schema.row_keys import KeyCodec
 
     return dict(zip(definition.key, KeyCodec(definition).decode(row), strict=True))
 
 
 def json_row(definition: TableDefinition, row: bytes) -> Any:
-    """A row key in JSON: bytes of a raw table, an object of the key's columns of a typed one."""
+    """Return a row key for JSON: bytes for a raw table, the key's values by column for a typed one."""
     if not definition.is_typed:
         return json_bytes(row)
     key = key_of(definition, row)
@@ -135,23 +134,23 @@ def json_row(definition: TableDefinition, row: bytes) -> Any:
 
 
 class Rows:
-    """Row keys of some tables for people and in JSON; as bytes where a table is not known, or is raw."""
+    """Row keys of some tables as text and in JSON; keys of raw and unknown tables are shown as bytes."""
 
     def __init__(self, definitions: Iterable[TableDefinition] = ()) -> None:
         self._typed = {one.name: one for one in definitions if one.is_typed}
 
     def show(self, table: str, row: bytes, longest: int | None = None) -> str:
-        """A row key as `parse_row` takes it; cut off with ``…`` behind ``longest`` characters."""
+        """Return a key as text that `parse_row` accepts, cut off with ``…`` after ``longest`` characters."""
         definition = self._typed.get(table)
         try:
             shown = show_bytes(row, longest) if definition is None else show_row(definition, row)
         except ValueError:
-            # Of a table that was there before under this name.
+            # The key is of an earlier table with this name.
             shown = show_bytes(row, longest)
         return shown if longest is None else abbreviated(shown, longest)
 
     def data(self, table: str, row: bytes) -> Any:
-        """A row key in JSON, as `json_row`."""
+        """Return a row key for JSON, as `json_row` does."""
         definition = self._typed.get(table)
         try:
             return json_bytes(row) if definition is None else json_row(definition, row)
@@ -160,7 +159,7 @@ class Rows:
 
 
 def show_typed(definition: TableDefinition, name: str, value: Any, longest: int | None = None) -> str:
-    """A value for people; cut off with ``…`` behind ``longest`` characters."""
+    """Return a value as text, cut off with ``…`` after ``longest`` characters."""
     if value is None:
         return NULL
     kind = definition.by_name[name].type
@@ -181,7 +180,10 @@ def show_typed(definition: TableDefinition, name: str, value: Any, longest: int 
 
 
 def json_typed(definition: TableDefinition, name: str, value: Any) -> Any:
-    """A value in JSON: numbers as numbers, times in ISO 8601, decimals and UUIDs as text, bytes as keys."""
+    """Return a value for JSON.
+
+    Numbers stay numbers, times are ISO 8601, decimals and UUIDs are text, bytes are as in `json_bytes`.
+    """
     if definition.by_name[name].type == "json" or value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -192,7 +194,7 @@ def json_typed(definition: TableDefinition, name: str, value: Any) -> Any:
 
 
 def raw_typed(definition: TableDefinition, name: str, value: Any) -> bytes:
-    """A value as it goes into a file: bytes as they are, all else as text."""
+    """Return the bytes to write into a file: bytes unchanged, other values as text."""
     return value if isinstance(value, bytes) else show_typed(definition, name, value).encode()
 
 

@@ -261,7 +261,7 @@ def stop(machine: Machine) -> None:
             number = machine.services[name].get("stop_signal", "SIGTERM")
             if name == "postgres":
                 number = "SIGINT"  # the image's own
-            machine.children[name].tell(signal.Signals[number])
+            machine.children[name].send_signal(signal.Signals[number])
         until = time.monotonic() + 20
         for name in names:
             assert await_end([machine.children[name]], until - time.monotonic()), f"{name} does not stop"

@@ -103,7 +103,7 @@ def test_scan_in_order_of_the_keys(filled: Project) -> None:
 def test_scan_goes_on_where_it_was_cut(filled: Project) -> None:
     ended = filled.ok("scan", "docs", "--limit", "2")
     assert ended.out.splitlines()[0::3] == ["a", "b"]
-    assert "--start 'b/1' goes on" in ended.err
+    assert "--start 'b/1' continues" in ended.err
     back = filled.ok("scan", "docs", "--limit", "2", "--reverse")
     assert back.out.splitlines()[0::3] == ["hex:ff00726f77", "hex:6865783a3431"]
     rest = back.err.partition("--stop '")[2].partition("'")[0]
@@ -151,7 +151,7 @@ def test_the_only_namespace_is_found(tmp_path: Path, project: Project) -> None:
 def test_an_unknown_namespace_is_refused_and_not_made(filled: Project, command: list[str]) -> None:
     ended = filled(*command, "--namespace", "typo {of} mine")
     assert ended.code == 2
-    assert "has no namespace 'typo {of} mine': there are: " in ended.error
+    assert "has no namespace 'typo {of} mine': it has " in ended.error
     assert filled.namespace in ended.error
     with filled.connect() as db:
         assert db.store.one((b"KEYS", b"*typo*")) == []
@@ -241,12 +241,18 @@ def test_get_of_a_typed_row(project: Project, shop: Any) -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ("north", "'north' is no column of the key and its value: the key of orders is (shop, number)"),
+        (
+            "north",
+            "'north' is not column=value for a column of the key, or repeats one: the key of orders",
+        ),
         ("shop=north", "'shop=north' lacks number: the key of orders is (shop, number)"),
-        ("shop=north shop=b number=1", "'shop=b' is no column of the key and its value"),
-        ("shop=north number=x", "'x' is no int, which number of orders is"),
-        ("shop=hex:ff number=1", "'hex:ff' is no text, which shop of orders is"),
-        ("shop='north number=1", "has a quote without its end: write 'shop=… number=…'"),
+        (
+            "shop=north shop=b number=1",
+            "'shop=b' is not column=value for a column of the key, or repeats one",
+        ),
+        ("shop=north number=x", "'x' is not valid: number of orders is of type int"),
+        ("shop=hex:ff number=1", "'hex:ff' is not UTF-8: shop of orders is of type str"),
+        ("shop='north number=1", "has a quote that is not closed: write 'shop=… number=…'"),
         (f"shop=a number={2**63}", "number: 9223372036854775808 does not fit into 64 bits"),
     ],
 )
@@ -285,7 +291,7 @@ def test_scan_of_typed_rows_by_a_filter(project: Project, shop: Any) -> None:
     assert shown == "shop='north side' number=7\n  weight  0.25\n"
     back = project.ok("scan", "orders", "--reverse", "--limit", "1", "--json")
     assert [row["shop"] for row in back.json["rows"]] == ["south"]
-    assert back.err.strip() == "1 row of more: --limit 0 shows all"
+    assert back.err.strip() == "1 row shown, there are more: --limit 0 shows all"
     assert "lies below the safe point" in project("scan", "orders", "--at", "5").error  # before it was made
 
 
@@ -298,7 +304,7 @@ def test_a_text_key_has_bounds(project: Project, shop: Any) -> None:
     assert emails("--stop", "hex:62") == ["ada@a"]
     assert emails("--start", "b", "--where", "name = 'Ada'") == []
     ended = project.ok("scan", "customers", "--limit", "1")
-    assert "--start 'bob@b' goes on" in ended.err
+    assert "--start 'bob@b' continues" in ended.err
     ended = project.ok("scan", "customers", "--limit", "1", "--reverse")
     rest = ended.err.partition("--stop '")[2].partition("'")[0]
     assert emails("--stop", rest, "--reverse") == ["ada@a"]

@@ -127,8 +127,8 @@ def test_the_later_time_is_now(project: Project, times: Times) -> None:
     ("arguments", "code", "said"),
     [
         (["sums"], 2, "Missing option '--from'"),
-        (["sums", "--from", ""], 2, "--from names no time"),
-        (["sums", "--from", "yesterday"], 2, "--from 'yesterday' is no time"),
+        (["sums", "--from", ""], 2, "--from is empty"),
+        (["sums", "--from", "yesterday"], 2, "--from 'yesterday' is not a time"),
         (["sums", "--from", "9", "--to", "5"], 2, "--to 5 is before --from 9: give the earlier time first"),
         (["sums", "--from", "2100-01-01T00:00:00Z"], 2, "--from: 2100-01-01 00:00:00+00:00 has not come yet"),
         (["orders", "--from", "9", "--where", "nothing = 1"], 2, "orders has no column 'nothing'"),

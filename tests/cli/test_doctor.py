@@ -229,7 +229,7 @@ def test_a_clock_that_differs_is_told() -> None:
     assert check_store._clock(0.01).verdict == "ok"
     late = check_store._clock(-90.0)
     assert late.verdict == "warn"
-    assert late.found == "the server's is 90000 ms behind"
+    assert late.found == "the server's clock is 90000 ms behind"
 
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_long_path_is_told(tmp_path: Path) -> None:
     found = by_check(store_findings(f"embedded:{tmp_path / ('long' * 40)}", None))
-    assert "too long for a path of a socket" in found["socket"].found
+    assert "bytes would be too long" in found["socket"].found
 
 
 def test_a_missing_server_program_fails_only_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,14 +104,14 @@ def test_no_arguments_show_the_help(project: Project) -> None:
         (["get"], "Missing argument 'TABLE'."),
         (["get", "docs", "a", "--what"], "No such option: --what"),
         (["scan", "docs", "--limit", "many"], "Invalid value for '--limit'"),
-        (["get", "docs", "hex:zz"], "'hex:zz' is not hex"),
-        (["get", "docs", "a", "--at", "yesterday"], "is no time"),
+        (["get", "docs", "hex:zz"], "'hex:zz' is not valid hex"),
+        (["get", "docs", "a", "--at", "yesterday"], "is not a time"),
         (["get", "docs", "a", "--at", "2026-11-20T10:00"], "has no time zone"),
         (["get", "docs", "a", "--at", "99999999999999999"], "microseconds"),
         (["get", "docs", "a", "--raw"], "--raw needs exactly one column"),
-        (["gc", "--keep", "long"], "no length of time"),
+        (["gc", "--keep", "long"], "is not a duration"),
         (["failed", "chain", "--observer", "nobody"], "has no observer 'nobody': it has split, total"),
-        (["graph", "chain", "-o", "graph.jpeg"], "does not tell the form"),
+        (["graph", "chain", "-o", "graph.jpeg"], "is no known format"),
         (["load", "x.csv", "--table", "docs", "--columns", "a,=b"], "FIELD=COLUMN"),
         (["tables", "--url", "nonsense://"], "not the URL of a store"),
         (["check", "nowhere"], "there is no such folder"),
@@ -186,7 +186,7 @@ def test_an_interrupt_says_how_to_go_on(project: Project, monkeypatch: pytest.Mo
     monkeypatch.setattr("percolator_core.cli.wait.connect_to_existing", interrupt)
     ended = project("wait", "chain")
     assert ended.code == 130
-    assert ended.error == "interrupted; nothing is lost: `percolator wait chain` goes on waiting"
+    assert ended.error == "interrupted; nothing is lost: `percolator wait chain` continues to wait"
 
 
 def test_lines_are_not_folded_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,7 +128,7 @@ def test_what_is_there_is_not_touched(project: Project, kind: str) -> None:
         (target / (".git" if kind == "hidden" else "mine.txt")).write_text("mine")
     ended = project("init", "taken")
     assert ended.code == 2
-    assert ended.error == "taken is not empty: name a new folder, so that nothing of yours is overwritten."
+    assert ended.error == "taken is not empty: name a new folder, so that none of your files is overwritten."
     assert target.is_file() or len(list(target.iterdir())) == 1
 
 

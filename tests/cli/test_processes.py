@@ -186,7 +186,7 @@ def test_ctrl_c_finishes_the_runs_too(project: Project, start: Callable[..., Com
     (project.folder / "go").touch()
     ended = command.end()
     assert ended.code == 130, ended.err
-    assert ended.error == "interrupted; nothing is lost: `percolator worker chain` carries on"
+    assert ended.error == "interrupted; nothing is lost: `percolator worker chain` continues"
     assert "Traceback" not in ended.err
     assert "KeyboardInterrupt" not in ended.err
     assert len(command.logged("worker stopped")) == 2
@@ -315,7 +315,7 @@ def _read_on(terminal: int) -> None:
 def test_what_is_no_number_of_processes(project: Project, number: str) -> None:
     ended = project("worker", "chain", f"--processes={number}")
     assert ended.code == 2
-    assert "is no number of processes: write 1 or more, or auto" in ended.error
+    assert "is not a number of processes: write 1 or more, or auto" in ended.error
 
 
 def ask(url: str, path: str) -> tuple[int, str]:
@@ -378,7 +378,7 @@ def test_health_and_metrics(
 def test_what_is_no_place_to_listen(project: Project, place: str) -> None:
     ended = project("worker", "chain", "--http", place)
     assert ended.code == 2
-    assert "is no place to listen: write PORT or HOST:PORT" in ended.error
+    assert "is no address to listen on: write PORT or HOST:PORT" in ended.error
 
 
 STUCK = """\

@@ -45,7 +45,7 @@ def new_code(project: Project, revision: int = 2) -> None:
 def test_after_a_change_of_code_the_results_are_those_of_the_new_code(done: Project) -> None:
     new_code(done)
     looked = done.ok("rerun", "chain", "split", "--outdated", "--dry-run")
-    assert "3 cells to be observed again, were it not for --dry-run" in looked.out
+    assert "3 cells would be observed again" in looked.out
     assert done.ok("status", "--json").json["idle"]
 
     ended = done.ok("rerun", "chain", "split", "--outdated")
@@ -53,7 +53,7 @@ def test_after_a_change_of_code_the_results_are_those_of_the_new_code(done: Proj
     assert rows == [
         ["column", "looked", "at", "chosen", "marked"],
         ["docs.text", "3", "3", "3"],
-        ["3", "cells", "to", "be", "observed", "again"],
+        ["3", "cells", "will", "be", "observed", "again"],
     ]
     assert "percolator drain chain" in ended.err
     shown = done.ok("status", "chain")
@@ -96,7 +96,7 @@ def test_a_part(done: Project) -> None:
 def test_a_misspelt_name_is_told_for_what_it_is_taken(done: Project) -> None:
     ended = done.ok("rerun", "chain", "split", "--where", "revison<'2'", "--where", "row>='a'")
     assert ended.err == (
-        "no cell meets all conditions: every name but row and revision is taken for a column of the "
+        "no cell meets every condition: all names but row and revision are read as columns of the "
         "same row, here revison\n"
     )
     assert "revison" not in done.ok("rerun", "chain", "split", "--where", "revision<1").err
@@ -142,7 +142,7 @@ def test_an_interrupt_comes_between_two_batches(done: Project, monkeypatch: pyte
         patch.setattr(Store, "command", interrupt)
         ended = done("rerun", "chain", "split", "--rate", "1", "--json")
     assert ended.code == 130
-    assert "run the same command again, it marks the rest" in ended.error
+    assert "run the same command again; it marks the rest" in ended.error
     assert done.ok("status", "--json").json["backlog"] == 1
     assert done.ok("rerun", "chain", "split", "--json").json["marked"] == 2
 
@@ -157,7 +157,7 @@ def test_an_error_says_that_repeating_it_marks_the_rest(
         patch.setattr("percolator_core.admin.rerun._Rerun._mark", fail)
         ended = done("rerun", "chain", "split")
     assert ended.code == 3
-    assert "the same command marks the rest" in ended.err
+    assert "marked cells stay marked: fix the error" in ended.err
     assert done.ok("rerun", "chain", "split", "--where", "revision=1", "--json").json["marked"] == 3
 
 

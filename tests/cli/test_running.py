@@ -87,7 +87,7 @@ def test_quarantine_from_failure_to_retry(project: Project) -> None:
     assert cells["total"] == 2
     assert sorted(cell["row"]["text"] for cell in cells["failed"]) == ["a", "c"]
     assert project.ok("failed", "chain", "--row", "a", "--json").json["failed"][0]["attempts"] == 1
-    assert project.ok("failed", "chain", "--limit", "1").err.startswith("1 cell of more")
+    assert project.ok("failed", "chain", "--limit", "1").err.startswith("1 cell shown, there are more")
 
     assert project("wait", "chain", "--fail-on-quarantine").code == 4
     waited = project.ok("wait", "chain", "--json").json
@@ -96,7 +96,7 @@ def test_quarantine_from_failure_to_retry(project: Project) -> None:
     assert project.ok("retry", "chain", "--observer", "total", "--json").json["retried"] == 0
     assert project.ok("retry", "chain", "--row", "a", "--json").json["retried"] == 1
     assert project.ok("retry", "chain", "--json").json["retried"] == 1
-    assert project.ok("failed", "chain").out == "nothing is in quarantine\n"
+    assert project.ok("failed", "chain").out == "no cell is in quarantine\n"
     project.put(a="now fine", c="now fine")
     project.ok("drain", "chain")
     assert project.ok("get", "words", "sum", "total").out == "5\n"
@@ -109,7 +109,7 @@ def test_discard_asks_first(project: Project, monkeypatch: pytest.MonkeyPatch) -
     assert refused.code == 2
     assert refused.error == (
         "Invalid value: this discards 3 cells in quarantine, which `percolator failed chain` lists: "
-        "say --yes if that is meant"
+        "add --yes to confirm"
     )
     assert project("discard", "chain", "--json").code == 2
     assert project("discard", "chain", "--observer", "nobody", "--yes").code == 2
@@ -136,7 +136,7 @@ def test_discard_asks_first(project: Project, monkeypatch: pytest.MonkeyPatch) -
     assert asked == ["Discard 3 cells in quarantine? [y/N] "] * 4
     answers("Y")
     ended = project.ok("discard", "chain", "--row", "a")
-    assert ended.out == "1 cell discarded: observed again when changed\n"
+    assert ended.out == "1 cell discarded; the next change is observed\n"
     assert asked[-1] == "Discard 1 cell in quarantine? [y/N] "
     assert project.ok("discard", "chain", "--observer", "split", "--yes", "--json").json == {
         "chain": "words",
@@ -144,7 +144,7 @@ def test_discard_asks_first(project: Project, monkeypatch: pytest.MonkeyPatch) -
     }
     assert len(asked) == 5
     assert project.ok("discard", "chain", "--yes").out == "0 cells discarded\n"
-    assert project.ok("failed", "chain").out == "nothing is in quarantine\n"
+    assert project.ok("failed", "chain").out == "no cell is in quarantine\n"
     project.ok("drain", "chain")
     assert project.ok("get", "words", "sum", "total").out == "1\n"
     project.put(a="now fine")
@@ -240,7 +240,7 @@ def test_ctrl_c_loses_nothing(project: Project, command: str) -> None:
     project.put(**{f"row{number}": "held" for number in range(3)})
     ended = project.stop_in_a_run(project.start(command, "chain", "--width", "1"), signal.SIGINT)
     assert ended.code == 130, ended.err
-    assert f"interrupted; nothing is lost: `percolator {command} chain` carries on" in ended.err
+    assert f"interrupted; nothing is lost: `percolator {command} chain` continues" in ended.err
     assert "Traceback" not in ended.err
     assert project.ok("status", "--json").json["backlog"] > 0
     project.ok("drain", "chain")

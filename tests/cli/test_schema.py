@@ -128,7 +128,7 @@ def test_what_has_no_json_schema(project: Project) -> None:
     ended = project("schema", "chain", "--json-schema", "out", store=False)
     assert (ended.code, ended.error) == (
         1,
-        "there are no typed tables: raw ones have cells of bytes, and no schema",
+        "there are no typed tables: raw tables hold bytes and have no JSON Schema",
     )
     (project.folder / "file").touch()
     typed.make(project)
@@ -178,7 +178,7 @@ def test_typed_tables_in_check_graph_and_tables(project: Project, shop: Any) -> 
     ]
     assert project.ok("check", "shop").out.startswith("chain shop: 3 tables, 1 observer\n")
     unseen = project.ok("check", "shop", "--no-import").out.splitlines()[0]
-    assert unseen == "chain shop: 1 table, 1 observer; the typed tables of cli_models were not looked at"
+    assert unseen == "chain shop: 1 table, 1 observer; the typed tables of cli_models were not checked"
     assert checked["schemas"] == ["cli_models"]
     assert '(["orders.paid"]):::column' in project.ok("graph", "shop").out
     (project.folder / "shop" / "total.yaml").write_text(

@@ -109,8 +109,8 @@ def test_what_is_cut_is_told(recording: Project) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["docs", "nobody"], 1, "row nobody of docs has no such change that an observer watches, or "),
-        (["docs", "dream", "--change", "1"], 1, "`percolator scan docs` lists the rows that there are"),
+        (["docs", "nobody"], 1, "row nobody of docs has no such change in an observed column, or "),
+        (["docs", "dream", "--change", "1"], 1, "`percolator scan docs` lists the rows"),
         (["docs", "dream", "--column", "size"], 2, "no observer of words watches docs.size: they watch "),
         (["docs", "dream", "--change", "newest"], 2, "write latest, all, or a commit timestamp"),
         (["docs", "dream", "--depth", "0"], 2, "'--depth'"),

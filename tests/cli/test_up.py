@@ -257,8 +257,8 @@ def test_a_project_goes_up_and_down(project: Path, start: Callable[..., Up]) -> 
     assert second.returncode == 1
     (line,) = second.stderr.splitlines()
     assert line == (
-        f"error: `percolator up` runs for {project} already: open {url}, or end it with Ctrl-C where it runs "
-        f"(process {up.process.pid})"
+        f"error: `percolator up` already runs for {project}: open {url}, or stop it with Ctrl-C in its "
+        f"terminal (process {up.process.pid})"
     )
 
     path = f"/api/v2/dags/told/dagRuns/{run}"
@@ -318,7 +318,10 @@ def test_without_workers_on_a_port_of_choice(project: Path, airflow: str, start:
         port = taken.getsockname()[1]
         code, found = start(airflow, "--no-worker", "--port", str(port)).end()
     assert code == 2
-    assert found["error"]["message"] == f"port {port} is taken: name another --port, or none for a free one"
+    assert (
+        found["error"]["message"]
+        == f"port {port} is in use: name another --port, or leave it out to use a free one"
+    )
     up = start(airflow, "--no-worker", "--port", str(port))
     assert up.ready() == f"http://127.0.0.1:{port}"
     assert not list((project / ".percolator/up").glob("worker-*"))
@@ -334,7 +337,9 @@ def test_a_part_that_ends_by_itself(project: Path, airflow: str, start: Callable
     code, found = start(airflow, "--no-worker").end()
     assert code == 1
     name = "database" if part == "db" else part
-    assert found["error"]["message"].startswith(f"{name} ended by itself: error: the {part} is broken; mend")
+    assert found["error"]["message"].startswith(
+        f"{name} ended unexpectedly: error: the {part} is broken; fix"
+    )
     assert running(project) == []
 
 
@@ -348,7 +353,7 @@ def test_a_killed_one_is_cleared_away_by_the_next(
     assert running(project)
     second = start(airflow)
     second.ready()
-    left = second.logged("ending what an earlier run left behind")
+    left = second.logged("ending processes of an earlier run")
     assert left is not None
     assert set(left["processes"]) == {*airflow_home.PARTS, "worker-words"}
     assert refuses(url)
