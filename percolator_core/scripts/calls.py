@@ -19,11 +19,11 @@ Direction: TypeAlias = Literal["forward", "backward"]
 Fencing: TypeAlias = Literal["raise", "found", "mend"]
 
 Role: TypeAlias = Literal["both", "primary", "secondaries"]
-"""Which part of a transaction a call covers: all of it, the part with the primary, or another part."""
+"""The part of a transaction that a call covers: all of it, the part with the primary, or another part."""
 
 
 class Call(NamedTuple, Generic[T]):
-    """A call of a script; ``decode`` makes its reply a ``T``."""
+    """A call of a script; ``decode`` turns its reply into a ``T``."""
 
     script: str
     keys: Sequence[bytes]
@@ -35,24 +35,24 @@ class Call(NamedTuple, Generic[T]):
 
 
 def timestamp(oracle: bytes, catalog: bytes, count: int) -> Call[replies.Timestamps]:
-    """Ask for ``count`` timestamps."""
+    """Request ``count`` timestamps."""
     return Call("timestamp", (oracle, catalog), (count,), replies.Timestamps._make)
 
 
 def recover_oracle(oracle: bytes, catalog: bytes, server: bytes, newest: bytes) -> Call[bool]:
-    """Move the oracle ahead if the server is another one than before; True if it is."""
+    """Move the oracle ahead if the server has changed; return True if it has."""
     return Call("recover_oracle", (oracle, catalog), (server, newest), replies.RECOVERED.__getitem__)
 
 
 def now(key: bytes) -> Call[int]:
-    """Ask for the server's clock, in microseconds since 1970."""
+    """Request the server's clock, in microseconds since 1970."""
     return Call("now", (key,), (), replies.as_it_is)
 
 
 def define_table(
     catalog: bytes, format_key: bytes, name: str, entry: str, data_format: str
 ) -> Call[replies.Defined]:
-    """Add a table's entry to the catalog, unless there is one."""
+    """Add a table's entry to the catalog, unless it has one."""
     arguments = (name, entry, data_format)
     return Call("define_table", (catalog, format_key), arguments, lambda reply: replies.Defined(*reply))
 
@@ -60,13 +60,13 @@ def define_table(
 def change_table(
     catalog: bytes, name: str, entry: bytes, replacement: str, *, numbered: bool
 ) -> Call[bytes | None]:
-    """Replace or remove a table's entry; returns the entry that the catalog then holds."""
+    """Replace or remove a table's entry; return the entry that the catalog then holds."""
     arguments = (name, entry, replacement, "numbered" if numbered else "")
     return Call("change_table", (catalog,), arguments, lambda reply: reply or None)
 
 
 def record_chain(chain: bytes, activation: int, fields: Mapping[str, str]) -> Call[bool]:
-    """Write fields of the chain's record; False if a later activation has begun."""
+    """Write fields of the chain's record; return False if a later activation has begun."""
     flat = flattened.from_iterable(fields.items())
     return Call("record_chain", (chain,), (activation, *flat), replies.RECORDED.__getitem__)
 
@@ -81,7 +81,7 @@ def fence(
     how: Fencing,
     fields: Sequence[bytes | str] = (),
 ) -> Call[bool]:
-    """Give a tablet the version of its table; True if it had an earlier one."""
+    """Give a tablet the version of its table; return True if it had an earlier one."""
     return Call("fence", (tag,), (version, safe_point, how, *fields), bool)
 
 
@@ -99,7 +99,7 @@ def observe(  # noqa: PLR0917
 
 
 def raise_safe_point(tag: bytes, safe_point: int) -> Call[int]:
-    """Raise a tablet's safe point; returns the safe point afterwards."""
+    """Raise a tablet's safe point; return the safe point afterwards."""
     return Call("raise_safe_point", (tag,), (safe_point,), replies.as_it_is)
 
 
@@ -115,18 +115,18 @@ def sweep(
 ) -> Call[bytes | None]:
     """Remove the cells of dropped columns from some rows.
 
-    Returns the bound to go on from, empty at the end; None if the tablet has another version.
+    Return the bound to go on from, empty at the end; None if the tablet has another version.
     """
     return Call("sweep", (tag,), (version, start, most_rows, *columns), replies.swept)
 
 
 def drop_table(tag: bytes, version: int, most_rows: int, observers: Iterable[str]) -> Call[int]:
-    """Remove some rows of a dropped table; returns how many, 0 when the tablet is gone."""
+    """Remove some rows of a dropped table; return how many, 0 if the tablet is gone."""
     return Call("drop_table", (tag,), (version, most_rows, *observers), replies.as_it_is)
 
 
 def sync(tag: bytes) -> Call[None]:
-    """Write something, so that WAIT and WAITAOF have a write to wait for."""
+    """Write a key that expires at once, so that WAIT and WAITAOF have a write to wait for."""
     return Call("sync", (tag,), (), lambda _: None)
 
 
@@ -159,17 +159,17 @@ def commit(  # noqa: PLR0917
 
 
 def rollback(tags: Sequence[bytes], start_ts: int, cells: Sequence[bytes | int]) -> Call[int]:
-    """Remove a transaction's locks; returns how many."""
+    """Remove a transaction's locks; return how many."""
     return Call("rollback", tags, (start_ts, *cells), replies.as_it_is)
 
 
 def notify(tags: Sequence[bytes], cells: Sequence[bytes | int], versions: bytes) -> Call[bool]:
-    """Set weak marks; False if a table has another version."""
+    """Set weak marks; return False if a table has another version."""
     return Call("notify", tags, (*cells, versions), replies.NOTIFIED.__getitem__)
 
 
 def refresh(tag: bytes, start_ts: int, row: bytes, column: bytes) -> Call[bool]:
-    """Renew the wall time of a primary lock; False if the lock is gone."""
+    """Renew the wall time of a primary lock; return False if the lock is gone."""
     return Call("refresh", (tag,), (start_ts, row, column), replies.REFRESHED.__getitem__)
 
 
@@ -199,7 +199,7 @@ def held(
     )
 
 
-# Reading at a timestamp.
+# Reads at a timestamp.
 
 
 def read(tag: bytes, at: int, row: bytes, columns: Iterable[bytes]) -> Call[list[replies.ReadCell] | None]:
@@ -210,7 +210,7 @@ def read(tag: bytes, at: int, row: bytes, columns: Iterable[bytes]) -> Call[list
 def history(
     tag: bytes, row: bytes, column: bytes, most_versions: int, most_bytes: int = -1
 ) -> Call[list[bytes]]:
-    """The packed versions of a cell, newest first; of each at most so many bytes, -1 is all."""
+    """Read the packed versions of a cell, newest first; ``most_bytes`` of each, -1 for all."""
     return Call("history", (tag,), (row, column, most_versions, most_bytes), replies.as_it_is)
 
 
@@ -258,7 +258,7 @@ def changes(  # noqa: PLR0917
     most_bytes: int,
     columns: Iterable[bytes],
 ) -> Call[tuple[bytes, list[tuple[bytes, int]]] | None]:
-    """Find the rows that changed. None if a timestamp is too old.
+    """Find the rows that changed; None if a timestamp is too old.
 
     Returns the bound to go on from, empty at the end, and of each row the timestamp of its newest change, 0
     if a lock stands in the way.
@@ -278,7 +278,7 @@ def claim(
 
 
 def renew(tag: bytes, leases: Sequence[bytes | str | int]) -> Call[int]:
-    """Prolong leases, flat: observer, row, column, deadline, new deadline; returns how many."""
+    """Prolong leases, flat: observer, row, column, deadline, new deadline; return how many."""
     return Call("renew", (tag,), leases, replies.as_it_is)
 
 
@@ -292,7 +292,7 @@ def clear(  # noqa: PLR0917
     before: int,
     start_ts: int,
 ) -> Call[bool]:
-    """Remove a dirty mark after a run; True if it is gone."""
+    """Remove a dirty mark after a run; return False if it had to stay."""
     arguments = (observer, mode, row, column, deadline, before, start_ts)
     return Call("clear", (tag,), arguments, replies.CLEARED.__getitem__)
 
@@ -307,7 +307,7 @@ def postpone(  # noqa: PLR0917
     deadline: int,
     before: int,
 ) -> Call[int]:
-    """Give a leased cell back; returns its failed attempts."""
+    """Give a leased cell back; return its failed attempts."""
     arguments = (observer, row, column, delay_ms, attempt, deadline, before)
     return Call("postpone", (tag,), arguments, replies.as_it_is)
 
@@ -323,7 +323,7 @@ def quarantine(  # noqa: PLR0917
     start_ts: int,
     record: str,
 ) -> Call[bool]:
-    """Put a cell into quarantine; True if it is there."""
+    """Put a cell into quarantine; return False if its row has changed or another run dealt with it."""
     arguments = (observer, mode, row, column, deadline, before, start_ts, record)
     return Call("quarantine", (tag,), arguments, replies.QUARANTINED.__getitem__)
 
@@ -336,10 +336,10 @@ def requeue(
 
 
 def discard(tag: bytes, observer: str, records: Sequence[bytes | str]) -> Call[int]:
-    """Forget quarantined cells, flat: mark, SHA-1 of the record; returns how many."""
+    """Remove cells from quarantine, flat: mark, SHA-1 of the record; return how many."""
     return Call("discard", (tag,), (observer, *records), replies.as_it_is)
 
 
 def mark(tag: bytes, observer: str, mode: Mode, column: bytes, rows: Sequence[bytes]) -> Call[int | None]:
-    """Mark cells dirty; returns how many were not, None if the active chain has no such observer."""
+    """Mark cells dirty; return how many were not, None if the active chain has no such observer."""
     return Call("mark", (tag,), (observer, mode, column, *rows), replies.marked)

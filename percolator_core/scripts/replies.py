@@ -1,4 +1,4 @@
-"""The decoded replies of scripts. Nothing else knows the words in them, which the headers explain."""
+"""Decodes the replies of scripts. No other module knows the words in them, which the headers explain."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 
 def as_it_is(reply: Any) -> Any:
-    """A reply that needs no decoding."""
+    """Return a reply that needs no decoding."""
     return reply
 
 
 def _behind(word: bytes, reply: list[Any]) -> list[Any]:
-    """The reply behind its first word; AssertionError if that is another one."""
+    """Return the reply after its first word; raise AssertionError if that is another word."""
     assert reply[0] == word, reply[0]
     return reply[1:]
 
 
 class Timestamps(NamedTuple):
-    """The last of the timestamps that were given out, and how often the catalog was changed by then."""
+    """The last of the timestamps that were given out, and the number of changes of the catalog then."""
 
     last: int
     epoch: bytes | None
@@ -27,7 +27,7 @@ RECOVERED: Final = {b"recovered": True, b"same": False}
 
 
 class Defined(NamedTuple):
-    """The format of the namespace, and the table's entry; None if the format is another one than ours."""
+    """The format of the namespace, and the table's entry; None if this version has another format."""
 
     format: bytes
     entry: bytes | None = None
@@ -40,7 +40,7 @@ Observed: TypeAlias = Literal["observed", "changed", "overtaken"]
 
 
 class Collected(NamedTuple):
-    """The bound to go on from, empty at the end, and how many versions and rows were dropped."""
+    """The bound to go on from, empty at the end, and the numbers of dropped versions and rows."""
 
     resume: bytes
     versions: int
@@ -69,7 +69,7 @@ class Prewritten(NamedTuple):
 
 
 def prewritten(reply: list[Any]) -> Prewritten:
-    """The decoded reply of prewrite.lua."""
+    """Decode the reply of prewrite.lua."""
     if reply[0] == b"committed":
         return Prewritten("committed", reply[1])
     word, *refused = reply
@@ -90,19 +90,19 @@ REFRESHED: Final = {b"refreshed": True, b"lost": False}
 
 
 class Fate(NamedTuple):
-    """What became of a transaction. ``commit_ts`` is 0 unless it is committed."""
+    """The outcome of a transaction. ``commit_ts`` is 0 unless it is committed."""
 
     state: Literal["committed", "rolled back", "live"]
     commit_ts: int = 0
 
 
 def fate(reply: list[Any]) -> Fate:
-    """The decoded reply of resolve_primary.lua."""
+    """Decode the reply of resolve_primary.lua."""
     return Fate("live") if reply[0] == b"live" else Fate(reply[0].decode(), *reply[1:])
 
 
 class Held(NamedTuple):
-    """Entries of the lock index with their locks, and where to go on, ``b"0"`` at the end."""
+    """Entries of the lock index with their locks, and the cursor to go on from, ``b"0"`` at the end."""
 
     cursor: bytes
     entries: list[bytes]
@@ -110,16 +110,16 @@ class Held(NamedTuple):
 
 
 ReadCell: TypeAlias = list[bytes]
-"""A version; nothing where there is none; or None and a lock that stands in the way."""
+"""A version; empty if there is none; or None and a lock that is in the way."""
 
 
 def read_cells(reply: list[Any]) -> list[ReadCell] | None:
-    """The decoded reply of read.lua."""
+    """Decode the reply of read.lua."""
     return None if reply[0] == b"too old" else _behind(b"cells", reply)
 
 
 class Scanned(NamedTuple):
-    """The bound to go on from, empty at the end; row keys, and the cells of each as scan.lua replies them."""
+    """The bound to go on from, empty at the end; row keys, and the cells of each as in the reply."""
 
     resume: bytes
     rows: list[bytes]
@@ -127,7 +127,7 @@ class Scanned(NamedTuple):
 
 
 def scanned(reply: list[Any]) -> Scanned | None:
-    """The decoded reply of scan.lua."""
+    """Decode the reply of scan.lua."""
     if reply[0] == b"too old":
         return None
     assert reply[0] == b"rows", reply[0]
@@ -135,7 +135,7 @@ def scanned(reply: list[Any]) -> Scanned | None:
 
 
 class Selected(NamedTuple):
-    """The bound to go on from, empty at the end, and rows as select.lua replies them."""
+    """The bound to go on from, empty at the end, and the rows as in the reply."""
 
     resume: bytes
     row_keys: bytes
@@ -145,7 +145,7 @@ class Selected(NamedTuple):
 
 
 def selected(reply: list[Any]) -> Selected | None:
-    """The decoded reply of select.lua."""
+    """Decode the reply of select.lua."""
     if reply[0] == b"too old":
         return None
     resume, row_keys, cells, lengths, *unsettled = _behind(b"rows", reply)
@@ -153,7 +153,7 @@ def selected(reply: list[Any]) -> Selected | None:
 
 
 def changed_rows(reply: list[bytes]) -> tuple[bytes, list[tuple[bytes, int]]] | None:
-    """The decoded reply of changes.lua."""
+    """Decode the reply of changes.lua."""
     if reply[0] == b"too old":
         return None
     resume, *flat = _behind(b"rows", reply)
@@ -164,8 +164,8 @@ def changed_rows(reply: list[bytes]) -> tuple[bytes, list[tuple[bytes, int]]] | 
 class Claimed(NamedTuple):
     """The deadline of the leases (µs); microseconds until the next cell is due, or -1; the leased cells.
 
-    Each cell is position of the tag, position of the observer in its group, mark, when it was due (µs),
-    failed attempts, version of the table.
+    Each cell has the position of the tag, the position of the observer in its group, the mark, the time when
+    it was due (µs), its failed attempts, and the version of the table.
     """
 
     deadline: int
@@ -174,7 +174,7 @@ class Claimed(NamedTuple):
 
 
 def claimed(reply: list[Any]) -> Claimed:
-    """The decoded reply of claim.lua."""
+    """Decode the reply of claim.lua."""
     parts = iter(reply)
     deadline, next_due = next(parts), next(parts)
     return Claimed(deadline, next_due, list(zip(*[parts] * 6, strict=True)))
@@ -187,22 +187,22 @@ QUARANTINED: Final = {b"quarantined": True, b"kept": False}
 
 
 class Requeued(NamedTuple):
-    """Where to go on, ``b"0"`` at the end, and how many cells were put back."""
+    """The cursor to go on from, ``b"0"`` at the end, and the number of cells that were put back."""
 
     cursor: bytes
     put_back: int
 
 
 def marked(reply: list[Any]) -> int | None:
-    """The decoded reply of mark.lua."""
+    """Decode the reply of mark.lua."""
     return None if reply[0] == b"not observed" else _behind(b"marked", reply)[0]
 
 
 def committed(reply: list[Any]) -> Committed:
-    """The decoded reply of commit.lua."""
+    """Decode the reply of commit.lua."""
     return Committed(reply[0].decode(), *reply[1:])
 
 
 def swept(reply: bytes) -> bytes | None:
-    """The decoded reply of sweep.lua."""
+    """Decode the reply of sweep.lua."""
     return None if reply == b"changed" else reply
