@@ -1,4 +1,4 @@
-"""Percolator's chains in Airflow: scheduled, seen and operated.
+"""Percolator's chains in Airflow: schedules, operators and pages.
 
 >>> from percolator_airflow import chain_dags
 >>> globals().update(chain_dags("observers/webindex"))
@@ -37,7 +37,7 @@ __all__ = [
     "table_asset",
 ]
 
-# Each process of Airflow imports what it needs, and no more.
+# Each process of Airflow imports only the modules that it uses.
 __getattr__, __dir__ = lazily(
     __name__,
     {

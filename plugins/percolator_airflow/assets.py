@@ -1,12 +1,12 @@
-"""Assets: tables of a store, and the fact that a chain has something to do.
+"""Assets: tables of a store, and the pending work of a chain.
 
 ::
 
     percolator://CONN_ID/NAMESPACE/TABLE          a table
-    percolator://CONN_ID/TABLE                    in the connection's own namespace
+    percolator://CONN_ID/TABLE                    a table in the connection's own namespace
     percolator://CONN_ID/NAMESPACE?dirty=CHAIN    cells that wait for a chain's observers
 
-They name the connection, never where it leads.
+A URI names the connection, never the address of the store.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SCHEME: Final = "percolator"
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """Check an asset's URI, and write each part in one way. Airflow calls it for the scheme ``percolator``.
+    """Check an asset's URI and normalise it. Airflow calls this function for the scheme ``percolator``.
 
     Raises:
-        ValueError: it is none of the three forms.
+        ValueError: the URI has none of the three forms.
     """
     parts = [unquote(part) for part in uri.path.split("/") if part]
     dirty = dict(parse_qsl(uri.query, keep_blank_values=True))
@@ -38,11 +38,11 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
         )
     if uri.query and (set(dirty) != {"dirty"} or not dirty["dirty"] or len(parts) != 1):
         raise ValueError(
-            "behind the ? of a percolator:// asset stands dirty=CHAIN, before it CONN_ID/NAMESPACE"
+            "the only query of a percolator:// asset is percolator://CONN_ID/NAMESPACE?dirty=CHAIN"
         )
     if not 1 <= len(parts) <= 2:
         raise ValueError(
-            "a percolator:// asset is percolator://CONN_ID/NAMESPACE/TABLE or percolator://CONN_ID/TABLE"
+            "write a percolator:// asset as percolator://CONN_ID/NAMESPACE/TABLE or percolator://CONN_ID/TABLE"
         )
     path = "".join(f"/{quote(part, safe='')}" for part in parts)
     query = f"dirty={quote(dirty['dirty'], safe='')}" if dirty else ""
@@ -50,7 +50,7 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 
 
 def create_asset(uri: SplitResult, name: str | None = None, **others: Any) -> Asset:
-    """An asset of such a URI; the factory of the scheme."""
+    """Return the asset of a URI; Airflow's factory for the scheme ``percolator``."""
     from airflow.sdk import Asset
 
     text = sanitize_uri(uri).geturl()
@@ -58,7 +58,7 @@ def create_asset(uri: SplitResult, name: str | None = None, **others: Any) -> As
 
 
 def table_uri(table: str, conn_id: str = DEFAULT_CONN_ID, namespace: str | None = None) -> str:
-    """The URI of a table's asset."""
+    """Return the URI of a table's asset."""
     parts = [part for part in (namespace, table) if part]
     return f"{SCHEME}://{conn_id}" + "".join(f"/{quote(part, safe='')}" for part in parts)
 
@@ -66,7 +66,7 @@ def table_uri(table: str, conn_id: str = DEFAULT_CONN_ID, namespace: str | None 
 def table_asset(
     table: str, conn_id: str = DEFAULT_CONN_ID, namespace: str | None = None, **others: Any
 ) -> Asset:
-    """The asset of a table, for outlets and schedules; ``others`` are further arguments of Asset."""
+    """Return the asset of a table, for outlets and schedules; ``others`` are further arguments of Asset."""
     from airflow.sdk import Asset
 
     uri = table_uri(table, conn_id, namespace)
@@ -83,13 +83,13 @@ def dirty_asset(
     remind: float = 30.0,
     **others: Any,
 ) -> Asset:
-    """The asset that is updated when a chain has something to do; see `DirtyTrigger` for the arguments.
+    """Return an asset that is updated while a chain has pending work; see `DirtyTrigger` for the arguments.
 
-    A DAG that has it as its schedule runs then. A relative ``chain`` is looked for from the folder of the
-    file that calls this. ``others`` are further arguments of Asset.
+    A DAG that has the asset as its schedule then runs. A relative ``chain`` is relative to the folder of the
+    calling file. ``others`` are further arguments of Asset.
 
     Raises:
-        ConfigurationError: the chain does not validate.
+        ConfigurationError: the chain's declarations are invalid.
     """
     from airflow.sdk import Asset, AssetWatcher
 
@@ -102,5 +102,5 @@ def dirty_asset(
         f"{SCHEME}://{conn_id}/{quote(namespace or folder.name, safe='')}?dirty={quote(folder.name, safe='')}"
     )
     watchers = [AssetWatcher(name=f"{folder.name}_dirty", trigger=trigger)]
-    # By its URI: of two assets with one name Airflow would leave one unwatched.
+    # The URI is the name: if two assets had the same name, Airflow would not watch one of them.
     return Asset(**{"name": uri, "uri": uri, "watchers": watchers, **others})

@@ -1,7 +1,7 @@
-"""A chain's folder as tasks of Airflow use it, and the project that its functions are imported from.
+"""A chain's folder, and the project from which its functions are imported.
 
-Functions are imported from the current directory, as on the command line. A task runs in a directory of
-Airflow's choosing, so it enters the project for as long as it needs the chain's code.
+Functions are imported from the current directory, as on the command line. Airflow chooses the current
+directory of a task, so the task changes to the project while it uses the chain's code.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ class ChainFolder:
 
     @classmethod
     def of(cls, path: str | PathLike[str], project: str | PathLike[str] | None = None) -> ChainFolder:
-        """Read the chain in the folder ``path``; imports none of its code and touches no store.
+        """Read the chain in the folder ``path``, without its code and without a store.
 
         Args:
-            path: the folder with chain.yaml; a relative one is looked for from the current directory.
-            project: the folder that its functions are imported from. When None, the nearest one, from the
-                chain's upwards, in which the module of the first function is a file; if there is none, as
-                when that one is installed, of the next function, then of the schemas; else the one above
-                the chain's.
+            path: the folder with chain.yaml, relative to the current directory.
+            project: the folder from which the functions are imported. None is the nearest folder, from the
+                chain's upwards, that contains the module of the first function. If no folder contains that
+                module, for example because it is installed, the next functions count, then the schemas. The
+                last choice is the parent of the chain's folder.
 
         Raises:
-            ConfigurationError: with one line for each thing that is wrong with the chain's declarations, or
-                ``project`` is no folder.
+            ConfigurationError: the chain's declarations are invalid (one line for each mistake), or
+                ``project`` is not a folder.
         """
         folder = Path(path).expanduser().absolute()
         if project is not None and not Path(project).expanduser().is_dir():
-            raise ConfigurationError(f"the project {str(project)!r} is not a folder: mend the path")
+            raise ConfigurationError(f"the project {str(project)!r} is not a folder: correct the path")
         declared = Chain.load(folder, import_functions=False)
         place = Path(project).expanduser().absolute() if project is not None else _project(folder, declared)
         return cls(folder, place, declared)
 
     @classmethod
     def of_task(cls, task: Any, path: str, project: str | None = None) -> ChainFolder:
-        """As `of`, for a task of Airflow: relative folders are looked for from the folder of its DAG file."""
+        """Read the chain of a task (see `of`); folders are relative to the folder of its DAG file."""
         here = Path(task.dag.folder) if task.has_dag() and task.dag.fileloc else Path.cwd()
         place = None if project is None else here / Path(project).expanduser()
         return cls.of(here / Path(path).expanduser(), place)
@@ -68,21 +68,21 @@ class ChainFolder:
 
     @contextmanager
     def imported(self) -> Iterator[Chain]:
-        """The chain with its code; the project is the current directory meanwhile.
+        """Load the chain with its code; inside the block the project is the current directory.
 
-        Afterwards all is as before, also what was imported from the project: where several tasks share one
-        process, as in ``dag.test()``, another project's modules may have the same names. In several threads
-        one project is entered at a time, and the others wait.
+        At the end the current directory and the imported modules are as before, because several tasks may
+        share one process, as in ``dag.test()``, and another project may have modules of the same names. Only
+        one thread is in a project at a time; other threads wait.
 
         Raises:
-            ConfigurationError: something is wrong with the chain, now that its code is known.
+            ConfigurationError: the chain does not match its code.
         """
         with in_project(self.project):
             yield Chain.load(self.path)
 
 
 def folder_of_caller() -> Path:
-    """The folder of the file that calls this package; the current directory if there is no such file."""
+    """Return the folder of the file that calls this package; without such a file, the current directory."""
     frame = inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
         frame = frame.f_back
@@ -91,18 +91,18 @@ def folder_of_caller() -> Path:
 
 
 def located(here: Path, path: str | PathLike[str]) -> str:
-    """A path of a DAG file in the folder ``here``, absolute."""
+    """Return an absolute path for a path in a DAG file; ``here`` is the file's folder."""
     asked = here / Path(path).expanduser()
     plain = os.path.normpath(asked)
-    # Where the folder of the DAG files is a link, what is beside it is beside what the link leads to.
+    # The folder of the DAG files may be a symbolic link: then a path with .. starts at the link's target.
     return plain if Path(plain).exists() or not asked.exists() else str(asked.resolve())
 
 
 def stamps(folder: Path) -> frozenset[tuple[str, int]]:
-    """A chain's YAML files, each with when it changed (ns): whoever keeps a chain reads it again by them."""
+    """Return a chain's YAML files and their modification times (ns), by which a cached chain is renewed."""
     found = set()
     for file in folder.glob("*.y*ml"):
-        # It may go while we look.
+        # Another process may remove the file at this moment.
         with suppress(OSError):
             found.add((file.name, file.stat().st_mtime_ns))
     return frozenset(found)

@@ -1,17 +1,16 @@
-"""An Airflow connection of the type ``percolator``, read into the arguments of `percolator_core.connect`.
+"""Turn an Airflow connection of the type ``percolator`` into the arguments of `percolator_core.connect`.
 
 ::
 
     host      the store's URL without secrets, in any form that `connect` takes, or the name of a Redis server
-    port      of that server, when the host does not say it
-    schema    the number of its database, when the host does not say it
-    login     user and password, which are put into the URL
-    password
+    port      the server's port, if the host has none
+    schema    the number of the database, if the host has none
+    login     the user, for the URL
+    password  the password, for the URL
     extra     JSON: namespace, lock_ttl, lock_wait, patience, timeout, tls,
-              and the options that a store's URL may have, such as durability
+              and the options of a store's URL, such as durability
 
-Nothing of Airflow is imported here, so that what reads connections elsewhere, such as the pages of the API
-server, may use it too. No message and no ``repr`` made here holds a secret.
+This module imports nothing of Airflow. No message and no ``repr`` of this module contains a secret.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _WITH_TLS: Final = re.compile(r"^redis(?=[+:])")
 
 
 class AirflowConnection(Protocol):
-    """What of a connection is read; both of Airflow's classes for them have it."""
+    """The fields of a connection that are read; both of Airflow's connection classes have them."""
 
     conn_id: str
     conn_type: str | None
@@ -56,10 +55,9 @@ class AirflowConnection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreConnection:
-    """Where a store is, and how to enter it, as a connection says. Shown without its secrets.
+    """A store's URL and settings from a connection; the ``repr`` has no secrets.
 
-    ``namespace`` and ``settings``, which holds the further arguments of `connect`, are what the connection
-    gives. ``secrets`` are the texts that nobody may see.
+    ``settings`` are further arguments of `connect`; ``secrets`` are the texts that logs must mask.
     """
 
     conn_id: str
@@ -69,11 +67,11 @@ class StoreConnection:
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def arguments(self, namespace: str | None = None, default: str = "default") -> dict[str, Any]:
-        """The arguments of `connect`.
+        """Return the arguments of `connect`.
 
         Args:
-            namespace: counts more than the connection's.
-            default: the namespace when neither is given.
+            namespace: overrides the connection's.
+            default: the namespace if neither is given.
         """
         return {"url": self.url, "namespace": namespace or self.namespace or default, **self.settings}
 
@@ -81,30 +79,30 @@ class StoreConnection:
 def store_connection(connection: AirflowConnection) -> StoreConnection:
     """Read a connection.
 
-    A relative folder of an embedded store is one of Airflow's home: the parts of Airflow run in different
-    current directories.
+    The relative folder of an embedded store is a folder in Airflow's home, because the processes of Airflow
+    have different current directories.
 
     Raises:
-        ConfigurationError: a field is missing or cannot be; the message names the connection and the field.
+        ConfigurationError: a field is missing or invalid; the message names the connection and the field.
     """
     try:
         return _read(connection)
     except ConfigurationError as error:
         problem = f"the connection {connection.conn_id!r}: {error}"
-    # Raised here, where no local variable holds a part of the URL: a traceback may show them.
+    # Raised here because a traceback may show local variables, and none of these holds a part of the URL.
     raise ConfigurationError(problem)
 
 
 def _read(connection: AirflowConnection) -> StoreConnection:
     if connection.conn_type not in (CONN_TYPE, None, ""):
-        raise ConfigurationError(f"its type is {connection.conn_type!r}, not {CONN_TYPE}: mend its type")
+        raise ConfigurationError(f"its type is {connection.conn_type!r}, not {CONN_TYPE}: correct its type")
     extra = _extra(connection.extra)
     url = _with_login(_located(connection, tls=_truth("tls", extra.get("tls"))), connection)
     url = _with_options(url, {name: str(value) for name, value in extra.items() if name not in _OURS})
-    address = parse(url)  # refuses what cannot be, without showing it
+    address = parse(url)  # its errors do not show the URL
     settings: dict[str, Any] = {name: _seconds(name, extra[name]) for name in _SECONDS if name in extra}
     namespace = extra.get("namespace") or None
-    # What looks like redis://WORD@host has most likely forgotten the colon in front of a password.
+    # In redis://WORD@host the word is probably a password whose colon was forgotten.
     login = address.username if address.password is None else None
     found = [connection.password, address.password, address.sentinel_password, login]
     return StoreConnection(
@@ -117,8 +115,8 @@ def _read(connection: AirflowConnection) -> StoreConnection:
 
 
 def _all_forms(secrets: list[str | None]) -> tuple[str, ...]:
-    """The secrets, plain and as they stand in a URL."""
-    # str.__str__ is the text of a `Secret`, whose own str() is "***".
+    """Return the secrets in plain and in URL-quoted form."""
+    # str() of a `Secret` is "***"; str.__str__ returns its text.
     plain = [str.__str__(secret) for secret in secrets if secret]
     return tuple(dict.fromkeys(form for one in plain for form in (one, quote(one, safe=""), quote(one))))
 
@@ -134,18 +132,18 @@ def _extra(text: str | None) -> dict[str, Any]:
         if name not in _OURS and name not in KNOWN:
             close = difflib.get_close_matches(name, sorted(_OURS | KNOWN), n=1)
             hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(_OURS | KNOWN))}"
-            raise ConfigurationError(f"its extra has a key {name!r} that is not known: {hint}")
-    # A form in the browser sends fields that were left empty.
+            raise ConfigurationError(f"its extra has an unknown key {name!r}: {hint}")
+    # A form in the browser also sends empty fields.
     return {name: value for name, value in extra.items() if value is not None and value != ""}
 
 
 def _located(connection: AirflowConnection, *, tls: bool) -> str:
-    """The URL by host, port and schema."""
+    """Build the URL from host, port and schema."""
     host = (connection.host or "").strip()
     if not host:
         raise ConfigurationError(
             "its host is empty: write the store's URL there, such as redis://127.0.0.1:6379/0 or "
-            "embedded:/var/lib/percolator; in a URI its : and / are written %3A and %2F"
+            "embedded:/var/lib/percolator; in a connection URI write %3A for : and %2F for /"
         )
     if host.lower().startswith("embedded:"):
         return _embedded(host)
@@ -167,14 +165,14 @@ def _located(connection: AirflowConnection, *, tls: bool) -> str:
 def _embedded(url: str) -> str:
     name, mark, query = url.partition(":")[2].removeprefix("//").partition("?")
     if not name.strip():
-        return url  # the parser of URLs has a sentence for it
+        return url  # the parser of URLs reports it
     if not name.startswith("~"):
         name = str(airflow_home() / name)
     return f"embedded:{name}{mark}{query}"
 
 
 def airflow_home() -> Path:
-    """Airflow's home folder: where relative folders of embedded stores are."""
+    """Return Airflow's home, which contains the relative folders of embedded stores."""
     return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser().absolute()
 
 
@@ -184,11 +182,11 @@ def _with_login(url: str, connection: AirflowConnection) -> str:
     scheme, _, rest = url.partition(":")
     if scheme == "embedded":
         raise ConfigurationError(
-            "an embedded store has neither user nor password: leave login and password empty"
+            "an embedded store has no user and no password: leave login and password empty"
         )
     rest = rest.removeprefix("//")
     if "@" in rest:
-        raise ConfigurationError("its host names a user, and so do its fields: leave out the host's")
+        raise ConfigurationError("both its host and its login name a user: remove the user from the host")
     user = quote(connection.login or "", safe="")
     secret = f":{quote(connection.password, safe='')}" if connection.password else ""
     return f"{scheme}://{user}{secret}@{rest}"
@@ -197,12 +195,12 @@ def _with_login(url: str, connection: AirflowConnection) -> str:
 def _with_options(url: str, options: Mapping[str, str]) -> str:
     if not options:
         return url
-    # Passwords last: what follows one might be taken for the rest of it, and not be shown.
+    # Passwords come last: whatever follows a password could be masked as a part of it.
     ordered = sorted(options.items(), key=lambda option: (option[0] in PASSWORDS, option[0]))
     place, _, query = url.partition("?")
     twice = sorted({name for name, _ in parse_qsl(query)} & options.keys())
     if twice:
-        raise ConfigurationError(f"{twice[0]} is given by its host and by its extra: leave one out")
+        raise ConfigurationError(f"both its host and its extra set {twice[0]}: remove one")
     return f"{place}?{'&'.join(filter(None, [query, urlencode(ordered)]))}"
 
 
@@ -212,12 +210,12 @@ def _seconds(name: str, value: Any) -> float:
     except (TypeError, ValueError):
         number = 0.0
     if not 0 < number <= 86_400:
-        raise ConfigurationError(f"{name} of its extra is not a number of seconds above 0, at most 86400")
+        raise ConfigurationError(f"{name} in its extra is not a number of seconds above 0 and up to 86400")
     return number
 
 
 def _truth(name: str, value: Any) -> bool:
     text = str("" if value is None else value).lower()
     if text not in _TRUE | _FALSE:
-        raise ConfigurationError(f"{name} of its extra is neither true nor false")
+        raise ConfigurationError(f"{name} in its extra is neither true nor false")
     return text in _TRUE

@@ -15,7 +15,7 @@ from percolator_airflow.hook import PercolatorHook
 
 
 class TransactionOperator(DecoratedOperator):
-    """Runs a function in a transaction and commits it; see `percolator_task`."""
+    """Run a function in a transaction and commit it; see `percolator_task`."""
 
     custom_operator_name = "@task.percolator"
     template_fields: Sequence[str] = ("op_args", "op_kwargs", "conn_id", "namespace")
@@ -40,7 +40,7 @@ class TransactionOperator(DecoratedOperator):
         self.attempts = attempts
 
     def execute(self, context: Any) -> Any:
-        """What the function returns, once its transaction is committed."""
+        """Return the function's result after its transaction has committed."""
         arguments = self.determine_kwargs({**context, **self.op_kwargs})
         with plain_failures(), PercolatorHook(self.conn_id, self.namespace or None).get_conn() as db:
             value = db.run(
@@ -55,14 +55,14 @@ def percolator_task(
 ) -> Any:
     """Make a task of a function whose first argument is an open transaction.
 
-    The transaction commits when the function returns. On a conflict the function runs again as a whole, so
-    it must have no effect but through the transaction, and what it returns is that of the run that committed.
+    The transaction commits when the function returns. On a conflict the whole function runs again, so it must
+    have no effect outside the transaction. The task's result is the result of the run that committed.
 
     Args:
-        python_callable: the function; called with the transaction, and with what the task is called with.
-        multiple_outputs: as of ``@task``.
-        kwargs: ``conn_id``, ``namespace`` (when None the connection's, else ``default``), ``attempts`` (1 or
-            more, 10 when left out), and what every operator takes.
+        python_callable: the function; its arguments are the transaction and the arguments of the task.
+        multiple_outputs: see ``@task``.
+        kwargs: ``conn_id``, ``namespace`` (default: the connection's, or else ``default``), ``attempts`` (1
+            or more, default 10), and the arguments of every operator.
 
     Raises:
         ValueError: the function takes no argument, or is asynchronous.
@@ -80,15 +80,15 @@ def percolator_task(
 
 
 def _without_transaction(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function under a signature that lacks the transaction: that is what the task is called with."""
+    """Remove the transaction from the function's signature: callers of the task do not pass it."""
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise ValueError("a function of @task.percolator is a plain one: write 'def' and 'return'")
+        raise ValueError("@task.percolator takes a plain function: write 'def' and 'return'")
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters or parameters[0].kind not in (
         inspect.Parameter.POSITIONAL_ONLY,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
     ):
-        raise ValueError("a function of @task.percolator takes the transaction first: write 'def name(t, …)'")
+        raise ValueError("a @task.percolator function takes the transaction first: write 'def name(t, …)'")
 
     @functools.wraps(function)
     def called(transaction: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Errors of tasks: one sentence, and whether Airflow may try again."""
+"""Turn errors of the library into errors of Airflow, which retry the task or fail it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from percolator_core.errors import ConfigurationError, PercolatorError, UnknownColumn, UnknownTable
 
 _FINAL: Final = (ConfigurationError, UnknownColumn, UnknownTable)
-"""What stays as it is until a person mends it."""
+"""Errors that no retry cures: a person has to correct something."""
 
 
 @contextmanager
 def plain_failures() -> Iterator[None]:
-    """Turns errors of the library into Airflow's, without the traceback of the library's inside.
+    """Turn errors of the library into Airflow's, without the library's traceback.
 
     Raises:
-        AirflowFailException: no retry can mend it: a chain, a connection or a name that cannot be.
-        AirflowException: a later try may go well, as when the store was away.
+        AirflowFailException: the chain, the connection or a name is invalid; a retry cannot succeed.
+        AirflowException: a retry may succeed, for example after the store was unavailable.
     """
     try:
         yield

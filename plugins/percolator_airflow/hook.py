@@ -1,4 +1,4 @@
-"""The hook: from the id of a connection to a database."""
+"""The hook: open the database of a connection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import amask_secret, mask_secret
 
-from percolator_airflow.connection import CONN_TYPE, DEFAULT_CONN_ID, StoreConnection, store_connection
+from percolator_airflow.connection import (
+    CONN_TYPE,
+    DEFAULT_CONN_ID,
+    AirflowConnection,
+    StoreConnection,
+    store_connection,
+)
 from percolator_core.database import connect
 from percolator_core.errors import ConfigurationError, PercolatorError
 
@@ -16,16 +22,16 @@ if TYPE_CHECKING:
     from percolator_core.database import Database
 
 _LOOK_PATIENCE: Final = 3.0
-"""Seconds after which somebody who tests a connection is told that the store does not answer."""
+"""Seconds after which a test of a connection reports that the store does not answer."""
 
 
 class PercolatorHook(BaseHook):
-    """Databases of the stores that connections of the type ``percolator`` name.
+    """Open the store of a connection of the type ``percolator``.
 
     Args:
         conn_id: the connection.
-        namespace: of the tables. When None, the one in the connection's extra, else ``default_namespace``.
-        default_namespace: operators give the chain's name.
+        namespace: of the tables; None is the namespace of the connection, or else ``default_namespace``.
+        default_namespace: for operators, the chain's name.
     """
 
     conn_name_attr = "conn_id"
@@ -47,54 +53,48 @@ class PercolatorHook(BaseHook):
         self.default_namespace = default_namespace
 
     def store(self) -> StoreConnection:
-        """What the connection says; its secrets are masked in logs from now on.
+        """Read the connection, and mask its secrets in logs from now on.
 
         Raises:
-            ConfigurationError: there is no such connection, or something in it cannot be.
+            ConfigurationError: the connection does not exist, or a field of it is invalid.
         """
         try:
-            found = self.get_connection(self.conn_id)
+            read = self._read(self.get_connection(self.conn_id))
         except AirflowNotFoundException:
-            found = None
-        if found is None:
-            raise self._missing()
-        read = store_connection(found)
+            read = self._read(None)
         for secret in read.secrets:
             mask_secret(secret)
         return read
 
     async def astore(self) -> StoreConnection:
-        """As `store`, in the triggerer's event loop."""
+        """Read the connection in the triggerer's event loop; see `store`."""
         try:
-            found = await self.aget_connection(self.conn_id)
+            read = self._read(await self.aget_connection(self.conn_id))
         except AirflowNotFoundException:
-            found = None
-        if found is None:
-            raise self._missing()
-        read = store_connection(found)
+            read = self._read(None)
         for secret in read.secrets:
             await amask_secret(secret)
         return read
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of `percolator_core.connect`; the URL has its password, and is shown without it."""
+        """Return the arguments of `percolator_core.connect`; the ``repr`` of the URL has no password."""
         return self.store().arguments(self.namespace, self.default_namespace)
 
     async def aarguments(self) -> dict[str, Any]:
-        """As `arguments`, in the triggerer's event loop."""
+        """Return `arguments` in the triggerer's event loop."""
         return (await self.astore()).arguments(self.namespace, self.default_namespace)
 
     def get_conn(self) -> Database:
-        """A new database; close it, or use it as a context manager.
+        """Open a new database; close it, or use it as a context manager.
 
         Raises:
-            ConfigurationError: there is no such connection, or it cannot be used; no retry mends it.
-            StoreUnavailable: nothing answers there, which is told within seconds.
+            ConfigurationError: the connection does not exist or is invalid; a retry cannot succeed.
+            StoreUnavailable: the store does not answer within seconds.
         """
         return connect(**self.arguments())
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the store answers, and a sentence about it, for Airflow's button *Test*."""
+        """Return True if the store answers, and a sentence for Airflow's button *Test*."""
         try:
             arguments = self.arguments()
             arguments["patience"] = min(arguments.get("patience", _LOOK_PATIENCE), _LOOK_PATIENCE)
@@ -106,13 +106,15 @@ class PercolatorHook(BaseHook):
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        """How Airflow's form for connections shows the fields; provider.py says the same for today's."""
+        """Return the labels of Airflow's form for connections, for releases that ask the hook for them."""
         from percolator_airflow.provider import FIELD_BEHAVIOUR
 
         return {name.replace("-", "_"): value for name, value in FIELD_BEHAVIOUR.items()}
 
-    def _missing(self) -> ConfigurationError:
-        return ConfigurationError(
-            f"there is no connection {self.conn_id!r}: add one of the type percolator under Admin, "
-            f"Connections, or set AIRFLOW_CONN_{self.conn_id.upper()}"
-        )
+    def _read(self, found: AirflowConnection | None) -> StoreConnection:
+        if found is None:
+            raise ConfigurationError(
+                f"there is no connection {self.conn_id!r}: add one of the type percolator under Admin, "
+                f"Connections, or set AIRFLOW_CONN_{self.conn_id.upper()}"
+            )
+        return store_connection(found)

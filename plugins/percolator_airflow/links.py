@@ -12,7 +12,7 @@ from percolator_airflow.names import URL_PREFIX
 
 
 class ChainLink(BaseOperatorLink):
-    """The chain's graph, with what waits at each observer."""
+    """The chain's graph, with the backlog of each observer."""
 
     name = "Chain"
 
@@ -22,7 +22,7 @@ class ChainLink(BaseOperatorLink):
 
 
 class QuarantineLink(BaseOperatorLink):
-    """The cells on which the chain's observers keep failing."""
+    """The chain's cells in quarantine."""
 
     name = "Quarantine"
 
@@ -33,7 +33,7 @@ class QuarantineLink(BaseOperatorLink):
 
 
 def page_url(chain: str, page: str = "") -> str:
-    """The URL of a chain's page, with what Airflow's own URL begins with."""
+    """Return the URL of a chain's page below Airflow's own URL."""
     base = conf.get("api", "base_url", fallback="/").rstrip("/")
     return f"{base}{URL_PREFIX}/{quote(chain, safe='')}/{page}" if chain else f"{base}{URL_PREFIX}/"
 

@@ -1,4 +1,4 @@
-"""Whether a Spark master is there, asked before Spark is: that takes a minute to say no."""
+"""Check that a Spark master answers, before Spark starts: Spark takes a minute to report that none does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from percolator_core.errors import ConfigurationError, PercolatorError
 
 _LIMIT: Final = 3.0
-"""Seconds for a master to answer."""
+"""Seconds to wait for a master's answer."""
 
 
 _FORMS: Final = re.compile(r"local(\[[^]]+\])?|local-cluster\[[^]]+\]|yarn|(spark|k8s)://.+")
@@ -20,21 +20,21 @@ class MasterUnavailable(PercolatorError):
 
 
 def check_master(master: str | None) -> None:
-    """That Spark knows such a master, and that one of those of a ``spark://`` URL takes connections.
+    """Check the form of a Spark master, and that one host of a ``spark://`` URL accepts connections.
 
     Args:
-        master: None is the one that Spark is started with then: that of ``PERCOLATOR_SPARK_MASTER``, if any.
+        master: None is Spark's default: ``PERCOLATOR_SPARK_MASTER``, or else all cores of this machine.
 
     Raises:
-        ConfigurationError: it is none of the forms that Spark has.
-        MasterUnavailable: none takes connections.
+        ConfigurationError: Spark has no master of this form.
+        MasterUnavailable: no host accepts connections.
     """
     from percolator_core.spark.session import default_master
 
     master = master or default_master()
     if not _FORMS.fullmatch(master):
         raise ConfigurationError(
-            f"Spark knows no master {master!r}: write local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT"
+            f"{master!r} is not a Spark master: write local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT"
         )
     found = re.fullmatch(r"spark://(.+)", master)
     if not found:
@@ -43,7 +43,7 @@ def check_master(master: str | None) -> None:
     for place in found[1].split(","):
         host, _, port = place.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            return  # Spark has a sentence for it
+            return  # Spark reports it
         try:
             socket.create_connection((host.strip("[]"), int(port)), _LIMIT).close()
         except OSError as error:
@@ -51,6 +51,6 @@ def check_master(master: str | None) -> None:
         else:
             return
     raise MasterUnavailable(
-        f"no Spark master answers at {master} ({problem}): start it, mend the address, or leave it out "
+        f"no Spark master answers at {master} ({problem}): start it, correct the address, or leave it out "
         "to use the cores of this machine"
     )

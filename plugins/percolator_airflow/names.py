@@ -1,4 +1,4 @@
-"""The names by which the package's parts find each other in Airflow."""
+"""Names that several parts of the package share in Airflow."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ TAG: Final = "percolator"
 """The tag of every DAG of a chain; a second one is the chain's name."""
 
 PARTS: Final = ("load", "observe", "monitor", "maintain")
-"""What a chain's four DAGs do."""
+"""The four DAGs of a chain."""
 
 LAST_TASK: Final = "until_idle"
 """The last task of the observers' DAG, whose fields name the chain's folder, connection and namespace."""
 
 URL_PREFIX: Final = "/percolator"
-"""Where the pages are, below Airflow's own URL."""
+"""The path of the pages below Airflow's own URL."""
 
 
 def dag_ids(chain: str) -> dict[str, str]:
-    """The ids of a chain's four DAGs, by what each does."""
+    """Return the ids of a chain's four DAGs by part."""
     return {part: f"{chain}_{part}" for part in PARTS}

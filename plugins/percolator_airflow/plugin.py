@@ -1,4 +1,4 @@
-"""What the package adds to Airflow's web interface: the pages, an entry for them, and a tab on each DAG."""
+"""The package's part of Airflow's web interface: the pages, a menu entry, and a tab on each DAG."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from percolator_airflow.names import URL_PREFIX
 
 
 class OnDemand:
-    """The application, made by the first request.
+    """The application, created by the first request.
 
-    Every process of Airflow loads its plugins, and all but the API server's do without the pages.
+    Every process of Airflow loads the plugins, but only the API server serves the pages.
     """
 
     def __init__(self) -> None:

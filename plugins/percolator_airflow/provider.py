@@ -1,4 +1,4 @@
-"""What Airflow is told about the package: connections, decorators, assets and links. Nothing is imported."""
+"""The package's metadata for Airflow: connections, decorators, assets and links. It imports nothing else."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ FIELD_BEHAVIOUR: Final[dict[str, Any]] = {
         "host": "redis://127.0.0.1:6379/0 or embedded:/var/lib/percolator",
         "port": "6379",
         "schema": "0",
-        "login": "of the store, when it has users",
-        "password": "put into the URL, and shown nowhere",
+        "login": "the user of the store, if it has users",
+        "password": "becomes part of the URL; never shown",
         "extra": '{"ssl_ca_certs": "/etc/ssl/redis.pem"}',
     },
 }
-"""How the form for connections names its fields."""
+"""Labels and placeholders of Airflow's form for connections."""
 
 
 def _field(label: str, kind: str, description: str) -> dict[str, Any]:
@@ -26,27 +26,31 @@ def _field(label: str, kind: str, description: str) -> dict[str, Any]:
 
 
 _FIELDS: Final[dict[str, Any]] = {
-    "namespace": _field("Namespace", "string", "When left out: the chain's name."),
+    "namespace": _field("Namespace", "string", "Default: the chain's name."),
     "durability": _field(
         "Durability",
         "string",
-        "What must have a write before its commit is reported: fsync, replicas=1,fsync.",
+        "The copies of a write that a commit waits for: fsync, or replicas=1,fsync.",
     ),
-    "lock_ttl": _field("Lock lifetime", "number", "Seconds after which a writer that does not stir is dead."),
-    "lock_wait": _field("Lock wait", "number", "Seconds that a reader waits for a live writer."),
-    "patience": _field("Patience", "number", "Seconds for which requests to a silent store are repeated."),
-    "timeout": _field("Timeout", "number", "Seconds that one reply may take."),
-    "tls": _field("TLS", "boolean", "Encrypt, as rediss:// in the URL does."),
+    "lock_ttl": _field(
+        "Lock lifetime", "number", "Seconds without a sign of life after which a writer counts as dead."
+    ),
+    "lock_wait": _field("Lock wait", "number", "Seconds that a reader waits for a writer that is alive."),
+    "patience": _field(
+        "Patience", "number", "Seconds for which requests are retried while the store does not answer."
+    ),
+    "timeout": _field("Timeout", "number", "Seconds to wait for one reply."),
+    "tls": _field("TLS", "boolean", "Encrypt the connection, like rediss:// in the URL."),
 }
 
 
 def get_provider_info() -> dict[str, Any]:
-    """The entry point ``apache_airflow_provider``."""
+    """Return the metadata; the entry point ``apache_airflow_provider``."""
     here = __name__.rpartition(".")[0]
     return {
         "package-name": "percolator-core",
         "name": INTEGRATION,
-        "description": "Incremental processing with transactions and observers on Redis, scheduled and seen.",
+        "description": "Incremental processing with transactions and observers on Redis, run by Airflow.",
         "integrations": [{"integration-name": INTEGRATION, "tags": ["software"]}],
         "connection-types": [
             {

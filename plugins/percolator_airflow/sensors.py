@@ -1,4 +1,4 @@
-"""The sensor: waiting until a chain is idle, without a worker's place."""
+"""The sensor: wait until a chain is idle, without a slot of an Airflow worker."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class IdleSensor(BaseSensorOperator):
-    """Waits until nothing is left for a chain's observers; cells in quarantine do not count.
+    """Wait until no cell waits for a chain's observers; cells in quarantine do not count.
 
     Args:
-        chain: the chain's folder; a relative one is looked for from the DAG file's folder.
+        chain: the chain's folder, relative to the DAG file's folder.
         conn_id: the connection, of the type ``percolator``.
-        namespace: when None, the one in the connection's extra, else the chain's name.
-        deferrable: wait in the triggerer, where thousands have a place; else in a worker's.
-        poke_interval: seconds between two looks.
+        namespace: None is the namespace of the connection, or else the chain's name.
+        deferrable: wait in the triggerer, which has room for thousands of sensors; else in an Airflow worker.
+        poke_interval: seconds between two checks.
     """
 
     template_fields: Sequence[str] = ("chain", "conn_id", "namespace")
@@ -56,11 +56,11 @@ class IdleSensor(BaseSensorOperator):
         self.chain_name = ""
 
     def execute(self, context: Any) -> Any:
-        """Waits.
+        """Wait.
 
         Raises:
-            AirflowFailException: the chain or the connection cannot be.
-            AirflowSensorTimeout: it was not idle within ``timeout``.
+            AirflowFailException: the chain or the connection is invalid.
+            AirflowSensorTimeout: the chain was not idle within ``timeout``.
         """
         if not self.deferrable:
             return super().execute(context)
@@ -75,7 +75,7 @@ class IdleSensor(BaseSensorOperator):
         return None
 
     def poke(self, context: Any) -> bool:  # noqa: ARG002 - Airflow's signature
-        """Whether it is idle now."""
+        """Return True if the chain is idle."""
         with plain_failures():
             folder = self._folder()
             hook = PercolatorHook(self.conn_id, self.namespace or None, default_namespace=folder.name)
@@ -90,11 +90,11 @@ class IdleSensor(BaseSensorOperator):
         return True
 
     def execute_complete(self, context: Any, event: Mapping[str, Any]) -> None:  # noqa: ARG002
-        """After the trigger's event."""
+        """Finish the task, or fail it with the error of the trigger's event."""
         if event.get("error"):
             raise AirflowFailException(str(event["error"]))
         self.chain_name = str(event.get("chain", ""))
-        self.log.info("nothing is left for the observers of %s", self.chain_name)
+        self.log.info("no cell waits for the observers of %s", self.chain_name)
 
     def _folder(self) -> ChainFolder:
         found = ChainFolder.of_task(self, self.chain)

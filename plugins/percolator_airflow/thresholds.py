@@ -1,4 +1,4 @@
-"""What of a chain's state is a breach, told in one sentence each."""
+"""Compare a chain's state with its thresholds; each breach is one sentence."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from percolator_core.observers.scheduling import ObserverThresholds, ThresholdsDeclaration
 
 FEWEST_RUNS: Final = 10
-"""Runs that a failure rate is told of; one bad run of one would be 100 %."""
+"""Runs from which a failure rate is computed; of one run, one failure would be 100 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """An observer's runs since the namespace began: those that committed, and those that raised."""
+    """An observer's runs since the namespace was created: those that committed, and those that raised."""
 
     ran: int
     failures: int
@@ -30,13 +30,13 @@ def breaches(
     locks: Sequence[HeldLock],
     thresholds: ThresholdsDeclaration,
 ) -> list[str]:
-    """One sentence for each thing that is beyond its threshold.
+    """Return one sentence for each breach.
 
     Args:
         now: the state.
-        before: the runs of each observer at the look before; without those that were not known then.
-        locks: the oldest ones, oldest first.
-        thresholds: what is allowed.
+        before: the runs of each observer at the previous check, without observers that are new since.
+        locks: the oldest locks, oldest first.
+        thresholds: the limits.
     """
     found: list[str] = []
     for observer in now.observers:
@@ -47,7 +47,7 @@ def breaches(
 
 
 def own_thresholds(name: str, thresholds: ThresholdsDeclaration) -> ObserverThresholds:
-    """What holds for one observer: its own numbers where it has some."""
+    """Return the thresholds of one observer: its own where it has some, or else those of the chain."""
     own = thresholds.observers.get(name)
     if own is None:
         return thresholds
@@ -62,31 +62,31 @@ def own_thresholds(name: str, thresholds: ThresholdsDeclaration) -> ObserverThre
 
 def _of_observer(now: ObserverStatus, before: Runs | None, allowed: ObserverThresholds) -> Iterator[str]:
     if allowed.backlog is not None and now.backlog > allowed.backlog:
-        yield f"{now.name}: a backlog of {count_of(now.backlog, 'cell')}, more than {allowed.backlog:,}"
+        yield f"{now.name}: the backlog is {count_of(now.backlog, 'cell')}, more than {allowed.backlog:,}"
     if allowed.oldest is not None and now.oldest is not None and now.oldest > allowed.oldest:
         yield (
             f"{now.name}: a cell has waited for {show_age(now.oldest)}, longer than "
-            f"{show_age(allowed.oldest)}: start workers or a drain, or see what its runs fail for"
+            f"{show_age(allowed.oldest)}: start workers or a drain, or see why its runs fail"
         )
     if allowed.quarantine is not None and now.failed > allowed.quarantine:
         yield (
             f"{now.name}: {count_of(now.failed, 'cell')} in quarantine, more than {allowed.quarantine:,}: "
-            "see why, mend it, and put them back or discard them"
+            "correct the cause, then retry or discard them"
         )
     rate = failure_rate(now, before)
     if allowed.failure_rate is not None and rate is not None and rate > allowed.failure_rate:
         yield (
-            f"{now.name}: {rate:.0%} of its runs since the last look failed, more than "
+            f"{now.name}: {rate:.0%} of its runs since the last check failed, more than "
             f"{allowed.failure_rate:.0%}"
         )
 
 
 def failure_rate(now: ObserverStatus, before: Runs | None) -> float | None:
-    """The share of the runs since ``before`` that raised; None where there were few, or it is not known."""
+    """Return the share of the runs since ``before`` that raised; None if unknown, or after few runs."""
     if before is None:
         return None
     ran, failures = now.ran - before.ran, now.failures - before.failures
-    # Below zero where the namespace was made anew in between.
+    # A difference is negative if the namespace was created again in between.
     if ran < 0 or failures < 0 or ran + failures < FEWEST_RUNS:
         return None
     return failures / (ran + failures)
@@ -99,13 +99,13 @@ def _of_locks(locks: Sequence[HeldLock], allowed: ThresholdsDeclaration) -> Iter
         whose = "whose owner is alive" if old[0].owner_alive else "whose owner is gone"
         yield (
             f"{count_of(len(old), 'lock')} older than {show_age(limit)}, the oldest {show_age(old[0].age)} "
-            f"in {old[0].table}, {whose}: see to it that maintenance runs"
+            f"in {old[0].table}, {whose}: check that the maintenance DAG runs"
         )
 
 
 def _of_store(now: Status, allowed: ThresholdsDeclaration) -> Iterator[str]:
     memory, limit = now.store.memory, allowed.memory
-    # A share of a limit that the store does not have allows anything.
+    # A share of the store's limit allows any size if the store has no limit.
     most = limit * now.store.memory_limit if isinstance(limit, float) else limit
     if most and memory > most:
         of = f" of {show_size(now.store.memory_limit)}" if isinstance(limit, float) else ""

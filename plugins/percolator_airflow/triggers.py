@@ -1,8 +1,8 @@
-"""Triggers: when a chain has something to do, and when it has nothing left.
+"""Triggers: fire when a chain has pending work, or when it is idle.
 
-They look at `percolator_core.admin.demand`, which is a state, not a message: nothing is missed while a
-triggerer is away, and a burst of a million notifications is one event. What they are made with is stored in
-Airflow's database, so it names the connection and holds nothing of it.
+They poll `percolator_core.admin.demand`, which is a state, not a message: a triggerer that was down misses
+nothing, and a burst of a million notifications is one event. Airflow stores a trigger's arguments in its
+database, so they contain the id of the connection and none of its fields.
 """
 
 from __future__ import annotations
@@ -28,86 +28,86 @@ if TYPE_CHECKING:
     from percolator_core.database import Database
 
 _PATIENCE: Final = 2.0
-"""Seconds for which a look waits for a silent store: threads are few, and other triggers need them too."""
+"""Seconds for which a check waits for the store: all triggers share few threads."""
 
 _PAUSE: Final = 5.0
-"""Seconds until a store that was away, or a connection that was wrong, is tried again."""
+"""Seconds between an error and the next check."""
 
 _REMINDER: Final = 300.0
-"""Seconds between two lines in the log about the same trouble."""
+"""Seconds between two log lines about the same error."""
 
-_NEW_LOOK: Final = 10.0
-"""Seconds between two looks whether the chain's files have changed: triggers live for months."""
+RELOAD: Final = 10.0
+"""Seconds after which the chain's files are checked for changes: triggers live for months."""
 
-_NEW_CONNECTION: Final = 60.0
-"""Seconds between two looks whether the connection has changed: the store that it named may still answer."""
+RECONNECT: Final = 60.0
+"""Seconds after which the connection is read again: it may have changed while the old store still answers."""
 
 
 @dataclass(slots=True)
 class ChainWatch:
-    """One chain in one store, looked at again and again by a connection that is kept open.
+    """Check one chain in one store again and again over one open connection.
 
-    Each look is made in a thread, so that the triggerer's event loop goes on.
+    Each check runs in a thread, so that it does not block the triggerer's event loop.
     """
 
     path: str
     conn_id: str
     namespace: str | None
-    _folder: ChainFolder | None = None
+    folder: ChainFolder | None = None
     _files: frozenset[tuple[str, int]] = frozenset()
     _read_at: float = 0.0
-    _db: Database | None = None
+    db: Database | None = None
     _arguments: dict[str, Any] = field(default_factory=dict, repr=False)
-    _asked_at: float = 0.0
+    _connected_at: float = 0.0
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def look(self) -> tuple[str, Demand]:
-        """The chain's name, and how it is now.
+        """Return the chain's name and its demand.
 
         Raises:
-            ConfigurationError: the chain or the connection cannot be.
+            ConfigurationError: the chain or the connection is invalid.
             StoreUnavailable: the store does not answer.
         """
         async with self._busy:
             folder = await asyncio.to_thread(self._chain)
-            if self._db is None or time.monotonic() - self._asked_at >= _NEW_CONNECTION:
+            if self.db is None or time.monotonic() - self._connected_at >= RECONNECT:
                 await self._connect(folder)
-            assert self._db is not None
-            return folder.name, await asyncio.to_thread(demand, self._db, folder.declared)
+            assert self.db is not None
+            return folder.name, await asyncio.to_thread(demand, self.db, folder.declared)
 
     async def _connect(self, folder: ChainFolder) -> None:
-        """Open the connection as it is now, unless it is open."""
+        """Read the connection, and open it if it is not open or has changed."""
         hook = PercolatorHook(self.conn_id, self.namespace or None, default_namespace=folder.name)
         arguments = await hook.aarguments()
         arguments["patience"] = min(arguments.get("patience", _PATIENCE), _PATIENCE)
         if arguments != self._arguments:
-            await self._leave()
-        self._arguments, self._asked_at = arguments, time.monotonic()
-        if self._db is None:
-            self._db = await asyncio.to_thread(lambda: connect(**arguments))
+            await self._disconnect()
+        self._arguments, self._connected_at = arguments, time.monotonic()
+        if self.db is None:
+            self.db = await asyncio.to_thread(lambda: connect(**arguments))
 
     async def close(self) -> None:
-        """Close the connection; the next look opens another one."""
+        """Close the connection; the next check opens another one."""
         async with self._busy:
-            await self._leave()
+            await self._disconnect()
 
-    async def _leave(self) -> None:
-        db, self._db = self._db, None
+    async def _disconnect(self) -> None:
+        db, self.db = self.db, None
         if db is not None:
             await asyncio.to_thread(db.close)
 
     def _chain(self) -> ChainFolder:
         now = time.monotonic()
-        if self._folder is None or now - self._read_at >= _NEW_LOOK:
+        if self.folder is None or now - self._read_at >= RELOAD:
             files = stamps(Path(self.path))
-            if self._folder is None or files != self._files:
-                self._folder, self._files = ChainFolder.of(self.path), files
+            if self.folder is None or files != self._files:
+                self.folder, self._files = ChainFolder.of(self.path), files
             self._read_at = now
-        return self._folder
+        return self.folder
 
 
 class _ChainTrigger(BaseTrigger):
-    """What both triggers share."""
+    """The common part of both triggers."""
 
     def __init__(self, chain: str, conn_id: str = DEFAULT_CONN_ID, namespace: str | None = None) -> None:
         super().__init__()
@@ -115,10 +115,10 @@ class _ChainTrigger(BaseTrigger):
         self.conn_id = conn_id
         self.namespace = namespace
         self._watch = ChainWatch(chain, conn_id, namespace)
-        self._told_at: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """How Airflow makes it again: by its class and its arguments."""
+        """Return the class and the arguments, from which Airflow creates the trigger again."""
         kind = type(self)
         return f"{kind.__module__}.{kind.__qualname__}", {
             "chain": self.chain,
@@ -134,39 +134,39 @@ class _ChainTrigger(BaseTrigger):
         """Close the connection."""
         await self._watch.close()
 
-    async def _trouble(self, error: Exception) -> None:
-        """Says what is wrong, not too often, and waits; the connection is read anew afterwards."""
+    async def _pause(self, error: Exception) -> None:
+        """Log the error, but not too often, and wait; the next check reads the connection again."""
         now, text = time.monotonic(), str(error)
         if not isinstance(error, PercolatorError | OSError):
             text = f"{type(error).__name__}: {text}"
-        if now - self._told_at.get(text, float("-inf")) >= _REMINDER:
-            self._told_at = {text: now}
-            self.log.warning("%s: tried again every %g seconds", text, _PAUSE)
-        with suppress(Exception):  # the store may be away for that, too
+        if now - self._logged_at.get(text, float("-inf")) >= _REMINDER:
+            self._logged_at = {text: now}
+            self.log.warning("%s: retried every %g seconds", text, _PAUSE)
+        with suppress(Exception):  # closing may fail, too, while the store is unavailable
             await self._watch.close()
         await asyncio.sleep(_PAUSE)
 
-    def _well(self) -> None:
-        if self._told_at:
-            self._told_at = {}
+    def _recovered(self) -> None:
+        if self._logged_at:
+            self._logged_at = {}
             self.log.info("the store of %s answers again", self.chain)
 
 
 class DirtyTrigger(_ChainTrigger, BaseEventTrigger):
-    """An event when a chain has cells to observe and nobody is at it.
+    """Fire an event while a chain has due cells that no worker and no drain takes.
 
-    There is one when cells become due that no continuous worker takes, and again every ``remind`` seconds
-    while there are such and no drain is alive either: never one a notification. Trouble with the store, the
-    connection or the chain is waited for, with a line in the log, and never ends it. The event is a mapping:
-    the ``chain``'s name, ``backlog``, ``due``, and ``oldest``, in seconds.
+    The first event comes when cells become due and no continuous worker observes them. Further events come
+    every ``remind`` seconds while such cells are left and no drain is alive. An error of the store, the
+    connection or the chain is logged, and the trigger tries again; it never ends. The event is a mapping of
+    ``chain`` (the name), ``backlog``, ``due`` and ``oldest`` (seconds).
 
     Args:
-        chain: the chain's folder, on the triggerer's machine, too.
+        chain: the chain's folder; the triggerer's machine needs it, too.
         conn_id: the connection.
-        namespace: when None, the one in the connection's extra, else the chain's name.
-        poll: seconds between two looks.
-        settle: seconds between the first sight and the event, in which a burst grows to its full size.
-        remind: seconds.
+        namespace: None is the namespace of the connection, or else the chain's name.
+        poll: seconds between two checks.
+        settle: seconds from the first due cell to the event, so that one event covers a whole burst.
+        remind: seconds between two events for the same cells.
     """
 
     def __init__(
@@ -189,57 +189,57 @@ class DirtyTrigger(_ChainTrigger, BaseEventTrigger):
         return {"poll": self.poll, "settle": self.settle, "remind": self.remind}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Never ends by itself."""
+        """Yield events, without end."""
         edges = Edges(self.remind)
         while True:
             try:
                 name, now = await self._watch.look()
-                self._well()
+                self._recovered()
                 if edges.wants_event(now, time.monotonic()):
                     await asyncio.sleep(self.settle)
                     name, now = await self._watch.look()
-                    # Somebody may have come meanwhile, such as the drain of the event before.
+                    # A worker or a drain may have started in the meantime.
                     if edges.wants_event(now, time.monotonic()):
                         edges.sent(time.monotonic())
                         yield TriggerEvent(event_of(name, now))
-            except Exception as error:  # noqa: BLE001 - Airflow starts no watcher again that has ended
-                await self._trouble(error)
+            except Exception as error:  # noqa: BLE001 - Airflow does not restart a watcher that has ended
+                await self._pause(error)
             else:
                 await asyncio.sleep(self.poll)
 
 
 @dataclass(slots=True)
 class Edges:
-    """When an event is due: levels in, edges out."""
+    """Decide when an event is due: once when work becomes pending, then every ``remind`` seconds."""
 
     remind: float
     _armed: bool = True
     _sent_at: float = float("-inf")
 
     def wants_event(self, now: Demand, clock: float) -> bool:
-        """Whether to send one, by this look. ``clock`` is monotonic, in seconds."""
+        """Return True if an event is due. ``clock`` is monotonic, in seconds."""
         if now.backlog == 0 or (now.unattended == 0 and now.drains == 0):
-            # With a drain alive, cells that are leased or wait for a retry are its own: it is not over yet.
+            # While a drain is alive, leased cells and retries belong to it, so the work is not finished.
             self._armed = True
         if now.unattended == 0 or now.drains:
             return False
         return self._armed or clock - self._sent_at >= self.remind
 
     def sent(self, clock: float) -> None:
-        """An event was sent."""
+        """Note that an event was sent."""
         self._armed = False
         self._sent_at = clock
 
 
 class IdleTrigger(_ChainTrigger):
-    """One event, when nothing is left for a chain's observers.
+    """Fire one event when no cell waits for a chain's observers.
 
-    A store that is away is waited for. A connection or a chain that cannot be ends it with an event that has
-    an ``error``.
+    While the store is unavailable, the trigger tries again. If the connection or the chain is invalid, the
+    event has an ``error``.
 
     Args:
-        chain, conn_id, namespace: as of `DirtyTrigger`.
-        poll: seconds between two looks.
+        chain, conn_id, namespace: see `DirtyTrigger`.
+        poll: seconds between two checks.
     """
 
     def __init__(
@@ -258,18 +258,18 @@ class IdleTrigger(_ChainTrigger):
         return {"poll": self.poll}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Ends with its event."""
+        """Yield the event and end."""
         looks = 0
         while looks < LOOKS:
             try:
                 name, now = await self._watch.look()
-                self._well()
+                self._recovered()
             except ConfigurationError as error:
                 yield TriggerEvent({"error": str(error)})
                 return
             except (PercolatorError, OSError) as error:
                 looks = 0
-                await self._trouble(error)
+                await self._pause(error)
                 continue
             looks = looks + 1 if now.backlog == 0 else 0
             if looks == LOOKS:
@@ -279,11 +279,11 @@ class IdleTrigger(_ChainTrigger):
 
 
 LOOKS: Final = 2
-"""Looks in a row that find nothing: in a loop of observers a mark may move behind one of them."""
+"""Checks in a row that must find no cell: in a loop of observers one check can miss a moving mark."""
 
 
 def event_of(name: str, now: Demand) -> dict[str, Any]:
-    """What an event tells: no more than numbers, for it is stored and shown."""
+    """Return the event: the chain's name and numbers only, because Airflow stores and shows it."""
     return {"chain": name, "backlog": now.backlog, "due": now.due, "oldest": now.oldest}
 
 

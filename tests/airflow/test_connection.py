@@ -98,13 +98,13 @@ def test_extra_has_the_settings_of_connect() -> None:
         ({"host": "ftp://h"}, "is not the URL of a store"),
         ({"host": "h", "extra": "[1]"}, "its extra is not a JSON object"),
         ({"host": "h", "extra": "{secret"}, "its extra is not a JSON object"),
-        ({"host": "h", "extra": {"patients": 3}}, "'patients' that is not known: did you mean patience?"),
-        ({"host": "h", "extra": {"timeout": "secret"}}, "timeout of its extra is not a number of seconds"),
-        ({"host": "h", "extra": {"patience": 0}}, "patience of its extra is not a number of seconds"),
-        ({"host": "h", "extra": {"tls": "secret"}}, "tls of its extra is neither true nor false"),
-        ({"host": "redis://u:secret@h", "password": "secret"}, "its host names a user, and so do its fields"),
-        ({"host": "embedded:/x", "password": "secret"}, "an embedded store has neither user nor password"),
-        ({"host": "redis://h?db=1", "extra": {"db": 2}}, "db is given by its host and by its extra"),
+        ({"host": "h", "extra": {"patients": 3}}, "unknown key 'patients': did you mean patience?"),
+        ({"host": "h", "extra": {"timeout": "secret"}}, "timeout in its extra is not a number of seconds"),
+        ({"host": "h", "extra": {"patience": 0}}, "patience in its extra is not a number of seconds"),
+        ({"host": "h", "extra": {"tls": "secret"}}, "tls in its extra is neither true nor false"),
+        ({"host": "redis://u:secret@h", "password": "secret"}, "both its host and its login name a user"),
+        ({"host": "embedded:/x", "password": "secret"}, "an embedded store has no user and no password"),
+        ({"host": "redis://h?db=1", "extra": {"db": 2}}, "both its host and its extra set db"),
         ({"host": "redis://:sec/ret@h"}, "holds an @ behind the host"),
     ],
 )
@@ -272,7 +272,7 @@ def test_no_log_no_field_and_no_result_holds_a_password(
     for part in (
         "from the function",
         "in the task",
-        "nothing waits for the observers",
+        "no cell waits for the observers",
         "answers; the namespace",
     ):
         assert part in said

@@ -63,7 +63,7 @@ BROKEN = {
         "observe={'default_args': {'retires': 3}}",
         "airflow.default_args: tasks of Airflow have no argument 'retires'; did you mean 'retries'?",
     ),
-    "no such part": ("", "monitor=True", "chain_dags(…): monitor: is True; write {} for what the chain says"),
+    "no such part": ("", "monitor=True", "chain_dags(…): monitor: is True; write {} for the chain"),
     "an observer": (
         "",
         "monitor={'thresholds': {'observers': {'splt': {}}}}",
@@ -131,7 +131,7 @@ def test_what_a_run_by_hand_loads() -> None:
     assert chosen(declared, ["docs"], run) == [declared[0] | {"aside": None, "max_bad": 3}]
     (named,) = chosen(declared, ["docs"], run | {"paths": ["x", " "], "format": "csv", "key": "id"})
     assert (named["table"], named["sources"], named["key"], named["encoding"]) == ("docs", ["x"], "id", None)
-    with pytest.raises(AirflowFailException, match="add the parameter table, one of docs, sums"):
+    with pytest.raises(AirflowFailException, match="set the parameter table to one of docs, sums"):
         chosen(declared, ["docs", "sums"], {"paths": ["x"], "table": None})
 
 

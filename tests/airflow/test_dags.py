@@ -130,7 +130,7 @@ def test_a_breach_fails_the_look_out_with_a_sentence_and_leaves_a_history(shop: 
     assert shop.dags.run(dags["shop_monitor"]) == {"look": "success", "start_drain": "skipped"}
     seen = xcom("shop_monitor", "look")
     assert seen["breaches"] == [
-        "split: 1 cell in quarantine, more than 0: see why, mend it, and put them back or discard them"
+        "split: 1 cell in quarantine, more than 0: correct the cause, then retry or discard them"
     ]
     assert (seen["quarantine"], seen["backlog"], seen["workers"], seen["drains"]) == (1, 0, 0, 0)
     dag = shop.load("observe={'engine': 'local', 'watch': False}")["shop_monitor"]

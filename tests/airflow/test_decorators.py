@@ -98,7 +98,7 @@ def test_functions_that_cannot_be_are_refused_where_the_dag_is_written(airflow_h
 
     with pytest.raises(ValueError, match="takes the transaction first"):
         operator(lambda: None)
-    with pytest.raises(ValueError, match="a plain one"):
+    with pytest.raises(ValueError, match="a plain function"):
         operator(later)
     with pytest.raises(ValueError, match="attempts is 1 or more"):
         operator(lambda t: None, attempts=0, task_id="x")

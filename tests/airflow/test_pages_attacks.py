@@ -208,7 +208,7 @@ def test_what_is_nested_deeply_is_not_written_out(words: Words, monkeypatch: pyt
             yield part
 
     monkeypatch.setattr(values._INDENTED, "iterencode", counted, raising=False)
-    assert "That is the beginning" in words.text(words.row("row"))
+    assert "This is the beginning" in words.text(words.row("row"))
     assert 0 < written < 100_000
 
 
@@ -287,7 +287,7 @@ def test_one_chain_that_cannot_be_looked_at_leaves_the_others_theirs(
     monkeypatch.setattr(overview, "declared", declared)
     page = words.client.get("/", headers=PAGE)
     assert page.status_code == 200
-    assert "a PermissionError: the log of Airflow" in read(page.text).replace("&#39;", "'")
+    assert "PermissionError: see the log of Airflow" in read(page.text).replace("&#39;", "'")
     assert "shadow" not in page.text
     assert f'id="chain-{words.name}"' in page.text
 
@@ -311,11 +311,11 @@ def test_the_way_back_leads_over_rows_that_are_gone(words: Words) -> None:
     assert [key for page in pages for key in keys(page)] == there
     page, seen = pages[-1], keys(pages[-1])
     for _ in range(20):
-        if "← Before" not in page:
+        if "← Previous" not in page:
             break
-        page = words.follow(page, "← Before")
+        page = words.follow(page, "← Previous")
         seen += keys(page)
-    assert "← Before" not in page
+    assert "← Previous" not in page
     assert keys(page)[:10] == there[:10]
     assert set(seen) == set(there)
 

@@ -56,11 +56,11 @@ def test_an_empty_quarantine_says_so_and_offers_nothing(words: Words) -> None:
 def test_the_quarantine_is_filtered_by_observer_and_by_row(words: Words) -> None:
     words.put("one", "two", text=b"boom")
     words.drain()
-    assert "None of measure" in words.text("quarantine?observer=measure")
+    assert "No cell of measure" in words.text("quarantine?observer=measure")
     assert len(tokens(words.page("quarantine?observer=split"))) == 2
     found = words.page("quarantine?row=two")
     assert [json.loads(one)[2] for one in tokens(found)] == [base64.b64encode(b"two").decode()]
-    assert "None of this row" in words.text("quarantine?row=three")
+    assert "No cell of this row" in words.text("quarantine?row=three")
     assert "no observer 'nobody'" in words.text("quarantine?observer=nobody", 400)
 
 
@@ -127,7 +127,7 @@ def test_a_cell_that_failed_anew_is_not_discarded_by_an_old_page(words: Words) -
 
 def test_what_is_no_cell_is_refused_in_a_sentence(words: Words) -> None:
     assert "tick some" in words.post("quarantine/retry", 400)["error"]
-    assert "load it again" in words.post("quarantine/discard", 400, cell="[1, 2]")["error"]
+    assert "reload the page" in words.post("quarantine/discard", 400, cell="[1, 2]")["error"]
     assert "the cursor is none" in words.text("quarantine?cursor=nonsense", 400)
 
 
@@ -157,7 +157,7 @@ def test_locks_tell_of_their_owners_and_dead_ones_are_resolved(words: Words) -> 
     page = words.page("locks")
     said = read(page)
     assert "4 locks, 2 of dead owners" in said
-    assert "Live ones are left alone" in said
+    assert "Locks of live owners stay" in said
     assert said.count("dead ") >= 2
     assert "this one" in said
     assert "docs one text" in said
@@ -167,7 +167,7 @@ def test_locks_tell_of_their_owners_and_dead_ones_are_resolved(words: Words) -> 
     ]
     answers = {(one["row"], one["column"]): words.post("locks/resolve", **one)["said"] for one in fields}
     assert "rolled back" in answers["one", "text"]
-    assert "left alone" in answers["two", "text"]
+    assert "left unresolved" in answers["two", "text"]
     assert words.post("locks/resolve")["said"].startswith("0 locks rolled forward")
     assert "2 locks" in words.text("locks")
     assert "no table 'none'" in words.post("locks/resolve", 404, table="none", start=1)["error"]
@@ -181,7 +181,7 @@ def test_a_row_that_is_being_written_is_shown_as_it_was(words: Words) -> None:
     transaction.set("docs", "row", "text", b"after")
     commit_of(transaction).prewrite()
     said = words.text("tables/docs/rows")
-    assert "somebody is committing to these rows" in said
+    assert "a long commit to these rows" in said
     assert "before" in said
     said = words.text(words.row("row"))
     assert "locked" in said
@@ -229,11 +229,11 @@ def test_rows_are_browsed_in_both_directions(words: Words) -> None:
             break
         page = words.follow(page, "Next →")
     assert [key for part in seen for key in part] == rows
-    page = words.follow(page, "← Before")
+    page = words.follow(page, "← Previous")
     assert re.findall(r"<bdi>(row\d+)</bdi>", page) == seen[1]
-    page = words.follow(page, "← Before")
+    page = words.follow(page, "← Previous")
     assert re.findall(r"<bdi>(row\d+)</bdi>", page) == seen[0]
-    assert "← Before" not in page or "row000" in page
+    assert "← Previous" not in page or "row000" in page
     assert re.findall(r"<bdi>(row\d+)</bdi>", words.page("tables/docs/rows?prefix=row12")) == rows[120:]
     assert len(re.findall(r"<bdi>(row\d+)</bdi>", words.page("tables/docs/rows?limit=20"))) == 20
 
@@ -247,7 +247,7 @@ def test_rows_of_a_raw_table_are_filtered(words: Words) -> None:
     # The whole row is shown, not only what was asked for.
     assert "title extra" in both
     assert "text two" in both
-    assert "No row is like that" in words.text("tables/docs/rows?where=text%3D'three'")
+    assert "No row matches" in words.text("tables/docs/rows?where=text%3D'three'")
     assert "an operator such as" in words.text("tables/docs/rows?where=text", 400)
     many = " and ".join(["text!='x'"] * 21)
     assert "at most 20 conditions" in words.text(f"tables/docs/rows?where={many}", 400)
@@ -292,7 +292,7 @@ def test_a_row_shows_its_versions_and_what_it_was(words: Words) -> None:
     assert "As of" in then
     assert "text" in then
     assert "third" in then
-    assert "not there yet" in then
+    assert "not written yet" in then
     before = words.text(words.row("row", at=versions[1].commit_ts - 1))
     assert re.search(r"text written \S+ \S+ .*? second", before)
     assert "As of" in read(words.follow(page, read_time(versions[2].commit_ts)))
@@ -307,7 +307,7 @@ def test_a_row_that_was_removed_or_never_was_says_so(words: Words) -> None:
     words.put("row")
     with words.db.transaction() as t:
         t.delete("docs", "row", "text")
-    assert "The row is not there" in words.text(words.row("row"))
+    assert "The row does not exist" in words.text(words.row("row"))
     assert "has no such row" in words.text(words.row("never"))
     words.db.create_table(Order)
     with words.db.transaction() as t:
@@ -315,21 +315,21 @@ def test_a_row_that_was_removed_or_never_was_says_so(words: Words) -> None:
     with words.db.transaction() as t:
         t.remove(Order, shop="ada", number=1)
     said = words.text("tables/orders/row?key=shop%3Dada number%3D1")
-    assert "The row is not there" in said
-    assert "removed" in said
-    assert "made" in said
+    assert "The row does not exist" in said
+    assert "deleted" in said
+    assert "inserted" in said
 
 
 def test_times_are_understood_and_those_that_are_gone_are_told(words: Words) -> None:
     words.put("row", text=b"old")
     words.put("row", text=b"new")
     old = words.db.history("docs", "row", "text")[1].commit_ts
-    assert "Nothing is known of that time" in words.text("tables/docs/rows?at=1h", 400)
+    assert "The page cannot show that time" in words.text("tables/docs/rows?at=1h", 400)
     assert "old" in words.text(f"tables/docs/rows?at={old}")
     assert "is not a time" in words.text("tables/docs/rows?at=yesterday", 400)
     assert "has not come yet" in words.text("tables/docs/rows?at=2099-01-01T00:00:00Z", 400)
     words.db.collect_garbage(keep=timedelta(0))
-    gone = "Nothing is known of that time"
+    gone = "The page cannot show that time"
     assert gone in words.text(f"tables/docs/rows?at={old}", 400)
     assert gone in words.text(words.row("row", at=old), 400)
     answer = words.client.get(f"/{words.name}/tables/docs/cell?key=row&column=text&at={old}")
@@ -346,8 +346,8 @@ def test_a_large_value_is_cut_and_may_be_downloaded(words: Words) -> None:
         assert len(words.page(path)) < 200_000
     page = words.page(words.row("row"))
     said = read(page)
-    assert "too large to be shown here" in said
-    assert "That is the beginning: all of it is 97.7 KiB" in said
+    assert "too large for this page" in said
+    assert "This is the beginning of 97.7 KiB" in said
     assert "000010 10 11 12 13" in said
     for column, value in (("text", large), ("blob", bytes(range(256)) * 200)):
         answer = words.client.get(f"/{words.name}/tables/docs/cell?key=row&column={column}")
@@ -368,7 +368,7 @@ def test_bytes_that_are_no_text_are_shown_as_bytes(words: Words) -> None:
 
 
 def test_columns_with_the_longest_names_are_readable_and_every_page_of_them_is_reached(words: Words) -> None:
-    from percolator_airflow.ui.links import carried
+    from percolator_airflow.ui.links import column_token
 
     columns = [f"http://{number:03}.example/?q=" + "é&" * 21_837 + "..." for number in range(60)]
     assert {len(column.encode()) for column in columns} == {65_536}
@@ -386,19 +386,19 @@ def test_columns_with_the_longest_names_are_readable_and_every_page_of_them_is_r
         assert len(link(page, "More columns →")) < 8_000
         page = words.follow(page, "More columns →")
     assert seen == [f"{number:03}" for number in range(60)]
-    one = words.follow(words.page(words.row("row")), "The whole name")
+    one = words.follow(words.page(words.row("row")), "Full name")
     assert columns[0] in html.unescape(one)
     assert "2 versions" in read(one)
     assert columns[1][:30] not in one
-    then = words.text(words.row("row", column=carried(columns[0]), at=words.db.timestamp()))
+    then = words.text(words.row("row", column=column_token(columns[0]), at=words.db.timestamp()))
     assert "As of" in then
     place = f"/{words.name}/tables/docs/cell"
-    asked = {"key": "row", "column": carried(columns[7])}
+    asked = {"key": "row", "column": column_token(columns[7])}
     answer = words.client.get(place, params=asked)
     assert answer.content == b"new"
     assert len(answer.headers["content-disposition"]) < 500
-    assert words.client.get(place, params=asked | {"column": carried("x" * 65_536)}).status_code == 404
-    assert "no observer" in words.text(f"trace?table=docs&row=row&column={carried(columns[0])}", 400)
+    assert words.client.get(place, params=asked | {"column": column_token("x" * 65_536)}).status_code == 404
+    assert "no observer" in words.text(f"trace?table=docs&row=row&column={column_token(columns[0])}", 400)
 
 
 def test_locks_of_columns_with_the_longest_names_are_listed_and_resolved(words: Words) -> None:
@@ -444,7 +444,7 @@ def test_a_trace_shows_the_runs_that_a_row_caused(words: Words) -> None:
     assert "in quarantine after 1 attempt: ValueError" in words.text("trace?table=docs&row=bad")
     assert "waits for a worker" in words.text("trace?table=docs&row=late")
     assert "no such change" in words.text("trace?table=docs&row=never")
-    assert "names no change" in words.text("trace?table=docs&row=good&change=wrong", 400)
+    assert "is not a change" in words.text("trace?table=docs&row=good&change=wrong", 400)
     assert "watches docs.title" in words.text("trace?table=docs&row=good&column=title", 400)
 
 

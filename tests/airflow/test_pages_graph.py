@@ -79,7 +79,7 @@ class TestGraph:
     def test_before_any_worker_the_declarations_are_there(self, web: Web) -> None:
         text = web.look()
         assert row_of(text, "split")["State"] == "not active"
-        assert "None is alive" in text
+        assert "No worker or drain is alive" in text
 
     def test_without_the_declarations_the_store_still_tells(self, web: Web) -> None:
         web.chain.create_tables(web.db)
@@ -284,7 +284,7 @@ class TestOverview:
         for dag in ("somebody_elses", web.name, f"x{web.name}_observe", "_observe"):
             answer = web.client.get(f"/dag/{dag}", headers=PAGE)
             assert answer.status_code == 200
-            assert "is not one of the DAGs of a chain" in answer.text
+            assert "is not a DAG of a chain" in answer.text
 
 
 def _card(page: str, name: str) -> str:

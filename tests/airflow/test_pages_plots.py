@@ -56,13 +56,13 @@ class TestPlots:
             (values, _) = _values(_plot(web.look(f"plots?span={span}"), "backlog"))
             assert len(values) == looks, span
         text = web.look("plots?span=1h")
-        assert "Nothing was recorded in this time" in text
+        assert "No sample was recorded in this period" in text
         assert "<figure" not in text
         assert web.client.get(f"/{web.name}/plots?span=2h").status_code == 400
 
     def test_without_a_history_the_monitor_is_named(self, web: Web) -> None:
         text = web.look("plots?span=all")
-        assert "Nothing has been recorded yet" in text
+        assert "No sample has been recorded yet" in text
         assert f"{web.name}_monitor" in text
 
     def test_a_dozen_of_many_observers_and_those_that_are_chosen(

@@ -38,19 +38,19 @@ def of(**changes: Any) -> Status:
 
 
 OBSERVERS = {
-    "backlog": (of(backlog=1001), {"backlog": 1000}, "parse: a backlog of 1,001 cells, more than 1,000"),
+    "backlog": (of(backlog=1001), {"backlog": 1000}, "parse: the backlog is 1,001 cells, more than 1,000"),
     "oldest": (
         of(oldest=601.0),
         {"oldest": "10m"},
         (
-            "parse: a cell has waited for 10 min, longer than 10 min: start workers or a drain, or see what "
-            "its runs fail for"
+            "parse: a cell has waited for 10 min, longer than 10 min: start workers or a drain, or see why "
+            "its runs fail"
         ),
     ),
     "quarantine": (
         of(failed=2),
         {"quarantine": 1},
-        "parse: 2 cells in quarantine, more than 1: see why, mend it, and put them back or discard them",
+        "parse: 2 cells in quarantine, more than 1: correct the cause, then retry or discard them",
     ),
 }
 
@@ -87,7 +87,7 @@ def test_the_failure_rate_is_of_the_runs_since_the_last_look(
     before: tuple[int, int] | None, breach: bool
 ) -> None:
     found = judged(NOTHING | {"failure_rate": "40%"}, before={} if before is None else {"parse": before})
-    sentence = "parse: 50% of its runs since the last look failed, more than 40%"
+    sentence = "parse: 50% of its runs since the last check failed, more than 40%"
     assert found == ([sentence] if breach else [])
 
 
@@ -95,8 +95,8 @@ def test_of_locks() -> None:
     old = (LOCK, replace(LOCK, age=61.0), replace(LOCK, age=59.0))
     (sentence,) = judged({"lock_age": "1m"}, locks=old)
     assert sentence == (
-        "2 locks older than 60.0 s, the oldest 100.0 s in docs, whose owner is gone: see to it that "
-        "maintenance runs"
+        "2 locks older than 60.0 s, the oldest 100.0 s in docs, whose owner is gone: check that the "
+        "maintenance DAG runs"
     )
     assert judged({"lock_age": "2m"}, locks=old) == []
 

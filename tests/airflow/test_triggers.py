@@ -191,7 +191,7 @@ class TestDirtyTrigger:
     ) -> None:
         from percolator_airflow import triggers
 
-        monkeypatch.setattr(triggers, "_NEW_CONNECTION", 0.0)
+        monkeypatch.setattr(triggers, "RECONNECT", 0.0)
         opened: list[str] = []
 
         def noted(**given: Any) -> Any:
@@ -223,7 +223,7 @@ class TestDirtyTrigger:
         from percolator_airflow import triggers
 
         monkeypatch.setattr(triggers, "_PAUSE", 0.02)
-        monkeypatch.setattr(triggers, "_NEW_LOOK", 0.1)
+        monkeypatch.setattr(triggers, "RELOAD", 0.1)
         path = Path(words.chain, "first.yaml")
         text = path.read_text()
         told: list[str] = []
@@ -264,7 +264,7 @@ class TestDirtyTrigger:
             return demand(db, chain)
 
         async def closing(watch: Any) -> None:
-            watch._db = None
+            watch.db = None
             raise OSError("the embedded server's folder is gone")
 
         monkeypatch.setattr(triggers, "demand", look)
@@ -276,13 +276,13 @@ class TestDirtyTrigger:
     ) -> None:
         from percolator_airflow import triggers
 
-        monkeypatch.setattr(triggers, "_NEW_LOOK", 0.0)
+        monkeypatch.setattr(triggers, "RELOAD", 0.0)
         watch = triggers.ChainWatch(words.chain, CONN_ID, None)
 
         async def names() -> set[str]:
             await watch.look()
-            assert watch._folder is not None
-            return set(watch._folder.declared.observers)
+            assert watch.folder is not None
+            return set(watch.folder.declared.observers)
 
         async def both() -> tuple[set[str], set[str]]:
             before = await names()

@@ -1,1 +1,1 @@
-"""The four DAGs of a chain, made from its declaration."""
+"""The four DAGs of a chain, created from its declaration."""

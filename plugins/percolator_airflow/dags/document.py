@@ -1,4 +1,4 @@
-"""What Airflow shows about a chain's DAGs: its tables, its observers, its graph."""
+"""The documentation of a chain's DAGs in Airflow: tables, observers, graph."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ if TYPE_CHECKING:
 
     from percolator_core.observers import Chain, Observer
 
-_WHAT: Final = {
-    "load": "Writes only what differs from what is there, so that it may run again at any time. Trigger it "
-    "with parameters to load something else.",
-    "observe": "One task an observer, in the order of the graph, and a last one that goes on until the chain "
-    "is idle. A task without work ends at once. Several drains, or workers beside them, do no harm.",
-    "monitor": "Compares what waits, fails and is locked with the thresholds of the declaration, keeps a "
-    "history, and starts the observers where cells wait and nobody is at it.",
-    "maintain": "Resolves what dead clients left and drops old versions. Safe beside everything else.",
+_PARTS: Final = {
+    "load": "Loads the declared files, and writes only differences, so it may run again at any time. Trigger "
+    "it with parameters to load other files.",
+    "observe": "Runs each observer as a task, in the order of the graph. The last task runs all until the "
+    "chain is idle. A task without pending cells ends at once. Several drains and workers may run at "
+    "the same time.",
+    "monitor": "Compares the backlog, failures, locks and memory with the declared thresholds, and records "
+    "them. Starts the observers if cells are due and no worker or drain is alive.",
+    "maintain": "Resolves the locks of dead clients and drops old versions. It may run at any time.",
 }
 
 
 def document(chain: Chain, part: str, description: str) -> str:
-    """Markdown about one of the chain's DAGs."""
+    """Return Markdown about one of the chain's DAGs."""
     tables = [
         f"| `{table.name}` | {table.tablets} | {_columns(table.notify_only)} |" for table in chain.tables
     ]
@@ -38,7 +39,7 @@ def document(chain: Chain, part: str, description: str) -> str:
         [
             f"## {description}",
             "",
-            _WHAT[part],
+            _PARTS[part],
             "",
             "### Observers",
             "",

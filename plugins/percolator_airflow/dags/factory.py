@@ -1,6 +1,7 @@
-"""`chain_dags`: from the folder of a chain to its DAGs.
+"""`chain_dags`: create the DAGs of a chain from its folder.
 
-A DAG file is read over and over, so nothing here imports the chain's code, Spark, or opens a connection.
+Airflow reads a DAG file again and again, so this module imports neither Spark nor the chain's code, and it
+opens no connection.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def chain_dags(
     tags: Sequence[str] = (),
     start_date: datetime | None = None,
 ) -> dict[str, DAG]:
-    """The DAGs of a chain by their ids, for the globals of a DAG file.
+    """Return the DAGs of a chain by their ids, for the globals of a DAG file.
 
     ::
 
@@ -54,25 +55,26 @@ def chain_dags(
 
         globals().update(chain_dags("../observers/webindex"))
 
-    They are ``<chain>_load``, ``<chain>_observe``, ``<chain>_monitor`` and ``<chain>_maintain``. What they do
-    is said by the ``airflow:`` block of the chain's ``chain.yaml``; these arguments count more, key by key.
+    They are ``<chain>_load``, ``<chain>_observe``, ``<chain>_monitor`` and ``<chain>_maintain``. The
+    ``airflow:`` block of the chain's ``chain.yaml`` configures them; these arguments override it key by key.
 
     Args:
-        path: the chain's folder; a relative one is looked for from the folder of the file that calls this.
-        project: the folder that the chain's functions are imported from; found by itself when None.
+        path: the chain's folder, relative to the folder of the calling file.
+        project: the folder from which the chain's functions are imported; None finds it by their modules.
         connection: the id of the Airflow connection of the store.
         namespace: in the store.
-        load: as in the block, such as ``{"max_bad": 0}``; False: there is no such DAG.
+        load: keys of the block, such as ``{"max_bad": 0}``; False leaves out the DAG.
         observe: likewise, such as ``{"engine": "local"}``.
         monitor: likewise.
         maintain: likewise.
-        default_args: of all tasks, as of Airflow's DAG: ``on_failure_callback``, ``owner``, ``retries`` …
+        default_args: arguments of all tasks, as in Airflow's DAG: ``on_failure_callback``, ``owner``,
+            ``retries`` …
         tags: further tags of the DAGs.
-        start_date: of the DAGs; no run is made up for the past in any case.
+        start_date: of the DAGs; Airflow creates no runs for the past in any case.
 
     Raises:
-        ConfigurationError: with one line for each thing that is wrong with the chain or the arguments.
-            Airflow shows it as the import error of the file.
+        ConfigurationError: the chain or an argument is invalid, with one line for each mistake. Airflow shows
+            it as the import error of the file.
     """
     here = folder_of_caller()
     folder = ChainFolder.of(located(here, path), None if project is None else located(here, project))
@@ -86,7 +88,9 @@ def chain_dags(
     }
     for name, value in given.items():
         if value is True:
-            raise refuse(f"{name}: is True; write {{}} for what the chain says, or False for no such DAG")
+            raise refuse(
+                f"{name}: is True; write {{}} for the chain's settings, or False to leave out the DAG"
+            )
     plan = Plan(
         folder,
         merged(folder.declared, given),

@@ -1,4 +1,4 @@
-"""``<chain>_load``: the declared sources, or what a run by hand names, each loaded by a task of its own."""
+"""``<chain>_load``: load the declared sources, or those of a run's form, each by a task of its own."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ if TYPE_CHECKING:
     from percolator_core.observers.scheduling import LoadDeclaration
 
 OTHER: Final = "load_other"
-"""The task for tables that no declared source is for."""
+"""The task for tables without a declared source."""
 
 _OF_A_SOURCE: Final = ("format", "key", "columns", "base_url", "delimiter", "encoding", "delete_missing")
 _COUNTS: Final = ("read", "new", "changed", "unchanged", "repeated", "deleted", "bad")
 
 _LONGEST_ID: Final = 200
-"""Characters of a task's id; Airflow takes 250, and those of the inputs are longer."""
+"""Characters of a task's id: Airflow allows 250, and the ids of the tasks ``inputs_of_…`` are longer."""
 
 Input = dict[str, Any]
 """The arguments of one `LoadOperator`."""
 
 
 class GivenLoadOperator(LoadOperator):
-    """A load of what a run's form says, word by word.
+    """Load the sources of a run's form, without templates.
 
-    Nothing of it is a template: whoever may start a run could else have any connection of Airflow's read.
+    With templates, a user who may start a run could read every connection of Airflow.
     """
 
     def render_template(self, content: Any, *_: Any, **__: Any) -> Any:
-        """The content as it is."""
+        """Return the content unchanged."""
         return content
 
 
 def load_dag(plan: Plan) -> DAG:
-    """The DAG that loads a chain's sources: for each of their tables a task, mapped over its sources."""
+    """Return the DAG that loads a chain's sources: a task for each table, mapped over the table's sources."""
     block = plan.settings.load
     declared = [_input(source.model_dump()) for source in block.sources]
     tables = list(dict.fromkeys(source.table for source in block.sources))
@@ -58,7 +58,7 @@ def load_dag(plan: Plan) -> DAG:
         params=form(block, tables, known),
     ) as dag:
 
-        @task(doc="What is loaded into the table: the declared sources, or those of the form.")
+        @task(doc="Return the sources to load into the table: the declared ones, or those of the form.")
         def inputs(table: str | None) -> list[Input]:
             return those_of(chosen(declared, known, get_current_context()["params"]), table, tables)
 
@@ -85,21 +85,21 @@ def load_dag(plan: Plan) -> DAG:
             ).expand_kwargs(inputs.override(task_id="inputs_of_other")(None))
         )
 
-        @task(trigger_rule="none_failed", doc="What was loaded in all, and what was put aside.")
+        @task(trigger_rule="none_failed", doc="Sum up the loads, and list the files of malformed records.")
         def report(reports: Sequence[Any]) -> dict[str, Any]:
-            return told([one for some in reports for one in some or ()])
+            return summed([one for some in reports for one in some or ()])
 
         report([load.output for load in loads])
     return dag
 
 
 def those_of(found: Sequence[Input], table: str | None, tables: Sequence[str]) -> list[Input]:
-    """Those for a table; with None those for tables that have no task of their own."""
+    """Return the inputs for a table; None is all tables without a task of their own."""
     return [one for one in found if one["table"] == table or (table is None and one["table"] not in tables)]
 
 
 def task_ids(tables: Sequence[str]) -> dict[str, str]:
-    """The id of each table's task; where names make the same id, all but the first have a number."""
+    """Return the id of each table's task; if two tables get the same id, the later one gets a number."""
     found: dict[str, str] = {}
     taken = {OTHER}
     for table in tables:
@@ -114,7 +114,7 @@ _SHOWN: Final = "{{ task.sources | join(', ') if task.sources is not string else
 
 
 def form(block: LoadDeclaration, tables: Sequence[str], known: Sequence[str]) -> dict[str, Param]:
-    """The parameters of a run, as Airflow's form shows them; with none given, what is declared is loaded."""
+    """Return the parameters of a run for Airflow's form; without files, the declared sources are loaded."""
     only = tables[0] if len(tables) == 1 else known[0] if len(known) == 1 else None
     return {
         "paths": Param(
@@ -122,10 +122,10 @@ def form(block: LoadDeclaration, tables: Sequence[str], known: Sequence[str]) ->
             type=["null", "array"],
             items={"type": "string"},
             title="Files, folders or patterns",
-            description="One a line. Leave it empty to load what the chain declares.",
+            description="One a line. Empty: load the sources that the chain declares.",
         ),
         "table": _text("Table", "The table to load into.", only, examples=list(known)),
-        "format": _text("Format", "When left out, the format of the suffixes.", enum=[None, *FORMATS]),
+        "format": _text("Format", "Default: the format of the files' suffixes.", enum=[None, *FORMATS]),
         "key": _text("Key", "The field with the row key: jsonl, csv and parquet into raw tables."),
         "columns": _text("Columns", "FIELD[=COLUMN],…: load these fields only, under these names."),
         "base_url": _text("Base URL", "The beginning of the row keys of html."),
@@ -151,10 +151,10 @@ def _text(title: str, description: str, default: str | None = None, **schema: An
 
 
 def chosen(declared: Sequence[Input], known: Sequence[str], params: Mapping[str, Any]) -> list[Input]:
-    """What a run loads, by its parameters.
+    """Return the inputs of a run by its parameters.
 
     Raises:
-        AirflowFailException: the parameters name files and no table.
+        AirflowFailException: the parameters name files, but no table.
     """
     run = {"aside": params.get("aside") or None, "max_bad": params.get("max_bad")}
     paths = [path for path in params.get("paths") or () if path.strip()]
@@ -163,15 +163,15 @@ def chosen(declared: Sequence[Input], known: Sequence[str], params: Mapping[str,
     table = params.get("table")
     if not table:
         raise AirflowFailException(
-            f"the run names files and no table: add the parameter table, one of {', '.join(known)}"
+            f"the run names files, but no table: set the parameter table to one of {', '.join(known)}"
         )
     source = {name: params.get(name) or None for name in _OF_A_SOURCE}
     null_text = params.get("null_text") or ""
     return [{"table": table, "sources": paths, **source, "null_text": null_text, **run}]
 
 
-def told(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The sums of all loads of a run by table, and the files of what was put aside."""
+def summed(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the sums of all loads of a run by table, and the files of malformed records."""
     tables: dict[str, dict[str, int]] = {}
     for one in reports:
         sums = tables.setdefault(one["table"], dict.fromkeys(_COUNTS, 0))
@@ -181,6 +181,6 @@ def told(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _input(source: Mapping[str, Any]) -> Input:
-    """The operator's arguments of a declared source."""
+    """Return the arguments of the operator for a declared source."""
     rest = {name: value for name, value in source.items() if name != "paths"}
     return {**rest, "sources": list(source["paths"])}

@@ -1,4 +1,4 @@
-"""``<chain>_maintain``: stale locks are resolved and old versions collected, a part of the tablets a task."""
+"""``<chain>_maintain``: resolve stale locks and drop old versions; each task takes a part of the tablets."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def maintain_dag(plan: Plan) -> DAG:
-    """The DAG that tidies a chain's tables. Its parts may run in any order, side by side, and again."""
+    """Return the DAG that maintains a chain's tables; its tasks may run in any order, and again."""
     block, place = plan.settings.maintain, plan.place()
     conn_id, namespace, name = place["conn_id"], place["namespace"], plan.chain.name
     parts = block.parts
     schedule = plan.timetable(block.schedule)
-    with plan.dag("maintain", block, f"Clean-up of {plan.chain.name}", schedule=schedule) as dag:
+    with plan.dag("maintain", block, f"Maintenance of {plan.chain.name}", schedule=schedule) as dag:
 
-        @task(doc="The tablets that are there, cut into parts.")
+        @task(doc="List the tablets, cut into parts.")
         def tablets() -> list[list[list[str | int]]]:
             hook = PercolatorHook(conn_id, namespace, default_namespace=name)
             with plain_failures(), hook.get_conn() as db:
@@ -45,7 +45,7 @@ def maintain_dag(plan: Plan) -> DAG:
 
 
 def tablets_of(db: Database) -> list[list[str | int]]:
-    """Every tablet of a namespace, as table and number."""
+    """Return every tablet of a namespace as table and number."""
     return [
         [definition.name, tablet_number(tag)]
         for definition in db.tables()
@@ -54,6 +54,6 @@ def tablets_of(db: Database) -> list[list[str | int]]:
 
 
 def cut(tablets: list[list[str | int]], parts: int) -> list[list[list[str | int]]]:
-    """At most so many parts of about the same number, of which none is empty."""
-    # Every so many-th: a large table's tablets are spread over all parts.
+    """Cut the tablets into at most ``parts`` parts of about the same size, none of them empty."""
+    # A stride, so that the tablets of a large table are spread over all parts.
     return [part for start in range(parts) if (part := tablets[start::parts])]

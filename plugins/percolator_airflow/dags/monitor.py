@@ -1,4 +1,4 @@
-"""``<chain>_monitor``: how the chain is, against thresholds, and a drain where nobody is at work."""
+"""``<chain>_monitor``: compare the chain with thresholds, and start a drain if one is needed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LOOK: Final = "look"
 
 
 def monitor_dag(plan: Plan) -> DAG:
-    """The DAG that looks after a chain."""
+    """Return the DAG that monitors a chain."""
     block = plan.settings.monitor
     schedule = plan.timetable(block.schedule)
-    with plan.dag("monitor", block, f"Look-out for {plan.chain.name}", schedule=schedule) as dag:
+    with plan.dag("monitor", block, f"Monitor of {plan.chain.name}", schedule=schedule) as dag:
         look = MonitorOperator(
             task_id=LOOK,
             thresholds=block.thresholds,
@@ -30,6 +30,6 @@ def monitor_dag(plan: Plan) -> DAG:
             start = StartDrainOperator(
                 task_id="start_drain", look=LOOK, trigger_dag_id=plan.ids["observe"], retries=0
             )
-            # A teardown: it runs whatever became of the look, whose result alone is the run's.
+            # A teardown runs even if the monitor failed, and does not change the state of the run.
             look >> start.as_teardown()
     return dag

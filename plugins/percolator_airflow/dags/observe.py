@@ -1,4 +1,4 @@
-"""``<chain>_observe``: the observers, generation after generation, until the chain is idle."""
+"""``<chain>_observe``: run the observers, generation by generation, until the chain is idle."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def observe_dag(plan: Plan) -> DAG:
-    """The DAG that runs a chain's observers.
+    """Return the DAG that runs a chain's observers.
 
-    A generation begins when the one before it has ended: so most cells are run once, after all that wakes
-    them. What arrives meanwhile, and what loops of the chain cause, is left to the last task.
+    A generation starts after the previous one, so most cells need one run, after all changes that wake them.
+    The last task does the rest: cells that were written in the meantime, and loops of the chain.
     """
     block = plan.settings.observe
     drain: dict[str, Any] = {
@@ -41,9 +41,7 @@ def observe_dag(plan: Plan) -> DAG:
             if before is not None:
                 before >> group
             before = group
-        last = DrainOperator(
-            task_id=LAST_TASK, doc="All observers, in rounds, until nothing is left.", **drain
-        )
+        last = DrainOperator(task_id=LAST_TASK, doc="Run all observers until the chain is idle.", **drain)
         if before is not None:
             before >> last
     return dag

@@ -1,4 +1,4 @@
-"""What the DAGs of one chain have in common."""
+"""The common part of a chain's DAGs."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from percolator_core.observers.scheduling import DagDeclaration, Scheduling
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
-"""The start of all DAGs: no run is made up for what lies before now, so any day of the past is as good."""
+"""The start date of all DAGs; any day of the past would do, because no run is created for the past."""
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "retries": 2,
     "retry_delay": timedelta(seconds=30),
     "retry_exponential_backoff": 2.0,
 }
-"""The arguments of all tasks where neither the chain nor the DAG file gives others."""
+"""Arguments of all tasks; the chain and the DAG file override them."""
 
 _LONGEST_WAIT: Final = timedelta(minutes=10)
-"""Between two tries of a task, unless the first wait is longer."""
+"""The longest wait between two tries of a task, unless the first wait is longer."""
 
 _TASK_ARGUMENTS: Final = frozenset(inspect.signature(BaseOperator.__init__).parameters) - {"self", "kwargs"}
-"""Airflow ignores a default argument that no task takes, so that a misspelt one is refused here."""
+"""The known default arguments: Airflow ignores an unknown one, so a misspelt one is refused here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the DAGs of one chain have in common."""
+    """The settings of a chain's DAGs."""
 
     folder: ChainFolder
     settings: Scheduling
@@ -55,11 +55,11 @@ class Plan:
 
     @property
     def ids(self) -> dict[str, str]:
-        """The ids of the DAGs by what each does."""
+        """The ids of the DAGs by part."""
         return dag_ids(self.chain.name)
 
     def place(self) -> dict[str, Any]:
-        """The arguments of all operators of this package: which chain, and where."""
+        """Return the arguments that all operators of this package share: the chain and its store."""
         return {
             "chain": str(self.folder.path),
             "project": str(self.folder.project),
@@ -68,7 +68,7 @@ class Plan:
         }
 
     def dag(self, part: str, block: DagDeclaration, description: str, schedule: Any, **settings: Any) -> DAG:
-        """One of the DAGs: never two runs of it at once, and none made up for the past."""
+        """Return one of the DAGs; it has one active run at most, and no runs for the past."""
         default_args = self._default_args(block)
         return DAG(
             dag_id=self.ids[part],
@@ -84,7 +84,7 @@ class Plan:
         )
 
     def _default_args(self, block: DagDeclaration) -> dict[str, Any]:
-        """Those of package, chain, block and DAG file: each overrides the ones before."""
+        """Merge the arguments of package, chain, block and DAG file: later ones override earlier ones."""
         declared = self.settings.default_args | block.default_args
         unknown = sorted(declared.keys() - _TASK_ARGUMENTS)
         if unknown:
@@ -98,7 +98,7 @@ class Plan:
         return {"max_retry_delay": max(_LONGEST_WAIT, first_wait)} | found
 
     def timetable(self, schedule: str | timedelta | None) -> Any:
-        """A schedule of the declaration as Airflow has it."""
+        """Return Airflow's timetable for a declared schedule."""
         if isinstance(schedule, timedelta):
             return DeltaTriggerTimetable(schedule)
         if schedule is None:

@@ -1,4 +1,4 @@
-"""The ``airflow:`` block of a chain, with what a DAG file says in Python laid over it."""
+"""The ``airflow:`` block of a chain, overridden by the arguments of a DAG file."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ AnyDeclaration = TypeVar("AnyDeclaration", bound=Declaration)
 
 
 def merged(chain: Chain, given: Mapping[str, Any]) -> Scheduling:
-    """The chain's block with what is ``given`` laid over it, key by key.
+    """Return the chain's block with the keys of ``given`` overridden.
 
     Args:
         chain: the chain.
-        given: keys and values as in the block; durations may be timedeltas, paths may be paths, and False in
-            place of a part leaves that DAG out. None is nothing said.
+        given: keys and values as in the block; durations may be timedeltas, paths may be path objects, and
+            False instead of a part leaves out that DAG. None overrides nothing.
 
     Raises:
-        ConfigurationError: with one line for each thing that is wrong in ``given``.
+        ConfigurationError: ``given`` is invalid, with one line for each mistake.
     """
-    said = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in given.items() if value is not None}
     for part in PARTS:
-        if said.get(part) is False:
-            said[part] = {"enabled": False}
-        elif isinstance(said.get(part), Mapping):
-            said[part] = dict(said[part])
+        if given.get(part) is False:
+            given[part] = {"enabled": False}
+        elif isinstance(given.get(part), Mapping):
+            given[part] = dict(given[part])
     problems = Problems()
-    arguments = YamlFile.of_arguments("chain_dags(…)", said)
-    over = validate(Scheduling, arguments, problems)
+    arguments = YamlFile.of_arguments("chain_dags(…)", given)
+    override = validate(Scheduling, arguments, problems)
     problems.raise_if_any()
-    assert over is not None, "what could not be read is a problem, raised above"
-    # Of typed tables nothing is known here: a task finds them missing.
+    assert override is not None, "an invalid argument is a problem, raised above"
+    # The names of typed tables are unknown without the chain's code; a task reports a wrong one.
     tables = None if chain.schemas else [table.name for table in chain.tables]
-    for place, what in unknown_names(over, tables, chain.observers):
+    for place, what in unknown_names(override, tables, chain.observers):
         problems.add(arguments.problem(place, what))
     problems.raise_if_any()
-    return laid_over(chain.scheduling, over)
+    return overridden(chain.scheduling, override)
 
 
-def laid_over(base: AnyDeclaration, over: AnyDeclaration) -> AnyDeclaration:
-    """``base`` with the fields that are set in ``over``; of parts of theirs only those that are set there."""
+def overridden(base: AnyDeclaration, override: AnyDeclaration) -> AnyDeclaration:
+    """Return ``base`` with the fields that are set in ``override``; nested declarations merge likewise."""
     changed: dict[str, Any] = {}
-    for name in over.model_fields_set:
-        before, value = getattr(base, name), getattr(over, name)
+    for name in override.model_fields_set:
+        before, value = getattr(base, name), getattr(override, name)
         if isinstance(value, Declaration):
-            value = laid_over(before, value)
+            value = overridden(before, value)
         elif isinstance(value, dict):
             value = before | {
-                key: laid_over(before[key], one) if isinstance(one, Declaration) and key in before else one
+                key: overridden(before[key], one) if isinstance(one, Declaration) and key in before else one
                 for key, one in value.items()
             }
         changed[name] = value
@@ -63,5 +63,5 @@ def laid_over(base: AnyDeclaration, over: AnyDeclaration) -> AnyDeclaration:
 
 
 def refuse(problem: str) -> ConfigurationError:
-    """The error for an argument that no model reads."""
+    """Return the error for an argument that no model validates."""
     return ConfigurationError(f"chain_dags(…): {problem}")

@@ -1,4 +1,4 @@
-"""What the operators have in common: a connection, a namespace, a chain, and how they end when killed."""
+"""The common part of the operators: connection, namespace, chain, and an orderly end after a kill."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from os import PathLike
 
 
-SAY: Final = 15.0
-"""Seconds between two lines in the log about how far a task is."""
+LOG_INTERVAL: Final = 15.0
+"""Seconds between two log lines about a task's progress."""
 
 
-class Seldom:
-    """Asked as often as there is news, is true as often as somebody wants to read it: every `SAY` seconds."""
+class LogInterval:
+    """Limit the log lines about a task's progress to one every `LOG_INTERVAL` seconds."""
 
     def __init__(self) -> None:
-        self._said = time.monotonic()
+        self._logged = time.monotonic()
 
     def __call__(self) -> bool:
-        """Whether to say it now."""
+        """Return True if a line is due, and start the next interval."""
         now = time.monotonic()
-        if now - self._said < SAY:
+        if now - self._logged < LOG_INTERVAL:
             return False
-        self._said = now
+        self._logged = now
         return True
 
 
@@ -44,10 +44,10 @@ class StoreOperator(BaseOperator):
     """A task that works on a store.
 
     Args:
-        chain: the chain's folder; a relative one is looked for from the DAG file's folder.
-        project: the folder that the chain's functions are imported from; found by itself when None.
+        chain: the chain's folder, relative to the DAG file's folder.
+        project: the folder from which the chain's functions are imported; None finds it by their modules.
         conn_id: the connection, of the type ``percolator``.
-        namespace: when None, the one in the connection's extra, else the chain's name, else ``default``.
+        namespace: None is the namespace of the connection, or else the chain's name, or else ``default``.
     """
 
     template_fields: Sequence[str] = ("chain", "project", "conn_id", "namespace")
@@ -74,23 +74,23 @@ class StoreOperator(BaseOperator):
         self._interruptible = False
 
     def folder(self) -> ChainFolder:
-        """The chain, without its code; raises ConfigurationError with all that is wrong with it."""
-        assert self.chain is not None, "the operators that need a chain ask for it"
+        """Read the chain without its code. Raises ConfigurationError, with a line for each mistake."""
+        assert self.chain is not None, "operators that need a chain have it as a required argument"
         found = ChainFolder.of_task(self, self.chain, self.project)
         self.chain_name = found.name
         return found
 
     def hook(self) -> PercolatorHook:
-        """The hook of the connection; of the chain's namespace once `folder` was called."""
+        """Return the hook of the connection; the chain is its default namespace after a call of `folder`."""
         return PercolatorHook(
             self.conn_id, self.namespace or None, default_namespace=self.chain_name or "default"
         )
 
     @contextmanager
     def guarded(self, carry_on: str) -> Iterator[None]:
-        """Around all that the task does: errors become sentences, and a kill ends it in order.
+        """Run the whole task inside: turn errors into Airflow's, and end in order after a kill.
 
-        ``carry_on`` ends the sentence of a task that was killed.
+        ``carry_on`` is the end of the message of a killed task.
         """
         self._interruptible = True
         try:
@@ -108,7 +108,7 @@ class StoreOperator(BaseOperator):
 
     @contextmanager
     def stopping_by(self, stop: Callable[[], object]) -> Iterator[None]:
-        """A part that ends by itself, in order, once ``stop`` was called; so a kill ends it."""
+        """Have a kill call ``stop`` inside this block, which then ends by itself."""
         self._stop = stop
         try:
             yield
@@ -116,10 +116,10 @@ class StoreOperator(BaseOperator):
             self._stop = None
 
     def on_kill(self) -> None:
-        """Airflow calls it from its handler of SIGTERM, in the main thread, and the task goes on after it.
+        """Stop the task; Airflow calls this method in its handler of SIGTERM, in the main thread.
 
-        Whoever waits there for Spark is interrupted, as by Ctrl-C: that takes the tasks' driver away from
-        them, on which they finish the runs under way, and it stops Spark.
+        A wait for Spark is interrupted as by Ctrl-C. That stops Spark, and Spark's tasks finish the runs that
+        are under way when they lose their driver.
         """
         if not self._interruptible:
             return

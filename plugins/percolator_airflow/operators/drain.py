@@ -1,4 +1,4 @@
-"""Running a chain's observers until nothing is left, in Spark or in the task's own process."""
+"""Run a chain's observers until no cell is left, in Spark or in the task's own process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from airflow.sdk.exceptions import AirflowException
 
 from percolator_airflow.masters import check_master
-from percolator_airflow.operators.base import SAY, Seldom, StoreOperator
+from percolator_airflow.operators.base import LOG_INTERVAL, LogInterval, StoreOperator
 from percolator_airflow.operators.values import is_nothing, seconds
 from percolator_core.admin.status import backlog
 from percolator_core.errors import ConfigurationError, PercolatorError
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
 Engine = Literal["spark", "local"]
 
 WIDTH: Final = {"spark": 64, "local": 256}
-"""Runs under way at a time, in each of Spark's tasks and in a worker that is alone."""
+"""Concurrent runs of each Spark task, and of a local worker."""
 
 _SHOWN: Final = ("ran", "collapsed", "conflicts", "failed", "quarantined")
 
-_CARRY_ON: Final = "what it did stays, and what is left runs with the next drain"
+_CARRY_ON: Final = "committed runs stay, and the next drain does the rest"
 
 
 class DrainOperator(StoreOperator):
-    """Runs observers until no notification is left for them.
+    """Run observers until no cell waits for them.
 
-    Several at the same time do no harm, nor does one that is killed, cleared or run twice: a run commits
-    once. On SIGTERM the runs under way are finished. Cells on which an observer keeps failing end in
-    quarantine, which fails no drain.
+    Several drains may run at the same time, and a drain may be killed, cleared or repeated: each run commits
+    once. On SIGTERM a drain finishes the runs that are under way. A cell whose observer keeps failing goes to
+    quarantine; that does not fail the drain.
 
-    The result says what was done: ``ran``, ``conflicts``, ``failed`` and ``quarantined`` runs, ``seconds``,
-    how many cells are ``left``, and ``observers`` has the same of each.
+    The result has the numbers of runs, ``ran``, ``conflicts``, ``failed`` and ``quarantined``; ``seconds``;
+    the number of cells ``left``; and the numbers of each observer in ``observers``.
 
     Args:
-        chain, project, conn_id, namespace: as of `StoreOperator`.
-        observers: run these only; None is all of the chain.
-        engine: ``spark`` runs them in Spark's executors, a task a tablet; ``local`` in this process. Spark is
-            not started when there is nothing to do.
-        budget: seconds, 0 or more, after which the task fails, so that a retry carries on; None for no end.
-        width: runs under way at a time; by default 64 in each of Spark's tasks, else 256.
-        threads: runs of observers with ``executor: threads`` at a time, in each of Spark's tasks.
-        tasks: of Spark; None is as many as the largest table has tablets that they observe.
-        master: the Spark master; None is ``PERCOLATOR_SPARK_MASTER``, else all cores of this machine.
+        chain, project, conn_id, namespace: see `StoreOperator`.
+        observers: run only these; None is all observers of the chain.
+        engine: ``spark`` runs them in Spark's executors, a task a tablet; ``local`` in this process. Without
+            pending cells Spark does not start.
+        budget: seconds, 0 or more, after which the task fails, and a retry goes on; None is no limit.
+        width: concurrent runs, by default 64 in each Spark task, or 256 in a local process.
+        threads: concurrent runs of observers with ``executor: threads``, in each Spark task.
+        tasks: Spark tasks; None is the number of tablets of the largest observed table.
+        master: the Spark master; None is ``PERCOLATOR_SPARK_MASTER``, or else all cores of this machine.
     """
 
     template_fields: Sequence[str] = (*StoreOperator.template_fields, "observers", "budget", "master")
@@ -84,12 +84,13 @@ class DrainOperator(StoreOperator):
         self.master = master
 
     def execute(self, context: Any) -> dict[str, Any]:  # noqa: ARG002 - Airflow's signature
-        """What was done.
+        """Run the observers, and return the numbers.
 
         Raises:
-            AirflowFailException: the chain, the connection, an observer's name or Spark cannot work.
-            AirflowException: the budget is spent, the store was away, or the task was killed: what is left
-                runs with the next try.
+            AirflowFailException: the chain, the connection or an observer's name is invalid, or Spark is
+                missing.
+            AirflowException: the budget is spent, the store was unavailable, or the task was killed; a retry
+                does the rest.
         """
         with self.guarded(_CARRY_ON):
             folder = self.folder()
@@ -99,7 +100,7 @@ class DrainOperator(StoreOperator):
                 chain.create_tables(db)
                 left = _left(db, chain, chosen)
                 if not left:
-                    self.log.info("nothing waits for the observers of %s", chain.name)
+                    self.log.info("no cell waits for the observers of %s", chain.name)
                     return _summary(None, 0)
                 self.log.info("%d cells wait for the observers of %s", left, chain.name)
                 drain = self._with_spark if self.engine == "spark" else self._here
@@ -107,13 +108,13 @@ class DrainOperator(StoreOperator):
                 left = _left(db, chain, chosen)
         found = _summary(counts, left)
         self.log.info(
-            "%d runs in %.1f s, %d conflicts, %d failed, %d cells put in quarantine; %d are left",
+            "%d runs in %.1f s, %d conflicts, %d failed, %d cells put in quarantine, %d cells left",
             *(found[name] for name in ("ran", "seconds", "conflicts", "failed", "quarantined", "left")),
         )
         if late and left:
             raise AirflowException(
-                f"the budget of {budget:g} s is spent: {found['ran']} runs are done, and {left} cells "
-                "are left for the next try"
+                f"the budget of {budget:g} s is spent after {found['ran']} runs: {left} cells are left for "
+                "the next try"
             )
         return found
 
@@ -122,9 +123,11 @@ class DrainOperator(StoreOperator):
             return sorted(chain.observers)
         names = [self.observers] if isinstance(self.observers, str) else list(self.observers)
         unknown = sorted(set(names) - chain.observers.keys())
-        if unknown or not names:
+        if not names:
+            raise ConfigurationError("observers is empty: name one, or leave it out to run all")
+        if unknown:
             raise ConfigurationError(
-                f"the chain {chain.name!r} has no observer {', '.join(map(repr, unknown)) or 'of no name'}: "
+                f"the chain {chain.name!r} has no observer {', '.join(map(repr, unknown))}: "
                 f"it has {', '.join(sorted(chain.observers))}"
             )
         return names
@@ -140,7 +143,7 @@ class DrainOperator(StoreOperator):
         worker = Worker(
             db, chain, threads=self.threads, width=self.width or WIDTH["local"], observers=self._names(chosen)
         )
-        with self.stopping_by(worker.stop), self._telling(db, chain, chosen):
+        with self.stopping_by(worker.stop), self._progress(db, chain, chosen):
             try:
                 return worker.run_until_idle(budget), False
             except TimeoutError:
@@ -150,7 +153,7 @@ class DrainOperator(StoreOperator):
         self, db: Database, chain: Chain, chosen: list[str], budget: float | None
     ) -> tuple[Counts, bool]:
         try:
-            import pyspark  # noqa: F401 - what follows imports it later, in the midst of things
+            import pyspark  # noqa: F401 - a missing pyspark is reported before the drain begins
 
             from percolator_core.spark import NotIdle, drain
         except ImportError as error:
@@ -158,10 +161,10 @@ class DrainOperator(StoreOperator):
                 f"engine: spark needs Spark ({error}): install percolator-core[spark], or write engine: local"
             ) from None
         check_master(self.master)
-        is_time = Seldom()
+        is_due = LogInterval()
 
-        def tell(now: Any) -> None:
-            if is_time():
+        def log(now: Any) -> None:
+            if is_due():
                 self.log.info("%d cells are left", now.left)
 
         try:
@@ -174,7 +177,7 @@ class DrainOperator(StoreOperator):
                 threads=self.threads,
                 master=self.master or None,
                 observers=self._names(chosen),
-                progress=tell,
+                progress=log,
             )
         except NotIdle as error:
             return error.counts, True
@@ -184,14 +187,14 @@ class DrainOperator(StoreOperator):
         return None if self.observers is None else chosen
 
     @contextmanager
-    def _telling(self, db: Database, chain: Chain, chosen: list[str]) -> Iterator[None]:
-        """A line in the log every now and then, from a thread of its own."""
+    def _progress(self, db: Database, chain: Chain, chosen: list[str]) -> Iterator[None]:
+        """Log the progress every `LOG_INTERVAL` seconds, in a thread of its own."""
 
-        def tell() -> None:
-            with suppress(PercolatorError):  # the worker meets the same and says so
+        def log() -> None:
+            with suppress(PercolatorError):  # the worker reports the same error
                 self.log.info("%d cells are left", _left(db, chain, chosen))
 
-        with periodically(tell, SAY, "percolator-progress"):
+        with periodically(log, LOG_INTERVAL, "percolator-progress"):
             yield
 
 

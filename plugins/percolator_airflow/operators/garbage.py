@@ -1,4 +1,4 @@
-"""Collecting old versions."""
+"""Collect old versions."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, Final
 from percolator_airflow.operators.tablets import TabletsOperator
 from percolator_airflow.operators.values import seconds
 
-_CARRY_ON: Final = "what it collected is gone, and the next try carries on"
+_CARRY_ON: Final = "the next try collects the rest"
 
 
 class CollectGarbageOperator(TabletsOperator):
-    """Drops the versions that only old snapshots could see.
+    """Drop the versions that only old snapshots can see.
 
-    Safe beside everything else, any number at a time.
+    The task may run at any time, and several at the same time.
 
-    The result says up to where (``safe_point``, in microseconds), how many ``versions`` and ``rows`` went,
-    and which ``locks`` were resolved before.
+    The result has the ``safe_point`` (µs), the numbers of dropped ``versions`` and ``rows``, and the
+    ``locks`` that were resolved before.
 
     Args:
-        chain, conn_id, namespace, tablets, skip_missing: as of `TabletsOperator`.
-        keep: seconds, 0 or more; snapshots younger than this stay readable.
+        chain, conn_id, namespace, tablets, skip_missing: see `TabletsOperator`.
+        keep: seconds, 0 or more; younger snapshots stay readable.
     """
 
     template_fields: Sequence[str] = (*TabletsOperator.template_fields, "keep")
@@ -33,15 +33,15 @@ class CollectGarbageOperator(TabletsOperator):
         self.keep = keep
 
     def execute(self, context: Any) -> dict[str, Any]:  # noqa: ARG002 - Airflow's signature
-        """What was collected.
+        """Collect, and return the numbers.
 
         Raises:
-            AirflowFailException: the chain, the connection, a table or a number cannot be.
-            AirflowException: the store was away, a transaction older than ``keep`` is still committing, or
-                the task was killed; the next try carries on.
+            AirflowFailException: the chain, the connection, a table or a number is invalid.
+            AirflowException: the store was unavailable, a transaction older than ``keep`` is still
+                committing, or the task was killed; a retry does the rest.
         """
         with self.opened(_CARRY_ON) as (db, tablets):
             keep = timedelta(seconds=seconds("keep", self.keep))
             found = db.collect_garbage(keep, tablets=tablets)
-        self.log.info("%d versions and %d rows collected", found.versions, found.rows)
+        self.log.info("%d versions and %d rows dropped", found.versions, found.rows)
         return asdict(found)

@@ -1,4 +1,4 @@
-"""Loading files into a table with Spark."""
+"""Load files into a table with Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from percolator_airflow.connection import airflow_home
 from percolator_airflow.masters import check_master
-from percolator_airflow.operators.base import Seldom, StoreOperator
+from percolator_airflow.operators.base import LogInterval, StoreOperator
 from percolator_airflow.operators.values import count, is_nothing
 from percolator_core.errors import ConfigurationError
 
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
     from percolator_core.observers import Chain
     from percolator_core.spark import LoadReport
 
-_CARRY_ON: Final = "what it wrote stays, and the same load, run again, writes only what is missing"
+_CARRY_ON: Final = "written records stay, and the next try writes only the rest"
 
 
 class LoadOperator(StoreOperator):
-    """Loads files into a table of the chain, and writes only what differs.
+    """Load files into a table of the chain, and write only the differences.
 
-    May be repeated at any time, also after it was killed. What did not change wakes no observer. Malformed
-    records are put aside, and named in the log with the file that has them; they fail no load by themselves.
-    The result is the report: how many records were ``read``, ``new``, ``changed``, ``unchanged``,
-    ``repeated``, ``deleted`` and ``bad``, and the file ``aside``.
+    A load may be repeated at any time, also after a kill. An unchanged record wakes no observer. Malformed
+    records are put into the file ``aside``, which the log names; they alone do not fail the load. The result
+    is the report: the numbers of records ``read``, ``new``, ``changed``, ``unchanged``, ``repeated``,
+    ``deleted`` and ``bad``, and the file ``aside``.
 
     Args:
-        chain, project, conn_id, namespace: as of `StoreOperator`.
-        table: one of the chain's.
-        sources: a file, folder or pattern, or several; relative ones are looked for from the project.
-        format: ``html``, ``warc``, ``jsonl``, ``csv`` or ``parquet``; by the suffixes when None.
-        key: the field that holds the row key (jsonl, csv and parquet, into raw tables).
-        columns: the fields to load, or these with the names of their columns; None is all.
-        base_url: what the row keys of html files start with.
+        chain, project, conn_id, namespace: see `StoreOperator`.
+        table: a table of the chain.
+        sources: a file, folder or pattern, or several, relative to the project.
+        format: ``html``, ``warc``, ``jsonl``, ``csv`` or ``parquet``; None is the format of the suffixes.
+        key: the field with the row key (jsonl, csv and parquet, into raw tables).
+        columns: the fields to load, or a mapping of fields to columns; None is all fields.
+        base_url: the beginning of the row keys of html files.
         delimiter, encoding, null_text: of csv.
-        delete_missing: delete rows whose keys start so and that the sources no longer have.
-        aside: the folder for malformed records, which all executors have to see; by default
+        delete_missing: delete the rows whose keys begin with this text and that are not in the sources.
+        aside: the folder for malformed records, which all executors must be able to write; by default
             ``percolator/aside/<chain>`` in Airflow's home.
-        max_bad: fail when more records than this are malformed.
-        master: the Spark master; None is ``PERCOLATOR_SPARK_MASTER``, else all cores of this machine.
-        width: transactions that a task of Spark runs at a time.
+        max_bad: fail if more records than this are malformed.
+        master: the Spark master; None is ``PERCOLATOR_SPARK_MASTER``, or else all cores of this machine.
+        width: concurrent transactions of each Spark task.
     """
 
     template_fields: Sequence[str] = (
@@ -94,13 +94,13 @@ class LoadOperator(StoreOperator):
         self.width = width
 
     def execute(self, context: Any) -> dict[str, Any]:  # noqa: ARG002 - Airflow's signature
-        """The report.
+        """Load, and return the report.
 
         Raises:
-            AirflowFailException: the chain, the table, the sources, the connection or Spark cannot work, or
-                too many records are malformed.
-            AirflowException: the store or the Spark master was away, or the task was killed; a later try may
-                go well.
+            AirflowFailException: the chain, the table, the sources or the connection is invalid, Spark is
+                missing, or too many records are malformed.
+            AirflowException: the store or the Spark master was unavailable, or the task was killed; a retry
+                may succeed.
         """
         with self.guarded(_CARRY_ON):
             folder = self.folder()
@@ -109,12 +109,12 @@ class LoadOperator(StoreOperator):
                 chain.create_tables(db)
                 arguments = db.connect_arguments()
                 report = self._load(arguments["url"], arguments["namespace"], chain)
-        self._tell(report)
+        self._log_report(report)
         return report.to_json()
 
     def _load(self, url: str, namespace: str, chain: Chain) -> LoadReport:
         try:
-            import pyspark  # noqa: F401 - what follows imports it later, in the midst of things
+            import pyspark  # noqa: F401 - a missing pyspark is reported before the load begins
 
             from percolator_core.spark import TooManyBadRecords, load, open_source
         except ImportError as error:
@@ -133,10 +133,10 @@ class LoadOperator(StoreOperator):
         )
         check_master(self.master)
         self.log.info("loading %d files into %s of %s", len(source.files), self.table, namespace)
-        is_time = Seldom()
+        is_due = LogInterval()
 
-        def tell(now: Any) -> None:
-            if is_time():
+        def log(now: Any) -> None:
+            if is_due():
                 self.log.info("%d of %d tasks, %d records read", now.tasks_done, now.tasks, now.read)
 
         try:
@@ -150,10 +150,10 @@ class LoadOperator(StoreOperator):
                 max_bad=None if is_nothing(self.max_bad) else count("max_bad", self.max_bad),
                 master=self.master or None,
                 width=self.width,
-                progress=tell,
+                progress=log,
             )
         except TooManyBadRecords as error:
-            self._tell(error.report)
+            self._log_report(error.report)
             raise AirflowFailException(str(error)) from None
 
     def _aside(self, chain: Chain) -> Path:
@@ -168,15 +168,17 @@ class LoadOperator(StoreOperator):
                 f"the chain {chain.name!r} declares no table {self.table!r}: it has {', '.join(declared)}"
             )
 
-    def _tell(self, report: LoadReport) -> None:
+    def _log_report(self, report: LoadReport) -> None:
         self.log.info(
-            "%s: %d records read of %d files: %d new, %d changed, %d unchanged, %d repeated; %d deleted",
+            "%s: read %d records in %d files: %d new, %d changed, %d unchanged, %d repeated; %d deleted",
             *(report.table, report.read, report.files, report.new, report.changed, report.unchanged),
             *(report.repeated, report.deleted),
         )
         if report.bad:
             self.log.warning(
-                "%d malformed records are put aside: %s names each with its reason", report.bad, report.aside
+                "%d malformed records were put aside: %s lists them with the reasons",
+                report.bad,
+                report.aside,
             )
         if report.kept_back is not None:
             self.log.warning("nothing was deleted: %s", report.kept_back)

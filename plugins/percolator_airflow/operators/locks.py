@@ -1,4 +1,4 @@
-"""Resolving the locks that dead clients left."""
+"""Resolve the locks of dead clients."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from typing import Any, Final
 from percolator_airflow.operators.tablets import TabletsOperator
 from percolator_airflow.operators.values import seconds
 
-_CARRY_ON: Final = "what it resolved stays, and the next try carries on"
+_CARRY_ON: Final = "the next try resolves the rest"
 
 
 class ResolveLocksOperator(TabletsOperator):
-    """Rolls forward or back what dead clients left. Safe beside everything else, any number at a time.
+    """Roll the locks of dead clients forward or back.
 
-    The result says how many locks were ``committed``, ``rolled_back``, or left because their client is
-    ``live``.
+    The task may run at any time, and several at the same time.
+
+    The result has the numbers of locks that were ``committed`` or ``rolled_back``, and of those left because
+    their client is ``live``.
 
     Args:
-        chain, conn_id, namespace, tablets, skip_missing: as of `TabletsOperator`.
-        older_than: seconds that nobody has touched a lock, 0 or more.
+        chain, conn_id, namespace, tablets, skip_missing: see `TabletsOperator`.
+        older_than: the least age of a lock since it was written or refreshed, in seconds, 0 or more.
     """
 
     template_fields: Sequence[str] = (*TabletsOperator.template_fields, "older_than")
@@ -31,17 +33,17 @@ class ResolveLocksOperator(TabletsOperator):
         self.older_than = older_than
 
     def execute(self, context: Any) -> dict[str, int]:  # noqa: ARG002 - Airflow's signature
-        """How many locks were resolved.
+        """Resolve the locks, and return the numbers.
 
         Raises:
-            AirflowFailException: the chain, the connection, a table or a number cannot be.
-            AirflowException: the store was away, or the task was killed; the next try carries on.
+            AirflowFailException: the chain, the connection, a table or a number is invalid.
+            AirflowException: the store was unavailable, or the task was killed; a retry does the rest.
         """
         with self.opened(_CARRY_ON) as (db, tablets):
             age = timedelta(seconds=seconds("older_than", self.older_than))
             found = db.resolve_locks(age, tablets=tablets)
         self.log.info(
-            "%d locks committed, %d rolled back, %d left to clients that are alive",
+            "%d locks committed, %d rolled back, %d left because their clients are alive",
             *(found.committed, found.rolled_back, found.live),
         )
         return asdict(found)

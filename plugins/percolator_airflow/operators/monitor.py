@@ -1,4 +1,4 @@
-"""Looking after a chain: thresholds, a history, and a drain where nobody is at work."""
+"""Monitor a chain: compare it with thresholds, record a history, and start a drain if one is needed."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ if TYPE_CHECKING:
 
     from percolator_core.database import Database
 
-_CARRY_ON: Final = "the next look sees it all"
+_CARRY_ON: Final = "the next run checks everything again"
 _LOCKS: Final = 1_000
-"""That are looked at; the oldest of them are told."""
+"""The oldest locks that are read, at most."""
 
 NEEDS_DRAIN: Final = "needs_drain"
-"""The XCom that says whether cells are due and nobody is at them."""
+"""The XCom that is true if cells are due and no worker or drain takes them."""
 
 
 class MonitorOperator(StoreOperator):
-    """Compares how a chain is with thresholds, and keeps a history of it for the plots.
+    """Compare a chain's state with thresholds, and record the state for the plots.
 
-    It reads counts that the store keeps anyway. The result has the ``breaches``, one sentence each, and what
-    was seen: ``backlog``, ``due``, ``quarantine``, ``locks``, ``memory``, ``workers`` and ``drains``. The
-    XCom ``needs_drain`` says whether cells are due that no continuous worker takes, and no drain is alive.
+    The task reads only counts that the store keeps anyway. The result has the ``breaches``, one sentence
+    each, and the numbers ``backlog``, ``due``, ``quarantine``, ``locks``, ``memory``, ``workers`` and
+    ``drains``. The XCom ``needs_drain`` is true if cells are due that no continuous worker takes, and no
+    drain is alive.
 
     Args:
-        chain, project, conn_id, namespace: as of `StoreOperator`.
-        thresholds: as in the chain's ``airflow: monitor: thresholds:``; what is there when None.
-        on_breach: ``fail`` fails the task, without retries; ``warn`` writes the sentences to the log alone.
-        history: seconds for which looks are kept; None is as the chain declares it.
+        chain, project, conn_id, namespace: see `StoreOperator`.
+        thresholds: in the form of ``airflow: monitor: thresholds:``; None is the chain's declaration.
+        on_breach: ``fail`` fails the task, without retries; ``warn`` only logs the breaches.
+        history: seconds for which the recorded states are kept; None is the chain's declaration.
     """
 
     def __init__(
@@ -61,11 +62,11 @@ class MonitorOperator(StoreOperator):
         self.history = history
 
     def execute(self, context: Any) -> dict[str, Any]:
-        """What was seen.
+        """Check the chain, and return the breaches and the numbers.
 
         Raises:
-            AirflowFailException: something is beyond its threshold; or the chain or the connection cannot be.
-            AirflowException: the store was away.
+            AirflowFailException: a threshold is exceeded, or the chain or the connection is invalid.
+            AirflowException: the store was unavailable.
         """
         with self.guarded(_CARRY_ON):
             folder = self.folder()
@@ -87,10 +88,10 @@ class MonitorOperator(StoreOperator):
             "workers": alive.workers,
             "drains": alive.drains,
         }
-        # Before it fails: the task after it goes by it all the same.
+        # Before the task fails, because the next task reads the XCom in any case.
         context["ti"].xcom_push(key=NEEDS_DRAIN, value=bool(alive.unattended and not alive.drains))
         self.log.info(
-            "a backlog of %d cells, %d of them due; %d in quarantine, %d locks, %d workers, %d drains",
+            "backlog %d cells, %d of them due; %d in quarantine, %d locks, %d workers, %d drains",
             *(seen[name] for name in ("backlog", "due", "quarantine", "locks", "workers", "drains")),
         )
         for sentence in sentences:
@@ -101,11 +102,11 @@ class MonitorOperator(StoreOperator):
 
 
 class StartDrainOperator(TriggerDagRunOperator):
-    """Starts a chain's observers when the look before it says so; is skipped otherwise.
+    """Start a chain's observers if the monitor's XCom `NEEDS_DRAIN` is true; otherwise skip.
 
     Args:
         look: the id of the `MonitorOperator`'s task.
-        kwargs: as of TriggerDagRunOperator; ``trigger_dag_id`` is the DAG of the observers.
+        kwargs: see TriggerDagRunOperator; ``trigger_dag_id`` is the DAG of the observers.
     """
 
     template_fields: Sequence[str] = (*TriggerDagRunOperator.template_fields, "look")
@@ -115,34 +116,34 @@ class StartDrainOperator(TriggerDagRunOperator):
         self.look = look
 
     def execute(self, context: Any) -> None:
-        """Starts a run, unless there is one that waits or goes on.
+        """Start a run, unless one is queued or running.
 
         Raises:
-            AirflowSkipException: nothing is to be started.
+            AirflowSkipException: no run is needed, or the DAG is paused.
         """
         ti = context["ti"]
         if not ti.xcom_pull(task_ids=self.look, key=NEEDS_DRAIN):
-            raise AirflowSkipException("nothing is due, or somebody is at it")
+            raise AirflowSkipException("no cell is due, or a worker or a drain is alive")
         if ti.get_dr_count(self.trigger_dag_id, states=["queued", "running"]):
-            raise AirflowSkipException(f"a run of {self.trigger_dag_id} is there already")
+            raise AirflowSkipException(f"a run of {self.trigger_dag_id} is queued or running")
         try:
             super().execute(context)
         except DagIsPaused:
             raise AirflowSkipException(
-                f"cells wait and {self.trigger_dag_id} is paused: unpause it, or start workers"
+                f"cells are due, but {self.trigger_dag_id} is paused: unpause it, or start workers"
             ) from None
 
 
 def read_thresholds(given: Mapping[str, Any]) -> ThresholdsDeclaration:
-    """Thresholds as a declaration writes them; raises ConfigurationError for what cannot be."""
+    """Read thresholds in the form of a declaration. Raises ConfigurationError for an invalid one."""
     problems = Problems()
     found = validate(ThresholdsDeclaration, YamlFile.of_arguments("thresholds", dict(given)), problems)
     problems.raise_if_any()
-    assert found is not None, "what could not be read is a problem, raised above"
+    assert found is not None, "an invalid declaration is a problem, raised above"
     return found
 
 
 def _before(db: Database) -> dict[str, Runs]:
-    """The runs of each observer at the look before this one."""
+    """Return the runs of each observer at the previous check."""
     last = samples(db, limit=2)
     return {name: Runs(one.ran, one.failures) for name, one in last[-1].observers.items()} if last else {}

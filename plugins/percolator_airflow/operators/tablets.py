@@ -1,4 +1,4 @@
-"""Tasks on the tablets of a store: on all of them, or on some, so that several tasks share the work."""
+"""Tasks on all tablets of a store, or on some, so that several tasks share the work."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Tablets = Iterable[Sequence[Any]]
 
 
 def read_tablets(tablets: Tablets | None) -> list[tuple[str, int]] | None:
-    """The pairs; None is all tablets.
+    """Check the pairs of a table and a number; None is all tablets.
 
     Raises:
-        ConfigurationError: they are no pairs of a table and a number.
+        ConfigurationError: an element is not such a pair.
     """
     if tablets is None:
         return None
@@ -33,7 +33,7 @@ def read_tablets(tablets: Tablets | None) -> list[tuple[str, int]] | None:
 
 
 def still_there(db: Database, tablets: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Those of the tablets that are there: a table may be dropped while a task waits for its turn."""
+    """Return the tablets that exist: a table may be dropped while a task is queued."""
     numbers = {table.name: len(db.catalog.table(table.name).tags) for table in db.tables()}
     return [(table, number) for table, number in tablets if number < numbers.get(table, 0)]
 
@@ -42,9 +42,9 @@ class TabletsOperator(StoreOperator):
     """A task on tablets.
 
     Args:
-        chain, project, conn_id, namespace: as of `StoreOperator`; a chain is needed for its name alone.
-        tablets: these only, pairs of a table and the number of a tablet; None is all.
-        skip_missing: leave out tablets that are not there any more, rather than fail.
+        chain, project, conn_id, namespace: see `StoreOperator`; only the chain's name is used.
+        tablets: pairs of a table and the number of a tablet; None is all tablets.
+        skip_missing: skip tablets that no longer exist; else they fail the task.
     """
 
     template_fields: Sequence[str] = (*StoreOperator.template_fields, "tablets")
@@ -56,7 +56,7 @@ class TabletsOperator(StoreOperator):
 
     @contextmanager
     def opened(self, carry_on: str) -> Iterator[tuple[Database, list[tuple[str, int]] | None]]:
-        """The database and the tablets, around all that the task does; ``carry_on`` is as of `guarded`."""
+        """Open the database for the whole task, and read the tablets; ``carry_on``: see `guarded`."""
         with self.guarded(carry_on):
             tablets = read_tablets(self.tablets)
             if self.chain:
@@ -66,5 +66,5 @@ class TabletsOperator(StoreOperator):
                     tablets = still_there(db, tablets)
                 try:
                     yield db, tablets
-                except ValueError as error:  # a tablet that is not there
+                except ValueError as error:  # a tablet that does not exist
                     raise ConfigurationError(str(error)) from None

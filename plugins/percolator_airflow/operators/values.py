@@ -1,4 +1,4 @@
-"""Arguments as Airflow hands them over: as they were written, as JSON, or as text that a template gave."""
+"""Read arguments of tasks: Airflow passes them as Python values, as JSON, or as the text of a template."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from percolator_core.errors import ConfigurationError
 
 
 def seconds(name: str, value: Any) -> float:
-    """A number of seconds, 0 or more; raises ConfigurationError for anything else."""
+    """Read a number of seconds, 0 or more. Raises ConfigurationError for any other value."""
     try:
         number = float(value) if not isinstance(value, bool) else -1.0
     except (TypeError, ValueError):
@@ -19,7 +19,7 @@ def seconds(name: str, value: Any) -> float:
 
 
 def count(name: str, value: Any) -> int:
-    """A whole number, 0 or more; raises ConfigurationError for anything else."""
+    """Read a whole number, 0 or more. Raises ConfigurationError for any other value."""
     try:
         number = int(str(value))
     except ValueError:
@@ -30,5 +30,5 @@ def count(name: str, value: Any) -> int:
 
 
 def is_nothing(value: Any) -> bool:
-    """Whether it was left out; None is text in a template."""
+    """Return True if the argument was left out; a template turns None into text."""
     return value is None or value in ("", "None")

@@ -1,1 +1,1 @@
-"""The pages: a FastAPI application behind Airflow's login and permissions, over `percolator_core.admin`."""
+"""The pages: a FastAPI application on `percolator_core.admin`, with Airflow's login and permissions."""

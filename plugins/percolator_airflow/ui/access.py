@@ -1,7 +1,7 @@
-"""Who may see and do what: Airflow's login, and the permissions on the chain's DAG.
+"""Access control: Airflow's login, and the permissions on the chain's DAG.
 
-To see a chain is to read its DAG ``<chain>_observe``; to act on it is to edit that DAG. A write has to come
-from our own pages or from a program: it needs a header that no form and no other site can send.
+A user who may read the DAG ``<chain>_observe`` may see the chain, and a user who may edit that DAG may change
+the chain. A change needs a header that neither a form nor another site can send.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from fastapi import Depends, HTTPException, Request, status
 from percolator_airflow.ui.chains import KnownChain, known_chain, known_chains
 
 WRITE_HEADER: Final = "x-percolator"
-"""What a request that changes something carries. A page of another site cannot set it without being asked
-first by the browser, which Airflow does not allow."""
+"""The header of a request that changes something. For a page of another site the browser first asks Airflow
+for permission to send it, and Airflow refuses."""
 
 Method = Literal["GET", "PUT"]
 
 
 def may(user: Any, method: Method, dag_id: str, entity: DagAccessEntity | None = None) -> bool:
-    """Whether the user may read ("GET") or edit ("PUT") the DAG, or a part of it."""
+    """Return True if the user may read ("GET") or edit ("PUT") the DAG, or a part of it."""
     return bool(
         get_auth_manager().is_authorized_dag(
             method=method,
@@ -37,12 +37,12 @@ def may(user: Any, method: Method, dag_id: str, entity: DagAccessEntity | None =
 
 
 def readable_chains(user: GetUserDep, session: SessionDep) -> list[KnownChain]:
-    """The chains that the user may see."""
+    """Return the chains that the user may see."""
     return [chain for chain in known_chains(session) if may(user, "GET", chain.dag_id)]
 
 
 def readable_chain(request: Request, name: str, user: GetUserDep, session: SessionDep) -> KnownChain:
-    """The chain of the path. One that the user may not see does not exist for him."""
+    """Return the chain of the path; a chain that the user may not see is not found."""
     chain = known_chain(session, name)
     if chain is None or not may(user, "GET", chain.dag_id):
         raise HTTPException(status.HTTP_404_NOT_FOUND, f"there is no chain {name!r} that you may see")
@@ -51,11 +51,12 @@ def readable_chain(request: Request, name: str, user: GetUserDep, session: Sessi
 
 
 def chain_with_data(chain: Annotated[KnownChain, Depends(readable_chain)], user: GetUserDep) -> KnownChain:
-    """The chain of the path, for pages that show cells: they need what XComs need, too."""
+    """Return the chain of the path for a page that shows cells, which needs the permission on XComs, too."""
     if not may(user, "GET", chain.dag_id, DagAccessEntity.XCOM):
         raise HTTPException(
             status.HTTP_403_FORBIDDEN,
-            f"the data of {chain.name!r} is for those who may read the XComs of {chain.dag_id}",
+            f"you may not see the data of {chain.name!r}: that needs permission to read the XComs of "
+            f"{chain.dag_id}",
         )
     return chain
 
@@ -63,7 +64,7 @@ def chain_with_data(chain: Annotated[KnownChain, Depends(readable_chain)], user:
 def editable_chain(
     request: Request, chain: Annotated[KnownChain, Depends(readable_chain)], user: GetUserDep
 ) -> KnownChain:
-    """The chain of the path, for a request that changes something."""
+    """Return the chain of the path for a request that changes something."""
     if WRITE_HEADER not in request.headers or request.headers.get("sec-fetch-site") not in {
         None,
         "same-origin",
@@ -71,18 +72,18 @@ def editable_chain(
     }:
         raise HTTPException(
             status.HTTP_403_FORBIDDEN,
-            "a change is asked for by our own pages, or by a program that sends the header "
-            f"{WRITE_HEADER}: 1",
+            f"a change must come from these pages, or from a program that sends the header {WRITE_HEADER}: 1",
         )
     if not may(user, "PUT", chain.dag_id):
         raise HTTPException(
-            status.HTTP_403_FORBIDDEN, f"to change something, one has to be allowed to edit {chain.dag_id}"
+            status.HTTP_403_FORBIDDEN,
+            f"you may not change this: that needs permission to edit {chain.dag_id}",
         )
     return chain
 
 
 def may_edit(chain: Annotated[KnownChain, Depends(readable_chain)], user: GetUserDep) -> bool:
-    """Whether the pages of the chain offer this user to change something."""
+    """Return True if the user may change the chain."""
     return may(user, "PUT", chain.dag_id)
 
 

@@ -1,4 +1,4 @@
-"""The application: the pages' routes, what every answer carries, and how errors are told."""
+"""The application: the routes of the pages, the headers of every response, and the pages of errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from percolator_core.notation.error import NotationError
 _HERE: Final = Path(__file__).parent
 
 HEADERS: Final = {
-    # Nothing inline and nothing from elsewhere runs, whatever a row's value is made of.
+    # No inline script and no script of another site runs, whatever the value of a cell contains.
     "Content-Security-Policy": (
         "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
         "form-action 'self'; frame-ancestors 'self'"
@@ -49,7 +49,7 @@ _STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
 
 
 def make_app() -> FastAPI:
-    """The application that Airflow's API server mounts."""
+    """Create the application that Airflow's API server mounts."""
     app = FastAPI(title="Percolator", docs_url=None, redoc_url=None, openapi_url=None)
     app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
     for page in (overview, graph, plots, quarantine, locks, tables, rows, row, trace):
@@ -64,12 +64,12 @@ def make_app() -> FastAPI:
 
 
 async def _with_headers(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-    # Before the answer, for which the path is cut up on its way down.
+    # Before the response: the router changes the path of the request.
     static = request.url.path.startswith(f"{request.scope.get('root_path', '')}/static/")
     response = await go_on(request)
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
-    # Styles and scripts are asked for again, so that those of the release before never meet today's pages.
+    # Browsers check styles and scripts each time, so that those of an older release never meet new pages.
     response.headers.setdefault("Cache-Control", "no-cache" if static else "no-store")
     return response
 
@@ -77,15 +77,15 @@ async def _with_headers(request: Request, go_on: Callable[[Request], Awaitable[R
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     login = login_url(request) if error.status_code == 401 else None
-    answer = _told(request, error.status_code, str(error.detail), login)
+    answer = _response(request, error.status_code, str(error.detail), login)
     answer.headers.update(error.headers or {})
     return answer
 
 
 async def _not_understood(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    said = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
-    return _told(request, 400, said)
+    sentence = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
+    return _response(request, 400, sentence)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -93,19 +93,19 @@ async def _failed(request: Request, error: Exception) -> Response:
     if isinstance(error, StoreUnavailable) and request.method == "GET" and chain is not None:
         stores.is_silent(chain, str(error))
     code = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
-    return _told(request, code, str(error))
+    return _response(request, code, str(error))
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    """A mistake of ours. It is raised again behind this, into the log of Airflow's API server."""
-    sentence = f"a mistake in the pages, a {type(error).__name__}: the log of Airflow's API server has more"
-    answer = _told(request, 500, sentence)
-    # It answers in front of everything else, the headers' middleware included.
+    """Answer after a bug in the pages; the error is then raised again, into the log of the API server."""
+    sentence = f"the page failed with {type(error).__name__}: see the log of Airflow's API server"
+    answer = _response(request, 500, sentence)
+    # This response does not pass the middleware that adds the headers.
     answer.headers.update(HEADERS)
     return answer
 
 
-def _told(request: Request, code: int, sentence: str, login: str | None = None) -> Response:
+def _response(request: Request, code: int, sentence: str, login: str | None = None) -> Response:
     if wants_page(request):
         return error_page(request, code, sentence, login)
     return JSONResponse({"error": sentence}, code)

@@ -1,8 +1,8 @@
-"""Which chains there are: those whose DAGs Airflow knows.
+"""Find the chains: those whose DAGs Airflow knows.
 
-The DAG ``<chain>_observe`` names the chain's folder, its connection and its namespace in the fields of its
-last task, and the serialised DAG in Airflow's database carries them here: no DAG file is imported, and
-nothing has to be configured twice.
+The last task of the DAG ``<chain>_observe`` has the chain's folder, connection and namespace in its fields.
+They are read from the serialised DAG in Airflow's database, so no DAG file is imported, and nothing has to be
+configured twice.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _SUFFIX: Final = dag_ids("")["observe"]
 
 @dataclass(frozen=True, slots=True)
 class KnownChain:
-    """A chain that has DAGs. ``dag_id`` is that of its observers' DAG, by which access is decided.
+    """A chain that has DAGs. ``dag_id`` is the DAG of its observers, whose permissions control access.
 
-    ``namespace`` is None for the connection's, or else the chain's name.
+    ``namespace`` is None for the namespace of the connection, or else the chain's name.
     """
 
     name: str
@@ -47,14 +47,14 @@ class KnownChain:
 
 
 class _Loaded:
-    """Declarations by folder, read again when a file of the folder changed."""
+    """Declarations by folder, read again after a change of a file in the folder."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._chains: dict[Path, tuple[frozenset[tuple[str, int]], Chain | ConfigurationError]] = {}
 
     def get(self, path: Path) -> Chain:
-        """The chain in the folder, without its code; raises ConfigurationError."""
+        """Return the chain in the folder, without its code. Raises ConfigurationError."""
         stamp = stamps(path)
         with self._lock:
             known = self._chains.get(path)
@@ -67,17 +67,17 @@ class _Loaded:
 
 _loaded = _Loaded()
 _parsed: dict[str, tuple[str, KnownChain | None]] = {}
-"""What a serialised DAG says, by its id, with the hash by which it is known to be the same."""
+"""The chains by the id of their DAG, each with the hash of the serialised DAG from which it was read."""
 
 
 def known_chains(session: Session) -> list[KnownChain]:
-    """The chains that have DAGs now, by name."""
+    """Return the chains that have DAGs, by name."""
     found = (_read(session, dag_id) for dag_id in sorted(session.scalars(_dags())))
     return [chain for chain in found if chain is not None]
 
 
 def known_chain(session: Session, name: str) -> KnownChain | None:
-    """The chain of that name, if it has DAGs now."""
+    """Return the chain of that name, or None if it has no DAGs."""
     from airflow.models.dag import DagModel
 
     dag_id = session.scalar(_dags().where(DagModel.dag_id == dag_ids(name)["observe"]))
@@ -86,7 +86,7 @@ def known_chain(session: Session, name: str) -> KnownChain | None:
 
 @dataclass(frozen=True, slots=True)
 class KnownDag:
-    """One of a chain's DAGs; ``part`` says what it does: load, observe, monitor or maintain."""
+    """One of a chain's DAGs; ``part`` is load, observe, monitor or maintain."""
 
     part: str
     dag_id: str
@@ -94,7 +94,7 @@ class KnownDag:
 
 
 def dags_of(session: Session, chain: KnownChain) -> list[KnownDag]:
-    """Those of the chain's four DAGs that there are."""
+    """Return the chain's DAGs that Airflow knows."""
     from airflow.models.dag import DagModel
     from sqlalchemy import select
 
@@ -108,21 +108,21 @@ def dags_of(session: Session, chain: KnownChain) -> list[KnownDag]:
 
 
 def declared(chain: KnownChain) -> Chain:
-    """The chain's declarations, without its code.
+    """Return the chain's declarations, without its code.
 
     Raises:
-        ConfigurationError: they are not on this machine, or do not validate.
+        ConfigurationError: they are not on this machine, or are invalid.
     """
     if not chain.path.is_dir():
         raise ConfigurationError(
-            f"the folder of the chain {chain.name!r} is not on the machine of Airflow's API server: mount "
-            f"{chain.path.name} where the DAG has it, at {chain.path}"
+            f"the folder of the chain {chain.name!r} is not on the machine of Airflow's API server: mount it "
+            f"there at the path that the DAG uses, {chain.path}"
         )
     return _loaded.get(chain.path)
 
 
 def _dags() -> Select[str]:
-    """The ids of the observers' DAGs that there are."""
+    """Select the ids of all observers' DAGs."""
     from airflow.models.dag import DagModel, DagTag
     from sqlalchemy import select
 
@@ -138,7 +138,7 @@ def _dags() -> Select[str]:
 
 
 def _read(session: Session, dag_id: str) -> KnownChain | None:
-    """What the newest version of the DAG says; None when it is of no chain."""
+    """Read the chain from the newest version of the DAG; None if the DAG belongs to no chain."""
     from airflow.models.serialized_dag import SerializedDagModel
     from sqlalchemy import select
 

@@ -1,4 +1,4 @@
-"""The chain as a drawing with what is going on in it: the library's svg, dressed for our pages."""
+"""The drawing of a chain with live figures: the library's SVG with links and styles of the pages."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from percolator_core.observers.drawing.svg import Dress, parts
 _ROOM: Final = Room(width=208.0, height=84.0)
 _INSET: Final = 12.0
 _SHORT: Final = 15
-"""Characters of a name that may be half as large again."""
+"""Characters of a name that the overview draws 1.5 times as large."""
 
 _LINES: Final = (39.0, 56.0, 73.0)
-"""Where the lines below the name stand."""
+"""The y coordinates of the lines below the name."""
 
 
 class _Layouts:
-    """Drawings of chains that did not change; placing the boxes of a large one takes a while."""
+    """A cache of layouts: placing the boxes of a large chain takes a while."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ _layouts: Final = _Layouts()
 
 
 def draw(chain: Chain, standings: Mapping[str, Standing], links: Links) -> Markup:
-    """The chain's graph, each observer with its figures, each box a link."""
+    """Draw the chain's graph; each observer has its figures, and each box is a link."""
     drawing = _layouts.of(chain)
 
     def dress(box: Box) -> Dress:
@@ -53,7 +53,7 @@ def draw(chain: Chain, standings: Mapping[str, Standing], links: Links) -> Marku
             return _observer(box, standings.get(box.node), links)
         table = box.attributes["table"]
         href = links.table(table, "rows")
-        # By its position: a name of a column may be anything.
+        # The position is the id, because the name of a column may be any text.
         number = next(index for index, one in enumerate(drawing.boxes) if one is box)
         return Dress(href, f"{''.join(box.label)}: the rows of {table}", f"column-{number}")
 
@@ -69,16 +69,16 @@ def draw(chain: Chain, standings: Mapping[str, Standing], links: Links) -> Marku
 def _observer(box: Box, standing: Standing | None, links: Links) -> Dress:
     name = f"observer-{box.node}"
     if standing is None:
-        return Dress(f"#row-{box.node}", f"{box.node}: nothing is known of it", name, "is-inactive")
+        return Dress(f"#row-{box.node}", f"{box.node}: its state is unknown", name, "is-inactive")
     now = standing.now
-    # Seen from far only the names are shown, larger where they have the room.
+    # Zoomed out, only the names are shown; short names are larger.
     long = " long" if len(box.node) > _SHORT else ""
     href = links.to("quarantine", observer=box.node) if now.failed else f"#row-{box.node}"
-    return Dress(href, told(standing), name, f"is-{standing.state}{long}", _inside(box, standing))
+    return Dress(href, sentence(standing), name, f"is-{standing.state}{long}", _inside(box, standing))
 
 
-def told(standing: Standing) -> str:
-    """All figures in a sentence, for those who hear the page."""
+def sentence(standing: Standing) -> str:
+    """Return all figures of an observer in a sentence, for screen readers."""
     now, rate = standing.now, standing.rate
     facts = [f"{standing.word}: {standing.why}", f"backlog {now.backlog:,}"]
     if now.oldest is not None:
@@ -109,7 +109,7 @@ def _inside(box: Box, standing: Standing) -> str:
 
 
 def _doing(standing: Standing) -> str:
-    """The state's word; of failures that go on, how many."""
+    """Return the state's name, with the rate of failures if there are any."""
     rate = standing.rate
     return standing.word + (
         f" {show_rate(rate.failures)}/s" if rate is not None and rate.failures > 0 else ""
@@ -117,7 +117,7 @@ def _doing(standing: Standing) -> str:
 
 
 def _brief(number: int) -> str:
-    """A number in the room of six digits; the table has all of them."""
+    """Shorten a number to the width of six digits; the table has all digits."""
     for unit, length in (("G", 10**9), ("M", 10**6)):
         if number >= length:
             return f"{number / length:.2f} {unit}"

@@ -1,8 +1,8 @@
-"""Links between the pages of a chain, whatever tables, rows and columns are called.
+"""Links between the pages of a chain, for any names of tables, rows and columns.
 
-A name of a table is any text, and stands in the path, where a quoted slash, a percent sign or two dots do not
-survive every proxy and browser: so it is quoted with ``~`` for ``%``. Row keys and columns go into the query;
-a digest stands for the name of a column that is too long for that.
+The name of a table is a part of the path. Some proxies and browsers change a quoted slash, a percent sign or
+two dots in a path, so the name is quoted with ``~`` instead of ``%``. Row keys and columns are in the query;
+a column name that is too long for a link is replaced by its digest.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from percolator_core.notation.typedtext import Rows, show_row
 from percolator_core.schema.definitions import TableDefinition
 
 LONGEST: Final = 6_000
-"""Characters of a row key that a link may carry: servers and proxies take URLs of 8 KiB."""
+"""Characters of a row key in a link, at most: servers and proxies accept URLs of 8 KiB."""
 
 LONGEST_COLUMN: Final = 1_500
-"""Characters of a column's name, quoted, that stand in a link beside a row key."""
+"""Characters of a column's quoted name in a link, at most; a longer name is replaced by its digest."""
 
 _DIGEST: Final = "sha256:"
-"""In front of the digest that stands for a longer name."""
+"""The beginning of a digest that replaces a column's name."""
 
 SHOWN: Final = 90
-"""Characters of a row key that are shown."""
+"""Characters of a row key that a page shows, at most."""
 
 
 class Links:
-    """The pages of one chain, as links."""
+    """Links to the pages of one chain."""
 
     def __init__(
         self, request: Request, chain: KnownChain, definitions: Iterable[TableDefinition] = ()
@@ -44,38 +44,40 @@ class Links:
         self._rows = Rows(self._definitions.values())
 
     def to(self, path: str, **query: object) -> str:
-        """A page of the chain; what is None or empty is left out of the query."""
+        """Link to a page of the chain; None and empty values are left out of the query."""
         given = {name: str(value) for name, value in query.items() if value not in {None, ""}}
         return f"{self.here}/{path}" + (f"?{urlencode(given, quote_via=quote, safe='')}" if given else "")
 
     def table(self, table: str, page: str = "", **query: object) -> str:
-        """A table's page, or one below it."""
+        """Link to a table's page, or to one below it."""
         return self.to(f"tables/{quoted(table)}" + (f"/{page}" if page else ""), **query)
 
     def row(
         self, table: str, row: bytes, *, column: str = "", after: str = "", **query: object
     ) -> str | None:
-        """A row's page; None when no link can carry its key, or the table is not there."""
+        """Link to a row's page; None if the key is too long for a link, or if the table does not exist."""
         key = self.key(table, row)
         if key is None or table not in self._definitions:
             return None
-        return self.table(table, "row", key=key, column=carried(column), after=carried(after), **query)
+        return self.table(
+            table, "row", key=key, column=column_token(column), after=column_token(after), **query
+        )
 
     def cell(self, table: str, row: bytes, column: str) -> str | None:
-        """A cell's versions; the row's page where the column holds no data."""
+        """Link to a cell's versions, or to the row's page if the column is notify-only."""
         definition = self._definitions.get(table)
         if definition is not None and column in definition.notify_only:
             return self.row(table, row)
         return self.row(table, row, column=column)
 
     def trace(self, table: str, row: bytes, column: str | None = None, **query: object) -> str | None:
-        """A row's trace."""
+        """Link to a row's trace."""
         key = self.key(table, row)
-        asked = None if column is None else carried(column)
-        return None if key is None else self.to("trace", table=table, row=key, column=asked, **query)
+        token = None if column is None else column_token(column)
+        return None if key is None else self.to("trace", table=table, row=key, column=token, **query)
 
     def key(self, table: str, row: bytes) -> str | None:
-        """A row key as forms and links have it; None when it is too long."""
+        """Return a row key in the form of forms and links; None if it is too long."""
         if len(row) > LONGEST:
             return None
         definition = self._definitions.get(table)
@@ -86,26 +88,26 @@ class Links:
         return key if len(quote(key)) <= LONGEST else None
 
     def shown(self, table: str, row: bytes, longest: int = SHOWN) -> str:
-        """A row key for people."""
+        """Return a row key in the form that pages show."""
         return self._rows.show(table, row, longest) or "(the empty key)"
 
 
-def carried(column: str) -> str:
-    """A column as links have it: its name or, where that is too long for a link, a digest of it."""
+def column_token(column: str) -> str:
+    """Return a column in the form of links: its name, or its digest if the name is too long for a link."""
     if len(quote(column, safe="")) <= LONGEST_COLUMN:
         return column
     return _DIGEST + hashlib.sha256(column.encode()).hexdigest()
 
 
-def meant(column: str, names: Callable[[], Iterable[str]]) -> str:
-    """The column that a link means; ``names`` are asked for only if it has a digest."""
-    if not column.startswith(_DIGEST):
-        return column
-    return next((name for name in names() if column in {name, carried(name)}), column)
+def column_of(token: str, names: Callable[[], Iterable[str]]) -> str:
+    """Return the column of a token; ``names`` is called only for a digest."""
+    if not token.startswith(_DIGEST):
+        return token
+    return next((name for name in names() if token in {name, column_token(name)}), token)
 
 
 def quoted(table: str) -> str:
-    """A name in a path."""
+    """Quote a name for a path."""
     once = quote(table, safe="").replace("~", "%7E")
     if not once.strip("."):
         once = once.replace(".", "%2E")
@@ -113,5 +115,5 @@ def quoted(table: str) -> str:
 
 
 def unquoted(part: str) -> str:
-    """The name that a part of a path stands for."""
+    """Return the name of a quoted part of a path."""
     return unquote(re.sub("~(?=[0-9A-F]{2})", "%", part))

@@ -1,7 +1,7 @@
-"""Curves over time as parts of a page: nice axes, and lines as svg paths.
+"""Plots over time: axes with round labels, and curves as SVG paths.
 
-A plot's lines lie in a field of `WIDTH` by `HEIGHT` that is stretched to the room there is. Labels stand
-outside of it at shares of its width and height, so that their letters keep their size.
+A plot's curves are drawn in a field of `WIDTH` by `HEIGHT`, which the page stretches to the available space.
+Labels are outside the field, at shares of its width and height, so that the stretching does not distort them.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ WIDTH: Final = 1000.0
 HEIGHT: Final = 200.0
 
 Form = Literal["count", "rate", "age", "size"]
-"""What a number is: how many, how many a second, seconds, bytes."""
+"""The unit of a plot's numbers: pieces, pieces a second, seconds, bytes."""
 
 Values = Sequence[float | None]
 
 _INTERVALS: Final = 4
-"""Parts of the upward axis, at most."""
+"""Intervals of the vertical axis, at most."""
 
 _TIMES: Final = 6
-"""Labels of the axis of time, at most."""
+"""Labels of the time axis, at most."""
 
 _MINUTES: Final = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 4320, 10_080, 20_160, 43_200)
 _SECONDS: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 43_200)
 _BREAK: Final = 3.0
-"""A line breaks where the next look came so many times later than it usually does."""
+"""A curve breaks where a sample came more than this many times later than the median interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A label, at a share of the axis: from the left, or from the top."""
+    """A label at a share of the axis, counted from the left or from the top."""
 
     share: float
     label: str
@@ -46,7 +46,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line. ``style`` is its number, by which it has a colour and a dash in all plots."""
+    """A curve. ``style`` is the number of its colour and dash, the same in all plots."""
 
     name: str
     style: int
@@ -55,18 +55,18 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The time that is shown, in seconds since 1970, and when was looked."""
+    """The shown period and the times of its samples, in seconds since 1970."""
 
     begin: float
     end: float
     times: Sequence[float]
 
     def share(self, time: float) -> float:
-        """How far from the left, 0 to 1."""
+        """Return the position from the left, 0 to 1."""
         return (time - self.begin) / max(self.end - self.begin, 1e-9)
 
     def breaks(self) -> set[int]:
-        """The positions of looks before which nobody looked for a while."""
+        """Return the positions of the samples that follow a gap."""
         steps = [after - before for before, after in pairwise(self.times)]
         if not steps:
             return set()
@@ -74,7 +74,7 @@ class Span:
         return {position for position, step in enumerate(steps, 1) if step > most}
 
     def ticks(self) -> list[Tick]:
-        """Round times, in UTC."""
+        """Return labels at round times, in UTC."""
         length = self.end - self.begin
         step = next((60 * one for one in _MINUTES if length <= 60 * one * _TIMES), 0) or length / _TIMES
         first = math.ceil(self.begin / step) * step
@@ -84,7 +84,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot of the page; ``unit`` is told beside its title."""
+    """A plot of the page; ``unit`` is shown beside its title."""
 
     key: str
     title: str
@@ -98,14 +98,14 @@ class Plot:
     def __post_init__(self) -> None:
         most = max((value for curve in self.curves for value in curve.values if value is not None), default=0)
         step = next(one for one in _steps(self.form) if one * _INTERVALS >= most)
-        # One part at least, so that a line of zeros lies at the bottom and not in the middle.
+        # At least one interval, so that a curve of zeros is at the bottom and not in the middle.
         parts = max(1, math.ceil(most / step - 1e-9))
         ticks = [Tick(1 - index / parts, show(self.form, index * step)) for index in range(parts + 1)]
         object.__setattr__(self, "top", parts * step)
         object.__setattr__(self, "ticks", ticks)
 
     def lines(self) -> list[tuple[Curve, str]]:
-        """Each curve with its path; one that has no value has none."""
+        """Return the curves that have values, each with its path."""
         breaks = self.span.breaks()
         made = ((curve, self._path(curve.values, breaks)) for curve in self.curves)
         return [(curve, path) for curve, path in made if path]
@@ -119,13 +119,13 @@ class Plot:
             if value is None:
                 continue
             x, y = WIDTH * self.span.share(time), HEIGHT * (1 - value / self.top)
-            # A point alone is a line of no length, which round ends make visible.
+            # A single point is a line of no length, which its round ends make visible.
             parts.append(f"L{x:.1f} {y:.1f}" if drawn else f"M{x:.1f} {y:.1f}h0")
             drawn = True
         return "".join(parts)
 
     def newest(self) -> str:
-        """What was seen last, of all curves together or of the highest."""
+        """Return the last value: the highest of all curves for an age, or else their sum."""
         last = [curve.values[-1] for curve in self.curves if curve.values]
         numbers = [value for value in last if value is not None]
         if not numbers:
@@ -134,7 +134,7 @@ class Plot:
 
 
 def rates(times: Sequence[float], counts: Sequence[int | None]) -> list[float | None]:
-    """How much was added a second since the look before; None where a count is missing or began anew."""
+    """Return the increase a second since the previous sample; None if a count is missing or started again."""
     found: list[float | None] = [None] if times else []
     for (begin, end), (old, new) in zip(pairwise(times), pairwise(counts), strict=True):
         known = old is not None and new is not None and new >= old and end > begin
@@ -143,18 +143,18 @@ def rates(times: Sequence[float], counts: Sequence[int | None]) -> list[float | 
 
 
 def added(counts: Iterable[int | None]) -> int:
-    """How much was added from the first look to the last, beginnings anew left out."""
+    """Return the increase from the first sample to the last; a count that started again adds nothing."""
     known = [count for count in counts if count is not None]
     return sum(max(0, after - before) for before, after in pairwise(known))
 
 
 def peak(values: Values) -> float | None:
-    """The highest value that there is."""
+    """Return the highest value, or None if there is no value."""
     return max((value for value in values if value is not None), default=None)
 
 
 def show(form: Form, value: float | None) -> str:
-    """A number of an axis."""
+    """Format a number of an axis."""
     if value is None:
         return "-"
     if form == "size":
@@ -165,7 +165,7 @@ def show(form: Form, value: float | None) -> str:
 
 
 def _steps(form: Form) -> Iterator[float]:
-    """Lengths of an axis' parts that make round labels, growing."""
+    """Yield interval lengths that give round labels, in increasing order."""
     if form == "size":
         yield from (2.0**power for power in range(10, 70))
     elif form == "age":
@@ -183,7 +183,7 @@ def _moment(time: float, step: float) -> str:
 
 
 def busiest(names: Sequence[str], score: Sequence[float], most: int) -> list[str]:
-    """The names with the highest scores, at most so many, in the order that they had."""
+    """Return the names with the highest scores, at most ``most``, in their original order."""
     if len(names) <= most:
         return list(names)
     least = sorted(score, reverse=True)[most - 1]

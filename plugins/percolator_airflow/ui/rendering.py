@@ -1,4 +1,4 @@
-"""From what is known to a page: the templates, their filters, and what all pages are given."""
+"""Render pages: the templates, their filters, and the values that all pages share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TABS: Final = (
     ("tables", "Tables"),
     ("trace", "Trace"),
 )
-"""The pages of a chain: the path below the chain's, and the name."""
+"""The pages of a chain: the path below the chain's path, and the label."""
 
 templates: Final = Jinja2Templates(directory=Path(__file__).parent / "templates")
 templates.env.filters.update(
@@ -50,7 +50,7 @@ def page(
     status: int = 200,
     **context: Any,
 ) -> Response:
-    """A page from a template; ``tab`` is one of `TABS`, by path."""
+    """Render a template; ``tab`` is the path of one of `TABS`."""
     root = request.scope.get("root_path", "")
     return templates.TemplateResponse(
         request,
@@ -69,17 +69,17 @@ def page(
 
 
 def error_page(request: Request, code: int, sentence: str, login: str | None) -> Response:
-    """A page for a refusal or a failure: one sentence, and where to log in when that is what lacks."""
+    """Render the page of an error: one sentence, and a link to the login if the user is not logged in."""
     return page(request, "error.html", status=code, code=code, sentence=sentence, login=login)
 
 
 def wants_page(request: Request) -> bool:
-    """Whether a browser asks for a page, not a program for data."""
+    """Return True if a browser requests a page, False if a program requests data."""
     return request.method == "GET" and "text/html" in request.headers.get("accept", "")
 
 
 def login_url(request: Request) -> str:
-    """Where one logs in, to come back here."""
+    """Return the URL of the login page, which then leads back to this page."""
     from airflow.api_fastapi.app import get_auth_manager
 
     return str(get_auth_manager().get_url_login(next_url=str(request.url)))

@@ -1,4 +1,4 @@
-"""How a chain's observers stand: what each has to do, how fast it is at it, and one word for all of that."""
+"""The state of a chain's observers: backlog and rate of each, and a state in one word."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ STATES: Final[Mapping[State, str]] = {
     "failing": "failing",
     "inactive": "not active",
 }
-"""The words for people."""
+"""The names of the states on pages."""
 
 _LEAST: Final = 2.0
-"""Seconds between two looks that tell a rate: workers send their counts about every second."""
+"""Seconds between two samples from which a rate is computed: workers send counts about every second."""
 
 _FAR: Final = 16.0
-"""Seconds for which a look is remembered, while there are newer ones that tell a rate."""
+"""Seconds for which a sample is kept while newer ones suffice for a rate."""
 
 _OLD: Final = 180.0
-"""Seconds after which an earlier look tells nothing of what is going on now."""
+"""Seconds after which a sample is too old for the current rate."""
 
 _CHAINS: Final = 500
-"""Chains of which looks are remembered."""
+"""Chains whose samples are kept, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Runs that committed and runs that raised, both a second."""
+    """Runs a second that committed, and runs a second that raised."""
 
     runs: float
     failures: float
@@ -54,9 +54,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """An observer. ``why`` is a sentence about its state; ``rate`` is None until there were two looks.
+    """An observer's state. ``why`` explains it; ``rate`` is None until there are two samples.
 
-    ``declared`` is None where the chain's declarations are not at hand, or know no such observer.
+    ``declared`` is None if the chain's declarations are missing, or do not have the observer.
     """
 
     now: ObserverStatus
@@ -67,26 +67,26 @@ class Standing:
 
     @property
     def watched(self) -> list[tuple[str, str]]:
-        """What wakes it: the table of each column, and the column with its table's name before it."""
+        """The observed columns: pairs of the table and ``table.column``."""
         if self.declared is not None:
             return [(table, f"{table}.{column}") for table, column in self.declared.observe]
         return [(column.rpartition(".")[0], column) for column in self.now.columns]
 
     @property
     def word(self) -> str:
-        """The state in the words of people."""
+        """The name of the state on pages."""
         return STATES[self.state]
 
 
 class Looks:
-    """What each chain's observers had done when a page looked at them; for any number of threads."""
+    """The counts of each chain's observers at earlier page views. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: dict[tuple[str, str, str | None], deque[tuple[float, dict[str, tuple[int, int]]]]] = {}
 
     def rates(self, chain: KnownChain, db: Database, status: Status) -> dict[str, Rate]:
-        """The rates since a look some seconds ago, or else since the monitor's; remembers this look."""
+        """Return the rates since an earlier page view or the monitor's last sample; keep the new counts."""
         now = status.time / 1e6
         counts = {one.name: (one.ran, one.failures) for one in status.observers}
         before = self._before((chain.name, chain.conn_id, chain.namespace), now, counts)
@@ -106,26 +106,26 @@ class Looks:
     ) -> tuple[float, dict[str, tuple[int, int]]] | None:
         with self._lock:
             seen = self._seen.pop(key, None) or deque()
-            # The chain that was looked at last stands at the end: the first is the one to forget.
+            # The chain that was viewed last is at the end, so the first chains are dropped.
             self._seen[key] = seen
             for stale in list(islice(self._seen, max(0, len(self._seen) - _CHAINS))):
                 del self._seen[stale]
             if seen and now < seen[-1][0] - _LEAST:
-                # The server's clock was set back.
+                # The store's clock was set back.
                 seen.clear()
             while seen and now - seen[0][0] > _OLD:
                 seen.popleft()
             while len(seen) > 1 and now - seen[0][0] > _FAR and now - seen[1][0] >= _LEAST:
                 seen.popleft()
             before = seen[0] if seen and now - seen[0][0] >= _LEAST else None
-            # Several people may look at once; more often than this tells nothing new.
+            # Several users may view the page at once; more frequent samples add nothing.
             if not seen or now - seen[-1][0] >= _LEAST / 2:
                 seen.append((now, counts))
             return before
 
 
 looks: Final = Looks()
-"""Those of this process."""
+"""The samples of this process."""
 
 
 def _recorded(db: Database, status: Status) -> tuple[float, dict[str, tuple[int, int]]] | None:
@@ -137,7 +137,7 @@ def _recorded(db: Database, status: Status) -> tuple[float, dict[str, tuple[int,
 
 
 def standings(status: Status, chain: Chain | None, rates: Mapping[str, Rate]) -> list[Standing]:
-    """The observers, in the chain's order; what counts as too much is in the chain's declarations."""
+    """Return the states of the observers, by the thresholds of the chain's declarations."""
     limits = chain.scheduling.monitor.thresholds if chain is not None else ThresholdsDeclaration()
     found = []
     for now in status.observers:
@@ -150,7 +150,7 @@ def standings(status: Status, chain: Chain | None, rates: Mapping[str, Rate]) ->
 
 
 def worst(states: list[State]) -> State:
-    """One state for all."""
+    """Return the most urgent state."""
     order: tuple[State, ...] = ("failing", "behind", "unattended", "working", "inactive", "idle")
     return next((state for state in order if state in states), "idle")
 
@@ -162,14 +162,14 @@ def _state(
     if breach is not None:
         return breach
     if not now.active:
-        return "inactive", "no worker has run the chain yet, so writers leave no marks for it"
+        return "inactive", "no worker has run the chain yet, so writes do not mark cells for it"
     if now.backlog and not attended:
-        return "unattended", f"{count_of(now.backlog, 'cell')} to observe, and no worker or drain is at it"
+        return "unattended", f"{count_of(now.backlog, 'cell')} to observe, and no worker or drain is alive"
     if now.backlog:
         return "working", f"{count_of(now.backlog, 'cell')} to observe"
     if rate is not None and rate.runs > 0:
-        return "working", "keeps up with what is written"
-    return "idle", "nothing to observe"
+        return "working", "keeps up with the writes"
+    return "idle", "no cell to observe"
 
 
 def _breach(
@@ -188,7 +188,7 @@ def _breach(
 
 
 def show_rate(rate: float | None) -> str:
-    """Times a second, with as many digits as mean something."""
+    """Format a rate with its significant digits."""
     if rate is None:
         return "-"
     if rate == 0 or rate >= 10:

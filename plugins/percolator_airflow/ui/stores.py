@@ -1,4 +1,4 @@
-"""Connections of the pages to the stores: one for each chain, kept open, with little patience."""
+"""The pages' connections to the stores: one open connection for each chain, with short time-outs."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ PATIENCE: Final = 1.5
 """Seconds for which a page waits for a store that does not answer."""
 
 TIMEOUT: Final = 1.5
-"""Seconds that one reply may take. A store that stands still is given up after about twice that."""
+"""Seconds to wait for one reply. A store that hangs is given up after about twice that."""
 
 LOCK_WAIT: Final = 0.05
 """Seconds for which a page waits for a writer that is committing."""
 
 _LOOK: Final = 15.0
-"""Seconds after which Airflow is asked again what the connection says."""
+"""Seconds after which the connection is read from Airflow again."""
 
 _AGAIN: Final = 5.0
-"""Seconds after which a store that did not answer is asked again, by one page.
+"""Seconds after which one page tries a store again that did not answer.
 
-Those that wait for it hold threads, of which Airflow's API server has a few for everybody.
+Pages that wait occupy threads, and Airflow's API server has few threads for all users.
 """
 
 _GRACE: Final = 60.0
-"""Seconds for which a replaced connection stays open: longer than any page needs it."""
+"""Seconds for which a replaced connection stays open: longer than any page takes."""
 
 
 _Key: TypeAlias = tuple[str, str, str | None]
@@ -48,7 +48,7 @@ class _Open:
 
 
 class Stores:
-    """Databases by chain; for any number of threads."""
+    """Databases by chain. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -57,11 +57,11 @@ class Stores:
         self._silent: dict[_Key, tuple[float, str]] = {}
 
     def of(self, chain: KnownChain) -> Database:
-        """The chain's database.
+        """Return the chain's database.
 
         Raises:
-            ConfigurationError: there is no such connection, or it says what cannot be.
-            StoreUnavailable: nothing answers there, or did a moment ago.
+            ConfigurationError: the connection does not exist or is invalid.
+            StoreUnavailable: the store does not answer, or did not answer a few seconds ago.
         """
         key = _key(chain)
         with self._lock:
@@ -78,16 +78,16 @@ class Stores:
         return db
 
     def table(self, chain: KnownChain, name: str) -> tuple[Database, TableDefinition]:
-        """The chain's database, and one of its tables as it is now.
+        """Return the chain's database and the definition of a table.
 
         Raises:
-            UnknownTable: there is none such; and as `of`.
+            UnknownTable: the table does not exist. See also `of`.
         """
         db = self.of(chain)
         return db, db.catalog.table(name).definition
 
     def is_silent(self, chain: KnownChain, why: str) -> None:
-        """Remember that the chain's store did not answer."""
+        """Note that the chain's store did not answer."""
         with self._lock:
             self._silent[_key(chain)] = (time.monotonic() + _AGAIN, why)
 
@@ -110,13 +110,13 @@ class Stores:
             mine = known is None or known.arguments != arguments
             if mine:
                 self._open[key] = _Open(arguments, db, now)
-            # Others may be in the middle of a page with the one that was there before.
+            # Other pages may still use the replaced connection.
             if mine and known is not None:
                 self._retired.append((now, known.db))
         self._close_retired(now)
         if mine or known is None:
             return db
-        # Somebody else was quicker, and others use what he opened.
+        # Another thread was faster; its connection is used.
         db.close()
         return known.db
 
@@ -128,7 +128,7 @@ class Stores:
             db.close()
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all databases."""
         with self._lock:
             opened = [*(one.db for one in self._open.values()), *(db for _, db in self._retired)]
             self._open.clear()
@@ -143,4 +143,4 @@ def _key(chain: KnownChain) -> _Key:
 
 
 stores: Final = Stores()
-"""Those of this process."""
+"""The databases of this process."""

@@ -1,7 +1,7 @@
-"""Values as pages show them: text, pretty JSON or a dump of bytes, cut to a size.
+"""Format values for pages: text, indented JSON or a dump of bytes, cut to a size.
 
-Characters that turn the direction of text, or are not seen at all, are written by their numbers: a value must
-not look like another one.
+Characters that are invisible or change the direction of text are shown by their numbers, so that no value
+looks like another one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.types import column_type
 
 LONGEST: Final = 20_000
-"""Characters of a value on the page of its row."""
+"""Characters of a value on the page of its row, at most."""
 
 LINE: Final = 140
-"""Characters of a value in a list."""
+"""Characters of a value in a list, at most."""
 
 _LARGEST_JSON: Final = 200_000
-"""Bytes of a value that is still looked at as JSON."""
+"""Bytes of a value that is parsed as JSON, at most."""
 
 _DUMPED: Final = 16
 """Bytes in a line of a dump."""
@@ -35,9 +35,9 @@ _INDENTED: Final = json.JSONEncoder(ensure_ascii=False, indent=2)
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A value on a page. ``size`` is in bytes; ``cut`` tells that ``text`` is not all of it.
+    """A value on a page. ``size`` is in bytes; ``cut`` is True if ``text`` is only the beginning.
 
-    ``at_least`` tells that the value was cut before it came here, so that it may be larger.
+    ``at_least`` is True if only the beginning was fetched, so that the value may be larger than ``size``.
     """
 
     kind: Literal["text", "json", "bytes", "null", "deleted"]
@@ -48,7 +48,7 @@ class Shown:
 
 
 def show(definition: TableDefinition, column: str, value: bytes | None, longest: int = LONGEST) -> Shown:
-    """A cell's value on the page of its row; None is a deleted cell, or a null of a typed table."""
+    """Format a cell's value for the page of its row; None is a deleted cell, or null in a typed table."""
     if value is None:
         return Shown("null" if definition.is_typed else "deleted", "", 0)
     kind = definition.by_name[column].type if column in definition.by_name else "bytes"
@@ -64,7 +64,7 @@ def show(definition: TableDefinition, column: str, value: bytes | None, longest:
 
 
 def show_line(definition: TableDefinition, column: str, value: bytes | None, longest: int = LINE) -> Shown:
-    """A cell's value in a line of a list."""
+    """Format a cell's value for a line of a list."""
     if value is None:
         return Shown("null" if definition.is_typed else "deleted", "", 0)
     kind = definition.by_name[column].type if column in definition.by_name else "bytes"
@@ -79,24 +79,24 @@ def show_line(definition: TableDefinition, column: str, value: bytes | None, lon
 
 
 def decoded(definition: TableDefinition, column: str, value: bytes) -> Any:
-    """A typed cell's Python value."""
+    """Return a typed cell's Python value."""
     return column_type(definition.by_name[column].type).decode(value)
 
 
 def as_text(data: bytes, *, cut: bool = False) -> str | None:
-    """The text that the bytes are, None when they are none; ``cut`` text may end within a character."""
+    """Decode text; None if the bytes are not text. If ``cut``, they may end within a character."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         if not cut or error.start < len(data) - 4:
             return None
         text = data[: error.start].decode()
-    # Control characters are a sign of something else, but for those that texts have.
+    # Control characters other than white space show that the bytes are not text.
     return None if re.search(r"[\x00-\x08\x0e-\x1f]", text) else text
 
 
 def visible(text: str) -> str:
-    """The text with every character seen that would not be, or that would move others."""
+    """Replace characters that are invisible or that move other characters by their numbers."""
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(
@@ -113,7 +113,7 @@ def _as_json(value: bytes, longest: int) -> Shown | None:
     if len(value) > _LARGEST_JSON or value[:1] not in {b"{", b"["}:
         return None
     try:
-        # No further than is shown: what is nested deeply grows a thousandfold when it is indented.
+        # Stop after the shown part: indentation makes deeply nested JSON a thousand times larger.
         text = ""
         for part in _INDENTED.iterencode(_exactly(value)):
             text += part
@@ -125,7 +125,7 @@ def _as_json(value: bytes, longest: int) -> Shown | None:
 
 
 def _exactly(value: bytes) -> Any:
-    """What the JSON says; ValueError where it would be shown as something else."""
+    """Parse JSON. Raises ValueError if the indented form would differ in content."""
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -143,7 +143,7 @@ def _exactly(value: bytes) -> Any:
 
 
 def _dump(value: bytes, longest: int) -> Shown:
-    """Bytes as people look at them: where, in hexadecimal, and what of it is ASCII."""
+    """Format bytes as a dump: offset, hexadecimal, ASCII."""
     most = max(_DUMPED, longest // 10)
     lines = []
     for start in range(0, min(len(value), most), _DUMPED):

@@ -1,4 +1,4 @@
-"""The time that a page of data shows: now, or one in the past."""
+"""The time of a page's snapshot: now, or a time in the past."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ if TYPE_CHECKING:
     from percolator_core.database import Database
 
 QUICK: Final = (("now", ""), ("5 min ago", "5m"), ("1 h ago", "1h"), ("1 day ago", "1d"))
-"""Times that are one click away."""
+"""Times that a page offers as buttons."""
 
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """The time that a page shows: what was asked for, as a timestamp (µs) once it is known; None is now."""
+    """The time of a page: the text ``asked``, and the timestamp ``at`` (µs); None is now."""
 
     asked: str
     at: int | None
     now: int
     is_forced: bool = False
-    """Whether a transaction that is committing is why it is not the time that was asked for."""
+    """True if a committing transaction is the reason why the page does not show the requested time."""
 
     @property
     def ago(self) -> float:
-        """Seconds back from now."""
+        """Seconds before now."""
         return 0.0 if self.at is None else (self.now - self.at) / 1e6
 
     @property
     def shown(self) -> str:
-        """As the form has it: what was typed, and a bare timestamp as a time."""
+        """The text for the form: the typed text; for a bare timestamp, the time."""
         if self.at is None or not self.asked.isdecimal():
             return self.asked
         return show_time(self.at, to="microseconds")
 
     @property
     def link(self) -> str:
-        """As links have it: always the same moment."""
+        """The text for links: the timestamp, so that a link always leads to the same time."""
         return "" if self.at is None else str(self.at)
 
 
-def when_meant(db: Database, text: str) -> When:
-    """The time that a text means: a moment, or a length of time ago. Raises NotationError."""
+def parse_when(db: Database, text: str) -> When:
+    """Parse a time, or a length of time before now. Raises NotationError."""
     now = db.store.now()
     try:
         moment = parse_time(text, "the time")
@@ -55,27 +55,27 @@ def when_meant(db: Database, text: str) -> When:
         try:
             moment = now - int(parse_length(text.removesuffix(" ago")).total_seconds() * 1e6)
         except (NotationError, OverflowError):
-            raise NotationError(f"{error}, or 15m for a quarter of an hour ago") from None
+            raise NotationError(f"{error}, or 15m for 15 minutes ago") from None
     if isinstance(moment, datetime):
         moment = int(moment.timestamp()) * 1_000_000 + moment.microsecond
     if moment is not None and moment < 1:
         raise NotationError(f"{text!r} is before 1970")
     if moment is not None and moment >= 2**53:
-        raise NotationError(f"{text!r} is behind the last time that a store can tell, in the year 2255")
+        raise NotationError(f"{text!r} is after the last time of a store, in the year 2255")
     return When(text, moment, now)
 
 
-def told(error: Exception) -> str:
-    """What a person is told of a time, or of anything else, that cannot be shown."""
+def message(error: Exception) -> str:
+    """Return the sentence that a page shows for an error."""
     if isinstance(error, SnapshotTooOld):
         return (
-            "Nothing is known of that time: the table, or a column of it, was made or dropped since, or "
-            "garbage collection has dropped the versions of then. Choose a later time, or have the "
-            "maintenance DAG keep more (keep)."
+            "The page cannot show that time: the table or a column was created or dropped since then, or "
+            "garbage collection has dropped the versions of that time. Choose a later time, or have the "
+            "maintenance DAG keep versions longer (keep)."
         )
     return str(error)
 
 
 def choices(links: Links, table: str, when: When, path: str, **kept: Any) -> list[tuple[str, str, bool]]:
-    """The times that are one click away: name, link, and whether it is the one that is shown."""
+    """Return the times for the buttons: label, link, and True for the time that the page shows."""
     return [(name, links.table(table, path, at=at, **kept), at == when.asked) for name, at in QUICK]

@@ -1,1 +1,1 @@
-"""The pages, a module for each tab; every module has a ``router``."""
+"""The pages: a module for each tab, with its ``router``."""

@@ -1,4 +1,4 @@
-"""The chain as a live graph: what waits at each observer, how fast it is, and what went wrong."""
+"""The chain as a live graph: backlog, rate and failures of each observer."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ router = APIRouter()
 
 @router.get("/{name}/")
 def show(request: Request, chain: ReadableChain, session: SessionDep) -> Response:
-    """The drawing, the figures under it, and who works."""
-    # What the store knows can be shown without the declarations, but for the drawing.
+    """Show the drawing, the figures, and the workers and drains."""
+    # Without the declarations only the drawing is missing; the figures come from the store.
     wrong = None
     try:
         known = declared(chain)

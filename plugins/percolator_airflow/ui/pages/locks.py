@@ -1,4 +1,4 @@
-"""The locks that stand now: of writers at work, and of those that died."""
+"""The current locks, of live and of dead writers."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from percolator_core.notation.typedtext import parse_row
 router = APIRouter()
 
 MOST: Final = 200
-"""Locks on the page: the oldest."""
+"""The oldest locks that the page shows, at most."""
 
 OLD: Final = 30.0
-"""Seconds since a lock was touched last, from which it is resolved with all others."""
+"""The least age, in seconds, of the locks that the button for all locks resolves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A lock as the page has it."""
+    """A lock on the page."""
 
     lock: HeldLock
     key: str | None
@@ -42,9 +42,9 @@ class Listed:
 
 
 class Which(BaseModel):
-    """The lock that a request is about, or without a table all that are old.
+    """The lock of a request; without a table, all old locks.
 
-    ``start`` is the start timestamp of its transaction (µs).
+    ``start`` is the start timestamp of the lock's transaction (µs).
     """
 
     table: str | None = None
@@ -53,17 +53,17 @@ class Which(BaseModel):
     start: int = Field(default=0, lt=2**53)
 
 
-_SAID: Final = {
-    "committed": "rolled forward: its transaction had committed",
-    "rolled back": "rolled back: its transaction can commit no more",
-    "live": "left alone: its owner is alive and may still commit",
-    "gone": "gone by now",
+_OUTCOMES: Final = {
+    "committed": "The lock was rolled forward: its transaction had committed.",
+    "rolled back": "The lock was rolled back: its transaction can no longer commit.",
+    "live": "The lock was left unresolved: its owner is alive and may still commit.",
+    "gone": "The lock no longer exists.",
 }
 
 
 @router.get("/{name}/locks")
 def locks(request: Request, chain: ChainWithData, may_edit: MayEdit) -> Response:
-    """The oldest locks."""
+    """Show the oldest locks."""
     db = stores.of(chain)
     found = read_locks(db, MOST)
     links = Links(request, chain, db.tables())
@@ -83,24 +83,24 @@ def locks(request: Request, chain: ChainWithData, may_edit: MayEdit) -> Response
 
 @router.post("/{name}/locks/resolve")
 def resolve(chain: EditableChain, _data: ChainWithData, which: Which) -> dict[str, Any]:
-    """Roll one lock forward or back, or all of dead owners that are old."""
+    """Roll forward or back one lock, or all old locks of dead owners."""
     db = stores.of(chain)
     if which.table is None:
         done = db.resolve_locks(timedelta(seconds=OLD))
         parts = [
             f"{count_of(done.committed, 'lock')} rolled forward",
             f"{done.rolled_back:,} rolled back",
-            *([f"{done.live:,} of live owners left alone"] if done.live else []),
+            *([f"{done.live:,} of live owners left"] if done.live else []),
         ]
         return {"said": ", ".join(parts)}
     key = parse_row(db.catalog.table(which.table).definition, which.row)
     if which.start <= 0:
-        raise NotationError("start is the start timestamp of the lock's transaction")
+        raise NotationError("start must be the start timestamp of the lock's transaction")
     try:
         found = db.resolve_lock(which.table, key, which.column, which.start)
     except ValueError as error:
         raise NotationError(str(error)) from None
-    return {"said": f"The lock is {_SAID[found]}."}
+    return {"said": _OUTCOMES[found]}
 
 
 def _listed(lock: HeldLock, links: Links) -> Listed:

@@ -1,4 +1,4 @@
-"""All chains that the user may see, and the way from a DAG to its chain."""
+"""All chains that the user may see, and the redirect from a DAG to its chain."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ router = APIRouter()
 _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 8
-"""Stores that are asked at once."""
+"""Stores that are read concurrently."""
 
 _AGAIN: Final = 5.0
-"""Seconds for which a store that did not answer is left alone."""
+"""Seconds for which a store that did not answer is not tried again."""
 
 _PAGES: Final = {"load": "", "observe": "", "monitor": "plots", "maintain": "locks"}
-"""The page of a chain that belongs to each of its DAGs."""
+"""The page to which the tab of each DAG leads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A chain, and how it is; ``wrong`` says why that is not known."""
+    """A chain and its state; ``wrong`` is the reason why the state is unknown."""
 
     chain: KnownChain
     state: State | None = None
@@ -47,7 +47,7 @@ class Card:
 
 
 class _Silent:
-    """Chains whose stores did not answer a moment ago, so that a page need not wait for them again."""
+    """Chains whose stores did not answer a few seconds ago, so that the page does not wait for them again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,14 +69,14 @@ _askers: Final = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="percolator-ove
 
 @router.get("/")
 def show(request: Request, chains: ReadableChains) -> Response:
-    """A card for each chain."""
+    """Show a card for each chain."""
     cards = list(_askers.map(_look, chains))
     return page(request, "overview.html", cards=cards)
 
 
 @router.get("/dag/{dag_id}")
 def of_dag(request: Request, dag_id: str, user: GetUserDep, session: SessionDep) -> Response:
-    """To the chain that the DAG belongs to."""
+    """Redirect to the chain of the DAG."""
     for part, target in _PAGES.items():
         name = dag_id.removesuffix(dag_ids("")[part])
         chain = known_chain(session, name) if name != dag_id else None
@@ -96,9 +96,9 @@ def _look(chain: KnownChain) -> Card:
     except PercolatorError as error:
         _silent.add(chain, str(error))
         return Card(chain, wrong=str(error))
-    except Exception as error:  # noqa: BLE001 - a chain that cannot be looked at leaves the others their cards
+    except Exception as error:  # noqa: BLE001 - an error of one chain must not hide the cards of the others
         _log.exception("the overview: %s", chain.name)
-        why = f"a {type(error).__name__}: the log of Airflow's API server has more"
+        why = f"the page failed with {type(error).__name__}: see the log of Airflow's API server"
         _silent.add(chain, why)
         return Card(chain, wrong=why)
     return Card(chain, worst([one.state for one in standings(now, known, {})]), now)

@@ -1,4 +1,4 @@
-"""How the chain was: what waited, ran and failed over time, from the history that the monitor's DAG keeps."""
+"""Plots of the chain's history, which the monitor's DAG records: backlog, runs, failures and more."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from percolator_core.errors import ConfigurationError
 router = APIRouter()
 
 SPANS: Final = {"1h": 3600, "6h": 6 * 3600, "24h": 24 * 3600, "all": None}
-"""Seconds that are shown; None: all there is."""
+"""The periods that a user can choose, in seconds; None is the whole history."""
 
 MOST: Final = 12
-"""Observers that are shown at once: as many as have a look of their own, and as a person can tell apart."""
+"""Observers in a plot, at most: there are 12 styles of curves, and more would be hard to distinguish."""
 
 _POINTS: Final = 360
-"""Looks in a plot, at most."""
+"""Samples in a plot, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """An observer in the time that is shown."""
+    """The figures of an observer in the shown period."""
 
     name: str
     backlog: int | None
@@ -51,7 +51,7 @@ def show(
     span: Annotated[Literal["1h", "6h", "24h", "all"], Query()] = "6h",
     observer: Annotated[list[str], Query(max_length=1000)] = [],  # noqa: B006 - FastAPI copies it
 ) -> Response:
-    """The plots of a span of time; without observers chosen, of those with the most to do."""
+    """Show the plots of a period, for the chosen observers or else for the busiest."""
     db = stores.of(chain)
     now, length = db.store.now(), SPANS[span]
     since = None if length is None else now - length * 1_000_000
@@ -89,7 +89,7 @@ Column = Sequence[ObserverSample | None]
 
 
 def _order(chain: KnownChain, found: Sequence[Sample]) -> list[str]:
-    """The observers of the looks, in the chain's order where it is at hand."""
+    """Return the observers of the samples, in the chain's order if it is known."""
     there = dict.fromkeys(name for sample in found for name in sample.observers)
     try:
         known = [one.name for generation in declared(chain).order() for one in generation]
@@ -103,7 +103,7 @@ def _columns(found: Sequence[Sample], names: Sequence[str]) -> dict[str, Column]
 
 
 def _busiest(columns: Mapping[str, Column]) -> list[str]:
-    """Those with trouble, then those with work: the sums of their shares of the most."""
+    """Return the busiest observers, by quarantine, backlog and runs, each as a share of the maximum."""
 
     def parts(take: Callable[[ObserverSample], float]) -> list[float]:
         each = [peak([take(one) for one in column if one is not None]) or 0.0 for column in columns.values()]
@@ -178,5 +178,5 @@ def _figures(name: str, column: Column) -> Figures:
 
 
 def _short(value: float | None) -> float | None:
-    """With digits enough to be read, for there are many."""
+    """Round to four digits, which keeps the page small."""
     return None if value is None else int(value) if value == int(value) else float(f"{value:.4g}")

@@ -1,4 +1,4 @@
-"""The quarantine: cells on which an observer failed for good, what went wrong, and putting them back."""
+"""The quarantine: cells whose observer failed in all attempts, with their errors; retry and discard."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from percolator_core.notation.error import NotationError
 router = APIRouter()
 
 PAGE: Final = 50
-"""Cells on a page."""
+"""Cells on a page, at most."""
 
 _LINE: Final = 240
-"""Characters of an error in the list."""
+"""Characters of an error in the list, at most."""
 
 _TRACEBACK: Final = 20_000
-"""Characters of a traceback that are shown: its end, which says most."""
+"""Characters of a traceback that are shown, at most: the end says most."""
 
 _TOGETHER: Final = 500
-"""Cells that are looked up, and discarded, together."""
+"""Cells that one request reads and discards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A cell as the page has it; ``token`` names it in a request."""
+    """A cell on the page; ``token`` identifies it in a request."""
 
     cell: FailedCell
     token: str
@@ -55,7 +55,7 @@ class Listed:
 
 
 class Chosen(BaseModel):
-    """Cells that a request is about: one, those that are ticked, or all of an observer (``*``: of all)."""
+    """The cells of a request: one, the ticked ones, or all of an observer (``*``: of all observers)."""
 
     cell: str | None = None
     cells: list[str] = Field(default_factory=list, max_length=10 * PAGE)
@@ -71,7 +71,7 @@ def quarantine(  # noqa: PLR0917 - what the form sends
     row: str = "",
     cursor: str = "",
 ) -> Response:
-    """The cells in quarantine, a page of them, or those of one row."""
+    """Show a page of the cells in quarantine, or the cells of one row."""
     db, known = stores.of(chain), declared(chain)
     found = Quarantine(db, known)
     definitions = db.tables()
@@ -80,7 +80,7 @@ def quarantine(  # noqa: PLR0917 - what the form sends
     cells, following, problem = [], None, ""
     try:
         if row:
-            # Of a row only its cells are looked up, and there are no more than observers.
+            # A row needs no pages: it has at most one cell for each observer and observed column.
             cells = list(found.cells(observer or None, found.keys(row)))
         else:
             cells, following = found.page(PAGE, cursor or None, observer or None)
@@ -111,7 +111,7 @@ def quarantine(  # noqa: PLR0917 - what the form sends
 
 @router.post("/{name}/quarantine/retry")
 def retry(chain: EditableChain, _data: ChainWithData, chosen: Chosen) -> dict[str, Any]:
-    """Have cells observed again, with all their attempts."""
+    """Mark cells to be observed again, with all attempts."""
     found = Quarantine(stores.of(chain), declared(chain))
     tokens = _tokens(chosen)
     if tokens is not None:
@@ -137,13 +137,13 @@ def discard(chain: EditableChain, _data: ChainWithData, chosen: Chosen) -> dict[
         asked, count = _discard_all(found, observer, until=db.timestamp())
     said = f"{count_of(count, 'cell')} discarded"
     if count < asked:
-        said += f"; {count_of(asked - count, 'cell')} changed meanwhile, and stayed"
+        said += f"; {count_of(asked - count, 'cell')} stayed because they have changed"
     return {"said": said, "count": count}
 
 
 @contextmanager
 def _understood() -> Iterator[None]:
-    """What a cell cannot be, such as one of a column without a name, is the asker's mistake."""
+    """Report an invalid cell, such as one of a column without a name, as a mistake in the request."""
     try:
         yield
     except ValueError as error:
@@ -151,9 +151,9 @@ def _understood() -> Iterator[None]:
 
 
 def _discard_all(found: Quarantine, observer: str | None, *, until: int) -> tuple[int, int]:
-    """Discard page by page, however many there are; how many were met, and how many went.
+    """Discard all cells page by page; return how many were found and how many were discarded.
 
-    What fails from ``until`` on (µs) was not asked about, and stays.
+    Cells that failed at ``until`` (µs) or later stay, because the user has not seen them.
     """
     cursor: str | None = None
     asked = count = 0
@@ -167,7 +167,7 @@ def _discard_all(found: Quarantine, observer: str | None, *, until: int) -> tupl
 
 
 def _tokens(chosen: Chosen) -> list[str] | None:
-    """The cells that are named; None when all of an observer are meant. NotationError for neither."""
+    """Return the tokens of the cells; None is all of an observer. Raises NotationError if none is chosen."""
     if chosen.cell is not None:
         return [chosen.cell]
     if chosen.observer is not None:
@@ -185,7 +185,7 @@ def _listed(cell: FailedCell, links: Links, now: int) -> Listed:
         links.row(cell.table, cell.row),
         links.trace(cell.table, cell.row, cell.column),
         _line(redact(cell.error)),
-        # Masked before it is cut: a part of a password would not be known for one.
+        # Masked before it is cut, because a part of a password would not be recognised.
         visible(redact(cell.traceback)[-_TRACEBACK:].rstrip()),
         (now - cell.time) / 1e6,
     )
@@ -202,7 +202,7 @@ def _token(cell: FailedCell) -> str:
 
 
 def _cell(token: str) -> FailedCell:
-    """The cell that a token names: what is asked of it is where it is, and when it failed."""
+    """Return the cell of a token: its place, and the time of its failure."""
     try:
         observer, table, row, column, time = json.loads(token)
         names = [str(part) for part in (observer, table, column)]
@@ -211,4 +211,4 @@ def _cell(token: str) -> FailedCell:
             names[0], names[1], base64.b64decode(row, validate=True), names[2], "", "", 0, int(time)
         )
     except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error):
-        raise NotationError(f"{token[:80]!r} is no cell that the page has: load it again") from None
+        raise NotationError(f"{token[:80]!r} is not a cell of the page: reload the page") from None

@@ -1,4 +1,4 @@
-"""One row with all that it has been, now or as of any time still kept; and its values as files."""
+"""One row with its versions, now or at an earlier time; and its values as files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fastapi import APIRouter, HTTPException, Request, Response
 
 from percolator_airflow.ui.access import ChainWithData
 from percolator_airflow.ui.chains import declared
-from percolator_airflow.ui.links import Links, carried, meant, unquoted
+from percolator_airflow.ui.links import Links, column_of, column_token, unquoted
 from percolator_airflow.ui.rendering import page
 from percolator_airflow.ui.stores import stores
 from percolator_airflow.ui.values import LINE, LONGEST, Shown, decoded, show, show_line
-from percolator_airflow.ui.when import When, choices, told, when_meant
+from percolator_airflow.ui.when import When, choices, message, parse_when
 from percolator_core.admin.row_history import CellHistory, RowHistory, columns_of, row_history
 from percolator_core.errors import SnapshotTooOld, UnknownColumn, abbreviated
 from percolator_core.notation.amounts import show_size
@@ -31,19 +31,20 @@ if TYPE_CHECKING:
 router = APIRouter()
 
 COLUMNS: Final = 50
-"""Columns of a row on its page."""
+"""Columns of a row on its page, at most."""
 
 VERSIONS: Final = 8
-"""Versions of each cell on the page of its row, and of the one that is asked for."""
+"""Versions of each cell on the page of its row, at most."""
 MORE_VERSIONS: Final = 100
+"""Versions of a cell on a page of its own, at most."""
 
 _LONGEST_FILE: Final = 150
-"""Characters of the name of a file that a browser is told."""
+"""Characters of the name of a downloaded file, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownVersion:
-    """A version of a cell, newest first; ``seen`` is the one that the page's time sees."""
+    """A version of a cell; ``seen`` is True if it is the current one at the page's time."""
 
     at: int
     ago: float
@@ -54,7 +55,7 @@ class ShownVersion:
 
 @dataclass(frozen=True, slots=True)
 class ShownCell:
-    """A cell on the page of its row; ``whole`` is where its name is shown whole, if it is cut here."""
+    """A cell on the page of its row; ``whole`` links to the full name if the name is shortened."""
 
     column: str
     type: str
@@ -82,7 +83,7 @@ def row(  # noqa: PLR0917 - what the form sends
     column: str = "",
     after: str = "",
 ) -> Response:
-    """One row: its cells at a time, and the versions of each."""
+    """Show the cells of a row at a time, and their versions."""
     name = unquoted(table)
     db, definition = stores.table(chain, name)
     known = declared(chain)
@@ -90,13 +91,13 @@ def row(  # noqa: PLR0917 - what the form sends
     when, problem, found, raw = When(at, None, db.store.now()), "", None, b""
     try:
         raw = parse_row(definition, key)
-        when = when_meant(db, at)
-        column, after = (meant(one, lambda: columns_of(db, name, raw)) for one in (column, after))
+        when = parse_when(db, at)
+        column, after = (column_of(one, lambda: columns_of(db, name, raw)) for one in (column, after))
         only = [column] if column and column not in definition.key else None
         bounds = {"limit": COLUMNS, "versions": MORE_VERSIONS if only else VERSIONS}
         found = row_history(db, name, raw, at=when.at, columns=only, after=after or None, **bounds)
     except (NotationError, ValueError, UnknownColumn, SnapshotTooOld) as error:
-        problem = told(error)
+        problem = message(error)
     at_link = when.link
     return page(
         request,
@@ -107,11 +108,11 @@ def row(  # noqa: PLR0917 - what the form sends
         table=definition,
         links=links,
         when=when,
-        quick=choices(links, name, when, "row", key=key, column=carried(column)),
+        quick=choices(links, name, when, "row", key=key, column=column_token(column)),
         problem=problem,
         key=key,
         title=links.shown(name, raw) if not problem or raw else key[:90],
-        asked={"at": when.shown, "column": carried(column)},
+        asked={"at": when.shown, "column": column_token(column)},
         parts=_key_parts(definition, raw) if found is not None else [],
         found=found,
         cells=_cells(links, definition, known, raw, found, when, only=bool(column)) if found else [],
@@ -125,20 +126,20 @@ def row(  # noqa: PLR0917 - what the form sends
 
 @router.get("/{name}/tables/{table}/cell")
 def cell(chain: ChainWithData, table: str, key: str, column: str, at: str = "") -> Response:
-    """The bytes of one cell's value, as a file to be kept: a browser never shows it as a page."""
+    """Send the bytes of a cell's value as a file; a browser saves it and never shows it as a page."""
     name = unquoted(table)
     db, definition = stores.table(chain, name)
-    when = when_meant(db, at)
+    when = parse_when(db, at)
     raw = parse_row(definition, key)
-    column = meant(column, lambda: columns_of(db, name, raw))
+    column = column_of(column, lambda: columns_of(db, name, raw))
     try:
         value = db.snapshot(when.at).get(name, raw, column)
     except SnapshotTooOld as error:
-        raise HTTPException(410, told(error)) from None
+        raise HTTPException(410, message(error)) from None
     except ValueError as error:
         raise NotationError(str(error)) from None
     if value is None:
-        raise HTTPException(404, f"{name} has nothing in {abbreviated(column)} of {key[:90]} at that time")
+        raise HTTPException(404, f"{abbreviated(column)} of {key[:90]} in {name} has no value at that time")
     kind = definition.by_name[column].type if definition.is_typed else "bytes"
     if definition.is_typed and kind not in {"bytes", "str", "json"}:
         value = raw_typed(definition, column, decoded(definition, column, value))
@@ -153,7 +154,7 @@ def cell(chain: ChainWithData, table: str, key: str, column: str, at: str = "") 
 
 
 def _key_parts(definition: TableDefinition, row: bytes) -> list[tuple[str, str, str]]:
-    """The columns of a typed row's key: name, type and value."""
+    """Return the columns of a typed row's key: name, type and value."""
     if not definition.is_typed:
         return []
     found = key_of(definition, row)
@@ -206,7 +207,7 @@ def _cell(  # noqa: PLR0917
         ago=None if seen is None else (when.now - seen.commit_ts) / 1e6,
         versions=tuple(_version(links, definition, row, one, version, when) for version in one.versions),
         more=links.row(table, row, at=when.link, column=one.column) if one.more and not only else None,
-        download=links.table(table, "cell", key=key, column=carried(one.column), at=when.link)
+        download=links.table(table, "cell", key=key, column=column_token(one.column), at=when.link)
         if has_bytes and key is not None
         else None,
         size=one.size,
@@ -220,15 +221,15 @@ def _cell(  # noqa: PLR0917
 
 
 def _state(one: CellHistory, when: When) -> str:
-    """What there is instead of a value."""
+    """Return the text for a cell without a shown value, or ''."""
     if one.unread:
-        return f"{show_size(one.size)}: too large to be shown here"
+        return f"{show_size(one.size)}: too large for this page"
     if not one.versions:
-        return "being written for the first time, and not committed"
+        return "first write in progress, not committed"
     if one.unsettled:
-        return "not known before the transaction has ended that is committing to it"
+        return "unknown until a committing transaction has ended"
     if one.version is None and when.at is not None:
-        return "not there yet"
+        return "not written yet"
     return "deleted" if one.version is not None and one.version.value is None else ""
 
 
@@ -248,7 +249,7 @@ def _version(  # noqa: PLR0917
 
 
 def _marker(found: RowHistory, when: When) -> list[tuple[str, float, bool]]:
-    """When a typed row was made and removed, newest first."""
+    """Return the times when a typed row was inserted and deleted, newest first."""
     return [
         (show_time(one.commit_ts), (when.now - one.commit_ts) / 1e6, one.value is not None)
         for one in found.marker

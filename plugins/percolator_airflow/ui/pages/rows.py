@@ -1,4 +1,4 @@
-"""Rows of a table: looked through page by page, filtered, now or as of any time still kept."""
+"""The rows of a table, page by page, filtered, now or at an earlier time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from percolator_airflow.ui.links import Links, unquoted
 from percolator_airflow.ui.rendering import page
 from percolator_airflow.ui.stores import stores
 from percolator_airflow.ui.values import LINE, Shown, show_line
-from percolator_airflow.ui.when import When, choices, told, when_meant
+from percolator_airflow.ui.when import When, choices, message, parse_when
 from percolator_core.admin.browse import RowsPage, browse, page_before
 from percolator_core.admin.status import locks
 from percolator_core.errors import LockTimeout, SnapshotTooOld, UnknownColumn
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 router = APIRouter()
 
 SECONDS: Final = 0.1
-"""For which a page looks at rows, those that a filter leaves out included; the next one goes on."""
+"""For which a page reads rows, including rows that the filter excludes; the next page continues."""
 
 CONDITIONS: Final = 20
-"""Most comparisons of a filter of a raw table: each is made for each row."""
+"""Comparisons in the filter of a raw table, at most: each one is made for each row."""
 
 CUT: Final = 4_096
-"""Bytes of a value that are fetched for the list: more than it shows."""
+"""Bytes of a value that are fetched for the list, more than it shows."""
 
 SIZES: Final = (20, 50, 200)
-"""How many rows a page may have."""
+"""Numbers of rows on a page that a user can choose."""
 
 CELLS: Final = 8
-"""Cells of a raw row that the list shows; its page has all."""
+"""Cells of a raw row in the list, at most; the page of the row has all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedRow:
-    """A row in the list; ``cells`` are those shown, ``more`` how many others it has."""
+    """A row in the list; ``cells`` are the shown cells, ``more`` is the number of other cells."""
 
     key: str
     link: str | None
@@ -71,7 +71,7 @@ def rows(  # noqa: PLR0917 - what the form sends
     before: str = "",
     limit: int = 50,
 ) -> Response:
-    """A page of the table's rows."""
+    """Show a page of the table's rows."""
     until = time.monotonic() + SECONDS
     db, definition = stores.table(chain, unquoted(table))
     links = Links(request, chain, [definition])
@@ -79,7 +79,7 @@ def rows(  # noqa: PLR0917 - what the form sends
     found, when, problem = RowsPage(()), When(at, None, db.store.now()), ""
     begin = start = None
     try:
-        when = when_meant(db, at)
+        when = parse_when(db, at)
         start = _prefix(definition, prefix)
         begin = _place(before or after) if before or after else None
         asked = {"prefix": start, "limit": size, "cut": CUT} | _filters(definition, where)
@@ -89,11 +89,11 @@ def rows(  # noqa: PLR0917 - what the form sends
         try:
             begin, found = find(when.at)
         except LockTimeout:
-            # A long commit is under way: what was there before it is read without waiting.
+            # A long commit is in progress: the rows before that commit can be read without waiting.
             when = replace(when, at=_before_locks(db), is_forced=True)
             begin, found = find(when.at)
     except (NotationError, ValueError, UnknownColumn, SnapshotTooOld, LockTimeout) as error:
-        problem = told(error)
+        problem = message(error)
     kept = {"prefix": prefix, "where": where, "at": when.link, "limit": "" if size == 50 else size}
     return page(
         request,
@@ -120,7 +120,7 @@ def _of_the_list(
     found: RowsPage,
     kept: dict[str, Any],
 ) -> dict[str, Any]:
-    """The values of the page's ends; ``place`` is where the table and where the page begin."""
+    """Return the template's values for the ends of the page; ``place``: where table and page begin."""
     following, (start, begin) = found.following, place
     is_first = not begin or begin == start
     return {
@@ -145,7 +145,7 @@ def _found(  # noqa: PLR0917
     *,
     backwards: bool,
 ) -> tuple[bytes | None, RowsPage]:
-    """The page from a place on, or the one that ends in front of it; and where it begins."""
+    """Return the page that begins at a place, or that ends before it; and the key where it begins."""
     begin = place
     snapshot = db.snapshot(at)
     while True:
@@ -153,14 +153,15 @@ def _found(  # noqa: PLR0917
             begin = page_before(db, table, begin, prefix=asked["prefix"], limit=asked["limit"])
         seconds = max(0.0, until - time.monotonic())
         found = browse(snapshot, table, start=begin, seconds=seconds, **asked)
-        # Keys stay for a while when their rows are gone: a page of only such would show what lies behind.
+        # Keys of deleted rows stay for a while. Going back over a page of such keys would show the rows
+        # behind them, so the loop goes back further.
         is_new = not backwards or place is None or bool(found.rows and found.rows[0][0] < place)
         if is_new or begin in {None, b"", asked["prefix"]} or time.monotonic() > until:
             return begin, found
 
 
 def _has_text_key(definition: TableDefinition) -> bool:
-    """Whether the keys of rows begin with text or bytes, as they stand in the store."""
+    """Return True if the row keys begin with text or bytes in plain form."""
     return not definition.is_typed or definition.key_columns[0].type in {"str", "bytes"}
 
 
@@ -168,13 +169,13 @@ def _prefix(definition: TableDefinition, text: str) -> bytes | None:
     if text and not _has_text_key(definition):
         first = definition.key_columns[0]
         raise NotationError(
-            f"keys of {definition.name} begin with {first.name}, {first.type}: use the filter"
+            f"the keys of {definition.name} begin with {first.name}, {first.type}: use the filter"
         )
     return parse_bytes(text) if text else None
 
 
 def _before_locks(db: Database) -> int:
-    """The newest time that no lock stands in the way of."""
+    """Return the newest time that can be read without waiting for a lock."""
     live = (lock.start_timestamp for lock in locks(db) if lock.owner_alive)
     return min(live, default=db.timestamp()) - 1
 
@@ -188,7 +189,7 @@ def _filters(definition: TableDefinition, where: str) -> dict[str, Any]:
             return {"where": parse(where, definition)}
         found = RawFilter.of([where], definition.name)
     except (ValueError, UnknownColumn) as error:
-        # The lines behind the first one show the place with a caret.
+        # The lines after the first one mark the place with a caret.
         raise NotationError(f"{where!r}: {str(error).partition(chr(10))[0].removesuffix(':')}") from None
     count = sum(1 for _ in columns_of(found.bound))
     if count > CONDITIONS:
@@ -200,7 +201,7 @@ def _filters(definition: TableDefinition, where: str) -> dict[str, Any]:
 
 
 def _list_columns(definition: TableDefinition) -> list[str]:
-    """The columns that the list has: of a typed table all but the key, of a raw one none in particular."""
+    """Return the columns of the list: the value columns of a typed table, or none for a raw table."""
     return [column.name for column in definition.value_columns]
 
 
@@ -225,7 +226,7 @@ def _line(definition: TableDefinition, name: str, value: bytes | None, length: i
 def _beside(
     links: Links, definition: TableDefinition, way: str, key: bytes | None, kept: dict[str, Any]
 ) -> str | None:
-    """The page from a key on, or in front of it; None where no link can carry it."""
+    """Link to the page after or before a key; None if the key is too long for a link."""
     if key is None or len(key) > LONGEST_KEY:
         return None
     place = base64.urlsafe_b64encode(key).decode()
@@ -233,8 +234,8 @@ def _beside(
 
 
 def _place(text: str) -> bytes:
-    """The key in a link to another page, which may be one that no row has."""
+    """Return the key in a link to another page; there may be no row with that key."""
     try:
         return base64.urlsafe_b64decode(text.encode())
     except (ValueError, binascii.Error):
-        raise NotationError(f"{text[:80]!r} is no place between rows: go back to the first page") from None
+        raise NotationError(f"{text[:80]!r} is not a place in the table: go back to the first page") from None

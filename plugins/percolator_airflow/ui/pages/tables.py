@@ -1,4 +1,4 @@
-"""Tables: how large they are, how they are made, and how evenly their tablets are filled."""
+"""Tables: their sizes, their definitions, and the distribution of rows over tablets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class ListedColumn:
-    """A column of a typed table: its place in the key, and what a row has that lacks it."""
+    """A column of a typed table; ``key``: its place in the key; ``default``: its value if it is missing."""
 
     column: Column
     key: str
@@ -46,7 +46,7 @@ class ListedColumn:
 
 @router.get("/{name}/tables")
 def tables(request: Request, chain: ReadableChain) -> Response:
-    """All tables of the namespace."""
+    """Show all tables of the namespace."""
     db = stores.of(chain)
     found = status(db, declared(chain))
     definitions = {one.name: one for one in db.tables()}
@@ -61,7 +61,7 @@ def tables(request: Request, chain: ReadableChain) -> Response:
 
 @router.get("/{name}/tables/{table}")
 def table(request: Request, chain: ReadableChain, table: str) -> Response:
-    """One table: its columns, and its tablets."""
+    """Show the columns and the tablets of a table."""
     name = unquoted(table)
     db, definition = stores.table(chain, name)
     known = declared(chain)
@@ -89,7 +89,7 @@ def table(request: Request, chain: ReadableChain, table: str) -> Response:
 
 
 def partition_lines(definition: TableDefinition) -> list[str]:
-    """How rows are spread over the tablets."""
+    """Describe the partitions of a table, one line for each rule."""
     if not definition.is_typed:
         return ["a hash of the row key"]
     lines = [f"hash of {', '.join(rule.columns)} in {rule.buckets}" for rule in definition.hashes]
@@ -98,8 +98,8 @@ def partition_lines(definition: TableDefinition) -> list[str]:
         decode = column_type(definition.by_name[name].type).decode
         splits = [show_typed(definition, name, decode(split), 40) for split in definition.ranges.splits]
         more = f" and {len(splits) - 8} more" if len(splits) > 8 else ""
-        lines.append(f"ranges of {name}, cut at {', '.join(splits[:8]) or 'nothing yet'}{more}")
-    return lines or ["not at all: one tablet"]
+        lines.append(f"ranges of {name}, cut at {', '.join(splits[:8]) or 'no split yet'}{more}")
+    return lines or ["nothing: one tablet"]
 
 
 def _column(definition: TableDefinition, column: Column, chain: Chain) -> ListedColumn:
@@ -115,5 +115,5 @@ def _column(definition: TableDefinition, column: Column, chain: Chain) -> Listed
 
 
 def _watched(definition: TableDefinition, chain: Chain) -> list[tuple[str, tuple[str, ...]]]:
-    """The observed columns of a table, with their observers."""
+    """Return the observed columns of a table, with their observers."""
     return [(column, tuple(names)) for (of, column), names in chain.observed.items() if of == definition.name]

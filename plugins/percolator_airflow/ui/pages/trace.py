@@ -1,4 +1,4 @@
-"""One row's way through the chain: every run that its changes caused, with times."""
+"""The trace of a row: every run that its changes caused, with times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from percolator_airflow.ui.access import ChainWithData
 from percolator_airflow.ui.chains import declared
-from percolator_airflow.ui.links import Links, carried, meant
+from percolator_airflow.ui.links import Links, column_of, column_token
 from percolator_airflow.ui.rendering import page
 from percolator_airflow.ui.stores import stores
 from percolator_airflow.ui.values import visible
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 router = APIRouter()
 
 DEPTH: Final = 20
-"""Runs that follow upon each other."""
+"""Runs in a row that are followed, at most."""
 
 CHANGES: Final = 300
-"""Changes that are followed."""
+"""Changes that are followed, at most."""
 
 BRANCHES: Final = 20
-"""Branches of one run that are drawn."""
+"""Branches of a run that are drawn, at most."""
 
 _WROTE: Final = 12
-"""Kinds of cells that a run's line names."""
+"""Columns that the line of a run names, at most."""
 
 SCALE: Final = 1000
-"""Width of the time bars, in units of their own."""
+"""The width of a time bar in the units of its SVG."""
 
 _BADGES: Final = {"quarantined": "bad", "retrying": "warn", "pending": "warn", "leased": "warn"}
 
 
 @dataclass(slots=True)
 class Branch:
-    """What one observer made of a change, drawn below it."""
+    """The outcome of a change for one observer, drawn below the change."""
 
     observer: str
     cell: str
@@ -90,7 +90,7 @@ def trace(  # noqa: PLR0917 - what the form sends
     column: str = "",
     change: str = "latest",
 ) -> Response:
-    """The form, and the trace of the row that it names."""
+    """Show the form, and the trace of the row that it names."""
     db, known = stores.of(chain), declared(chain)
     definitions = {one.name: one for one in db.tables()}
     links = Links(request, chain, definitions.values())
@@ -101,7 +101,7 @@ def trace(  # noqa: PLR0917 - what the form sends
     if table:
         try:
             wanted = parse_change(change)
-            column = meant(column, lambda: watched.get(table, []))
+            column = column_of(column, lambda: watched.get(table, []))
             key = parse_row(db.catalog.table(table).definition, row)
             found = read_trace(
                 db, known, table, key, column or None, change=wanted, depth=DEPTH, limit=CHANGES
@@ -116,7 +116,7 @@ def trace(  # noqa: PLR0917 - what the form sends
         tab="trace",
         status=400 if problem else 200,
         links=links,
-        asked={"table": table, "row": row, "column": carried(column), "change": change},
+        asked={"table": table, "row": row, "column": column_token(column), "change": change},
         watched=watched,
         problem=problem,
         found=found,
@@ -131,7 +131,7 @@ def trace(  # noqa: PLR0917 - what the form sends
 
 
 def parse_change(text: str) -> Literal["latest", "all"] | int:
-    """Which changes of a column are meant; NotationError for what says none."""
+    """Parse the form's choice of changes. Raises NotationError for an unknown one."""
     if text in {"", "latest"}:
         return "latest"
     if text == "all":
@@ -139,12 +139,12 @@ def parse_change(text: str) -> Literal["latest", "all"] | int:
     if text.isascii() and text.isdecimal() and 0 < int(text[:17]) < 2**53:
         return int(text)
     raise NotationError(
-        f"{text[:80]!r} names no change: write latest, all, or the timestamp of one, which the row's page has"
+        f"{text[:80]!r} is not a change: write latest, all, or the timestamp of a change from the row's page"
     )
 
 
 def show_span(seconds: float) -> str:
-    """A length of time, exact where it is short."""
+    """Format a length of time, exactly if it is short."""
     if seconds < 1:
         return f"{seconds * 1e3:.1f} ms"
     return f"{seconds:.2f} s" if seconds < 120 else show_age(seconds)
@@ -157,7 +157,7 @@ def _notes(found: Trace, chain: Chain) -> list[str]:
 
 
 class Drawing:
-    """The trace as lists in lists: a run is drawn where it is first met, and referred to afterwards."""
+    """The trace as nested lists: a run is drawn at its first occurrence, and later ones refer to it."""
 
     def __init__(self, found: Trace, links: Links) -> None:
         self._links = links
@@ -172,7 +172,7 @@ class Drawing:
 
     def _root(self, change: Change) -> Root:
         branches: list[Branch] = []
-        # A stack and no recursion, as the command line's tree: first met in the same order.
+        # A stack instead of recursion, like the tree of the command line: both draw a run at the same place.
         todo = [(branches, change, outcome, True) for outcome in reversed(change.outcomes)]
         while todo:
             place, cause, outcome, top = todo.pop()
@@ -222,7 +222,7 @@ class Drawing:
 
 def _wrote(run: Run) -> list[str]:
     if not run.recorded:
-        return ["what it wrote is not known"]
+        return ["unknown cells"]
     counts = Counter((f"{cell.table}.{abbreviated(cell.column)}", cell.kind) for cell in run.cells)
     wrote = [
         (f"{count:,} " if count > 1 else "") + name + ("" if kind == "put" else f" ({KIND_VERBS[kind]})")

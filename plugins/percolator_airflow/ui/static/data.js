@@ -1,4 +1,4 @@
-// Boxes to tick in a list: how many are ticked, on the buttons and in their questions.
+// Checkboxes in a list: the number of ticked ones is shown on the buttons and in their questions.
 "use strict";
 
 function count(form) {
@@ -27,6 +27,6 @@ document.addEventListener("change", (event) => {
   }
   count(form);
 });
-// The browser keeps ticks when one comes back to a page.
+// The browser restores ticks when the user comes back to the page.
 addEventListener("pageshow", () => document.querySelectorAll("form[data-ticks]").forEach(count));
 document.addEventListener("percolator:fresh", () => document.querySelectorAll("form[data-ticks]").forEach(count));

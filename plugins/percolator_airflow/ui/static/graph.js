@@ -1,4 +1,4 @@
-// The drawing's size and place. Without this file it is there in full size, and scrolls.
+// Zoom and position of the drawing. Without JavaScript the drawing has its full size, and scrolls.
 "use strict";
 
 document.addEventListener("DOMContentLoaded", () => {
@@ -16,7 +16,7 @@ document.addEventListener("DOMContentLoaded", () => {
     return Math.min(1, (pane.clientWidth - 18) / width, Math.max((high - 18) / height, 0.1));
   }
 
-  // The sheet stays when its drawing is replaced, so what is set on it does, too. What is in the middle stays there.
+  // The zoom is set on the sheet, which stays when its drawing is replaced. The centre of the view stays, too.
   function setZoom(to) {
     const next = Math.min(2.5, Math.max(0.1, to));
     const x = (pane.scrollLeft + pane.clientWidth / 2) / zoom;
@@ -28,7 +28,7 @@ document.addEventListener("DOMContentLoaded", () => {
     try {
       sessionStorage.setItem(kept, zoom);
     } catch {
-      // A browser that keeps nothing begins anew with each page.
+      // Without session storage each page starts with the default zoom.
     }
   }
 
@@ -60,7 +60,7 @@ document.addEventListener("DOMContentLoaded", () => {
     setZoom(zoom * Math.exp(-event.deltaY / 400));
   }, { passive: false });
 
-  // The ground between the boxes can be dragged.
+  // The user can drag the background between the boxes.
   let from = null;
   pane.addEventListener("pointerdown", (event) => {
     if (event.pointerType !== "mouse" || event.button !== 0 || event.target.closest("a")) return;
@@ -78,16 +78,16 @@ document.addEventListener("DOMContentLoaded", () => {
     });
   }
 
-  // Small enough to be read as a whole: all of it. Else in full size, to be scrolled.
+  // A drawing that is readable as a whole is fitted to the pane; a larger one has its full size, and scrolls.
   document.querySelector(".tools").hidden = false;
   const before = Number(sessionStorage.getItem(kept));
   if (pane.clientWidth > 0) setZoom(before || (fitting() >= 0.72 ? fitting() : 1));
-  // It begins at the left, where the chain does.
+  // The view starts at the left, at the beginning of the chain.
   const first = drawing().querySelector(".node").getBoundingClientRect();
   pane.scrollTo(0, first.y + first.height / 2 - pane.getBoundingClientRect().y - pane.clientHeight / 2 + pane.scrollTop);
 });
 
-// The table without those observers that have nothing to do.
+// Hide idle observers in the table.
 document.addEventListener("DOMContentLoaded", () => {
   const choice = document.querySelector("[data-busy]");
   if (!choice) return;

@@ -1,7 +1,7 @@
-// Live pages and writes; every page can be read without it.
+// Live pages and forms that change something; every page can be read without JavaScript.
 "use strict";
 
-// An element with data-live and an id is fetched again with its page, every so many seconds (data-live="3").
+// An element with an id and data-live="3" is updated every 3 seconds: the page is fetched again.
 function beginLive() {
   const live = [...document.querySelectorAll("[data-live]")];
   if (live.length === 0) return;
@@ -16,7 +16,7 @@ function beginLive() {
         if (failed) say("The store answers again.");
         failed = false;
       } catch (error) {
-        if (!failed) say(`No news since ${new Date().toLocaleTimeString()}: ${error.message}`, true);
+        if (!failed) say(`Not updated since ${new Date().toLocaleTimeString()}: ${error.message}`, true);
         failed = true;
       }
     }
@@ -28,7 +28,7 @@ function beginLive() {
 function replace(fresh, all = false) {
   for (const old of document.querySelectorAll(all ? "[data-live], [data-fresh]" : "[data-live]")) {
     const now = fresh.getElementById(old.id);
-    if (!now || (!all && worked(old)) || now.innerHTML === old.innerHTML) continue;
+    if (!now || (!all && inUse(old)) || now.innerHTML === old.innerHTML) continue;
     const focused = old.contains(document.activeElement) ? document.activeElement.id : "";
     old.replaceChildren(...document.importNode(now, true).childNodes);
     document.getElementById(focused)?.focus({ preventScroll: true });
@@ -36,16 +36,17 @@ function replace(fresh, all = false) {
   document.dispatchEvent(new CustomEvent("percolator:fresh"));
 }
 
-// What a person works in stays as it is until he leaves it. A link with an id keeps the focus all the same.
-function worked(element) {
+// An element in use, with open details, ticks or the focus, is not updated. A focused link or button with an id does
+// not count, because it gets the focus again after the update.
+function inUse(element) {
   const focused = document.activeElement;
   if (element.querySelector("details[open], input:checked")) return true;
   return element.contains(focused) && !(focused.id && focused.matches("a, button"));
 }
 
-// A form with data-write is sent as JSON, with the header that makes it ours; data-ask is asked before. A button
-// of it may have a question, a place to send to (formaction) and a value of its own. Afterwards the page's parts
-// with data-live or data-fresh are drawn anew.
+// A form with data-write is sent as JSON with the header that access control requires. data-ask is a question that
+// is asked first. A button may have its own question, URL (formaction) and value. Afterwards the elements with
+// data-live or data-fresh are updated.
 async function write(form, button) {
   const asks = button?.dataset.ask === undefined ? form : button;
   if (asks.dataset.ask && !(await ask(asks.dataset.ask, asks.dataset.yes))) return;
@@ -61,14 +62,14 @@ async function write(form, button) {
       headers: { "Content-Type": "application/json", "X-Percolator": "1" },
       body: JSON.stringify(body),
     });
-    const told = await answer.json();
-    say(told.said ?? told.error ?? told.detail ?? `${answer.status}`, !answer.ok);
+    const result = await answer.json();
+    say(result.said ?? result.error ?? result.detail ?? `${answer.status}`, !answer.ok);
     if (answer.ok) await refresh();
   } catch (error) {
-    say(`Nothing was heard: ${error.message}`, true);
+    say(`The request failed: ${error.message}`, true);
   } finally {
     if (button) button.disabled = false;
-    // What is disabled loses the focus, and the button may be gone with what it was for.
+    // A disabled button loses the focus, and the update may have removed the button.
     if (button && document.activeElement === document.body) {
       const place = button.isConnected ? button : document.getElementById(button.id);
       (place ?? document.getElementById("main")).focus({ preventScroll: true });
@@ -81,11 +82,11 @@ async function refresh() {
   if (answer.ok) replace(new DOMParser().parseFromString(await answer.text(), "text/html"), true);
 }
 
-// A dialog of our own: in Airflow's frame the browser shows none of its own.
+// The pages have their own dialog, because browsers show no dialogs of pages in Airflow's frame.
 function ask(what, yes) {
   const dialog = document.getElementById("ask");
   document.getElementById("ask-what").textContent = what;
-  document.getElementById("ask-yes").textContent = yes || "Go on";
+  document.getElementById("ask-yes").textContent = yes || "Continue";
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((done) =>
@@ -109,6 +110,6 @@ document.addEventListener("submit", (event) => {
 });
 document.addEventListener("DOMContentLoaded", () => {
   beginLive();
-  // On a narrow screen the tabs do not all fit.
+  // On a narrow screen the current tab may be outside the view.
   document.querySelector(".tabs [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
 });

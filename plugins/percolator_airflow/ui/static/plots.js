@@ -1,4 +1,4 @@
-// What the curves say at a moment, by pointer or by arrow keys, and curves that are left out.
+// The values of the curves at a time, by pointer or arrow keys; and the buttons that hide curves.
 "use strict";
 
 const shows = {
@@ -36,7 +36,7 @@ function read(plot) {
   return known.get(plot);
 }
 
-// The curves that are shown, the highest first.
+// Return the visible curves, the highest first.
 function at(plot, position) {
   const { values, names, show } = read(plot);
   return names
@@ -56,7 +56,7 @@ function point(plot, position) {
     cursor.setAttribute("d", `M${(1000 * read(plot).shares[position]).toFixed(1)} 0v200`);
   }
   const found = at(plot, position);
-  // A curve on the ground says little, many of them hide the others.
+  // Curves at 0 are only counted: many of them would hide the others.
   const high = found.filter((one) => one.value > 0).slice(0, most);
   const reading = plot.querySelector(".reading");
   const rows = high.map((one) => {
@@ -80,7 +80,7 @@ function point(plot, position) {
   const others = found.length - high.length;
   const zeros = found.filter((one) => one.value === 0).length;
   if (others > 0) rest.textContent = others === zeros ? `${others} at 0` : `and ${others} more`;
-  if (found.length === 0) rest.textContent = "nothing is known";
+  if (found.length === 0) rest.textContent = "no value";
   reading.replaceChildren(head, ...rows, rest);
   reading.hidden = false;
   const share = read(plot).shares[position];
@@ -90,7 +90,7 @@ function point(plot, position) {
   reading.style.left = `${Math.max(Math.min(0, room), x > room - 14 ? x - reading.offsetWidth - 14 : x + 14)}px`;
   field.setAttribute("aria-valuenow", position);
   const words = (high.length ? high : found.slice(0, most)).map((one) => `${one.name} ${one.text}`);
-  field.setAttribute("aria-valuetext", `${moment(plot, position)}: ${words.join(", ") || "nothing is known"}`);
+  field.setAttribute("aria-valuetext", `${moment(plot, position)}: ${words.join(", ") || "no value"}`);
 }
 
 function leave(plot) {
@@ -125,7 +125,7 @@ document.addEventListener("DOMContentLoaded", () => {
       point(plot, nearest(plot, (event.clientX - place.x) / place.width));
     });
   }
-  // A finger that was lifted leaves what it pointed at.
+  // After a touch the values stay visible.
   plots.addEventListener("pointerout", (event) => {
     const plot = plotOf(event);
     if (plot && event.pointerType !== "touch" && !plot.querySelector(".lines").contains(event.relatedTarget)) leave(plot);
