@@ -1,6 +1,6 @@
 """The structured values of the dependency tracker's cells, each encoded as compact JSON.
 
-As in ``schemas.webindex`` equal values are equal bytes.
+As in ``schemas.webindex``, equal values have equal bytes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Parsed(Value):
 
 
 class Facts(Value):
-    """``resources.facts``: what a resource's content is, apart from the content.
+    """``resources.facts``: the properties of a resource's content.
 
-    ``version`` is a timestamp that no other state of any resource has, in microseconds. ``digest`` and
-    ``kind`` are None for a resource that was deleted: the row stays, so that its version is never forgotten.
-    ``references`` are the resources that a style sheet names, sorted.
+    ``version`` is a timestamp (µs) that is different for every state of every resource. ``digest`` and
+    ``kind`` are None for a deleted resource, whose row stays so that its version is not lost. ``references``
+    are the resources that a style sheet names, sorted.
     """
 
     version: Annotated[int, Field(ge=1)]
@@ -37,11 +37,11 @@ class Facts(Value):
 
 
 class Made(Value):
-    """``pages.made``: what a page's snapshot was made from.
+    """``pages.made``: the inputs of a page's snapshot.
 
-    ``source`` is the digest of the HTML, ``resources`` the digest of every resource that the page depends on,
-    directly or by style sheets, None where there is none; sorted. ``renders`` counts the snapshots that were
-    written since the page came.
+    ``source`` is the digest of the HTML. ``resources`` has the digest of every resource on which the page
+    depends, directly or through style sheets, sorted; None is a missing resource. ``renders`` counts the
+    snapshots since the page was loaded.
     """
 
     source: Digest

@@ -1,7 +1,7 @@
 """The structured values of the web index's cells, each encoded as compact JSON.
 
-The encoding is deterministic: equal values are equal bytes, so an observer finds out whether a cell changed
-by comparing what it would write with what is there.
+The encoding is deterministic: equal values have equal bytes, so an observer detects a change by comparing the
+new bytes with the stored ones.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ Text = str
 
 
 class Value(BaseModel):
-    """What a cell holds: immutable, and its own codec."""
+    """The value of a cell: immutable, with its encoding."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def encode(self) -> bytes:
-        """Compact JSON in UTF-8."""
+        """Return compact JSON in UTF-8."""
         return self.model_dump_json().encode()
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
-        """The value that ``encode`` wrote. Raises pydantic.ValidationError."""
+        """Return the value that ``encode`` wrote. Raises pydantic.ValidationError."""
         return cls.model_validate_json(value)
 
 
 class Pointer(Value):
-    """``pages.pointer``: what decides to which cluster a page belongs. Its presence makes a page known.
+    """``pages.pointer``: the cell that decides the page's cluster. A page with this cell is known.
 
-    ``fingerprint`` is None for a page without content; ``next`` is where its redirect leads, or else the
-    canonical URL it declares; ``indexable`` says whether a reader may be sent to it.
+    ``fingerprint`` is None for a page without content; ``next`` is the target of its redirect, or else its
+    canonical URL; ``indexable`` is True if search results may show the page.
     """
 
     fingerprint: str | None = None
@@ -42,7 +42,7 @@ class Pointer(Value):
 
 
 class Content(Value):
-    """``pages.content``: what a reader sees of the page."""
+    """``pages.content``: the page's title and visible text."""
 
     title: Text = ""
     text: Text = ""
@@ -59,7 +59,7 @@ class Outlinks(RootModel[dict[Url, tuple[Text, ...]]]):
 
     @classmethod
     def decode(cls, value: bytes | None) -> Outlinks:
-        """The value that ``encode`` wrote; no links for an absent cell. Raises pydantic.ValidationError."""
+        """Return the value that ``encode`` wrote; None has no links. Raises pydantic.ValidationError."""
         return cls.model_validate_json(value) if value is not None else cls({})
 
 
@@ -74,23 +74,23 @@ class Anchors(RootModel[tuple[Text, ...]]):
 
     @classmethod
     def decode(cls, value: bytes | None) -> Anchors:
-        """The value that ``encode`` wrote; no texts for an absent cell. Raises pydantic.ValidationError."""
+        """Return the value that ``encode`` wrote; None has no texts. Raises pydantic.ValidationError."""
         return cls.model_validate_json(value) if value is not None else cls(())
 
 
 class Standing(Value):
-    """``pages.rank``: the published rank, and the share of it that each outgoing link carries."""
+    """``pages.rank``: the published rank, and the share of it that each outgoing link passes on."""
 
     rank: Annotated[float, Field(ge=0)]
     share: Annotated[float, Field(ge=0)]
 
 
 class Entry(Value):
-    """``serving.entry``: what the serving index holds of a cluster, but for the text (``serving.text``).
+    """``serving.entry``: the cluster's entry in the serving index, without the text (``serving.text``).
 
-    ``fingerprint`` is that of the page shown, so that a new text always makes a new entry. ``rank`` is the
-    sum over the members with content. ``duplicates`` are the first of the other members, in the order of
-    their URLs; ``size`` counts all members.
+    ``fingerprint`` belongs to the shown page, so that a new text always changes the entry. ``rank`` is the
+    sum over the members with content. ``duplicates`` are other members, the first ones in the order of their
+    URLs; ``size`` counts all members.
     """
 
     url: Url

@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0, 1 if something went wrong or the checker found something, 2 for a wrong call."""
+    """Return the exit code: 0, 1 after an error or a violation, 2 for a wrong call."""
     parser = argparse.ArgumentParser("python -m observers.pagedeps", description=__doc__)
-    parser.add_argument("folder", type=Path, help="HTML with its style sheets and images; it is only read")
+    parser.add_argument(
+        "folder", type=Path, help="a folder of HTML with its style sheets and images; it is only read"
+    )
     parser.add_argument("--out", type=Path, help="write the snapshots into this folder")
-    parser.add_argument("--state", type=Path, help="keep the store here; a second run sees what has changed")
-    parser.add_argument("--limit", type=_count, help="load at most so many pages")
+    parser.add_argument(
+        "--state", type=Path, help="keep the store in this folder; a second run then loads only changes"
+    )
+    parser.add_argument("--limit", type=_count, help="load at most this many pages")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     chosen = parser.parse_args(arguments)
     try:
@@ -38,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         Console(stderr=True).print(str(error), markup=False)
         return 1
     except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted: the same command starts over, or carries on with --state")
+        Console(stderr=True).print("interrupted: repeat the command; with --state it goes on from here")
         return 130
     if chosen.json:
         sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
@@ -65,20 +69,20 @@ def show(report: Report, console: Console) -> None:
         table.add_column(name, justify="right")
     table.add_column("")
     for step in report.steps:
-        said = ""
+        note = ""
         if step.address and not step.rendered:
-            said = f"none, though {step.depend:,} depend on it"
+            note = f"none, though {step.depend:,} depend on it"
         elif step.address:
             only = "only the" if not step.others and step.rendered == step.depend else "of the"
             pages = "page that depends" if step.depend == 1 else "pages that depend"
-            said = f"{only} {step.depend:,} {pages} on it"
+            note = f"{only} {step.depend:,} {pages} on it"
         what = f"{step.address} {step.what}".strip()
-        table.add_row(escape(what), f"{step.rendered:,}", f"{step.runs:,}", f"{step.seconds:.2f}", said)
+        table.add_row(escape(what), f"{step.rendered:,}", f"{step.runs:,}", f"{step.seconds:.2f}", note)
     console.print(table)
     if report.violations:
         console.print(f"{len(report.violations)} VIOLATIONS", *report.violations, sep="\n", markup=False)
     else:
-        console.print("Everything was made again from the files, and is the same.")
+        console.print("Recomputed everything from the files: no difference.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Addresses of pages and resources: URLs, or paths such as ``manual/index.html`` that work like them."""
+"""Addresses of pages and resources: URLs, or paths such as ``manual/index.html`` in the same syntax."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Final
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 MAX_ADDRESS: Final = 8192
-"""Longest address of a resource, in characters; a longer one is never found."""
+"""Characters of a resource's address, at most; references to longer addresses are ignored."""
 
 _NEVER_FETCHED: Final = frozenset({"about", "blob", "cid", "data", "javascript", "mailto"})
 _SAFE: Final = "/%:@!$&'()*+,;=~-._"
 
 
 def address_of(row: bytes) -> str | None:
-    """The address that a row key is, or None for a key that is none: it is not printable UTF-8."""
+    """Return the address of a row key, or None if the key is not printable UTF-8."""
     try:
         text = row.decode()
     except UnicodeDecodeError:
@@ -22,15 +22,15 @@ def address_of(row: bytes) -> str | None:
 
 
 def path_address(path: str) -> str:
-    """The address of a file by its path in the folder that was loaded, with slashes."""
+    """Return the address of a file, from its path in the loaded folder, with slashes."""
     return quote(path, safe=_SAFE.replace("%", ""))
 
 
 def resolve(base: str, reference: str) -> str | None:
-    """The address that ``reference`` means in a document at ``base``, without its fragment.
+    """Return the address of ``reference`` in a document at ``base``, without its fragment.
 
-    None for what no resource can be: ``data:`` and the like, the document itself, what is no URL. Among
-    local files a query says nothing about which one is meant, and is left out.
+    None if the reference cannot be a resource: ``data:`` and the like, the document itself, or no URL. The
+    query of a local file is removed, because it does not select a file.
     """
     reference = reference.strip()
     if not reference or reference.startswith("#"):
@@ -51,10 +51,10 @@ def resolve(base: str, reference: str) -> str | None:
             "",
         )
     )
-    # What a path cannot hold the host might.
+    # The path is quoted, but the host may contain unprintable characters.
     return address if len(address) <= MAX_ADDRESS and address.isprintable() else None
 
 
 def fragment(reference: str) -> str:
-    """The fragment of a reference, with its ``#``; it chooses a part of an image."""
+    """Return the fragment of a reference, with its ``#``; it selects a part of an image."""
     return "".join(reference.strip().partition("#")[1:])

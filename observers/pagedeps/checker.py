@@ -1,7 +1,7 @@
-"""Makes everything again from the raw pages and resources, and reports every cell that is wrong.
+"""Recompute everything from the raw pages and resources, and report every wrong cell.
 
-Plain batch code over dictionaries: it shares the reading of HTML and style sheets and the composing with the
-observers, nothing of how they keep things up to date. To be called while the chain is idle.
+This is batch code on dictionaries. It shares the parsers and the composition of snapshots with the observers,
+but not the incremental updates. Call it while the chain is idle.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RESOURCE: Final = frozenset({"content", "content_type", "facts", "embedding", "
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One thing that is wrong: ``where`` is a table's row and column."""
+    """A wrong cell; ``where`` is its table, row and column."""
 
     invariant: str
     where: str
@@ -44,7 +44,7 @@ class Violation:
 
 
 def check(snapshot: Snapshot) -> list[Violation]:
-    """Everything that is wrong with what was derived. Empty is good."""
+    """Return all violations in the derived tables."""
     pages, resources = dict(snapshot.scan("pages")), dict(snapshot.scan("resources"))
     contents = {
         address: content_of(address, cells["content"], cells.get("content_type"))
@@ -58,7 +58,7 @@ def check(snapshot: Snapshot) -> list[Violation]:
 
 
 def needless(db: Database) -> list[Violation]:
-    """The renders, as far as the store remembers them, that were made from what was there before."""
+    """Return the renders with unchanged inputs, among the versions that the store still has."""
     found = []
     for key, _ in db.snapshot().scan("pages", columns=["made"]):
         versions = [version.value for version in db.history("pages", key, "made")]
@@ -114,15 +114,15 @@ def _made(
 
 
 def _reached(named: tuple[str, ...], contents: Contents) -> set[str]:
-    """All that a document depends on, by way of style sheets too."""
+    """Return all resources on which a document depends, directly or through style sheets."""
     reached: set[str] = set()
-    waiting = list(named)
-    while waiting:
-        name = waiting.pop()
+    pending = list(named)
+    while pending:
+        name = pending.pop()
         if name not in reached:
             reached.add(name)
             if name in contents:
-                waiting.extend(contents[name].references)
+                pending.extend(contents[name].references)
     return reached
 
 

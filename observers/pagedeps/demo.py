@@ -1,6 +1,6 @@
-"""The demonstration: a folder of HTML is loaded and rendered, a few things change, and who is rendered again.
+"""The demonstration: load and render a folder of HTML, change resources, and count the pages rendered again.
 
-Nothing in the folder is changed: the changes are made in the store.
+The folder is not changed: all changes are made in the store.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _PICTURE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change and what came of it.
+    """A change and its effects.
 
-    ``depend``: pages that depend on ``address``, as their snapshots had recorded before the change;
-    ``rendered``: snapshots that were written, ``others`` of them for pages that do not depend on it;
-    ``woken``: runs of render, with those that found nothing to do; ``runs``: of all observers.
+    ``depend``: pages that depend on ``address``, by their snapshots before the change; ``rendered``: written
+    snapshots, ``others`` of them for pages that do not depend on it; ``woken``: runs of render, including
+    those without work; ``runs``: runs of all observers.
     """
 
     what: str
@@ -49,7 +49,7 @@ class Step:
 
 @dataclass(slots=True)
 class Report:
-    """What the demonstration did: sizes, steps, and what the checker found, which should be nothing."""
+    """The result of the demonstration: sizes, steps, and the checker's violations."""
 
     pages: int = 0
     resources: int = 0
@@ -62,18 +62,18 @@ class Report:
 def run(
     folder: Path, *, state: Path | None = None, out: Path | None = None, limit: int | None = None
 ) -> Report:
-    """Load a folder, render its pages, change a few things and count.
+    """Load a folder, render its pages, change some resources, and count the runs.
 
-    ``state``: where the store is kept; a temporary folder that goes in the end by default. ``out``: where the
-    snapshots are written as files. ``limit``: pages that are loaded at most, 1 or more.
+    ``state``: the store's folder, by default a temporary one. ``out``: the folder for the snapshots as files.
+    ``limit``: pages to load at most, 1 or more.
 
     Raises:
-        ConfigurationError: the folder has no pages, or ``out`` lies in it.
+        ConfigurationError: the folder has no pages, or ``out`` is inside it.
         PercolatorError: the store cannot be used.
     """
     source = Folder.read(folder, limit)
     if out is not None and out.resolve().is_relative_to(folder.resolve()):
-        raise ConfigurationError(f"{out} lies in the folder that is read: name another one")
+        raise ConfigurationError(f"{out} is inside the folder that is read: name another folder")
     with ExitStack() as stack:
         place = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pagedeps-")))
         chain = Chain.load(CHAIN)
@@ -90,7 +90,7 @@ class _Story:
         self._report = Report(len(source.pages), len(source.resources))
 
     def play(self, out: Path | None) -> Report:
-        """All steps."""
+        """Run all steps."""
         before = self._made()
         started = time.monotonic()
         load(self._db, self._source)
@@ -131,7 +131,7 @@ class _Story:
         return {page: Made.decode(cells["made"]) for page, cells in rows}
 
     def _used(self) -> dict[str, int]:
-        """The resources that snapshots were made with, or miss, and by how many."""
+        """Return the resources that snapshots use or miss, each with the number of snapshots."""
         used: dict[str, int] = {}
         for made in self._made().values():
             for address in made.resources:
@@ -142,14 +142,14 @@ class _Story:
         return used
 
     def _changes(self, used: dict[str, int]) -> list[tuple[str, str, bytes]]:
-        """What is changed: the style sheet and the image that most pages use, and what else there is."""
+        """Return the changes: the most used style sheet and image, and a missing image that is added."""
         contents = {path_address(path): file for path, file in self._source.resources.items()}
         changes = []
         for kind, addition in (("text/css", b"\n/* changed */\n"), ("image/", b"\n")):
             there = [
                 address for address in used if address in contents and media_type_of(address).startswith(kind)
             ]
-            # One that not every page uses shows more.
+            # A resource that only some pages use shows more.
             some = [address for address in there if used[address] < self._report.pages] or there
             if some:
                 address = max(some, key=lambda address: (used[address], address))
@@ -157,7 +157,7 @@ class _Story:
                 changes += [("changes", address, changed), ("is written again", address, changed)]
         for address in sorted(used.keys() - contents.keys(), key=lambda address: (-used[address], address)):
             if media_type_of(address).startswith("image/"):
-                changes.append(("was missing, comes", address, _PICTURE))
+                changes.append(("was missing, is added", address, _PICTURE))
                 break
         return changes
 

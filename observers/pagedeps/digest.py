@@ -1,8 +1,8 @@
-"""Finds out whether a resource has changed; if not, nothing else happens.
+"""Detect changes of a resource; an unchanged resource wakes no other observer.
 
-Woken by ``resources.content`` and ``content_type``. Each of the two has an acknowledgement of its own, so
-these do not keep two runs for one resource apart; ``resources.seen`` does, which every run writes, changed or
-not. The later of two runs therefore has seen what the earlier one saw.
+The observer is woken by ``resources.content`` and ``content_type``. Each column has an acknowledgement of its
+own, so two runs for one resource do not conflict through it. Every run writes ``resources.seen``, so they
+conflict there, and the later run sees everything that the earlier run saw.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def process(t: ObserverTransaction, cell: Cell) -> None:
-    """Bring a resource's facts up to date with its content: new, changed or deleted."""
+    """Update a resource's facts after its content is new, changed or deleted."""
     address = address_of(cell.row)
     if address is None:
         return
@@ -36,7 +36,8 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
 def _write(t: ObserverTransaction, row: bytes, before: Facts | None, new: Content | None) -> None:
     version = t.start_timestamp
     if new is None:
-        # Not deleted with the content: a version that is forgotten could not be told from none.
+        # The facts outlive the content: without them a deleted resource could not be distinguished from
+        # one that was never loaded.
         facts = Facts(version=version)
         t.delete("resources", row, "embedding")
     else:
@@ -44,5 +45,5 @@ def _write(t: ObserverTransaction, row: bytes, before: Facts | None, new: Conten
         t.set("resources", row, "embedding", new.embedding)
     t.set("resources", row, "facts", facts.encode())
     replace(t, "style", row, before.references if before else (), facts.references)
-    # A later step than the index: what a new import is changed to from here on is told to this sheet.
+    # After the update of the index: from here on every change of a new import wakes this sheet.
     t.notify("resources", row, "touched")

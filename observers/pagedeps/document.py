@@ -1,7 +1,7 @@
-"""Pages: what they name, and the self-contained HTML that is made of a page and its resources.
+"""Pages: their references, and the self-contained HTML of a page with its resources.
 
-Whatever a reader of the page would load is put into it: style sheets as ``<style>``, images as ``data:``
-URLs. What would run, play or load another page is left out. Links stay as they are.
+Everything that a browser would load is embedded: style sheets as ``<style>``, images as ``data:`` URLs.
+Elements that run code, play media or load another page are removed. Links stay.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from schemas.pagedeps import Kind
 
 MAX_EMBEDDED: Final = 32 << 20
-"""Bytes of resources that one snapshot holds; what comes after has a placeholder."""
+"""Bytes of resources in a snapshot, at most; further resources get a placeholder."""
 
 MAX_DEPTH: Final = 32
-"""Style sheets that may import each other in a row; the next is taken for missing."""
+"""Style sheets that import each other in a row, at most; the next one counts as missing."""
 
-_A_PLACE: Final = 256
-"""Bytes that a place costs at least: empty style sheets that import each other twice would never end."""
+_LEAST_BYTES: Final = 256
+"""Bytes that an embedded resource counts at least, so that empty style sheets that import each other twice
+reach the limit."""
 
 _IMAGES: Final = {
     "img[src]": "src",
@@ -46,14 +47,14 @@ _ATTRIBUTES_LEFT_OUT: Final = ("srcset", "sizes", "imagesrcset", "integrity", "n
 
 
 class Source(NamedTuple):
-    """A resource as pages hold it."""
+    """A resource in the form for embedding."""
 
     kind: Kind
     embedding: bytes
 
 
 def references(address: str, html: bytes) -> tuple[str, ...]:
-    """The addresses of the resources that a page names itself, sorted."""
+    """Return the addresses of the resources that a page names directly, sorted."""
     tree, base = _read(address, html)
     found: set[str | None] = set()
     for node in _sheets(tree):
@@ -68,7 +69,7 @@ def references(address: str, html: bytes) -> tuple[str, ...]:
 
 
 def compose(address: str, html: bytes, sources: Mapping[str, Source]) -> bytes:
-    """The snapshot of a page. What is not among ``sources`` has a placeholder that names it."""
+    """Return the snapshot of a page. A resource that is not in ``sources`` gets a placeholder."""
     tree, base = _read(address, html)
     for node in tree.css(_LEFT_OUT):
         node.decompose()
@@ -89,7 +90,7 @@ def compose(address: str, html: bytes, sources: Mapping[str, Source]) -> bytes:
             node.attrs[name] = embedded
             if embedded.startswith(_PLACEHOLDER):
                 node.attrs["data-missing"] = resolve(base, reference) or reference
-    # The mark says what the bytes are, whatever the page declares.
+    # The byte order mark overrides the encoding that the page declares.
     return b"\xef\xbb\xbf" + (tree.html or "").encode("utf-8", "replace")
 
 
@@ -102,7 +103,7 @@ def _read(address: str, html: bytes) -> tuple[LexborHTMLParser, str]:
 
 
 def _sheets(tree: LexborHTMLParser) -> list[LexborNode]:
-    """The style sheets that a browser would use, which alternate ones are not."""
+    """Return the style sheets that a browser uses, without alternate ones."""
     return [
         node
         for node in tree.css("link[rel~=stylesheet i][href]")
@@ -136,7 +137,7 @@ def _replace_link(tree: LexborHTMLParser, link: LexborNode, address: str | None,
 
 
 def _inside_style(sheet: str) -> str:
-    """The sheet so that nothing in it ends the element: a slash may be escaped wherever this could stand."""
+    """Escape every ``</``, which could end the element; style sheets allow an escaped slash."""
     return sheet.replace("</", "<\\/")
 
 
@@ -144,7 +145,7 @@ _PLACEHOLDER: Final = "data:image/svg+xml,%3Csvg%20data-missing"
 
 
 def placeholder(address: str) -> str:
-    """What stands for an image that is not there: an empty frame, with the address in its source."""
+    """Return the placeholder of a missing image: an empty frame with the address in its source."""
     drawing = (
         f"{quote(address, safe='')}'%20xmlns='http://www.w3.org/2000/svg'%20width='120'%20height='40'%3E"
         "%3Crect%20width='119'%20height='39'%20fill='none'%20stroke='gray'%20stroke-dasharray='4'/%3E%3C/svg%3E"
@@ -154,13 +155,13 @@ def placeholder(address: str) -> str:
 
 @dataclass(slots=True)
 class _Composition:
-    """One snapshot being made, with what may still go into it."""
+    """The composition of one snapshot; ``left``: bytes that may still be embedded."""
 
     sources: Mapping[str, Source]
     left: int
 
     def image(self, base: str, reference: str) -> str | None:
-        """The ``data:`` URL for a reference; None if it is to be left as it is."""
+        """Return the ``data:`` URL for a reference; None leaves the reference unchanged."""
         address = resolve(base, reference)
         if address is None:
             return None
@@ -170,7 +171,7 @@ class _Composition:
         return source.embedding.decode() + fragment(reference)
 
     def sheet(self, base: str, text: str, path: tuple[str, ...]) -> str:
-        """A style sheet with all that it names; ``path`` are the sheets that it is being imported by."""
+        """Embed the resources of a style sheet; ``path``: the sheets through which it is imported."""
 
         def include(reference: str) -> str | None:
             address = resolve(base, reference)
@@ -182,7 +183,7 @@ class _Composition:
         return style.rewrite(text, partial(self.image, base), include)
 
     def include(self, address: str, path: tuple[str, ...]) -> str | None:
-        """The text of the style sheet at an address; empty in a cycle; None if there is none."""
+        """Return the text of the style sheet at an address; empty in a cycle; None if it is missing."""
         if address in path:
             return ""
         source = self.sources.get(address) if len(path) < MAX_DEPTH else None
@@ -191,7 +192,7 @@ class _Composition:
         return self.sheet(address, source.embedding.decode(), (*path, address))
 
     def _take(self, source: Source) -> bool:
-        size = max(len(source.embedding), _A_PLACE)
+        size = max(len(source.embedding), _LEAST_BYTES)
         if size > self.left:
             return False
         self.left -= size

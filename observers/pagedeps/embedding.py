@@ -1,7 +1,7 @@
-"""What a resource's content is, and the form in which pages hold it: a sheet's text, or a ``data:`` URL.
+"""The type of a resource's content, and its form for embedding: the text of a sheet, or a ``data:`` URL.
 
-The form is made once a resource, not once a page. It is written together with the resource's facts, so a
-render sees both of one state, whatever is being written to the content at that moment.
+The form is computed once for each resource, not for each page. It is written together with the resource's
+facts, so a render sees both of the same state, even while the content is being written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from observers.pagedeps import style
 from observers.webindex.encoding import decode
 from schemas.pagedeps import Kind
 
-# The types of this program alone: those of the machine differ from worker to worker.
+# Without the machine's own list of types, which may differ between workers.
 _TYPES: Final = MimeTypes(filenames=())
 _TYPES.add_type("font/woff2", ".woff2")
 _TYPES.add_type("font/woff", ".woff")
@@ -27,7 +27,7 @@ _UNKNOWN: Final = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A resource's content as it is used. Equal digests mean equal values."""
+    """The parsed content of a resource. Equal digests mean equal values."""
 
     digest: str
     kind: Kind
@@ -36,13 +36,13 @@ class Content:
 
 
 def digest_of(content: bytes, how: str = "") -> str:
-    """A digest of some bytes and of how they are read."""
+    """Return a digest of some bytes and of the way they are read."""
     person = blake2b(how.encode("utf-8", "replace"), digest_size=16).digest()
     return blake2b(content, digest_size=16, person=person).hexdigest()
 
 
 def media_type_of(address: str, declared: str = "") -> str:
-    """The media type, in lower case: the declared one, or else what the name says."""
+    """Return the media type in lower case: the declared one, or else the type of the name's suffix."""
     media_type = declared.partition(";")[0].strip().lower()
     if not media_type or media_type == _UNKNOWN:
         media_type = _TYPES.guess_type(address)[0] or _UNKNOWN
@@ -50,7 +50,7 @@ def media_type_of(address: str, declared: str = "") -> str:
 
 
 def content_of(address: str, content: bytes, content_type: bytes | None) -> Content:
-    """What is at ``address``; its type is the declared one, or else its name's."""
+    """Parse the content at ``address``; for its type see `media_type_of`."""
     declared = content_type.decode("utf-8", "replace").strip() if content_type is not None else ""
     media_type = media_type_of(address, declared)
     if media_type == "text/css":

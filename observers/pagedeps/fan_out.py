@@ -1,7 +1,8 @@
-"""Tells the dependents of a changed resource, a batch in a transaction, however many there are.
+"""Notify the dependents of a changed resource, one batch a transaction.
 
-``resources.position`` is the last dependent that was told; it is absent when all were. Every run writes it,
-and so does relay when it begins anew: a run that is about to go on from an older place conflicts with that.
+``resources.position`` is the last notified dependent; it is absent after the last batch. Every run writes it.
+Relay writes it, too, to start again from the first dependent, so a run that continues from an older position
+conflicts.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ if TYPE_CHECKING:
     from percolator_core import Cell, ObserverTransaction
 
 BATCH: Final = 256
-"""Dependents that one run tells."""
+"""Dependents that one run notifies."""
 
 
 def process(t: ObserverTransaction, cell: Cell) -> None:
-    """Tell the next dependents; wake this observer again if there may be more of them."""
+    """Notify the next dependents, and wake this observer again if more may be left."""
     position = t.get("resources", cell.row, "position")
     if position is None:
-        return  # A second wake-up for what has been told.
-    # The least key behind the last one told.
+        return  # All dependents were notified by an earlier run.
+    # The smallest key after the last notified one.
     start = position + b"\0" if position else None
     rows = [row for row, _ in t.scan("dependents", start, prefix=prefix(cell.row), limit=BATCH)]
     for row in rows:

@@ -1,4 +1,4 @@
-"""A folder of HTML on the disk, and the load of it into ``pages`` and ``resources``."""
+"""Load a folder of HTML files into ``pages`` and ``resources``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from percolator_core import Database, Transaction
 
 MAX_FILE: Final = 32 << 20
-"""Bytes of a file; larger ones are left out."""
+"""Bytes of a file, at most; larger files are skipped."""
 
 _PAGES: Final = frozenset({".html", ".htm", ".xhtml"})
 _FILES: Final = 32
@@ -34,10 +34,10 @@ class Folder:
 
     @classmethod
     def read(cls, folder: Path, limit: int | None = None) -> Folder:
-        """Look what a folder has. ``limit``: pages at most; the first in the order of their paths.
+        """List the files of a folder. ``limit``: pages at most, in the order of their paths.
 
         Raises:
-            ConfigurationError: there is no page in it.
+            ConfigurationError: the folder has no pages.
         """
         pages: dict[str, Path] = {}
         resources: dict[str, Path] = {}
@@ -47,7 +47,7 @@ class Folder:
             elif media_type_of(path_address(path)).startswith(("text/css", "image/", "font/")):
                 resources[path] = file
         if not pages:
-            raise ConfigurationError(f"{folder} has no HTML files: name a folder that has")
+            raise ConfigurationError(f"{folder} has no HTML files: name another folder")
         return cls(dict(islice(pages.items(), limit)), resources)
 
 
@@ -61,7 +61,7 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def load(db: Database, folder: Folder) -> None:
-    """Bring both tables up to date with a folder: new, changed and deleted files; others wake nobody."""
+    """Load new, changed and deleted files of a folder into both tables; unchanged files wake no observer."""
     for table, column, files in (("resources", "content", folder.resources), ("pages", "html", folder.pages)):
         rows = {path_address(path): file for path, file in files.items()}
         gone = [row for row, _ in db.snapshot().scan(table, columns=[column]) if row.decode() not in rows]

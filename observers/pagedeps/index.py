@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def replace(
     t: ObserverTransaction, kind: Dependent, dependent: bytes, old: Iterable[str], new: Iterable[str]
 ) -> None:
-    """Have the index say what a dependent names now. In the transaction that writes what it names."""
+    """Update the index in the transaction that changes a dependent's references."""
     before, after = set(old), set(new)
     for resource in before - after:
         t.delete("dependents", row(Edge(resource.encode(), kind, dependent)), "reference")

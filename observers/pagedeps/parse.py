@@ -1,7 +1,7 @@
-"""Parses a page: the resources that it names, and the index from each of them to the page.
+"""Parse a page: list the resources that it names, and index the page under each of them.
 
-Woken by ``pages.html``. It wakes the render whether anything changed or not: a render that meets HTML which
-is not parsed yet leaves the page to the one that is woken here.
+The observer is woken by ``pages.html``. It wakes the render even without a change, because a render that
+finds unparsed HTML does nothing and relies on this wake-up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def process(t: ObserverTransaction, cell: Cell) -> None:
-    """Bring what the page names up to date with its HTML: new, changed or deleted."""
+    """Update the page's references after its HTML is new, changed or deleted."""
     address = address_of(cell.row)
     if address is None:
         return

@@ -1,4 +1,4 @@
-"""What can be reached from some resources, by the references of style sheets, which may be a cycle."""
+"""The resources that are reachable through the references of style sheets, which may form a cycle."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def reach(t: ObserverTransaction | Snapshot, roots: Iterable[str]) -> dict[str, Facts | None]:
-    """Every resource that is named by the roots or by what they name; None for one that never came.
+    """Return the facts of the roots and of all resources that they name; None for one that was never loaded.
 
-    All at the snapshot of ``t``, with as many round trips as the references are deep. Each resource is looked
-    at once, so it ends whatever imports what.
+    All are read at the snapshot of ``t``, with one round trip for each level of references. Each resource is
+    read once, so cycles end.
     """
     found: dict[str, Facts | None] = {}
     level = sorted(set(roots))
@@ -32,10 +32,10 @@ def reach(t: ObserverTransaction | Snapshot, roots: Iterable[str]) -> dict[str, 
 
 
 def stamp(found: Mapping[str, Facts | None]) -> bytes:
-    """A digest of which states of which resources these are.
+    """Return a digest of the resources and their versions.
 
-    Of versions, not of contents: a resource may change, and change back, while somebody has seen what was
-    between. Then the stamp differs, and he is told.
+    It uses versions, not contents: a resource may change and change back, and a render may have seen the
+    state in between. Then the stamp differs, and the page is rendered again.
     """
     versions = sorted((address, facts.version if facts else 0) for address, facts in found.items())
     return blake2b(json.dumps(versions).encode(), digest_size=16).hexdigest().encode()

@@ -1,8 +1,8 @@
-"""Passes changes on along the imports of style sheets, which may be a cycle.
+"""Propagate changes along the imports of style sheets, which may form a cycle.
 
-Woken when a resource has changed, or anything that it names. The stamp of all that can be reached from it
-says whether its dependents have anything to learn. Around a cycle the stamps of all sheets are soon those of
-one state, and then nothing is written: that ends the loop.
+The observer is woken when a resource changes, or anything that the resource names. It notifies the dependents
+only if the stamp of all reachable resources has changed. In a cycle all stamps soon belong to the same state;
+then no run writes, and the loop ends.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def process(t: ObserverTransaction, cell: Cell) -> None:
-    """Begin to tell the dependents, if what they are made with is not what it was."""
+    """Start to notify the dependents if a reachable resource has changed."""
     new = stamp(reach(t, [cell.row.decode()]))
     if new == t.get("resources", cell.row, "reach"):
         return
     t.set("resources", cell.row, "reach", new)
-    # From the first dependent on, also where an earlier change is still being told.
+    # Start at the first dependent, even if the notifications of an earlier change are not finished.
     t.set("resources", cell.row, "position", b"")
     t.notify("resources", cell.row, "more")

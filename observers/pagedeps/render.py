@@ -1,8 +1,8 @@
-"""Makes a page's snapshot from the page and all that it depends on, read at one moment.
+"""Render a page's snapshot from the page and all its dependencies, read at one timestamp.
 
-Woken weakly: a hundred resources that change at once wake it a hundred times, and it runs as often as it
-comes to, mostly once. What the last snapshot was made from is kept, so a run that would make the same ends
-early, having read no content.
+The observer is weak: a hundred resources that change at once wake it a hundred times, and it usually runs
+once. The inputs of the last snapshot are stored, so a run with the same inputs ends early without reading any
+content.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def process(t: ObserverTransaction, cell: Cell) -> None:
-    """Write the page's snapshot if it is made from something else than before; remove a deleted page's."""
+    """Write the page's snapshot if its inputs have changed; delete the snapshot of a deleted page."""
     row = cell.row
     cells = t.get_row("pages", row, ["parsed", "made"])
     if "parsed" not in cells:
@@ -38,16 +38,16 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
         return
     html = t.get("pages", row, "html")
     if html is None or digest_of(html) != parsed.digest:
-        return  # Changed a moment ago: parse wakes this observer when it has seen that.
+        return  # The HTML has just changed; parse will wake this observer again.
     address = address_of(row)
-    assert address is not None, "parse leaves other rows alone"
+    assert address is not None, "parse ignores rows without an address"
     t.set("pages", row, "snapshot", compose(address, html, sources(t, found)))
     made = Made(source=parsed.digest, resources=resources, renders=before.renders + 1 if before else 1)
     t.set("pages", row, "made", made.encode())
 
 
 def sources(t: ObserverTransaction | Snapshot, found: Mapping[str, Facts | None]) -> dict[str, Source]:
-    """Those of the resources that are there, as pages hold them."""
+    """Return the existing resources in the form for embedding."""
     there = [(address, facts.kind) for address, facts in found.items() if facts and facts.kind]
     values = t.get_many([("resources", address, "embedding") for address, _ in there])
     return {

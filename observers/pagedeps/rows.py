@@ -11,9 +11,9 @@ dependents  resource, kind of dependent,    reference: empty; the dependent name
 
 Notify-only: ``pages.stale``, ``resources.touched``, ``resources.more``.
 
-In a row of ``dependents`` the resource's NUL bytes are escaped and a terminator follows that no escape holds,
-so any bytes may be an address: no two triples share a row, and the rows of one resource share a prefix that
-no other resource's rows have.
+In a row of ``dependents`` the resource's NUL bytes are escaped, and a terminator follows that no escape
+contains. So an address may be any bytes, no two triples have the same row, and the rows of one resource share
+a prefix that no other resource's rows have.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class Edge(NamedTuple):
 
 
 def prefix(resource: bytes) -> bytes:
-    """What the rows of all dependents of a resource start with."""
+    """Return the common prefix of the rows of a resource's dependents."""
     return resource.replace(_NUL, _ESCAPED) + _END
 
 
 def row(edge: Edge) -> bytes:
-    """The row of an entry."""
+    """Return the row of an entry."""
     return prefix(edge.resource) + _KINDS[edge.kind] + edge.dependent
 
 
 def edge(row: bytes) -> Edge:
-    """The entry of a row that `row` made; ValueError for any other bytes."""
+    """Return the entry of a row from `row`. Raises ValueError for any other bytes."""
     escaped, end, rest = row.partition(_END)
     if not end or rest[:1] not in _NAMES or _NUL in escaped.replace(_ESCAPED, b""):
         raise ValueError(f"not a row of dependents: {row!r}")

@@ -1,7 +1,6 @@
-"""Style sheets: what they name, and one text of them and all that they import.
+"""Style sheets: their references, and their text with all imports included.
 
-A style sheet is read as text, comments, strings, ``url(…)`` and ``@import``; nothing else of it is understood
-or changed.
+The parser knows text, comments, strings, ``url(…)`` and ``@import``; everything else stays unchanged.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from typing import Final, Literal, NamedTuple
 
 from observers.pagedeps.addresses import resolve
 
-# Possessive, and bounded below, and a string without an end is one: a strange sheet must not cost the square
-# of its length.
+# Quantifiers are possessive or bounded, and an unterminated string is a string, so that no sheet takes
+# quadratic time.
 _ENDS: Final = r"(?:(?=\n)|\\?\Z)"
 _STRING: Final = rf""""(?:[^"\\\n]|\\.)*+(?:"|{_ENDS})|'(?:[^'\\\n]|\\.)*+(?:'|{_ENDS})"""
 _URL: Final = rf"""(?<![\w-])url\(\s*+(?:{_STRING}|(?:[^"'()\\\s]|\\.)*+)\s*+\)"""
@@ -24,7 +23,7 @@ _TOKEN: Final = re.compile(
     |(?P<url>{_URL})|(?P<string>{_STRING})""",
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
-# What may stand before an @import: anything else ends their part of the sheet.
+# The text that may precede an @import; after any other text, imports are ignored.
 _PREAMBLE: Final = re.compile(r"(?:\s|<!--|-->|@layer[^;{}]*;)*", re.IGNORECASE)
 _ESCAPE: Final = re.compile(r"\\(?:([0-9a-fA-F]{1,6})\s?|(\n)|(.))", re.DOTALL)
 _LAYER: Final = re.compile(r"layer(?:\(([^()]*)\))?(?=\s|\Z)", re.IGNORECASE)
@@ -32,7 +31,7 @@ _SUPPORTS: Final = re.compile(r"supports(\((?:[^()]|\([^()]*\))*\))", re.IGNOREC
 
 
 class Piece(NamedTuple):
-    """A part of a style sheet. ``text`` is to be copied, or the reference; ``condition`` is an import's."""
+    """A part of a style sheet. ``text``: the text to copy, or the reference; ``condition``: of an import."""
 
     kind: Literal["text", "url", "import"]
     text: str
@@ -41,7 +40,7 @@ class Piece(NamedTuple):
 
 @lru_cache(maxsize=64)
 def pieces(sheet: str) -> tuple[Piece, ...]:
-    """The sheet in its parts. An ``@import`` after the first rule counts for nothing, as in browsers."""
+    """Return the parts of a sheet. An ``@import`` after the first rule is ignored, as in browsers."""
     return tuple(_pieces(sheet))
 
 
@@ -62,7 +61,7 @@ def _pieces(sheet: str) -> Iterator[Piece]:
         elif match["string"] is not None:
             at_top = False
             yield Piece("text", match["string"])
-        # Comments are left out; charsets too, for the text is UTF-8 from here on.
+        # Comments are dropped, and so are charsets, because the text is now UTF-8.
     if position < len(sheet):
         yield Piece("text", sheet[position:])
 
@@ -83,16 +82,16 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 def references(base: str, sheet: str) -> set[str]:
-    """The addresses of all that the sheet names."""
+    """Return the addresses of all resources that the sheet names."""
     found = (resolve(base, piece.text) for piece in pieces(sheet) if piece.kind != "text")
     return {address for address in found if address is not None}
 
 
 def rewrite(sheet: str, embed: Callable[[str], str | None], include: Callable[[str], str | None]) -> str:
-    """The sheet with each reference replaced.
+    """Replace each reference of a sheet.
 
-    ``embed`` gives a ``data:`` URL for a reference, or None to leave it as it is; ``include`` the text of an
-    imported sheet, or None if that is no resource.
+    ``embed`` returns the ``data:`` URL of a reference, or None to keep the reference; ``include`` returns the
+    text of an imported sheet, or None if the reference is no resource.
     """
     parts = []
     for piece in pieces(sheet):
@@ -111,7 +110,7 @@ def _quoted(text: str) -> str:
 
 
 def _conditional(text: str, condition: str) -> str:
-    """An imported sheet under the conditions of its import."""
+    """Wrap an imported sheet in the conditions of its import."""
     layer = _LAYER.match(condition)
     if layer is not None:
         condition = condition[layer.end() :].strip()

@@ -53,7 +53,7 @@ def test_the_table_says_who_was_rendered(folder: Path, capsys: pytest.CaptureFix
     assert main([str(folder)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "only the 2 pages that depend on it" in said
-    assert "Everything was made again from the files, and is the same." in said
+    assert "Recomputed everything from the files: no difference." in said
 
 
 def test_a_wrong_call_says_what_to_do(
@@ -62,8 +62,8 @@ def test_a_wrong_call_says_what_to_do(
     assert main([str(tmp_path / "nothing")]) == 2
     assert main([str(folder), "--out", str(folder / "out")]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "name a folder that has" in said
-    assert "name another one" in said
+    assert "has no HTML files: name another folder" in said
+    assert "is inside the folder that is read: name another folder" in said
 
 
 def test_the_chain_and_its_loops() -> None:
