@@ -1,7 +1,7 @@
 """A chain: the observers of one folder, checked together.
 
-A chain is a folder with ``chain.yaml`` and one YAML file an observer; every other ``*.yaml`` or ``*.yml`` in
-it declares one. Subfolders and hidden files are not looked at.
+A chain is a folder with ``chain.yaml`` and one YAML file per observer: every other ``*.yaml`` or ``*.yml``
+file in it declares an observer. Subfolders and hidden files are ignored.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ if TYPE_CHECKING:
 class Chain:
     """The tables and observers of one folder.
 
-    ``graph`` is a ``networkx.DiGraph`` (its nodes and edges are described in
-    ``percolator_core.observers.graph``), ``observed`` gives the names of the observers of each ``(table,
-    column)``, and ``digest`` stands for which observers are active, on which columns and in which mode:
-    workers with another digest refuse to start. What an observer does, how often it is tried again and where
-    it may write is not part of it, so that code and settings can be rolled out one worker after the other.
-    ``trace`` says whether runs record what they write. ``schemas`` are the modules of its typed tables, and
-    ``models`` has the model of each by the table's name; empty where no code of the project was imported.
-    ``scheduling`` is what its ``airflow:`` block says.
+    ``graph`` is a ``networkx.DiGraph``; ``percolator_core.observers.graph`` describes its nodes and edges.
+    ``observed`` has the names of the observers of each ``(table, column)``.
+
+    ``digest`` is a hash of the observers' names, columns and modes; workers with another digest refuse to
+    start. Code, retries and ``writes`` are not part of it, so that they can be rolled out one worker at a
+    time.
+
+    If ``trace`` is true, runs record what they write. ``schemas`` are the modules of the typed tables.
+    ``models`` has their models by table name; it is empty if the project's code was not imported.
+    ``scheduling`` is the ``airflow:`` block.
     """
 
     name: str
@@ -57,16 +59,15 @@ class Chain:
 
     @classmethod
     def load(cls, path: str | PathLike[str], import_functions: bool = True) -> Chain:
-        """Read and check the chain in the folder ``path``; touches no store.
+        """Read and check the chain in the folder ``path``. No store is needed.
 
-        Functions, and models of typed tables, are imported with the current directory on ``sys.path``, which
-        is put first there if it is absent. With ``import_functions=False`` no code of the project runs: the
-        observers cannot be called, and nothing is known of typed tables. These are not among ``tables``, so
-        where the chain has ``schemas`` a reference to a table that is not raw is not checked, and
-        `create_tables` refuses.
+        Functions and the models of typed tables are imported; the current directory is put first on
+        ``sys.path`` if it is not on it. With ``import_functions=False``, no code of the project runs: the
+        observers cannot be called, and ``tables`` lacks the typed tables. If the chain has ``schemas``,
+        references to tables that are not raw are then not checked, and `create_tables` raises.
 
-        Raises ConfigurationError with one line for each thing that is wrong, and CyclicChain if all that is
-        wrong is that observers would wake each other for ever.
+        Raises ConfigurationError with one line per problem, or CyclicChain if the only problem is that
+        observers would wake each other for ever.
         """
         folder = Path(path)
         loaded = load_declarations(folder, import_functions)
@@ -86,11 +87,11 @@ class Chain:
         )
 
     def create_tables(self, db: Database, *, rolling: bool = False) -> None:
-        """Make the chain's missing tables in ``db`` and activate its observers. May be repeated.
+        """Create the chain's missing tables in ``db`` and activate its observers. May be repeated.
 
-        Raises ConfigurationError while workers of another chain are alive; ``rolling`` lets them go on beside
-        this one (`percolator_core.notifications.activation`). Also if a table is there with another
-        definition, or the chain has typed tables and was loaded without its code.
+        Raises ConfigurationError while workers with another digest are alive, unless ``rolling`` is true
+        (`percolator_core.notifications.activation`); if a table exists with another definition; and if the
+        chain has typed tables but was loaded with ``import_functions=False``.
         """
         if self.schemas and not self.models:
             raise ConfigurationError(
@@ -105,12 +106,12 @@ class Chain:
         activate(db, self.observed, self.digest, rolling=rolling)
 
     def order(self) -> tuple[tuple[Observer, ...], ...]:
-        """The observers in generations: each stands after those that wake it, declared loops aside."""
+        """Return the observers in generations: each follows those that wake it, apart from declared loops."""
         return tuple(tuple(self.observers[name] for name in names) for names in generations(self.graph))
 
 
 def digest_of(observers: Mapping[str, Observer] | Iterable[Observer]) -> str:
-    """The SHA-256, in hexadecimal, of the observers' names, modes and columns, whatever their order."""
+    """Return the SHA-256, in hexadecimal, of the observers' names, modes and columns, in any order."""
     members = observers.values() if isinstance(observers, Mapping) else observers
     active = sorted((observer.name, observer.mode, sorted(observer.observe)) for observer in members)
     return hashlib.sha256(json.dumps(active, separators=(",", ":")).encode()).hexdigest()

@@ -1,9 +1,8 @@
-"""What may be written in a chain's YAML: ``chain.yaml``, and one file an observer.
+"""The models of a chain's YAML: ``chain.yaml``, and one file per observer.
 
-A reference to a column is ``table.column``, split at the **first** dot: a column's name may hold dots, a
-table's name may not, for no observer could name it. Durations are a number and one of ``ms s m h``, such as
-``50ms``, ``1.5s`` or ``2m``; they are kept as seconds. Unknown keys are refused, and nothing is coerced:
-``"8"`` is not a number.
+A reference to a column is ``table.column``, split at the **first** dot: a column's name may have dots, a
+table's name may not. A duration is a number and one of the units ``ms s m h``, such as ``50ms``, ``1.5s`` or
+``2m``; it is stored in seconds. Unknown keys are refused. Values are not converted: ``"8"`` is not a number.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 EVERY_COLUMN: Final = "*"
-"""In ``writes``, ``table.*`` stands for all columns of the table."""
+"""In ``writes``, ``table.*`` means all columns of the table."""
 
 NAME_PATTERN: Final = r"^[a-z][a-z0-9_]{0,62}$"
 COLUMN_PATTERN: Final = r"^[^.]+\..+$"
@@ -44,7 +43,7 @@ FUNCTION_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[
 
 
 def split_column(value: object) -> tuple[str, str]:
-    """``("documents", "contents")`` of ``"documents.contents"``. Raises ValueError."""
+    """Return ``("documents", "contents")`` for ``"documents.contents"``. Raises ValueError."""
     if not isinstance(value, str):
         raise ValueError(
             f"expected table.column, not {describe(value)}; put it in quotes if YAML misreads it"
@@ -67,7 +66,7 @@ def _split_one_column(value: object) -> tuple[str, str]:
 
 
 def _as_list(value: object) -> list[Any]:
-    """A single ``table.column`` is a list of one."""
+    """Accept a single ``table.column`` as a list of one."""
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list):
@@ -105,7 +104,7 @@ def _modules(value: object) -> list[Any]:
 
 
 def _some_tables(tables: dict[str, TableDeclaration], info: ValidationInfo) -> dict[str, TableDeclaration]:
-    # Schemas that are themselves wrong are not in the data: then that is the only problem.
+    # Invalid schemas are not in the data; then only they are reported.
     if not tables and info.data.get("schemas") == ():
         raise PydanticKnownError(
             "too_short", {"field_type": "Dictionary", "min_length": 1, "actual_length": 0}
@@ -206,22 +205,22 @@ class TableDeclaration(Declaration):
     """A raw table of byte cells."""
 
     tablets: StrictInt = Field(
-        16, ge=1, le=MAX_TABLETS, description="How many tablets it is cut into; fixed for good."
+        16, ge=1, le=MAX_TABLETS, description="The number of tablets. It cannot be changed later."
     )
     notify_only: Annotated[tuple[NotifyOnlyName, ...], BeforeValidator(_notify_only)] = Field(
-        (), description="Columns that hold no data: t.notify marks them, and weak observers watch them."
+        (), description="Columns without data: t.notify marks their cells, and weak observers watch them."
     )
 
 
 class ChainDeclaration(Declaration):
-    """``chain.yaml``: the chain's name and its tables, of which there is one at least."""
+    """``chain.yaml``: the chain's name and its tables, at least one."""
 
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [{"required": ["tables"]}, {"required": ["schemas"]}]}
     )
 
     version: Version = Field(description="The version of this format.")
-    chain: Name = Field(description="The chain's name; also the default namespace in the store.")
+    chain: Name = Field(description="The chain's name, and the default namespace in the store.")
     schemas: Modules = Field(
         (),
         description="The module with the models of the typed tables, such as schemas.webindex, or a list.",
@@ -232,15 +231,15 @@ class ChainDeclaration(Declaration):
         description="The raw tables that the chain's observers watch, read and write.",
     )
     trace: StrictBool = Field(
-        False, description="Runs record what they wrote, for 'percolator trace': some bytes a written cell."
+        False, description="Runs record what they write, for 'percolator trace'; costs some bytes per cell."
     )
     airflow: Scheduling = Field(
-        default_factory=Scheduling, description="How Airflow loads, runs, watches and tidies the chain."
+        default_factory=Scheduling, description="How Airflow loads, runs, monitors and maintains the chain."
     )
 
 
 class RetryDeclaration(Declaration):
-    """What happens when an observer fails: it waits, longer each time, and then the cell is set aside."""
+    """The retries of an observer that fails: each wait is longer, and the last failure is quarantine."""
 
     attempts: StrictInt = Field(8, ge=1, le=100, description="Runs of one cell before it goes to quarantine.")
     backoff: Duration = Field(
@@ -263,35 +262,35 @@ class ObserverDeclaration(Declaration):
 
     version: Version = Field(description="The version of this format.")
     observer: Name = Field(description="The observer's name, unique in the chain.")
-    description: StrictStr = Field("", description="What it does, in a sentence; shown in the graph.")
+    description: StrictStr = Field("", description="Its purpose, in a sentence; shown in the graph.")
     observe: ObservedColumns = Field(description="The table.column whose changes wake it, or a list.")
     mode: Literal["strong", "weak"] = Field(
         "strong",
-        description="weak: woken by t.notify on a notify-only column, without conflicts between writers.",
+        description="weak: t.notify on a notify-only column wakes it, without conflicts between writers.",
     )
     function: Annotated[StrictStr, Field(pattern=FUNCTION_PATTERN)] = Field(
-        description="module:function, called as process(t, cell); found from the current directory."
+        description="module:function, called as process(t, cell); imported from the current directory."
     )
-    reads: Columns = Field((), description="Columns it reads besides; shown in the graph.")
-    writes: WrittenColumns = Field((), description="Columns it writes; 'table.*' stands for all of a table.")
+    reads: Columns = Field((), description="Other columns that it reads; shown in the graph.")
+    writes: WrittenColumns = Field((), description="Columns that it writes; 'table.*' means all of a table.")
     retry: RetryDeclaration = Field(
-        default_factory=RetryDeclaration, description="What happens when it fails."
+        default_factory=RetryDeclaration, description="The retries after a failure."
     )
     timeout: Duration = Field(
         60.0,
         json_schema_extra={"default": "60s"},
-        description="The longest run, after which it counts as failed.",
+        description="The longest time for a run; a longer run has failed.",
     )
     feedback: StrictBool = Field(False, description="It closes a loop of the chain on purpose.")
     executor: Literal["hub", "threads", "processes"] = Field(
         "hub",
-        description="threads: it blocks on something else than the store, such as HTTP or a model; "
-        "processes: it computes for long.",
+        description="threads: for code that waits for anything but the store, such as HTTP or a model; "
+        "processes: for long computations.",
     )
     revision: StrictInt = Field(
         1,
         ge=1,
         le=2**32 - 1,
-        description="Of its code. Raise it with a change that earlier results should have seen; "
-        "'percolator rerun' then finds the cells that an earlier one dealt with.",
+        description="The revision of its code. Raise it when earlier results have to be computed again; "
+        "'percolator rerun' then finds the cells that an earlier revision processed.",
     )

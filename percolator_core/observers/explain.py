@@ -1,4 +1,4 @@
-"""Validation errors as single lines: the file, the line, the field, what is wrong, and the mend."""
+"""Turn validation errors into single lines: file, line, field, problem, and correction."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _MEANT: Final = re.compile(rf"^{_UNKNOWN}; did you mean '(.*)'\?$")
 
 
 def validate(model: type[AnyDeclaration], file: YamlFile, problems: Problems) -> AnyDeclaration | None:
-    """The declaration in ``file``; None, and a line in ``problems`` for each thing that is wrong."""
+    """Return the declaration in ``file``; or add each error to ``problems`` and return None."""
     try:
         return model.model_validate(file.data)
     except ValidationError as error:
@@ -65,7 +65,7 @@ def validate(model: type[AnyDeclaration], file: YamlFile, problems: Problems) ->
             found.append((file.line(location) or 0, location, _explain(model, file, location, detail)))
         misspelt = {(*location[:-1], name) for _, location, what in found for name in _MEANT.findall(what)}
         for _, location, what in sorted(found, key=lambda one: one[0]):
-            # A key that is there, but misspelt, is not missing as well.
+            # Do not report a misspelt key as missing, too.
             if location not in misspelt or not what.startswith(_MISSING):
                 problems.add(file.problem(location, what))
         return None
@@ -116,23 +116,23 @@ def _wrong_type(expected: str | None, value: object) -> str | None:
 def _unknown_key(model: type[Declaration], file: YamlFile, location: Location) -> str:
     key = str(location[-1])
     known = list(model.model_fields)
-    # A key that is there already cannot be what was meant.
+    # Do not suggest a key that the file already has.
     guesses = known if len(location) > 1 else [name for name in known if name not in file.data]
     mend = did_you_mean(key, guesses) or f"; the known keys are {', '.join(known)}"
     return f"{_UNKNOWN}{mend}"
 
 
 def _model_at(model: type[Declaration], location: Location) -> type[Declaration]:
-    """The model of the mapping at ``location``."""
+    """Return the model of the mapping at ``location``."""
     for part in location:
         field = model.model_fields.get(str(part))
-        # A name or a position in a mapping or list of models leads to the same model.
+        # All items of a mapping or list have the same model.
         model = model if field is None else _model_in(field.annotation) or model
     return model
 
 
 def _model_in(annotation: Any) -> type[Declaration] | None:
-    """The model that a field's type is, or has as its items."""
+    """Return the model in a field's type: the type itself, or that of its items."""
     if isinstance(annotation, type) and issubclass(annotation, Declaration):
         return annotation
     return next((found for one in get_args(annotation) if (found := _model_in(one))), None)

@@ -1,7 +1,7 @@
-"""Finding an observer's function by its name, ``module:function``.
+"""Import an observer's function by its name, ``module:function``.
 
-Modules are looked for in the current directory first, as other command-line tools of Python do: a project is
-run from its own top folder.
+Modules are searched in the current directory first, as many Python command-line tools do. A project runs from
+its top folder.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 ObserverFunction = Callable[[Any, Any], object]
-"""Called as ``function(transaction, cell)``; what it returns is ignored."""
+"""Called as ``function(transaction, cell)``; the return value is ignored."""
 
 
 def import_function(name: str) -> ObserverFunction:
-    """The function that ``module:function`` names; the current directory is put on ``sys.path`` if absent.
+    """Import ``module:function``; put the current directory on ``sys.path`` if it is not on it.
 
-    Raises ValueError, with one sentence, if there is none or it does not take a transaction and a cell.
+    Raises ValueError if there is no such function, or it cannot be called with a transaction and a cell.
     """
     module_name, _, attribute = name.partition(":")
     module = import_module(module_name)
@@ -36,14 +36,14 @@ def import_function(name: str) -> ObserverFunction:
         functions = [
             key for key, value in vars(module).items() if callable(value) and not key.startswith("_")
         ]
-        mend = did_you_mean(attribute, functions) or "; define it as 'def process(t, cell)', or mend the name"
+        mend = did_you_mean(attribute, functions) or "; define it as 'def process(t, cell)', or fix the name"
         raise ValueError(f"module {quoted(module_name)} has no {quoted(attribute)}{mend}") from None
     _check(name, function)
-    return function  # type: ignore[no-any-return]  # an attribute of a module is Any; _check has looked
+    return function  # type: ignore[no-any-return]  # an attribute of a module is Any; _check has checked it
 
 
 def not_imported(name: str) -> ObserverFunction:
-    """A stand-in for a chain that was loaded only to be looked at; raises RuntimeError when called."""
+    """Return a placeholder for the function of a chain loaded without its code; it raises RuntimeError."""
 
     def function(_transaction: Any, _cell: Any) -> object:
         raise RuntimeError(f"{name} was not imported: load the chain with import_functions=True to run it")
@@ -52,9 +52,9 @@ def not_imported(name: str) -> ObserverFunction:
 
 
 def import_module(name: str) -> ModuleType:
-    """A module of the project; the current directory is put on ``sys.path`` if absent.
+    """Import a module of the project; put the current directory on ``sys.path`` if it is not on it.
 
-    Raises ValueError, with one sentence, if it is not there or cannot be imported.
+    Raises ValueError if the module does not exist or its import fails.
     """
     _search_current_directory()
     try:
@@ -77,7 +77,7 @@ def import_module(name: str) -> ModuleType:
         ) from None
     except (Exception, SystemExit) as error:
         what = f"{type(error).__name__}: {error}"
-        raise ValueError(f"importing {quoted(name)} failed: {what}; mend that module") from error
+        raise ValueError(f"importing {quoted(name)} failed: {what}; fix that module") from error
 
 
 def _search_current_directory() -> None:
@@ -88,7 +88,7 @@ def _search_current_directory() -> None:
 
 
 def _hidden_by(missing: str) -> str:
-    """A hint at the package that Python has taken in place of a folder of the project that has the module."""
+    """Return a hint at an imported package that hides the folder of the project with the module."""
     place = Path(*missing.split("."))
     if not (place.is_dir() or place.with_name(f"{place.name}.py").is_file()):
         return ""
@@ -103,7 +103,7 @@ def _hidden_by(missing: str) -> str:
 
 
 def _nearest_module(missing: str) -> str:
-    """A hint at a module of a similar name beside the missing one."""
+    """Return a hint at a module with a similar name."""
     package, _, last = missing.rpartition(".")
     if not package:
         return did_you_mean(last, [found.name for found in pkgutil.iter_modules([str(Path.cwd())])])
@@ -115,7 +115,7 @@ def _nearest_module(missing: str) -> str:
 
 
 def _check(name: str, function: object) -> None:
-    """Refuse what cannot be called as ``function(transaction, cell)`` and be done when it returns."""
+    """Raise ValueError unless this is a function of two arguments, not asynchronous and no generator."""
     if not callable(function):
         kind = type(function).__name__
         raise ValueError(f"{quoted(name)} is of type {kind}, not a function; name a 'def process(t, cell)'")
@@ -130,7 +130,7 @@ def _check(name: str, function: object) -> None:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # some functions written in C have no signature: calling them will tell
+        return  # some functions in C have no signature; a wrong one fails when it is called
     try:
         signature.bind(None, None)
     except TypeError:

@@ -1,17 +1,17 @@
 """The dependency graph of a chain: which column wakes which observer, and what each observer writes.
 
-Nodes are plain strings. An observer is its name, ``"parse"``; a column is ``"documents.contents"``; the two
-never meet, for only a column has a dot. Each node has a ``kind``, ``"observer"`` or ``"column"``. Each edge
-has one too:
+Nodes are strings: ``"parse"`` for an observer, ``"documents.contents"`` for a column. Only columns have a
+dot, so the two cannot be confused. Each node has a ``kind``, ``"observer"`` or ``"column"``. Each edge has a
+``kind``, too:
 
-- ``"observe"``: from a column to the observer that it wakes; ``mode`` is the observer's.
-- ``"reads"``: from a column to an observer that reads it and is not woken by it; it never makes a cycle.
+- ``"observe"``: from a column to the observer that it wakes; ``mode`` is that of the observer.
+- ``"reads"``: from a column to an observer that reads it but is not woken by it; never part of a cycle.
 - ``"writes"``: from an observer to a column. ``table.*`` leads to every observed column of the table, and to
   a node ``table.*`` where none is observed. ``feedback=True`` marks an edge that closes a declared loop.
 
-A cycle of observe and writes edges wakes its observers for ever, so it is refused, unless an observer on it
-declares ``feedback: true``. That one closes the loop on purpose and ends it by itself, by writing nothing
-when nothing changed. Every cycle needs one such observer; one observer may close several.
+In a cycle of observe and writes edges, the observers would wake each other for ever. So a cycle is refused
+unless one of its observers declares ``feedback: true``. That observer closes the loop on purpose and ends it
+by writing nothing when nothing changed. Every cycle needs such an observer; one observer may close several.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def observed_columns(observers: Iterable[Observer]) -> dict[Column, tuple[str, ...]]:
-    """For each observed column the names of its observers; both sorted."""
+    """Return the names of the observers of each observed column; both are sorted."""
     watching: dict[Column, list[str]] = {}
     for observer in observers:
         for column in observer.observe:
@@ -42,10 +42,10 @@ def observed_columns(observers: Iterable[Observer]) -> dict[Column, tuple[str, .
 
 
 def build_graph(name: str, tables: Iterable[TableDefinition], observers: Mapping[str, Observer]) -> Graph:
-    """The graph of a chain called ``name``; nodes and edges stand in a fixed order."""
+    """Return the graph of the chain ``name``, with nodes and edges in a fixed order."""
     graph: Graph = nx.DiGraph(name=name)
     notify_only = {(table.name, column) for table in tables for column in table.notify_only}
-    # Where typed tables are not known, these tell: no other column may be observed so.
+    # Weak observers show which columns are notify-only, even if typed tables are not known.
     notify_only.update(one for it in observers.values() if it.mode == "weak" for one in it.observe)
     observed = observed_columns(observers.values())
     by_table: dict[str, list[Column]] = {}
@@ -83,7 +83,7 @@ def build_graph(name: str, tables: Iterable[TableDefinition], observers: Mapping
 
 
 def without_reads(graph: Graph) -> Graph:
-    """The edges that wake observers: observe and writes."""
+    """Return the graph with only the edges that wake observers: observe and writes."""
     waking: Graph = nx.DiGraph()
     waking.add_nodes_from(graph)
     waking.add_edges_from((s, t) for s, t, edge in graph.edges(data=True) if edge["kind"] != "reads")
@@ -91,22 +91,22 @@ def without_reads(graph: Graph) -> Graph:
 
 
 def without_loops(graph: Graph) -> Graph:
-    """The waking edges, less those that close a declared loop; acyclic once the chain has been accepted."""
+    """Return the waking edges without those that close a declared loop; acyclic for a valid chain."""
     waking = without_reads(graph)
     waking.remove_edges_from([(s, t) for s, t, edge in graph.edges(data=True) if edge.get("feedback")])
     return waking
 
 
 def undeclared_cycles(graph: Graph) -> list[list[str]]:
-    """One cycle out of each knot of observers that no ``feedback: true`` unties.
+    """Return one cycle from each strongly connected component that no ``feedback: true`` breaks.
 
-    Each starts and ends with the same observer. Takes time in proportion to the edges, however many cycles
-    there are.
+    Each cycle starts and ends with the same observer. The time is linear in the number of edges, not of
+    cycles.
     """
     open_graph = without_loops(graph)
     cycles = []
     for component in nx.strongly_connected_components(open_graph):
-        # No edge leads from a node to itself: observers and columns alternate.
+        # No edge leads from a node to itself, because observers and columns alternate.
         if len(component) > 1:
             first = min(node for node in component if graph.nodes[node]["kind"] == "observer")
             cycles.append(_shortest_cycle(open_graph, component, first))
@@ -114,7 +114,7 @@ def undeclared_cycles(graph: Graph) -> list[list[str]]:
 
 
 def generations(graph: Graph) -> list[list[str]]:
-    """Observers' names, in such an order that each stands after those that wake it, declared loops aside."""
+    """Return the observers' names, each after those that wake it, apart from declared loops."""
     ordered = []
     for generation in nx.topological_generations(without_loops(graph)):
         names = sorted(node for node in generation if graph.nodes[node]["kind"] == "observer")
@@ -126,8 +126,8 @@ def generations(graph: Graph) -> list[list[str]]:
 def _mark_feedback(graph: Graph) -> None:
     """Mark the edges that close a declared loop: from a feedback observer to a column that leads back to it.
 
-    Every cycle through the observer has such an edge, so taking them away unties it, and leaves the observer
-    behind those that wake it.
+    Every cycle through the observer has such an edge. Without these edges the cycle is broken, and the
+    observer comes after those that wake it.
     """
     for component in nx.strongly_connected_components(without_reads(graph)):
         for node in component:
@@ -138,7 +138,7 @@ def _mark_feedback(graph: Graph) -> None:
 
 
 def _shortest_cycle(graph: Graph, component: set[str], first: str) -> list[str]:
-    """The shortest cycle through ``first``, by breadth-first search inside its component."""
+    """Return the shortest cycle through ``first``, by breadth-first search in its component."""
     came_from: dict[str, str] = {}
     queue = deque([first])
     while first not in came_from:

@@ -1,9 +1,8 @@
-"""The transaction that an observer is given: it refuses a write that its declaration keeps silent about.
+"""The transaction that an observer gets: it refuses undeclared writes to observed columns.
 
-The graph, the check for cycles and whatever is drawn from them are only as true as ``writes`` is. So a write
-to a column that some observer of the chain watches must be declared; it is refused at once, before it can
-wake anyone. Columns that nobody observes may be written undeclared. Reads are the transaction's own methods,
-at no cost.
+The graph and the check for cycles rely on ``writes``. So an observer must declare each write to a column that
+an observer of the chain watches; an undeclared write is refused before it can wake an observer. Columns that
+no observer watches need no declaration. Reads are the transaction's own methods and cost nothing more.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Row = str | bytes
 
 
 class Guard:
-    """What one observer may not write: computed once, then asked at every write."""
+    """The columns that an observer must not write; computed once, checked at every write."""
 
     __slots__ = ("_refused", "_refused_rows", "_watchers", "observer")
 
@@ -34,24 +33,24 @@ class Guard:
         self._watchers: Mapping[Column, tuple[str, ...]] = chain.observed
         self._refused = frozenset(column for column in chain.observed if not observer.declares(*column))
         notify_only = {(table.name, column) for table in chain.tables for column in table.notify_only}
-        # Removing a row removes data, so it wakes nobody who watches a notify-only column.
+        # Removing a row does not wake observers of notify-only columns.
         self._refused_rows: dict[str, str] = {}
         for table, column in sorted(self._refused - notify_only):
             self._refused_rows.setdefault(table, column)
 
     def check(self, table: str, column: str) -> None:
-        """Raise ConfigurationError if the observer must declare this column and does not."""
+        """Raise ConfigurationError if the observer has to declare this column and does not."""
         if (table, column) in self._refused:
             self._refuse(table, column, f"{table}.{column}")
 
     def check_row(self, table: str) -> None:
-        """The same for all columns of a row; whether the row has them now makes no difference."""
+        """Check all columns of a table, even those that the row does not have."""
         column = self._refused_rows.get(table)
         if column is not None:
             self._refuse(table, column, f"{table}.*")
 
     def check_columns(self, table: str, columns: Iterable[str]) -> None:
-        """The same for several columns."""
+        """Check several columns."""
         for column in columns:
             self.check(table, column)
 
@@ -64,11 +63,11 @@ class Guard:
 
 
 class ObserverTransaction:
-    """An open transaction, as its observer sees it.
+    """The open transaction that an observer gets.
 
-    It reads and writes as a ``Transaction`` does. ``commit`` and ``rollback`` raise, and it is no context
-    manager: the worker commits it, together with the acknowledgement, when the observer returns, and discards
-    it when the observer raises.
+    It reads and writes as a ``Transaction`` does. The worker commits it, together with the acknowledgement,
+    when the observer returns, and discards it when the observer raises. So ``commit`` and ``rollback`` raise,
+    and it is not a context manager.
     """
 
     __slots__ = (
@@ -117,14 +116,14 @@ class ObserverTransaction:
     def delete_row(self, table: str, row: Row) -> None:
         """Buffer the removal of a row.
 
-        Raises ConfigurationError unless all the table's observed columns are declared in ``writes``, whether
-        this row has them or not: an error that depends on the data is found too late.
+        Raises ConfigurationError unless all observed columns of the table are declared in ``writes``, even if
+        this row lacks them: an error that depends on the data would be found too late.
         """
         self._guard.check_row(table)
         self._transaction.delete_row(table, row)
 
     def insert(self, row: Table | type[Table] | str, /, **values: Any) -> None:
-        """Add a row to a typed table, as `Transaction.insert`.
+        """Insert a row into a typed table, as `Transaction.insert`.
 
         Raises ConfigurationError unless all the table's observed columns are declared in ``writes``.
         """
@@ -132,10 +131,10 @@ class ObserverTransaction:
         self._transaction.insert(row, **values)
 
     def upsert(self, row: Table | type[Table] | str, /, **values: Any) -> None:
-        """Add a row, or set the fields that were set of the one with its key, as `Transaction.upsert`.
+        """Insert a row, or update the given fields of the row with its key, as `Transaction.upsert`.
 
-        Raises ConfigurationError unless those of them that are observed are declared in ``writes``, and so
-        are observed columns in which a row that is not there yet would have a default.
+        Raises ConfigurationError unless the observed columns among these fields are declared in ``writes``,
+        and also the observed columns that have a default in a new row.
         """
         if isinstance(row, type):
             row, values = row(**values), {}
@@ -146,9 +145,9 @@ class ObserverTransaction:
         self._transaction.upsert(row, **values)
 
     def update(self, row: Table | type[Table] | str, /, **values: Any) -> None:
-        """Set the fields that were set of a row that is there, as `Transaction.update`.
+        """Update the given fields of an existing row, as `Transaction.update`.
 
-        Raises ConfigurationError unless those of them that are observed are declared in ``writes``.
+        Raises ConfigurationError unless the observed columns among these fields are declared in ``writes``.
         """
         names = values if isinstance(row, type | str) else row.model_fields_set
         self._guard.check_columns(_table_of(row), sorted(names))
@@ -180,12 +179,12 @@ class ObserverTransaction:
 
 
 def _table_of(row: Table | type[Table] | str) -> str:
-    """The name of the table of a row, a model or a table's name. Raises TypeError for anything else."""
+    """Return the table's name for a row, a model or a name. Raises TypeError for other values."""
     if isinstance(row, str):
         return row
     return definition_of(row if isinstance(row, type) else type(row)).name
 
 
 def guards(chain: Chain) -> dict[str, Guard]:
-    """A guard for each observer of the chain, by name."""
+    """Return a guard for each observer of the chain, by name."""
     return {observer.name: Guard(chain, observer) for observer in chain.observers.values()}

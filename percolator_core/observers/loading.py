@@ -1,10 +1,10 @@
-"""Reading a chain's folder and checking its declarations against each other.
+"""Read a chain's folder and check its declarations against each other.
 
-Everything that can be checked is checked before anything is raised, so that one run shows all that is wrong.
-What follows from an earlier mistake is left out: with no tables to go by, no column is called unknown.
+All checks run before an error is raised, so that one run shows all problems. Problems that follow from an
+earlier one are left out: without tables, no column is reported as unknown.
 
-Typed tables are known once the modules of their models are imported. Where no code of the project may run,
-references to tables that are not raw are taken as they are.
+Typed tables are known only after the modules of their models are imported. If no code of the project may run,
+references to tables that are not raw are not checked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHAIN_FILE: Final = "chain.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The chain's own declaration, its tables by name, and its observers by name; both sorted."""
+    """The declaration of a chain, its tables, and its observers, sorted by name."""
 
     chain: ChainDeclaration
     tables: tuple[TableDefinition, ...]
@@ -43,7 +43,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """The tables that are known, and whether these are all: not where models could not be imported."""
+    """The known tables; ``complete`` is false if models were not imported."""
 
     known: dict[str, TableDefinition] = field(default_factory=dict)
     models: Models = field(default_factory=dict)
@@ -52,7 +52,7 @@ class _Tables:
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """An observer's declaration, and the file it came from."""
+    """An observer's declaration and its file."""
 
     path: Path
     file: YamlFile
@@ -62,7 +62,7 @@ class _Declared:
 def load_declarations(folder: Path, import_functions: bool) -> Loaded:
     """Read and check the chain in the folder.
 
-    Raises ConfigurationError with one line for each thing that is wrong; CyclicChain if only cycles are.
+    Raises ConfigurationError with one line per problem; CyclicChain if all problems are cycles.
     """
     problems = Problems()
     files = _observer_files(folder, problems)
@@ -136,7 +136,7 @@ def _read_chain(
 
 
 def _with_models(chain: ChainDeclaration, file: YamlFile, tables: _Tables, problems: Problems) -> _Tables:
-    """The raw tables and those of the models that the chain names."""
+    """Return the raw tables and those of the chain's models."""
     known, models, complete = dict(tables.known), dict(tables.models), True
     for position, module in enumerate(chain.schemas):
         try:
@@ -180,7 +180,7 @@ def _refuse_shared_names(declared: list[_Declared], problems: Problems) -> None:
 
 
 def _check_columns(found: _Declared, tables: _Tables, problems: Problems) -> None:
-    """Tables and columns are known, and weak observers, and they alone, watch notify-only columns."""
+    """Report unknown tables and columns, and modes that do not fit the observed columns."""
     for field_ in ("observe", "reads", "writes"):
         for position, (table, column) in enumerate(getattr(found.observer, field_)):
             wrong = _column_problem(found.observer.mode, field_, table, column, tables)
@@ -195,7 +195,7 @@ def _check_scheduling(
     tables: _Tables,
     problems: Problems,
 ) -> None:
-    """Tables and observers that the ``airflow:`` block names are there."""
+    """Report unknown tables and observers in the ``airflow:`` block."""
     names = [found.observer.observer for found in declared]
     known = tables.known if tables.complete else None
     for place, what in unknown_names(chain.airflow, known, names or None):
@@ -217,7 +217,7 @@ def _column_problem(mode: str, field_: str, table: str, column: str, tables: _Ta
 
 
 def _typed_problem(field_: str, definition: TableDefinition, column: str, tables: _Tables) -> str | None:
-    """What a raw table cannot have: columns that are not there, and a key."""
+    """Return the problem of a reference to a typed table: an unknown column, or a column of the key."""
     table = definition.name
     names = [*definition.by_name, *definition.notify_only]
     if column not in names:
@@ -226,7 +226,7 @@ def _typed_problem(field_: str, definition: TableDefinition, column: str, tables
     if column in definition.key and field_ != "reads":
         done, instead = {
             "observe": ("changes", "observe one of its other columns"),
-            "writes": ("is written", "leave it out: who inserts a row writes its other columns"),
+            "writes": ("is written", "leave it out: inserting a row writes its other columns"),
         }[field_]
         others = ", ".join(one.name for one in definition.value_columns)
         hint = f", such as {others}" if field_ == "observe" and others else ""
@@ -242,7 +242,7 @@ def _mode_problem(mode: str, definition: TableDefinition, column: str, tables: _
         if not mend:
             where = tables.models[table].__name__ if definition.is_typed else CHAIN_FILE
             place = f"notify_only of {quoted(table)} in {where}"
-            # A column that holds data cannot be a mark as well.
+            # A column with data cannot be notify-only.
             mend = f"; add {quoted(column)} to {place}, or write mode: strong"
             if definition.is_typed:
                 mend = f"; add another one to {place}, or write mode: strong"
@@ -263,7 +263,7 @@ def _function(found: _Declared, import_functions: bool, problems: Problems) -> O
 
 
 def _definitions(chain: ChainDeclaration) -> dict[str, TableDefinition]:
-    """The raw tables."""
+    """Return the definitions of the raw tables."""
     return {
         name: TableDefinition(name, table.tablets, tuple(sorted(table.notify_only)))
         for name, table in chain.tables.items()

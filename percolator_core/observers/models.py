@@ -1,4 +1,4 @@
-"""Finding the typed tables of a chain: the models in the modules that its ``schemas`` names."""
+"""Import the typed tables of a chain: the models in the modules under ``schemas``."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 Models = dict[str, type[Table]]
-"""Models by the names of their tables."""
+"""Models by table name."""
 
 
 def import_models(name: str) -> Models:
-    """The models of the tables in a module: those it defines, and those it imports.
+    """Return the models in a module, both defined and imported there.
 
-    The current directory is put on ``sys.path`` if absent.
+    The current directory is put on ``sys.path`` if it is not on it.
 
     Raises:
-        ValueError: the module cannot be imported or has no table, two of its models are the same table, or no
-            table can be made of one; in one sentence.
+        ValueError: the module cannot be imported or has no table, two of its models have the same table, or a
+            model is invalid.
     """
     module = import_module(name)
     found: Models = {}
@@ -33,9 +33,9 @@ def import_models(name: str) -> Models:
         try:
             table = definition_of(model).name
         except (ConfigurationError, PydanticUserError, NameError) as error:
-            # Of pydantic's own errors the first line says what is wrong.
+            # The first line of a pydantic error states the problem.
             why = str(error).partition("\n")[0]
-            raise ValueError(f"{model.__name__} of {quoted(name)}: {why}; mend that model") from None
+            raise ValueError(f"{model.__name__} of {quoted(name)}: {why}; fix that model") from None
         if "." in table:
             raise ValueError(
                 f"{model.__name__} of {quoted(name)} is the table {quoted(table)}, which has a dot, so no "
@@ -56,6 +56,6 @@ def import_models(name: str) -> Models:
 
 
 def _tables(module: ModuleType) -> list[type[Table]]:
-    """The named subclasses of Table among the module's attributes, each once."""
+    """Return the named subclasses of Table among the module's attributes, each once."""
     classes = (value for value in vars(module).values() if isinstance(value, type))
     return list(dict.fromkeys(one for one in classes if is_table(one)))

@@ -1,4 +1,4 @@
-"""An observer as the worker uses it: slotted, frozen, with its function found."""
+"""An observer with its imported function, as the worker uses it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Column = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """What happens to a cell on which the observer fails.
+    """The retries of a cell on which the observer fails.
 
-    It runs up to ``attempts`` times (1 to 100) before the cell goes to quarantine; the first wait is
-    ``backoff`` seconds, and no wait is longer than ``max_backoff`` seconds.
+    The observer runs up to ``attempts`` times (1 to 100) before the cell goes to quarantine. The first wait
+    is ``backoff`` seconds, and no wait is longer than ``max_backoff`` seconds.
     """
 
     attempts: int = 8
@@ -31,11 +31,11 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """A function, the columns that wake it, and what it may touch.
+    """A function, the columns that wake it, and the columns that it reads and writes.
 
-    ``writes`` may hold ``(table, "*")`` for all columns of a table. ``timeout`` is in seconds.
-    ``revision`` is that of its code, 1 or more: acknowledgements tell by which one a run was made. ``file``
-    is where it was declared, and ``function_name`` is the ``module:function`` written there.
+    ``writes`` may contain ``(table, "*")`` for all columns of a table. ``timeout`` is in seconds.
+    ``revision`` is the revision of its code, 1 or more; acknowledgements record it. ``file`` is the file with
+    the declaration, and ``function_name`` is the ``module:function`` in it.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Observer:
     def from_declaration(
         cls, declaration: ObserverDeclaration, file: Path, function: ObserverFunction
     ) -> Observer:
-        """The observer that ``declaration``, read from ``file``, describes."""
+        """Return the observer for ``declaration``, which was read from ``file``."""
         retry = declaration.retry
         return cls(
             name=declaration.observer,
@@ -77,5 +77,5 @@ class Observer:
         )
 
     def declares(self, table: str, column: str) -> bool:
-        """Whether ``writes`` names this column, by itself or as ``table.*``."""
+        """Return True if ``writes`` has this column or ``table.*``."""
         return (table, column) in self.writes or (table, EVERY_COLUMN) in self.writes

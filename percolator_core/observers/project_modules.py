@@ -1,12 +1,12 @@
-"""The modules of a project in a process that outlives it: a task of Airflow, a Python process of Spark.
+"""Import modules of several projects in one process, such as a task of Airflow or a process of Spark.
 
-A process of the command line belongs to one project for its whole life, and needs none of this. Where one
-process runs the code of several projects, one after another, these may have modules of the same name: nearly
-every project has a package ``observers``. So the modules of one are removed before the next is imported.
+A process of the command line runs the code of one project only and does not need this module. A process that
+runs several projects, one after another, may find modules of the same name in them: nearly every project has
+a package ``observers``. So the modules of one project are removed before the next project is imported.
 
-A package may do without ``__init__.py``. Whenever the ``__path__`` of such a package is read, Python asks the
-package above it for its own path, and searches again when that has changed. So all modules are looked at
-before the first one is removed, and before `sys.path` is restored.
+A package may have no ``__init__.py``. Each time Python reads the ``__path__`` of such a package, it reads the
+path of the package above and searches again if that has changed. So all modules are inspected before the
+first one is removed, and before `sys.path` is restored.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 LIBRARY: Final = frozenset({"percolator_core", "percolator_airflow", "pyspark_percolator"})
-"""The packages of this library: never a project's own, not even in the library's repository."""
+"""The packages of this library; they never belong to a project, even in the library's repository."""
 
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
-"""Folders of these names hold installed packages, which no project owns either."""
+"""Names of folders for installed packages, which do not belong to a project either."""
 
 _lock = threading.RLock()
-"""Held while a project is entered: the current directory and `sys.path` belong to the whole process."""
+"""Held within `in_project`: the whole process has one current directory and one `sys.path`."""
 
 _entered: Final[list[str]] = []
-"""The projects whose blocks have not ended, each within the one before."""
+"""The entered projects, from the outermost to the innermost."""
 
 
 def _renew_lock() -> None:
-    global _lock  # noqa: PLW0603 - a thread that held it is not in the new process
+    global _lock  # noqa: PLW0603 - a forked process lacks the thread that holds the lock
     _lock = threading.RLock()
 
 
@@ -48,19 +48,22 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 @contextmanager
 def in_project(project: str | PathLike[str]) -> Iterator[None]:
-    """Make the folder ``project`` the current directory, and import from it first, until the block ends.
+    """Make the folder ``project`` the current directory, and import from it first, during the block.
 
-    Afterwards the current directory, `sys.path` and the loaded modules are as before. Modules that the block
-    has imported from the project, or from folders that it added to `sys.path`, are removed. Modules that were
-    loaded before from elsewhere, and have the name of one of the project's, are hidden within the block.
-    Modules that were loaded before from this very project are used as they are, and stay.
+    Afterwards the current directory, `sys.path` and the loaded modules are as before:
 
-    Of several threads one is in a project at a time; the others wait. A block may enter a second project.
+    - Modules that the block imported from the project, or from folders that it added to `sys.path`, are
+      removed.
+    - Modules loaded earlier from elsewhere, with the name of one of the project's modules, are hidden only
+      during the block.
+    - Modules loaded earlier from this project are used by the block and stay.
+
+    Only one thread is in a project at a time; the others wait. A block may enter a second project.
     """
     given = str(Path(project).absolute())
     with _lock, chdir(given):
         paths, here = list(sys.path), str(Path.cwd())
-        # Without the outer project: its packages with __init__.py would be found before those here without.
+        # Leave the outer project out: its packages with __init__.py would hide those here without one.
         sys.path[:] = [here, *(one for one in paths if one not in _entered)]
         _entered.append(here)
         hidden: dict[str, ModuleType] = {}
@@ -71,7 +74,7 @@ def in_project(project: str | PathLike[str]) -> Iterator[None]:
             before = dict(sys.modules)
             yield
         finally:
-            # The current directory is known by its real name; other code may know the project by a link.
+            # The current directory has its real path; other code may use a path with a symbolic link.
             folders = {here, given, *(one for one in sys.path if one not in paths)}
             take_out(modules_of(folders, but=before))
             _entered.pop()
@@ -80,18 +83,18 @@ def in_project(project: str | PathLike[str]) -> Iterator[None]:
 
 
 def modules_of(folders: Collection[str], but: Mapping[str, ModuleType] | None = None) -> list[str]:
-    """The names of the loaded modules that were imported from these folders, and of all below them.
+    """Return the names of the loaded modules from these folders, and of the modules in these packages.
 
-    A package without ``__init__.py`` that has a part elsewhere is not among them; its modules from here are.
+    A package without ``__init__.py`` with another folder, too, is left out; its modules from here are not.
 
     Args:
-        folders: as they stand, or stood, in `sys.path`. Folders of installed packages do not count.
+        folders: as they are or were in `sys.path`. Folders of installed packages are ignored.
         but: modules by name that are left out.
     """
-    # By str: anything may stand in sys.path, and Python ignores it.
+    # sys.path may contain objects of any type, which Python ignores.
     own = [folder for folder in map(str, folders) if Path(folder).name not in _INSTALLED]
     but = {} if but is None else but
-    # A copy: other threads may import meanwhile.
+    # Copy the table, because other threads may import modules at the same time.
     loaded = {
         name: module
         for name, module in list(sys.modules.items())
@@ -101,22 +104,22 @@ def modules_of(folders: Collection[str], but: Mapping[str, ModuleType] | None = 
 
 
 def shadowed_modules(project: str) -> list[str]:
-    """The names of the loaded modules in whose place Python would now find one of the project, and all below.
+    """Return the names of the loaded modules that modules of the project would replace, and of all below.
 
     Args:
-        project: the project's folder, absolute, as it stands in `sys.path`.
+        project: the absolute path of the project's folder, as in `sys.path`.
     """
     try:
         own = {entry.name.partition(".")[0] for entry in Path(project).iterdir()}
     except OSError:
-        return []  # the first import says so
+        return []  # the first import reports that
     own -= LIBRARY | sys.stdlib_module_names
     loaded = {name: module for name, module in list(sys.modules.items()) if name.partition(".")[0] in own}
     return _with_all_below(loaded, lambda name: _is_shadowed(name, loaded, project))
 
 
 def take_out(names: Iterable[str]) -> dict[str, ModuleType]:
-    """Remove modules from `sys.modules`, and from the packages above them; returns those that were there."""
+    """Remove modules from `sys.modules` and from the packages above them; return the removed modules."""
     taken: dict[str, ModuleType] = {}
     for name in names:
         module = sys.modules.pop(name, None)
@@ -126,7 +129,7 @@ def take_out(names: Iterable[str]) -> dict[str, ModuleType]:
         parent, _, leaf = name.rpartition(".")
         above = _contents(sys.modules.get(parent))
         if above.get(leaf) is module:
-            del above[leaf]  # else `from package import module` would still find it
+            del above[leaf]  # otherwise `from package import module` still finds it
     return taken
 
 
@@ -138,7 +141,7 @@ def _put_back(taken: Mapping[str, ModuleType]) -> None:
 
 
 def _with_all_below(names: Iterable[str], chosen: Callable[[str], bool]) -> list[str]:
-    """The chosen ones, and every module of a chosen package; a package stands before its modules."""
+    """Return the chosen modules, and all modules of chosen packages; a package precedes its modules."""
     found: dict[str, None] = {}
     for name in sorted(names):
         if name.rpartition(".")[0] in found or chosen(name):
@@ -169,19 +172,19 @@ def _is_shadowed(name: str, loaded: Mapping[str, ModuleType], project: str) -> b
 
 
 def _places(module: ModuleType) -> list[str]:
-    """The file of the module; of a package without ``__init__.py`` its folders."""
+    """Return the file of the module, or the folders of a package without ``__init__.py``."""
     file = _contents(module).get("__file__")
     return [file] if isinstance(file, str) else _path(module)
 
 
 def _path(module: ModuleType | None) -> list[str]:
-    # If the package above has been removed already, Python raises KeyError.
+    # Python raises KeyError if the package above has been removed.
     with suppress(KeyError, TypeError):
         return [one for one in _contents(module).get("__path__", ()) if isinstance(one, str)]
     return []
 
 
 def _contents(module: ModuleType | None) -> dict[str, Any]:
-    # Anything may stand in sys.modules, also None. By getattr(module, name) some would import others.
+    # sys.modules may contain any object, also None. getattr(module, name) could import other modules.
     found: dict[str, Any] = getattr(module, "__dict__", {})
     return found

@@ -1,4 +1,4 @@
-"""What all declarations share: unknown keys are refused, nothing is coerced, durations are texts."""
+"""The rules of all declarations: unknown keys are refused, nothing is converted, durations are text."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _LONGEST_LENGTH: Final = 3660 * 86_400.0
 
 
 class Declaration(BaseModel):
-    """The rules that every declaration shares: unknown keys are refused, and it never changes."""
+    """The base of all declarations: immutable, without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def parse_duration(value: object) -> float:
-    """Seconds in a duration such as ``"50ms"`` or ``"2m"``, from 1 ms to 24 h. Raises ValueError."""
+    """Parse a duration such as ``"50ms"`` or ``"2m"``, 1 ms to 24 h, into seconds. Raises ValueError."""
     if not isinstance(value, str):
         hint = f"; did you mean '{value}s'?" if isinstance(value, int) and not isinstance(value, bool) else ""
         raise ValueError(f"expected a duration such as 50ms, 10s, 2m or 1h, not {describe(value)}{hint}")
@@ -39,9 +39,9 @@ def parse_duration(value: object) -> float:
 
 
 def parse_length(value: object) -> float:
-    """Seconds in a length such as ``"10s"`` or ``"2d"``, from 1 ms to ten years; raises ValueError.
+    """Parse a duration such as ``"10s"`` or ``"2d"``, 1 ms to ten years, into seconds.
 
-    In Python it may be a timedelta as well.
+    A timedelta is accepted, too. Raises ValueError for other values.
     """
     if isinstance(value, timedelta):
         seconds = value.total_seconds()

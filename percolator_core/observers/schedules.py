@@ -1,7 +1,7 @@
-"""When something is to run: a cron expression, one of its presets, or a length such as ``10m``.
+"""Parse schedules: a cron expression, a preset, or a duration such as ``10m``.
 
-What is no cron expression is found here, so that ``percolator check`` finds it too, where no scheduler is
-installed. Extensions of some schedulers' cron, such as ``L`` and ``5#2``, are let through.
+Cron expressions are checked here, so that ``percolator check`` reports errors without an installed scheduler.
+Extensions of some schedulers, such as ``L`` and ``5#2``, are accepted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from percolator_core.observers.yaml_file import describe, did_you_mean, listed, 
 
 PRESETS: Final = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
 NEVER: Final = "none"
-"""By hand only. YAML's own nothing says the same."""
+"""Run only by hand; the same as null in YAML."""
 
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -32,7 +32,10 @@ _PART: Final = re.compile(r"(\*|\?|L|[0-9a-z]+(?:-[0-9a-z]+)?(?:#[1-5])?L?)(?:/(
 
 
 def parse_schedule(value: object) -> str | timedelta | None:
-    """A cron expression or preset as it is, a length as a timedelta, ``none`` as None. Raises ValueError."""
+    """Return a cron expression or preset unchanged, a duration as timedelta, ``none`` as None.
+
+    Raises ValueError for other values.
+    """
     if value is None or isinstance(value, timedelta):
         return value
     if not isinstance(value, str):
@@ -48,7 +51,7 @@ def parse_schedule(value: object) -> str | timedelta | None:
     if re.fullmatch(LENGTH_PATTERN, text):
         seconds = parse_length(text)
         if seconds < 1:
-            raise ValueError(f"{quoted(text)} is too often; write 1s or more")
+            raise ValueError(f"{quoted(text)} is too short; write 1s or more")
         return timedelta(seconds=seconds)
     _check_cron(text)
     return text

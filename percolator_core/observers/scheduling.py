@@ -1,7 +1,7 @@
-"""The ``airflow:`` block of ``chain.yaml``: how the chain is loaded, run, watched and kept in order.
+"""The ``airflow:`` block of ``chain.yaml``: how Airflow loads, runs, monitors and maintains the chain.
 
-The library reads and checks it, so that ``percolator check`` and editors know it. What makes DAGs of it is
-the package ``percolator_airflow``. Nothing of it changes what a chain's observers do.
+The library reads and checks it, so that ``percolator check`` and editors know it. The package
+``percolator_airflow`` makes DAGs from it. The block does not change the behaviour of the observers.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ from percolator_core.observers.rules import Declaration, Length, OptionalLength,
 from percolator_core.observers.schedules import Schedule
 from percolator_core.observers.yaml_file import Location, describe, did_you_mean, quoted
 
-_MASTER: Final = (
-    "The Spark master; if left out, that of PERCOLATOR_SPARK_MASTER, or all cores of the machine."
-)
+_MASTER: Final = "The Spark master. Default: PERCOLATOR_SPARK_MASTER, or all cores of the machine."
 Format = Literal["html", "warc", "jsonl", "csv", "parquet"]
 FORMATS: Final[tuple[str, ...]] = get_args(Format)
 EVERY_MINUTE: Final = "* * * * *"
@@ -42,7 +40,7 @@ _UNITS: Final = {
     **{f"{letter}iB": 1024 ** (power + 1) for power, letter in enumerate("KMGT")},
 }
 _LENGTHS: Final = frozenset({"execution_timeout", "max_retry_delay", "retry_delay"})
-"""The arguments of Airflow's tasks that are lengths of time."""
+"""The arguments of Airflow's tasks that are durations."""
 
 _ID_PATTERN: Final = r"[A-Za-z0-9_.\-]+"
 
@@ -63,7 +61,7 @@ def _share(value: object) -> float | None:
 
 
 def _memory(value: object) -> float | int | None:
-    """Bytes as int; a share of the store's limit, 0 to 1, as float."""
+    """Parse a size into bytes (int), or a share of the store's memory limit into 0 to 1 (float)."""
     if value is None:
         return None
     found = re.fullmatch(r"([0-9.]+)([%A-Za-z]+)", value) if isinstance(value, str) else None
@@ -76,7 +74,7 @@ def _memory(value: object) -> float | int | None:
 
 
 def _texts(value: object) -> list[Any]:
-    """A single text is a list of one. In Python, a path is as good."""
+    """Accept a single text as a list of one; in Python, also a path."""
     if isinstance(value, (str, os.PathLike)):
         return [os.fspath(value)]
     if not isinstance(value, (list, tuple)):
@@ -91,7 +89,7 @@ def _some_paths(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _columns(value: object) -> object:
-    """A list of fields loads each under its own name."""
+    """Accept a list of fields, each loaded under its own name."""
     if isinstance(value, (list, tuple)):
         return {name: name for name in value}
     if value is not None and not isinstance(value, dict):
@@ -114,7 +112,7 @@ def _id(value: str) -> str:
 
 
 def _default_args(value: dict[str, Any]) -> dict[str, Any]:
-    """Airflow takes lengths of time as timedelta, which YAML has not."""
+    """Convert durations to timedelta, the type that Airflow expects."""
     for name in _LENGTHS & value.keys():
         try:
             value = {**value, name: timedelta(seconds=parse_length(value[name]))}
@@ -179,175 +177,184 @@ Zone = Annotated[StrictStr, AfterValidator(_zone)]
 
 
 class SourceDeclaration(Declaration):
-    """Files that are loaded into one table."""
+    """Files to load into one table."""
 
-    table: StrictStr = Field(description="The table that the records go into.")
+    table: StrictStr = Field(description="The table to load the records into.")
     paths: Paths = Field(
-        description="Files, folders or patterns; relative ones are looked for in the project's folder."
+        description="Files, folders or patterns; relative paths start from the project's folder."
     )
-    format: Format | None = Field(None, description="Of the files; when left out, what their suffixes say.")
+    format: Format | None = Field(None, description="The format of the files. Default: from their suffixes.")
     key: StrictStr | None = Field(
         None, description="The field that holds the row key: jsonl, csv and parquet into raw tables."
     )
     columns: Fields = Field(
-        None, description="Load these fields only: 'field: column' lines, or a list of fields."
+        None, description="Load only these fields: 'field: column' lines, or a list of fields."
     )
-    base_url: StrictStr | None = Field(None, description="What the row keys of html start with.")
-    delimiter: StrictStr | None = Field(None, description="Of csv; when left out, what the header says.")
-    encoding: StrictStr | None = Field(None, description="Of csv; UTF-8 when left out.")
-    null_text: StrictStr = Field("", description="The csv field that stands for no cell.")
+    base_url: StrictStr | None = Field(None, description="The prefix of the row keys of html files.")
+    delimiter: StrictStr | None = Field(
+        None, description="The delimiter of csv files. Default: from the header line."
+    )
+    encoding: StrictStr | None = Field(None, description="The encoding of csv files. Default: UTF-8.")
+    null_text: StrictStr = Field("", description="The csv field for which no cell is written.")
     delete_missing: StrictStr | None = Field(
-        None, description="Rows whose keys begin so, and that the source no longer has, are deleted."
+        None, description="Rows with this key prefix that the source no longer has are deleted."
     )
 
 
 class DagDeclaration(Declaration):
-    """What each of the DAGs has."""
+    """The keys that all DAGs share."""
 
-    enabled: StrictBool = Field(True, description="false: there is no such DAG.")
+    enabled: StrictBool = Field(True, description="With false, there is no such DAG.")
     default_args: DefaultArgs = Field(
-        default_factory=dict, description="Arguments of this DAG's tasks, laid over those of all DAGs."
+        default_factory=dict, description="Arguments of this DAG's tasks, which override those of all DAGs."
     )
 
 
 class LoadDeclaration(DagDeclaration):
     """``<chain>_load``: bulk loads with Spark."""
 
-    schedule: Schedule = Field(None, description="When it runs; by hand only when left out.")
-    sources: tuple[SourceDeclaration, ...] = Field((), description="What is loaded, one task an entry.")
+    schedule: Schedule = Field(None, description="When it runs. Default: only by hand.")
+    sources: tuple[SourceDeclaration, ...] = Field((), description="The sources to load, one task per entry.")
     aside: StrictStr | None = Field(
-        None, description="The folder for malformed records; one in Airflow's home when left out."
+        None, description="The folder for malformed records. Default: a folder in Airflow's home."
     )
     max_bad: OptionalNumber = Field(
-        None, description="A load of more malformed records than this fails; any number when left out."
+        None, description="A load with more malformed records than this fails. Default: no limit."
     )
     master: StrictStr | None = Field(None, description=_MASTER)
-    width: Positive = Field(256, description="Transactions that a Spark task runs at a time.")
+    width: Positive = Field(256, description="Concurrent transactions in each Spark task.")
 
 
 class ObserveDeclaration(DagDeclaration):
     """``<chain>_observe``: the observers, in the order of the graph, until the chain is idle."""
 
     engine: Literal["spark", "local"] = Field(
-        "spark", description="local: in the Airflow task's own process, without Spark."
+        "spark", description="local: the observers run in the process of the Airflow task, without Spark."
     )
-    schedule: Schedule = Field(None, description="When it runs besides, whether or not anything was noticed.")
+    schedule: Schedule = Field(None, description="Additional runs, even if no dirty cell was noticed.")
     watch: StrictBool = Field(
-        True, description="It starts within seconds when cells become dirty and no worker is there."
+        True, description="It starts within seconds after cells become dirty, if no worker runs."
     )
     remind: Length = Field(
         30.0,
         json_schema_extra={"default": "30s"},
-        description="While cells stay dirty and nothing runs, it is started again so often.",
+        description="The interval of further starts while cells stay dirty and nothing runs.",
     )
     budget: OptionalLength = Field(
-        None, description="The longest drain of one task, which then fails; a retry carries on."
+        None, description="The longest time for one task, which then fails; a retry continues the drain."
     )
-    width: OptionalPositive = Field(None, description="Runs under way at a time, in each task of Spark.")
-    threads: Positive = Field(8, description="Runs of observers with 'executor: threads' at a time.")
+    width: OptionalPositive = Field(None, description="Concurrent runs, in each task of Spark.")
+    threads: Positive = Field(8, description="Concurrent runs of observers with 'executor: threads'.")
     tasks: OptionalPositive = Field(
-        None, description="Spark tasks of a drain; when left out, one a tablet of the largest table."
+        None, description="Spark tasks of a drain. Default: one per tablet of the largest table."
     )
     master: StrictStr | None = Field(None, description=_MASTER)
 
 
 class ObserverThresholds(Declaration):
-    """What of one observer is a breach; null: nothing is."""
+    """The thresholds of one observer; null turns one off. A value beyond a threshold is a breach."""
 
-    backlog: OptionalNumber = Field(None, description="More dirty cells than this.")
+    backlog: OptionalNumber = Field(None, description="A breach: more dirty cells than this.")
     oldest: OptionalLength = Field(
         600.0,
         json_schema_extra={"default": "10m"},
-        description="A cell that could have been claimed longer ago than this.",
+        description="A breach: a cell that has been ready to run for longer than this.",
     )
-    quarantine: OptionalNumber = Field(0, description="More cells in quarantine than this.")
+    quarantine: OptionalNumber = Field(0, description="A breach: more cells in quarantine than this.")
     failure_rate: Share = Field(
         0.5,
         json_schema_extra={"default": "50%"},
-        description="A larger share of the runs since the last look has failed.",
+        description="A breach: a larger share of failed runs since the last check.",
     )
 
 
 class ThresholdsDeclaration(ObserverThresholds):
-    """What is a breach: of each observer, and of the store."""
+    """The thresholds for each observer and for the store."""
 
     lock_age: OptionalLength = Field(
         600.0,
         json_schema_extra={"default": "10m"},
-        description="A lock that was written or refreshed longer ago than this.",
+        description="A breach: a lock that was set or refreshed longer ago than this.",
     )
     memory: Memory = Field(
-        None, description="More memory in the store: a size, or a share of its limit such as 80%."
+        None, description="A breach: more memory in use, as a size or as a share of the limit such as 80%."
     )
-    workers: Number = Field(0, description="Fewer continuous workers than this.")
+    workers: Number = Field(0, description="A breach: fewer continuous workers than this.")
     observers: dict[StrictStr, ObserverThresholds] = Field(
-        default_factory=dict, description="Other numbers for some observers, by name."
+        default_factory=dict, description="Other thresholds for some observers, by name."
     )
 
 
 class MonitorDeclaration(DagDeclaration):
-    """``<chain>_monitor``: how the chain is, against thresholds, and a history of it."""
+    """``<chain>_monitor``: check the chain against thresholds, and keep a history."""
 
-    schedule: Schedule = Field(EVERY_MINUTE, description="How often it looks.")
+    schedule: Schedule = Field(EVERY_MINUTE, description="How often it checks.")
     thresholds: ThresholdsDeclaration = Field(
-        default_factory=ThresholdsDeclaration, description="What counts as a breach."
+        default_factory=ThresholdsDeclaration, description="The thresholds; a value beyond one is a breach."
     )
     on_breach: Literal["fail", "warn"] = Field(
-        "fail", description="What a breach does to the run; warn: it succeeds, with a warning in its log."
+        "fail", description="fail: a breach fails the run. warn: the run succeeds and logs a warning."
     )
     history: Length = Field(
         2 * 86_400.0,
         json_schema_extra={"default": "2d"},
-        description="How long looks are kept, for the plots.",
+        description="How long the results are kept, for the plots.",
     )
     drain: StrictBool = Field(
-        True, description="Starts the observers where cells are due and neither worker nor drain is there."
+        True, description="Start the observers if cells are due and neither a worker nor a drain runs."
     )
 
 
 class MaintainDeclaration(DagDeclaration):
-    """``<chain>_maintain``: stale locks are resolved, old versions are collected."""
+    """``<chain>_maintain``: resolve stale locks, and collect old versions."""
 
     schedule: Schedule = Field("@hourly", description="When it runs.")
     keep: Length = Field(
         3600.0,
         json_schema_extra={"default": "1h"},
-        description="Versions that were current at any time since then stay.",
+        description="Versions that were current within this time are kept.",
     )
     older_than: Length = Field(
-        30.0, json_schema_extra={"default": "30s"}, description="Younger locks are left alone."
+        30.0, json_schema_extra={"default": "30s"}, description="Younger locks are skipped."
     )
-    parts: Positive = Field(4, description="Tasks that the tablets are cut into.")
+    parts: Positive = Field(4, description="The number of tasks that share the tablets.")
 
 
 class Scheduling(Declaration):
-    """How Airflow runs a chain; all of it has defaults."""
+    """How Airflow runs a chain; every key has a default."""
 
     connection: Id = Field("percolator_default", description="The Airflow connection of the store.")
     namespace: StrictStr | None = Field(
-        None, description="In the store; the chain's name when neither this nor the connection says it."
+        None,
+        description="The namespace in the store. Default: that of the connection, or else the chain's name.",
     )
     default_args: DefaultArgs = Field(
         default_factory=dict,
         description="Arguments of all tasks, named as in Airflow: owner, pool, retries, execution_timeout …",
     )
     tags: Texts = Field((), description="Tags of the DAGs, besides 'percolator' and the chain's name.")
-    timezone: Zone = Field("UTC", description="In which the schedules are told.")
-    load: LoadDeclaration = Field(default_factory=LoadDeclaration, description="The loads.")
-    observe: ObserveDeclaration = Field(default_factory=ObserveDeclaration, description="The observers.")
-    monitor: MonitorDeclaration = Field(default_factory=MonitorDeclaration, description="The look-out.")
-    maintain: MaintainDeclaration = Field(default_factory=MaintainDeclaration, description="The clean-up.")
+    timezone: Zone = Field("UTC", description="The time zone of the schedules.")
+    load: LoadDeclaration = Field(default_factory=LoadDeclaration, description="The DAG that loads files.")
+    observe: ObserveDeclaration = Field(
+        default_factory=ObserveDeclaration, description="The DAG that runs observers."
+    )
+    monitor: MonitorDeclaration = Field(
+        default_factory=MonitorDeclaration, description="The DAG that monitors the chain."
+    )
+    maintain: MaintainDeclaration = Field(
+        default_factory=MaintainDeclaration, description="The DAG that maintains the store."
+    )
 
 
 def unknown_names(
     declared: Scheduling, tables: Collection[str] | None, observers: Collection[str] | None
 ) -> Iterator[tuple[Location, str]]:
-    """Where the block names what the chain has not, and a sentence about it.
+    """Yield the location and the problem of each unknown table or observer in the block.
 
     Args:
         declared: the block.
-        tables: the chain's; None when not all of them are known.
-        observers: likewise.
+        tables: the names of the chain's tables; None if not all are known.
+        observers: the names of its observers; None if not all are known.
     """
     for position, source in enumerate(declared.load.sources):
         if tables is not None and source.table not in tables:

@@ -1,6 +1,6 @@
-"""JSON Schema of the two kinds of YAML, for editors.
+"""JSON Schemas of the two kinds of YAML files, for editors.
 
-A file names its schema in its first line, and an editor then completes keys and marks mistakes::
+With the schema in the first line of a file, an editor completes keys and marks errors::
 
     # yaml-language-server: $schema=../../schemas/observer.schema.json
 
@@ -25,12 +25,12 @@ _MODELS: Final[dict[str, tuple[str, type[Declaration]]]] = {
 
 
 def schemas() -> dict[str, str]:
-    """The text of each schema by its file's name."""
+    """Return the text of each schema, by file name."""
     return {name: json.dumps(_schema(*named), indent=2) + "\n" for name, named in _MODELS.items()}
 
 
 def write_schemas(folder: Path) -> list[Path]:
-    """Write the schemas into ``folder``, which is made if it is missing; returns the files."""
+    """Write the schemas into ``folder``, which is created if it is missing; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, text in schemas().items():
@@ -46,7 +46,7 @@ def _schema(title: str, model: type[Declaration]) -> dict[str, Any]:
 
 
 def _tidy(node: Any) -> Any:
-    """Without the titles that pydantic makes from names: editors show them, not the descriptions."""
+    """Remove the titles that pydantic makes from names; editors show them in place of the descriptions."""
     if isinstance(node, dict):
         return {key: _tidy(value) for key, value in node.items() if key != "title"}
     return [_tidy(item) for item in node] if isinstance(node, list) else node

@@ -1,7 +1,7 @@
-"""A YAML file that remembers its lines, so that every complaint about it can name one.
+"""A YAML file with the line of each key, so that every problem can name its line.
 
-``yaml.safe_load`` builds the data; the composed nodes beside it tell where each key stands. Keys given twice
-are refused, where YAML itself would silently keep the last one.
+``yaml.safe_load`` builds the data; the composed nodes have the lines. Repeated keys are refused, because YAML
+itself would silently keep the last one.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Location = tuple[int | str, ...]
-"""Keys and list positions from the top of a file down to one value."""
+"""The keys and list positions that lead from the top of a file to a value."""
 
 _LONGEST_QUOTE: Final = 60
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _MOST_MERGED: Final = 100_000
-"""Lines of one mapping; a declaration has a few dozen."""
+"""The most lines of a mapping; a declaration has a few dozen."""
 
 
 class Problems:
-    """What is wrong with a chain, one line each; raised together, so that one run shows all of it."""
+    """The problems of a chain, one line each; raised together, so that one run shows them all."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
     def add(self, line: str) -> None:
-        """Keep one complaint; whatever would break the line is escaped."""
+        """Add a problem; line breaks and unprintable characters are escaped."""
         self.lines.append(one_line(line))
 
     def raise_if_any(self) -> None:
-        """Raise ConfigurationError with every complaint, or return."""
+        """Raise ConfigurationError with all problems, if there are any."""
         if self.lines:
             raise ConfigurationError("\n".join(self.lines))
 
 
 @dataclass(frozen=True, slots=True)
 class YamlFile:
-    """The data of one file, and the nodes it was built from."""
+    """The data of a file, and the YAML nodes that it was built from."""
 
     label: str
     data: Any
@@ -53,21 +53,21 @@ class YamlFile:
 
     @classmethod
     def of_arguments(cls, label: str, data: dict[str, Any]) -> YamlFile:
-        """Arguments of Python, as if they stood in a file: what is wrong names them, and no line."""
+        """Wrap arguments of Python like a file; problems name the argument and no line."""
         return cls(label, data, yaml.MappingNode("tag:yaml.org,2002:map", []))
 
     def problem(self, location: Location, what: str) -> str:
-        """``file:line: field: what``; without the line where the field is not in the file."""
+        """Return ``file:line: field: what``; without the line if the field is not in the file."""
         line, field = self._find(location)
         place = self.label if line is None else f"{self.label}:{line}"
         return f"{place}: {field}: {what}" if field else f"{place}: {what}"
 
     def line(self, location: Location) -> int | None:
-        """The line of what ``problem`` names."""
+        """Return the line of a location, as in ``problem``."""
         return self._find(location)[0]
 
     def _find(self, location: Location) -> tuple[int | None, str]:
-        """The line of the deepest part of ``location`` that the file has, and the field's name."""
+        """Return the line of the deepest part of ``location`` in the file, and the field's name."""
         node, line, field = self.root, None, ""
         for position, part in enumerate(location):
             found = _child(node, part)
@@ -82,7 +82,7 @@ class YamlFile:
 
 
 def read_yaml(path: Path, problems: Problems) -> YamlFile | None:
-    """Read ``path``; None, and a line in ``problems`` for each thing that is wrong, if it cannot be used."""
+    """Read ``path``; if it is not usable, add each error to ``problems`` and return None."""
     label = str(path)
     text = _read_text(path, label, problems)
     if text is None:
@@ -116,13 +116,13 @@ def read_yaml(path: Path, problems: Problems) -> YamlFile | None:
 
 def _read_text(path: Path, label: str, problems: Problems) -> str | None:
     if path.exists() and not path.is_file():
-        # To read a pipe would wait for ever.
+        # Reading a pipe could wait for ever.
         problems.add(f"{label}: is not a file; remove it or write the declaration there")
         return None
     try:
         raw = path.read_bytes()
     except OSError as error:
-        problems.add(f"{label}: cannot be read: {error.strerror}; mend its permissions or remove it")
+        problems.add(f"{label}: cannot be read: {error.strerror}; fix its permissions or remove it")
         return None
     try:
         return raw.decode("utf-8-sig")
@@ -133,8 +133,8 @@ def _read_text(path: Path, label: str, problems: Problems) -> str | None:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` for the closest known word, or nothing when none is close or it is long."""
-    # To compare names of 64 KiB would take minutes.
+    """Return ``"; did you mean 'x'?"`` for the closest known word; "" if there is none or it is long."""
+    # Comparing names of 64 KiB would take minutes.
     if not isinstance(word, str) or len(word) > MOST_NAMED:
         return ""
     spelt = {name.lower(): name for name in sorted(known)}
@@ -143,17 +143,17 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
 
 def quoted(text: str) -> str:
-    """``text`` in quotes, shortened when long."""
+    """Return ``text`` in quotes, shortened if it is long."""
     return repr(abbreviated(text, _LONGEST_QUOTE))
 
 
 def listed(words: Sequence[str]) -> str:
-    """``a, b or c``."""
+    """Return ``a, b or c``."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def describe(value: object) -> str:
-    """What a value is, in words that a person who writes YAML knows."""
+    """Describe a value in the terms of YAML."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -168,7 +168,7 @@ def describe(value: object) -> str:
 
 
 def one_line(text: str) -> str:
-    """``text`` with runs of white space as one blank and unprintable characters escaped."""
+    """Return ``text`` with each run of white space as one blank, and unprintable characters escaped."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode()
         for char in " ".join(text.split())
@@ -182,7 +182,7 @@ def _join(field: str, part: int | str) -> str:
 
 
 def _child(node: yaml.Node, part: int | str) -> tuple[int, yaml.Node] | None:
-    """The line and the node of one key or list item."""
+    """Return the line and the node of a key or list item."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value == str(part):
@@ -194,7 +194,7 @@ def _child(node: yaml.Node, part: int | str) -> tuple[int, yaml.Node] | None:
 
 
 def _duplicate_keys(root: yaml.Node) -> Iterator[tuple[int, int, str]]:
-    """``(line, line of the first, key)`` of each key given again; a node behind many aliases is seen once."""
+    """Yield ``(line, line of the first, key)`` for each repeated key; a node with aliases is read once."""
     seen: set[int] = set()
     pending = [root]
     while pending:
@@ -217,7 +217,7 @@ def _duplicate_keys(root: yaml.Node) -> Iterator[tuple[int, int, str]]:
 
 
 def _merged(root: yaml.Node) -> int:
-    """Lines of the longest mapping once all that ``<<`` names is copied: YAML sets no limit to that."""
+    """Return the lines of the longest mapping after all ``<<`` are copied; YAML itself sets no limit."""
     sizes: dict[int, int] = {}
 
     def size(node: yaml.Node) -> int:
@@ -240,7 +240,7 @@ def _syntax_problem(label: str, error: yaml.YAMLError) -> str:
     what = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     context = getattr(error, "context", None)
     where = label if mark is None else f"{label}:{mark.line + 1}"
-    mend = "mend the indentation, or quote the value"
+    mend = "fix the indentation, or quote the value"
     if "\\t" in what or "'\t'" in what:
         mend = "indent with blanks, not tabs"
     elif "single document" in str(context):

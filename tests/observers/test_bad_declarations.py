@@ -20,7 +20,7 @@ OBSERVERS = {
         "version: 1\nobserver: [parse\n",
         (
             "parse.yaml:3: not valid YAML at column 1: expected ',' or ']', but got '<stream end>'; "
-            "mend the indentation, or quote the value"
+            "fix the indentation, or quote the value"
         ),
     ),
     "tab": (
@@ -277,16 +277,16 @@ FUNCTIONS = {
     "step:process": "there is no module 'step'; did you mean 'steps'?",
     "steps.parse:process": "there is no module 'steps.parse'; 'steps' is a module, not a package",
     "app.pars:process": "there is no module 'app.pars'; did you mean 'app.parse'?",
-    "app.broken:process": "importing 'app.broken' failed: ZeroDivisionError: division by zero; mend "
+    "app.broken:process": "importing 'app.broken' failed: ZeroDivisionError: division by zero; fix "
     "that module",
     "app.syntax:process": "importing 'app.syntax' failed: SyntaxError: '(' was never closed "
     "(syntax.py, line 1); "
-    "mend that module",
+    "fix that module",
     "app.needs:process": "importing 'app.needs' failed: there is no module 'nowhere_to_be_found'; install "
     "it, or, if it is the project's, run it in the project's top folder: the current directory is {here}",
-    "app.exits:process": "importing 'app.exits' failed: SystemExit: 3; mend that module",
+    "app.exits:process": "importing 'app.exits' failed: SystemExit: 3; fix that module",
     "steps:proces": "module 'steps' has no 'proces'; did you mean 'process'?",
-    "steps:xyz": "module 'steps' has no 'xyz'; define it as 'def process(t, cell)', or mend the name",
+    "steps:xyz": "module 'steps' has no 'xyz'; define it as 'def process(t, cell)', or fix the name",
     "steps:LIMIT": "'steps:LIMIT' is of type int, not a function; name a 'def process(t, cell)'",
     "steps:Thing": "'steps:Thing' is a class; name a function, 'def process(t, cell)'",
     "steps:three": "'steps:three' takes (t, cell, more); it is called with a transaction and a cell: "
@@ -466,7 +466,7 @@ def test_a_file_in_place_of_the_folder(project: Project) -> None:
 
 def test_a_file_that_cannot_be_read(project: Project) -> None:
     (project.folder / "parse.yaml").symlink_to("nowhere.yaml")
-    expected = "cannot be read: No such file or directory; mend its permissions or remove it"
+    expected = "cannot be read: No such file or directory; fix its permissions or remove it"
     assert project.complaint() == f"parse.yaml: {expected}"
 
 

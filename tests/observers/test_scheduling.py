@@ -146,7 +146,7 @@ WRONG = {
     "load: {schedule: 3}": (
         "airflow.load.schedule: expected a schedule such as '0 3 * * *', @daily or 10m, not a number (3)"
     ),
-    "load: {schedule: 10ms}": "airflow.load.schedule: '10ms' is too often; write 1s or more",
+    "load: {schedule: 10ms}": "airflow.load.schedule: '10ms' is too short; write 1s or more",
     "load: {sources: [{table: documents}]}": (
         "airflow.load.sources[0].paths: is missing; add 'paths: [pages/]'"
     ),

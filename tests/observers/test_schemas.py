@@ -39,7 +39,7 @@ BAD = {
     "no_module": ("", "there is no module 'app.no_module'; did you mean 'app.models'?"),
     "broken": (
         "1 / 0",
-        "importing 'app.broken' failed: ZeroDivisionError: division by zero; mend that module",
+        "importing 'app.broken' failed: ZeroDivisionError: division by zero; fix that module",
     ),
     "empty": (
         "from percolator_core import Table",
@@ -52,7 +52,7 @@ BAD = {
         "from percolator_core import Table\nclass A(Table, name='a'):\n    x: int",
         (
             "importing 'app.keyless' failed: ConfigurationError: table 'a': no column is its key: declare "
-            "one as PrimaryKey[…]; mend that module"
+            "one as PrimaryKey[…]; fix that module"
         ),
     ),
     "never": (
@@ -60,7 +60,7 @@ BAD = {
             "from __future__ import annotations\nfrom percolator_core import PrimaryKey, Table\n"
             "class A(Table, name='a'):\n    x: PrimaryKey[Nothing]"
         ),
-        "A of 'app.never': name 'Nothing' is not defined; mend that model",
+        "A of 'app.never': name 'Nothing' is not defined; fix that model",
     ),
     "dotted": (
         "from percolator_core import PrimaryKey, Table\nclass A(Table, name='a.b'):\n    x: PrimaryKey[int]",
@@ -99,7 +99,7 @@ REFERENCES = {
     "key written": (
         "observe: documents.contents\nwrites: [documents.url]",
         (
-            "writes[0]: documents.url is part of the key, which never is written; leave it out: who inserts "
+            "writes[0]: documents.url is part of the key, which never is written; leave it out: inserting "
             "a row writes its other columns"
         ),
     ),
