@@ -1,8 +1,8 @@
-# One image for all that is ours: Airflow's parts, Spark's master and workers, percolator's workers.
-# docs/how-to/deploy.md says how it is used.
+# One image for all own services: Airflow's parts, Spark's master and workers, percolator's workers.
+# docs/how-to/deploy.md explains its use.
 FROM python:3.11-slim-bookworm
 
-# Java for Spark. Nothing else of the image comes from outside requirements.lock.
+# Java for Spark. All other software of the image is in requirements.lock.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends default-jre-headless procps \
     && rm -rf /var/lib/apt/lists/* \
@@ -27,7 +27,7 @@ COPY tools/airflow-init.sh /usr/local/bin/airflow-init
 COPY dags /srv/percolator/dags
 COPY schemas /srv/percolator/schemas
 COPY observers /srv/percolator/observers
-# Named volumes take over owner and mode of these.
+# Named volumes get the owner and mode of these folders.
 RUN mkdir -p -m 0750 /srv/percolator/airflow/logs /srv/percolator/airflow/percolator /srv/percolator/login \
         /srv/percolator/serving /srv/percolator/spark \
     && chown -R percolator:percolator /srv/percolator/airflow /srv/percolator/login \

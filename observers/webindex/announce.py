@@ -1,9 +1,9 @@
-"""Tells the pages that a page links to that the share of rank they get from it has changed: ``pages.rank``.
+"""Notify the targets of a page's links that its share of rank has changed: ``pages.rank``.
 
-A step of its own, after the publication has committed, so that it need tell known pages only, and most links
-of a crawl lead to pages that were never loaded. A target that is unknown here either stays so, or becomes
-known by a later commit, and its first count sees what was published. Within the publishing transaction that
-would not hold: the target could become known, and be counted, before that transaction commits.
+This is a separate observer, which runs after the new rank has committed, so that it has to notify only known
+pages: most links of a crawl lead to pages that were never loaded. A target that is unknown here stays unknown
+or becomes known in a later commit, and then its first count sees the new share. Inside the transaction that
+publishes the rank this would be wrong: the target could become known, and be counted, before the commit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def process(t: ObserverTransaction, cell: Cell) -> None:
-    """Wake the count of every known page that this one links to."""
+    """Wake rank for every known page to which this page links."""
     targets = list(Outlinks.decode(t.get("pages", cell.row, "outlinks")).root)
     pointers = t.get_many([("pages", target, "pointer") for target in targets])
     for target, pointer in zip(targets, pointers, strict=True):

@@ -1,11 +1,11 @@
-"""Recomputes the whole index from the raw documents, and reports every cell and posting that is wrong.
+"""Recompute the whole index from the raw documents, and report every wrong cell and posting.
 
-Plain batch code over dictionaries. It shares the parser and the definitions with the observers, nothing of
-how they keep things up to date. Everything is compared exactly but the ranks, which have a tolerance; what
-depends on ranks is exact with respect to the stored ones. To be called while the chain is idle.
+This is batch code on dictionaries. It shares the parser and the definitions with the observers, but not the
+incremental updates. Ranks are compared with a tolerance; values that depend on ranks are compared exactly, by
+the stored ranks; everything else is compared exactly. Call it while the chain is idle.
 
-``python -m observers.webindex.checker URL NAMESPACE [INDEX]`` prints what is wrong, a line each, and exits
-with 1 if anything is. INDEX is the file of the serving index.
+``python -m observers.webindex.checker URL NAMESPACE [INDEX]`` prints one line for each violation, and exits
+with 1 if there is any. INDEX is the file of the serving index.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PAGE_COLUMNS: Final = frozenset({"parsed", "pointer", "content", "outlinks", "ra
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One thing that is wrong: ``where`` is a table's row and column, or a posting's key."""
+    """A wrong cell or posting; ``where`` is the table, row and column, or the posting's key."""
 
     invariant: str
     where: str
@@ -59,7 +59,7 @@ class Violation:
 
 
 def check(snapshot: Snapshot, index: ServingIndex | None = None) -> list[Violation]:
-    """Everything that is wrong with the derived tables and, if given, the serving index. Empty is good."""
+    """Return all violations in the derived tables and, if given, in the serving index."""
     stored = {table: dict(snapshot.scan(table)) for table in TABLES}
     pages = parse_documents(stored["documents"])
     found = list(_pages(pages, stored["pages"]))
@@ -85,7 +85,7 @@ def check(snapshot: Snapshot, index: ServingIndex | None = None) -> list[Violati
 
 
 def parse_documents(documents: Table) -> dict[bytes, Page]:
-    """The page of every document that has one."""
+    """Parse every document that is a page."""
 
     def text(cells: dict[str, bytes], column: str) -> str | None:
         value = cells.get(column)
@@ -132,7 +132,7 @@ def _pointers(pages: dict[bytes, Page]) -> Table:
 
 
 def _inverted(pages: dict[bytes, Page]) -> Inlinks:
-    """Target -> source -> anchor texts."""
+    """Return the anchor texts by target and source."""
     inlinks: Inlinks = defaultdict(dict)
     for source, page in pages.items():
         for target, texts in page.outlinks.root.items():
@@ -141,7 +141,7 @@ def _inverted(pages: dict[bytes, Page]) -> Inlinks:
 
 
 def _terminal(url: bytes, pages: dict[bytes, Page]) -> tuple[bytes, str | None]:
-    """Where redirects and canonical URLs lead from ``url``, with the fingerprint found there."""
+    """Follow redirects and canonical URLs from ``url``; return the last page and its fingerprint."""
     path = [url]
     while len(path) <= MAX_HOPS:
         pointed = pages[path[-1]].pointer.next
@@ -174,7 +174,7 @@ def _standings(stored: Table, pages: dict[bytes, Page]) -> tuple[dict[bytes, Sta
 def _ranks(
     pages: dict[bytes, Page], inlinks: Inlinks, standings: dict[bytes, Standing]
 ) -> Iterator[Violation]:
-    """Every share as its rank says; every rank as the shares say; and so every rank near the fixed point."""
+    """Compare each share with its rank, each rank with the shares, and each rank with the fixed point."""
     for url, standing in standings.items():
         where = f"pages {_name(url)} rank"
         share = share_of(standing.rank, len(pages[url].outlinks.root))
@@ -184,10 +184,10 @@ def _ranks(
         if differs(standing.rank, computed):
             yield Violation("rank", where, f"{standing.rank!r}, its links give {computed!r}")
     if len(standings) < len(pages):
-        return  # Reported already; without them the fixed point says nothing.
+        return  # Missing ranks are reported already, and the fixed point needs all of them.
     targets = {url: [name.encode() for name in page.outlinks.root] for url, page in pages.items()}
     exact = exact_ranks(targets)
-    # An error of TOLERANCE at each page, spread along the links as rank itself is.
+    # An error of TOLERANCE at each page, which spreads along the links like the rank itself.
     bound = spread(targets, {url: TOLERANCE * standing.rank for url, standing in standings.items()})
     for url, standing in standings.items():
         if abs(standing.rank - exact[url]) > bound[url] * (1 + 1e-6) + 1e-6:
@@ -195,7 +195,7 @@ def _ranks(
             yield Violation("rank", f"pages {_name(url)} rank", detail)
 
 
-# What is shown: exact with respect to the stored ranks.
+# The serving entries: compared exactly, by the stored ranks.
 
 
 def _serving(
@@ -229,10 +229,10 @@ def _serving(
 
 
 def _postings(serving: Table, index: ServingIndex) -> Iterator[Violation]:
-    """The full-text index row by row, and whether its inverted lists agree with its rows."""
+    """Compare the full-text index row by row, and its inverted lists with its rows."""
     postings = {posting.key.encode(): posting for posting in index.postings()}
     for key in postings.keys() - serving.keys():
-        yield Violation("orphan", f"posting {_name(key)}", f"nothing to show, but {postings[key].url}")
+        yield Violation("orphan", f"posting {_name(key)}", f"no entry, but it shows {postings[key].url}")
     shown: dict[str, bytes] = {}
     for key, posting in postings.items():
         if posting.url in shown:
@@ -248,7 +248,7 @@ def _postings(serving: Table, index: ServingIndex) -> Iterator[Violation]:
     for identity in index.orphans():
         yield Violation("orphan", f"words {identity}", "belongs to no posting")
     if not index.intact():
-        yield Violation("posting", "words", "FTS5 finds its index at odds with its rows")
+        yield Violation("posting", "words", "the integrity check of FTS5 failed")
 
 
 def _posting(posting: Posting, entry: Entry, text: str) -> Iterator[Violation]:
@@ -304,7 +304,7 @@ def _name(row: bytes) -> str:
 
 
 def main(url: str, namespace: str, index: str | None = None) -> int:
-    """Print what is wrong; returns the exit code."""
+    """Print the violations; return the exit code."""
     from observers.webindex.index import open_index
     from percolator_core import connect
 

@@ -1,18 +1,18 @@
-"""Clusters duplicates: pages with one content, and those that redirect to it or declare it canonical.
+"""Cluster duplicates: pages with the same content, and pages that redirect to it or declare it canonical.
 
-From a page one follows its redirect, or else its declared canonical URL, as long as the next page is known.
-Where that ends is the page's *terminal*; the fingerprint of its content, or else its URL, is the key of the
-cluster.
+The path of a page follows its redirect, or else its declared canonical URL, as long as the next page is
+known. The last page of the path is the *terminal*; the fingerprint of the terminal's content, or else its
+URL, is the key of the cluster.
 
-Two observers share the work. ``cluster`` runs when a page's own pointer changed: it places the page, and
-tells every page from which one comes through this one. ``recluster`` places such a page anew and tells
-nobody, so there is no loop, however the pointers run in circles.
+Two observers share the work. ``cluster`` runs when a page's own pointer changes: it places the page, and
+notifies every page whose path leads through it. ``recluster`` places such a page again and notifies no page,
+so there is no loop, even if pointers form a cycle.
 
-Why no page stays in a wrong cluster, although a run sees other pages only as of its snapshot. Take the path
-from a page u to its terminal, and on it the page p whose pointer changed last. The run of ``cluster`` at p
-sees the whole path, so it tells u, and u is placed with the whole path in view. A run at u with an older view
-cannot overwrite that: every run that places u writes ``pages.cluster``, changed or not, so two of them
-conflict.
+No page stays in a wrong cluster, although a run sees other pages only at its snapshot. Take the path from a
+page u to its terminal, and on that path the page p whose pointer changed last. The run of ``cluster`` at p
+sees the whole path, so it notifies u, and the run at u sees the whole path, too. A run at u with an older
+snapshot cannot overwrite that result: every run that places u writes ``pages.cluster``, changed or not, so
+two of them conflict.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
 
 
 def process(t: ObserverTransaction, cell: Cell) -> None:
-    """Place the page whose pointer changed, and wake those that lead to it."""
+    """Place the page whose pointer changed, and notify the pages whose paths lead to it."""
     url = cell.row
     key = place(t, url)
     if key is not None:
-        # Its content may have changed without moving it, so what is shown of its cluster may have to.
+        # The content may have changed although the cluster is the same, and so may the cluster's entry.
         t.notify("clusters", key, "dirty")
     for page in sorted(_leading_to(t, url)):
         t.notify("pages", page, "terminal")
 
 
 def follow(t: ObserverTransaction, cell: Cell) -> None:
-    """Place a page whose path leads over a page that changed."""
-    # A page that is gone has a change of its own pointer pending, and ``cluster`` with it.
+    """Place a page whose path leads through a changed page."""
+    # A deleted page has a pending change of its own pointer, for which ``cluster`` runs.
     if t.get("pages", cell.row, "pointer") is not None:
         place(t, cell.row)
 
 
 def place(t: ObserverTransaction, url: bytes) -> bytes | None:
-    """Put the page into its cluster, or out of all if it is gone; returns the key.
+    """Put the page into its cluster, or remove a deleted page from its cluster; return the key.
 
     The page's own cell and the member row change together, so a page is a member of exactly one cluster. Each
-    member has a row of its own: duplicates that arrive at once do not wait for each other.
+    member has a row of its own, so duplicates that are loaded at the same time do not conflict.
     """
     terminal = find_terminal(t, url)
     key = cluster_key(*terminal) if terminal is not None else None
@@ -67,16 +67,16 @@ def place(t: ObserverTransaction, url: bytes) -> bytes | None:
         t.set("clusters", pair(key, url), "member", b"")
         t.notify("clusters", key, "dirty")
         if old is None:
-            # Rank leaves a page alone that is in no cluster yet.
+            # Rank ignores a page that is not in a cluster yet.
             t.notify("pages", url, "inlinks")
     return key
 
 
 def find_terminal(t: ObserverTransaction, url: bytes) -> tuple[bytes, str | None] | None:
-    """The terminal page of ``url`` and its fingerprint; None if ``url`` is not known.
+    """Return the terminal page of ``url`` and its fingerprint; None if ``url`` is unknown.
 
-    A path that comes back to itself ends at the page of the circle that has content, and of those at the one
-    with the smallest URL, so that all pages on the circle agree. A path longer than MAX_HOPS is cut there.
+    If the path has a cycle, the terminal is the page with the smallest URL among those of the cycle that have
+    content, so that all pages of the cycle agree. A longer path ends after MAX_HOPS.
     """
     pointer = _pointer(t, url)
     if pointer is None:
@@ -98,7 +98,7 @@ def find_terminal(t: ObserverTransaction, url: bytes) -> tuple[bytes, str | None
 
 
 def _leading_to(t: ObserverTransaction, url: bytes) -> set[bytes]:
-    """The pages from which one comes to ``url`` in at most MAX_HOPS hops."""
+    """Return the pages whose paths lead to ``url`` in at most MAX_HOPS hops."""
     found: set[bytes] = set()
     edge = [url]
     for _ in range(MAX_HOPS):

@@ -1,13 +1,13 @@
-"""What rank, anchors and the page shown *are*: shared by the observers and by the checker.
+"""The definitions of rank, anchors and the shown page, for the observers and the checker.
 
-Rank is PageRank in the form that knows no number of pages, so that a new page changes nothing far away::
+Rank is PageRank in the form without the number of pages, so that a new page changes only ranks near it::
 
     rank(u)  = (1 - DAMPING) + sum of share(v) over the pages v that link to u
     share(v) = DAMPING * rank(v) / number of distinct targets of v
 
-A page that links nowhere keeps its rank to itself: it is not spread over all pages. Links to pages that were
-never loaded count in the number of targets, and what they carry is lost likewise. Ranks are those of single
-URLs; duplicates are not merged. The mean is at most 1.
+The rank of a page without links is not spread over all pages. Links to pages that were never loaded count in
+the number of targets, and their shares are lost, too. Ranks belong to single URLs; duplicates are not merged.
+The mean is at most 1.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ if TYPE_CHECKING:
 DAMPING: Final = 0.85
 
 FIRST_RANK: Final = 0.5
-"""The rank that a new page is given before its links are counted: the mean, so little is left to correct."""
+"""The rank of a new page before its links are counted: about the mean, so that corrections are small."""
 
 TOLERANCE: Final = 0.05
-"""A rank is published again when it has changed by more than this share of the published one.
+"""A rank is published again when it differs from the published one by more than this share.
 
-At rest every published rank is within this share of what the published shares of its sources give, and the
-sum of all errors is below TOLERANCE / (1 - DAMPING) of the sum of all ranks.
+When the chain is idle, every published rank is within this share of the rank that follows from the published
+shares of its sources, and the sum of all errors is below TOLERANCE / (1 - DAMPING) of the sum of all ranks.
 """
 
 MAX_ANCHORS: Final = 50
-"""Distinct anchor texts kept of a page, and of a cluster."""
+"""Distinct anchor texts of a page, and of a cluster, at most."""
 
 MAX_DUPLICATES: Final = 100
-"""Members named in a serving entry besides the page shown."""
+"""Members that a serving entry names besides the shown page, at most."""
 
 MAX_HOPS: Final = 8
-"""Redirects and canonical URLs that are followed, one after another."""
+"""Redirects and canonical URLs that are followed in a row, at most."""
 
 
 def rank_of(shares: Iterable[float]) -> float:
-    """The rank that the shares of the linking pages give, in whatever order they come."""
+    """Return the rank from the shares of the linking pages; their order does not matter."""
     return (1 - DAMPING) + fsum(shares)
 
 
 def share_of(rank: float, targets: int) -> float:
-    """What each link of a page carries; nothing if it has none."""
+    """Return the share of the rank for each link of a page; 0 without links."""
     return DAMPING * rank / targets if targets else 0.0
 
 
 def differs(published: float, computed: float) -> bool:
-    """Is the published rank too far off?"""
+    """Return True if the published rank is out of tolerance."""
     return abs(computed - published) > TOLERANCE * published
 
 
 def frequent_anchors(anchors: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    """The texts that most sources use (of equally frequent ones the smallest), sorted.
+    """Return the texts that most sources use, sorted; of equally frequent texts the smallest ones.
 
-    Without the counts, so that one more link with a usual text changes nothing.
+    The result has no counts, so that one more link with a frequent text changes nothing.
     """
     counts: Counter[str] = Counter()
     for texts in anchors:
@@ -70,5 +70,5 @@ def frequent_anchors(anchors: Iterable[Iterable[str]]) -> tuple[str, ...]:
 
 
 def preference(url: str, rank: float) -> tuple[float, int, str]:
-    """Of a cluster's indexable members the smallest by this key is shown: by rank, then the shortest URL."""
+    """Return the sort key of indexable members; the smallest is shown: the highest rank, then a short URL."""
     return (-rank, len(url), url)

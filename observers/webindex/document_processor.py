@@ -1,15 +1,15 @@
-"""Parses a document and keeps the page's own cells, its links and its pointer.
+"""Parse a document, and update the page's own cells, its links and its pointer.
 
-Woken by ``documents.contents``, ``content_type`` and ``redirect``; whichever it was, the whole document is
-read. All that it writes depends on this document alone. It compares with what it wrote last time: what did
-not change is not written, so that nobody downstream wakes for nothing.
+The observer is woken by ``documents.contents``, ``content_type`` and ``redirect``, and reads the whole
+document. Its output depends on this document only. It writes only differences from its last output, so that
+no other observer is woken without a change.
 
-A load that writes two columns wakes two runs. Each column has an acknowledgement of its own, so these do not
-keep the two apart; ``pages.parsed`` does, the snapshot from which the page was last made. Every run that goes
-through writes it, changed or not, so two for one document conflict, and the later one sees all that the
-earlier one saw. A run whose change is older than that snapshot therefore has nothing to do. To compare the
-document itself, instead of the time, would not be safe: it may have changed, and changed back, while another
-run is about to commit what was there between.
+A load that writes two columns wakes two runs. Each column has an acknowledgement of its own, so the runs do
+not conflict through it. They conflict on ``pages.parsed``, the timestamp of the snapshot from which the page
+was last parsed: every run writes it, changed or not, so the later run sees everything that the earlier run
+saw. A run whose change is older than that timestamp has nothing to do. To compare the document instead of the
+timestamp would be wrong: the document may have changed and changed back, while another run is about to commit
+the state in between.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def process(t: ObserverTransaction, cell: Cell) -> None:
-    """Bring the page up to date with its document: new, changed, redirected or deleted."""
+    """Update the page after its document is new, changed, redirected or deleted."""
     url = cell.row
     if not is_page(url):
         return
@@ -59,7 +59,7 @@ def _parse(url: bytes, document: dict[str, bytes]) -> Page | None:
 
 
 def _write_links(t: ObserverTransaction, url: bytes, old: dict[str, bytes], page: Page | None) -> None:
-    """The page's links, one row a target, and the share of its rank that each of them carries."""
+    """Write the page's links, one row for each target, and the share of its rank for each link."""
     outlinks = page.outlinks.encode() if page is not None else None
     if outlinks == old.get("outlinks"):
         return
@@ -72,26 +72,26 @@ def _write_links(t: ObserverTransaction, url: bytes, old: dict[str, bytes], page
             t.set("links", pair(target.encode(), url), "anchors", Anchors(anchors).encode())
     _write(t, url, "outlinks", old.get("outlinks"), outlinks)
 
-    # Other targets carry another share; announce tells them all. A run of rank that publishes at this moment
-    # with the number of targets of before writes the same cell, so one of the two is repeated.
-    told = page is not None and ("outlinks" not in old or len(before) != len(after))
-    if told:
+    # A new number of targets changes the share of each; announce then notifies all targets. A concurrent run
+    # of rank with the old number of targets writes the same cell, so one of the two transactions is repeated.
+    has_new_share = page is not None and ("outlinks" not in old or len(before) != len(after))
+    if has_new_share:
         rank = Standing.decode(old["rank"]).rank if "rank" in old else FIRST_RANK
         t.set("pages", url, "rank", Standing(rank=rank, share=share_of(rank, len(after))).encode())
-    # Whom announce does not tell: pages that are linked to no longer, or, with the share unchanged, anew or
-    # with other words. They are told known or not: one may be becoming known in a transaction that does not
-    # see this.
+    # Announce does not notify former targets, nor, if the share is the same, new targets and targets with new
+    # anchor texts. Unknown targets are notified, too: a concurrent transaction that makes the target known
+    # does not see this one.
     for target in before.keys() | after.keys():
-        if target not in after or (not told and before.get(target) != after[target]):
+        if target not in after or (not has_new_share and before.get(target) != after[target]):
             t.notify("pages", target, "inlinks")
-    # A new page's links are to be counted; the rank of a deleted page is to be removed, by rank itself, for
-    # it may be publishing at this moment, beside this transaction.
+    # Rank counts the links of a new page. It also removes the rank of a deleted page, because a concurrent
+    # run of rank may publish that rank.
     if page is None or "outlinks" not in old:
         t.notify("pages", url, "inlinks")
 
 
 def _write_pointer(t: ObserverTransaction, url: bytes, old: dict[str, bytes], page: Page | None) -> None:
-    """The cell that wakes cluster, and the reverse row by which cluster finds whom a change concerns."""
+    """Write the cell that wakes cluster, and the reverse row by which cluster finds the affected pages."""
     pointer = page.pointer.encode() if page is not None else None
     if pointer == old.get("pointer"):
         return

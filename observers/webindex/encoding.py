@@ -1,8 +1,8 @@
-"""From bytes to text: which character encoding a page is in.
+"""Detect the character encoding of a page, and decode it.
 
-In this order: a byte order mark; valid UTF-8 that is more than ASCII (nothing else looks like it by
-accident); the charset of the HTTP header; the one that the page declares; a guess by charset-normalizer. A
-declared charset is believed when hardly any byte contradicts it.
+The order is: a byte order mark; valid UTF-8 with characters outside ASCII (other encodings never look like it
+by accident); the charset of the HTTP header; the charset that the page declares; a guess of
+charset-normalizer. A declared charset is used unless too many bytes contradict it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from charset_normalizer import from_bytes
 FALLBACK: Final = "cp1252"
 
 _HEAD: Final = 4096
-"""Bytes in which a page must declare its charset; browsers look at 1,024, but pages do worse."""
+"""Bytes at the start of a page that may declare its charset; browsers read 1,024, some pages need more."""
 
 _SAMPLE: Final = 8 * 1024
-"""Bytes that the guess looks at: it costs about a millisecond."""
+"""Bytes from which the encoding is guessed, which takes about a millisecond."""
 
 _GUESSED: Final = (
     *("cp932", "euc_jp", "gb18030", "big5", "cp949", "cp1251", "koi8_r"),
     *("cp1252", "cp1250", "cp1253", "cp1254", "cp1255", "cp1256", "cp874"),
 )
-"""Encodings that pages without any declaration are in; with all that exist, the guess goes astray."""
+"""Encodings of pages without a declaration; with more candidates the guess is often wrong."""
 
 _TOLERATED: Final = 0.01
-"""Share of undecodable characters up to which a declared charset is believed: pages have broken spots."""
+"""The highest share of undecodable characters for a declared charset: some pages have broken characters."""
 
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -41,7 +41,7 @@ _DECLARED: Final = re.compile(
 _XML_DECLARED: Final = re.compile(rb"""\A\s*<\?xml[^>]{0,100}?encoding\s*=\s*["']([A-Za-z0-9._:-]{1,40})""")
 _HEADER: Final = re.compile(r"""charset\s*=\s*["']?\s*([A-Za-z0-9._:-]{1,40})""", re.IGNORECASE)
 
-# What browsers take these names for: supersets, because that is what pages contain.
+# Browsers read these names as supersets, because pages use the characters of the supersets.
 _READ_AS: Final = {
     "ascii": "cp1252",
     "iso8859-1": "cp1252",
@@ -66,7 +66,7 @@ _READ_AS: Final = {
     "dos-874": "cp874",
     "windows-874": "cp874",
 }
-# Python's registry also holds codecs that are no character encodings (zlib, rot13 …): a page must not name
+# Python's registry also has codecs that are not character encodings (zlib, rot13 …); a page must not select
 # them.
 _KNOWN: Final = frozenset(
     {"utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "koi8-r", "koi8-u", "cp866", "cp874"}
@@ -84,7 +84,7 @@ class Decoded(NamedTuple):
 
 
 def decode(contents: bytes, content_type: str | None, *, markup: bool) -> Decoded:
-    """The text of a page. ``content_type``: the HTTP header; ``markup``: look for ``<meta charset>`` too."""
+    """Decode a page. ``content_type``: the HTTP header; ``markup``: look for ``<meta charset>``, too."""
     for mark, encoding in _MARKS:
         if contents.startswith(mark):
             return Decoded(contents[len(mark) :].decode(encoding, "replace"), encoding)
@@ -107,7 +107,7 @@ def decode(contents: bytes, content_type: str | None, *, markup: bool) -> Decode
 
 
 def character_encoding(name: str) -> str | None:
-    """The codec for a charset's name as the web uses it; None if it is unknown or no character encoding."""
+    """Return the codec of a charset's name on the web; None if it is not a known character encoding."""
     try:
         codec = codecs.lookup(name).name
     except (LookupError, ValueError):
@@ -122,7 +122,7 @@ def _declarations(contents: bytes, content_type: str | None, *, markup: bool) ->
         head = contents[:_HEAD]
         for pattern in (_XML_DECLARED, _DECLARED):
             match = pattern.search(head)
-            # A page that was read far enough to find this declaration is in no 16-bit encoding.
+            # A page whose declaration is readable as ASCII is not in a 16-bit encoding.
             if match and not match[1].lower().startswith((b"utf-16", b"utf-32")):
                 names.append(match[1].decode("ascii"))
     return names
@@ -130,7 +130,7 @@ def _declarations(contents: bytes, content_type: str | None, *, markup: bool) ->
 
 def _guess(contents: bytes) -> str:
     sample = contents[:_SAMPLE]
-    # Not in the middle of a character: these bytes are no part of a longer one.
+    # Cut before < or a line break, which are never in the middle of a character.
     end = max(sample.rfind(b"<"), sample.rfind(b"\n"))
     if len(contents) > _SAMPLE and end > 0:
         sample = sample[:end]

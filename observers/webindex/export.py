@@ -1,8 +1,8 @@
-"""Puts a cluster's entry into the serving index: ``serving.entry``.
+"""Write a cluster's entry into the serving index: ``serving.entry``.
 
 The index is outside the store, so its change and the acknowledgement are not one transaction: a run may be
-repeated, or overtaken. Both are harmless. A posting is a function of the cluster's row alone, and it carries
-the timestamp of the snapshot that it was made from: an older one never replaces a newer one.
+repeated, or a later run may finish first. Both are harmless: a posting depends only on the cluster's row, and
+it has the timestamp of its snapshot, so that an older posting never replaces a newer one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def process(t: ObserverTransaction, cell: Cell) -> None:
-    """Make the posting of this cluster what the store says."""
+    """Update the cluster's posting from the store."""
     value = t.get("serving", cell.row, "entry")
     if value is None:
         open_index().remove(cell.row.decode(), t.start_timestamp)
@@ -31,9 +31,9 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
 
 
 def rebuild(snapshot: Snapshot, index: ServingIndex) -> int:
-    """Fill the index anew from a snapshot; returns the number of entries. Stop the workers meanwhile.
+    """Rebuild the index from a snapshot; return the number of entries. Stop the workers first.
 
-    For an index that was lost, damaged by a power cut, or is to be made a second time elsewhere.
+    This repairs a lost index, or an index after a power failure, and creates further copies.
     """
     index.clear()
     count = 0
@@ -46,7 +46,7 @@ def rebuild(snapshot: Snapshot, index: ServingIndex) -> int:
 
 
 def _posting(key: bytes, entry: Entry) -> Posting:
-    """The posting, but for the text."""
+    """Return the posting without the text."""
     anchors = "\n".join(entry.anchors)
     return Posting(
         key.decode(), entry.url, entry.title, anchors, "", entry.fingerprint, entry.rank, entry.size

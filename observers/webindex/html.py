@@ -1,4 +1,4 @@
-"""Reading HTML: title, visible text, links and the declarations in a page's head, by selectolax (lexbor)."""
+"""Read HTML: title, visible text, links and the declarations in the head, with selectolax (lexbor)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-# The parser hands out the text of neighbouring elements without a gap; a line break before each tag of a
-# block keeps "heading" and "paragraph" apart. Much faster than walking the tree. The names are grouped by
-# their first letter because the pattern is tried at every tag.
+# The parser joins the text of adjacent elements without a space, so a line break is inserted before each tag
+# of a block. That is much faster than walking the tree. The names are grouped by their first letter because
+# the pattern is tried at every tag.
 _BLOCK: Final = re.compile(
     r"<(?=/?(?:a(?:ddress|rticle|side)|b(?:lockquote|r|utton)|c(?:aption|enter)|d(?:d|etails|iv|l|t)|"
     r"f(?:ieldset|ig(?:ure|caption)|o(?:oter|rm))|h(?:[1-6r]|eader)|l(?:abel|egend|i)|main|nav|o(?:l|ption)|p(?:re)?|"
     r"s(?:e(?:ction|lect)|ummary)|t(?:able|body|d|extarea|h(?:ead)?|r)|ul)[\s/>])",
     re.IGNORECASE,
 )
-# The parser's time grows with the square of the depth. Only junk is this deep; its structure is left out.
+# The parser's time grows with the square of the depth. Pages this deep are junk; their structure is removed.
 _TOO_DEEP: Final = 10_000
 _STRUCTURE: Final = re.compile(
     r"</?(?!(?:a|base|body|br|head|html|link|meta|noscript|p|script|style|svg|template|title)[\s/>])[a-z][^<>]{0,2000}>",
@@ -26,12 +26,12 @@ _STRUCTURE: Final = re.compile(
 
 _INVISIBLE: Final = ["script", "style", "noscript", "template", "svg", "iframe", "object", "head"]
 _BOILERPLATE: Final = "nav, footer, [role=navigation], [role=contentinfo], .navheader, .navfooter"
-"""What surrounds the text on every page of a site: its links count, its words do not."""
+"""Elements that repeat on every page of a site: their links count, their words do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class HtmlPage:
-    """What an HTML page says; ``links`` are (reference, anchor text) in document order."""
+    """A parsed HTML page; ``links`` are (reference, anchor text) in document order."""
 
     title: str
     text: str
@@ -42,8 +42,8 @@ class HtmlPage:
 
 
 def read_html(markup: str) -> HtmlPage:
-    """Parse HTML, broken or not. The text has its blanks as they come; nothing is resolved or normalised."""
-    # Tags that nobody closes may nest.
+    """Parse HTML, even broken HTML. White space and links are not normalised."""
+    # Unclosed tags may nest.
     if markup.count("<") - 2 * markup.count("</") > _TOO_DEEP:
         markup = _STRUCTURE.sub("\n", markup)
     tree = LexborHTMLParser(_BLOCK.sub("\n<", markup))
@@ -56,7 +56,7 @@ def read_html(markup: str) -> HtmlPage:
     title = _title(tree)
     canonical, noindex = _canonical(tree), _noindex(tree)
     base_address = base.attributes.get("href") if base is not None else None
-    # From here on the tree is taken apart.
+    # From here on elements are removed from the tree.
     tree.strip_tags(_INVISIBLE)
     for node in tree.css(_BOILERPLATE):
         node.decompose()
@@ -66,7 +66,7 @@ def read_html(markup: str) -> HtmlPage:
 
 
 def _anchor(link: LexborNode) -> str:
-    """The link's text, else its title, else what stands for its image."""
+    """Return the link's text, or else its title, or else the alternative text of its image."""
     text = link.text().strip()
     if text:
         return text
@@ -88,7 +88,7 @@ def _title(tree: LexborHTMLParser) -> str:
 
 
 def _canonical(tree: LexborHTMLParser) -> str | None:
-    """The first ``<link rel=canonical>`` in the head; elsewhere it would be a reader's comment."""
+    """Return the first ``<link rel=canonical>`` in the head; in the body a reader could have posted it."""
     for node in tree.css("head > link[rel][href]"):
         if "canonical" in (node.attributes.get("rel") or "").lower().split():
             return node.attributes.get("href") or None

@@ -1,8 +1,8 @@
-"""The serving index: SQLite with FTS5, one posting a cluster, in a file of its own.
+"""The serving index: SQLite with FTS5, one posting for each cluster, in a file of its own.
 
-Several processes and threads may write it: each has its own connection, and SQLite's write-ahead log lets
-readers read on. Every posting carries the version it was made from, and only a newer one replaces it; a
-removed posting leaves its version behind for a while, so that nothing older brings it back.
+Several processes and threads may write it: each has its own connection, and SQLite's write-ahead log does not
+block readers. Every posting has a version, and only a newer version replaces it. The version of a removed
+posting is kept for a while, so that an older one does not restore the posting.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ENVIRONMENT: Final = "PERCOLATOR_SERVING"
 DEFAULT_PATH: Final = ".percolator/serving.db"
 
 BUSY_SECONDS: Final = 5.0
-"""How long a writer waits for another before the run fails, to be tried again with backoff."""
+"""Seconds for which a writer waits for another writer; then the run fails, and is retried with backoff."""
 
 KEEP_REMOVED: Final = 24 * 3600 * 1_000_000
-"""Microseconds for which the version of a removed posting is kept: far longer than a run can be late."""
+"""Microseconds for which the version of a removed posting is kept, far longer than any run is delayed."""
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS postings (
@@ -44,12 +44,12 @@ CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (
     title, anchors, url, text, tokenize = "porter unicode61 remove_diacritics 2"
 );
 """
-"""A posting without a URL is a removed one; ``words.rowid`` is ``postings.id``."""
+"""A removed posting has no URL; ``words.rowid`` is ``postings.id``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """What the index holds of a cluster: its serving entry, with one line for each anchor, and the text."""
+    """A cluster's entry in the index, with one line for each anchor, and its text."""
 
     key: str
     url: str
@@ -62,20 +62,20 @@ class Posting:
 
 
 class ServingIndex:
-    """One connection to the index. Not to be shared between threads; ``open_index`` sees to that.
+    """One connection to the index. ``open_index`` opens one for each thread, because threads cannot share it.
 
     Raises:
-        ConfigurationError: the file was made by an older version: remove it, and fill a new one.
+        ConfigurationError: the file was created by an older version: remove it, and build a new one.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
-        # Waits for its turn by the busy timeout only if set before the journal mode is changed.
+        # The busy timeout, set above, also applies to this change of the journal mode.
         self._connection.execute("PRAGMA journal_mode = WAL")
-        # A power cut may lose the last postings, which are acknowledged in the store: `export.rebuild` mends
-        # that.
+        # A power failure may lose the last postings, although the store has acknowledged them:
+        # `export.rebuild` restores them.
         self._connection.execute("PRAGMA synchronous = NORMAL")
         with self._writing():
             for statement in SCHEMA.split(";\n"):
@@ -84,13 +84,13 @@ class ServingIndex:
         if "size" not in columns:
             self._connection.close()
             raise ConfigurationError(
-                f"{path} was made by an older version of the web index: remove it, and make it anew with "
-                "the command `demo --fresh`, or observers.webindex.export.rebuild."
+                f"{path} was created by an older version of the web index: remove it, and build it again "
+                "with the command `demo --fresh`, or observers.webindex.export.rebuild."
             )
         self._file = _identity(path)
 
     def is_in_place(self) -> bool:
-        """Whether the file at the path is still the one that was opened."""
+        """Return True if the file at the path is still the opened one."""
         return _identity(self.path) == self._file
 
     def close(self) -> None:
@@ -98,10 +98,10 @@ class ServingIndex:
         self._connection.close()
 
     def refresh(self, posting: Posting, version: int) -> bool:
-        """Do what `put` does if it can be done without the text; False if it cannot.
+        """Update a posting without its text; return False if that is not possible, for `put` to do it.
 
-        It can when only rank and size changed, which is the usual change and a small one, or when the index
-        already has a newer version.
+        It is possible if only rank and size have changed, the most frequent change, or if the index already
+        has a newer version.
         """
         with self._writing() as connection:
             found = connection.execute(
@@ -122,7 +122,7 @@ class ServingIndex:
             return True
 
     def put(self, posting: Posting, version: int) -> bool:
-        """Insert or replace a posting, unless a newer version is there; returns whether it did."""
+        """Insert or replace a posting, unless the index has a newer version; return True if written."""
         with self._writing() as connection:
             changed = connection.execute(
                 "INSERT INTO postings (version, url, fingerprint, rank, size, key) VALUES (?, ?, ?, ?, ?, ?) "
@@ -141,7 +141,7 @@ class ServingIndex:
             return True
 
     def remove(self, key: str, version: int) -> bool:
-        """Remove a posting, unless a newer version is there; returns whether anything changed."""
+        """Remove a posting, unless the index has a newer version; return True if anything changed."""
         with self._writing() as connection:
             changed = connection.execute(
                 "INSERT INTO postings (key, version) VALUES (?, ?) ON CONFLICT (key) DO UPDATE "
@@ -158,19 +158,19 @@ class ServingIndex:
             return True
 
     def postings(self) -> Iterator[Posting]:
-        """Every posting, in the order of the keys."""
+        """Yield all postings in the order of their keys."""
         for row in self._connection.execute(
             "SELECT p.key, p.url, w.title, w.anchors, w.text, p.fingerprint, p.rank, p.size, w.url "
             "FROM postings p LEFT JOIN words w ON w.rowid = p.id WHERE p.url IS NOT NULL ORDER BY p.key"
         ):
             key, url, title, anchors, text, fingerprint, rank, size, indexed_url = row
             if indexed_url != url:
-                # Its words are missing, or indexed under another URL: as good as none.
+                # Words that are missing or belong to another URL count as empty.
                 title, anchors, text = "", "", ""
             yield Posting(key, url, title, anchors, text, fingerprint, rank, size)
 
     def orphans(self) -> list[int]:
-        """Rows of words that belong to no posting."""
+        """Return the rows of words that belong to no posting."""
         rows = self._connection.execute(
             "SELECT rowid FROM words WHERE rowid NOT IN (SELECT id FROM postings WHERE url IS NOT NULL)"
         )
@@ -183,11 +183,11 @@ class ServingIndex:
             connection.execute("DELETE FROM words")
 
     def query(self, statement: str, parameters: tuple[object, ...]) -> list[tuple[Any, ...]]:
-        """Rows of a reading statement."""
+        """Return the rows of a SELECT statement."""
         return self._connection.execute(statement, parameters).fetchall()
 
     def intact(self) -> bool:
-        """Does FTS5 find its index in agreement with the words it was made from?"""
+        """Return True if the integrity check of FTS5 succeeds."""
         try:
             self._connection.execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 1)")
         except sqlite3.DatabaseError:
@@ -196,10 +196,10 @@ class ServingIndex:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        # IMMEDIATE takes the write lock first: a transaction that reads and then writes cannot wait, only
-        # fail.
+        # IMMEDIATE takes the write lock at once: a transaction that reads first and then writes cannot wait
+        # for the lock, it fails.
         if self._connection.in_transaction:
-            # A run was stopped by its deadline between two statements.
+            # The deadline of a run interrupted it between two statements.
             self._connection.execute("ROLLBACK")
         self._connection.execute("BEGIN IMMEDIATE")
         try:
@@ -222,17 +222,17 @@ _local = threading.local()
 
 
 def open_index(path: str | os.PathLike[str] | None = None) -> ServingIndex:
-    """This thread's connection to the index at ``path``.
+    """Return this thread's connection to the index at ``path``.
 
-    Without a path: at $PERCOLATOR_SERVING, or else at .percolator/serving.db.
+    The default path is $PERCOLATOR_SERVING, or else .percolator/serving.db.
     """
     where = Path(path or os.environ.get(ENVIRONMENT) or DEFAULT_PATH).absolute()
-    # A connection must not cross a fork: a child opens its own, and never touches its parent's.
+    # A connection must not be used after a fork: a child opens its own.
     opened: dict[tuple[int, Path], ServingIndex] = _local.__dict__.setdefault("opened", {})
     identity = (os.getpid(), where)
     found = opened.get(identity)
     if found is not None and not found.is_in_place():
-        # The file was removed or replaced: what we wrote into the old one, nobody would find.
+        # The file was removed or replaced, so writes through the old connection would be lost.
         opened.pop(identity).close()
         found = None
     if found is None:

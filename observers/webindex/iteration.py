@@ -1,4 +1,4 @@
-"""PageRank by full iteration: the fixed point that the incremental ranks approach."""
+"""PageRank by full iteration: the fixed point to which the incremental ranks converge."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 PRECISION: Final = 1e-10
-"""The iteration ends when a round changes the ranks by less than this in the mean."""
+"""The iteration ends when the mean change of the ranks in a round is below this."""
 
 
 def exact_ranks(targets: Mapping[bytes, Sequence[bytes]]) -> dict[bytes, float]:
-    """The rank of every known page; ``targets`` has the distinct targets of each, known or not."""
+    """Return the rank of every known page; ``targets`` has the distinct targets of each, known or not."""
     return _solve(targets, dict.fromkeys(targets, 1 - DAMPING), FIRST_RANK)
 
 
 def spread(targets: Mapping[bytes, Sequence[bytes]], errors: Mapping[bytes, float]) -> dict[bytes, float]:
-    """How far the ranks can be from the fixed point if each misses what its links give by its error (≥ 0)."""
+    """Return the largest distances of ranks from the fixed point, if each rank has its own error (≥ 0)."""
     return _solve(targets, errors, 0.0)
 
 
 def _solve(
     targets: Mapping[bytes, Sequence[bytes]], source: Mapping[bytes, float], first: float
 ) -> dict[bytes, float]:
-    """The x with x(u) = source(u) + DAMPING * sum of x(v) / targets(v) over the v that link to u.
+    """Return x with x(u) = source(u) + DAMPING * sum of x(v) / targets(v) over the v that link to u.
 
-    Each round uses what it has just computed (Gauss-Seidel), which takes about half as many rounds.
+    Each round uses the values that it has just computed (Gauss-Seidel), which halves the number of rounds.
     """
     pages = list(targets)
     number = {url: position for position, url in enumerate(pages)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-# Every repetition is bounded: a page of a million brackets must not cost more than its length.
+# Every repetition is bounded, so that a page of a million brackets takes linear time.
 _MD_INLINE: Final = re.compile(r"!?\[([^\[\]\n]{0,300})\]\(\s{0,9}<?([^()\s<>]{1,2048})>?[^()\n]{0,300}\)")
 _MD_REFERENCE: Final = re.compile(r"\[([^\[\]\n]{1,300})\]\[([^\[\]\n]{0,300})\]")
 _MD_DEFINITION: Final = re.compile(
@@ -21,7 +21,7 @@ _RST_NAMED: Final = re.compile(r"`([^`<>\n]{1,300})`_(?!_)|\b([A-Za-z0-9][\w.-]{
 
 
 class Markup(NamedTuple):
-    """What such a page says: ``links`` are (reference, anchor text) in document order."""
+    """A parsed page: ``links`` are (reference, anchor text) in document order."""
 
     title: str
     text: str
@@ -29,12 +29,12 @@ class Markup(NamedTuple):
 
 
 def plain(text: str) -> Markup:
-    """Plain text: its first line that is not blank is its title."""
+    """Read plain text: the title is the first line that is not blank."""
     return Markup(_first_line(text), text, [])
 
 
 def markdown(text: str) -> Markup:
-    """Markdown: inline links, reference links and ``<addresses>``; the title is the first heading."""
+    """Read Markdown: inline links, reference links and ``<addresses>``; the title is the first heading."""
     defined = {name.casefold(): address for name, address in _MD_DEFINITION.findall(text)}
     links: list[tuple[str, str]] = []
 
@@ -60,7 +60,7 @@ def markdown(text: str) -> Markup:
 
 
 def restructured(text: str) -> Markup:
-    """reStructuredText: embedded and named links; the title is the first underlined line."""
+    """Read reStructuredText: embedded and named links; the title is the first underlined line."""
     defined = {name.casefold(): address for name, address in _RST_TARGET.findall(text)}
     links: list[tuple[str, str]] = []
 
@@ -82,7 +82,7 @@ def restructured(text: str) -> Markup:
 
 
 def inline_address(match: re.Match[str], links: list[tuple[str, str]]) -> str:
-    """Note a bare ``<address>`` as a link whose anchor is the address, and leave the address in the text."""
+    """Add a bare ``<address>`` to the links with itself as the anchor, and keep the address in the text."""
     links.append((match[1], match[1]))
     return match[1]
 

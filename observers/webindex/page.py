@@ -1,4 +1,4 @@
-"""What a document says: the parse of one crawled page, shared by the document processor and the checker."""
+"""Parse one crawled page, for the document processor and the checker."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 MAX_TITLE: Final = 300
 MAX_TEXT: Final = 200_000
-"""Characters of a page's text that are indexed; what comes after is hardly what the page is about."""
+"""Characters of a page's text that are indexed, at most."""
 
 MAX_TARGETS: Final = 5_000
-"""Distinct pages that one page may link to; the first in document order count."""
+"""Distinct targets of a page's links, at most; the first ones in document order count."""
 
 MAX_ANCHOR: Final = 100
 MAX_ANCHORS_A_LINK: Final = 8
-"""Characters of an anchor text, and distinct anchor texts from one page to another."""
+"""Characters of an anchor text, and distinct anchor texts from one page to another, at most."""
 
 Kind = Literal["html", "markdown", "restructured", "plain", "binary"]
 
@@ -65,7 +65,7 @@ _SNIFFED: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A parsed document: the values of its cells in ``pages``, before anything depends on other pages."""
+    """A parsed document: the cells of its page that do not depend on other pages."""
 
     pointer: Pointer
     content: Content
@@ -73,7 +73,7 @@ class Page:
 
 
 def is_page(row: bytes) -> bool:
-    """May this row of ``documents`` be a page? It must be printable: NUL separates keys in other tables."""
+    """Return True if the row key can be a page: it must be printable; NUL separates keys elsewhere."""
     try:
         return row.decode().isprintable() and row != b""
     except UnicodeDecodeError:
@@ -81,9 +81,9 @@ def is_page(row: bytes) -> bool:
 
 
 def parse(url: str, contents: bytes, content_type: str | None = None, redirect: str | None = None) -> Page:
-    """Parse what was crawled at ``url``. ``redirect`` (absolute or relative) outweighs contents.
+    """Parse the document at ``url``. A ``redirect`` (absolute or relative) overrides the contents.
 
-    Never raises for what a document contains: junk is a page without text.
+    No content raises an error: junk is a page without text.
     """
     if redirect is not None and redirect.strip():
         target = resolve(url, redirect) or normalise(redirect)
@@ -118,7 +118,7 @@ def _html_page(url: str, page: HtmlPage, fingerprint: str) -> Page:
         next=canonical if canonical != url else None,
         indexable=bool(content.title or content.text) and not page.noindex,
     )
-    # A page refers to the same places again and again: each spelling is resolved once.
+    # A page often repeats its links: each spelling is resolved once.
     targets = {reference: resolve(base, reference) for reference, _ in page.links}
     return Page(
         pointer, content, _collect(url, ((targets[reference], anchor) for reference, anchor in page.links))
@@ -126,7 +126,7 @@ def _html_page(url: str, page: HtmlPage, fingerprint: str) -> Page:
 
 
 def _collect(url: str, links: Iterable[tuple[str | None, str]]) -> Outlinks:
-    """Links by target, each once; a page's links to itself say nothing about it and are left out."""
+    """Group links by target; a page's links to itself are left out."""
     collected: dict[str, dict[str, None]] = {}
     for target, anchor in links:
         if target is None or target == url:
@@ -144,7 +144,7 @@ def _collect(url: str, links: Iterable[tuple[str | None, str]]) -> Outlinks:
 
 
 def _kind(url: str, contents: bytes, content_type: str | None) -> Kind:
-    """How to read a document: by the declared type if it is a text, else by the URL's ending or by looks."""
+    """Return the kind of a document: by its declared type, by the suffix of its URL, or by its content."""
     head = contents[:_SNIFFED]
     if head.startswith(_BINARY_STARTS):
         return "binary"
@@ -164,13 +164,13 @@ def _kind(url: str, contents: bytes, content_type: str | None) -> Kind:
 
 
 def _fingerprint(contents: bytes, how: str) -> str:
-    """Equal fingerprints mean equal contents, read in the same way, hence equal title and text."""
+    """Return a fingerprint; equal ones mean equal contents that are read in the same way."""
     return blake2b(
         contents, digest_size=16, person=blake2b(how.encode(), digest_size=16).digest()
     ).hexdigest()
 
 
 def _clean(text: str, limit: int) -> str:
-    """One line, blanks collapsed, no lone surrogates, at most ``limit`` characters."""
+    """Return one line of at most ``limit`` characters, with single spaces and without lone surrogates."""
     text = _BLANKS.sub(" ", text[: 4 * limit]).strip()[:limit].rstrip()
     return text.encode("utf-8", "replace").decode() if not text.isascii() else text

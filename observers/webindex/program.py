@@ -1,4 +1,4 @@
-"""How the commands of this application are called, for messages that name one."""
+"""The command line of this application, for messages that name a command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def program() -> str:
-    """The words in front of a command. The path of Python is relative if it is below the current folder."""
+    """Return the words before a command. The path of Python is relative if it is below the current folder."""
     python = Path(sys.executable)
     try:
         python = python.relative_to(Path.cwd())

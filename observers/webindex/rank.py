@@ -1,9 +1,10 @@
-"""Counts what links to a page: its anchor texts, and its rank from the shares of the linking pages.
+"""Compute a page's anchor texts, and its rank from the shares of the linking pages.
 
-Woken weakly, so that a thousand new links to a page cost one run. Nobody waits for anybody: a page's rank is
-computed from whatever its sources have published, and when it has moved by more than a tolerance the page
-publishes it, and announce wakes its targets. That loop is declared (``feedback``) and comes to rest from any
-state, in any order, for the damping shrinks every round of corrections.
+The observer is weak, so a thousand new links to a page cost one run. No page waits for another: a page's rank
+is computed from the published shares of its sources. If it differs from the published rank by more than the
+tolerance, the run publishes the new rank, and announce wakes the targets. This loop is declared
+(``feedback``), and it ends from any state and in any order, because the damping makes the corrections smaller
+in every round.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ if TYPE_CHECKING:
 
 
 def process(t: ObserverTransaction, cell: Cell) -> None:
-    """Count the links to a page again, and publish what changed."""
+    """Count the links to a page again, and publish changes."""
     url = cell.row
     page = t.get_row("pages", url, ["pointer", "rank", "anchors", "cluster"])
     if "pointer" not in page:
-        # Deleted, or never loaded. What an earlier run published beside the deletion goes now.
+        # Deleted, or never loaded. A concurrent run may have published a rank during the deletion.
         for column in ("rank", "anchors"):
             if column in page:
                 t.delete("pages", url, column)
         return
     key = page.get("cluster")
     if key is None:
-        return  # Just parsed: cluster runs now, and wakes this observer again.
+        return  # The page was just parsed: cluster runs next, and wakes this observer again.
     inlinks = {
         second(row): cells["anchors"]
         for row, cells in t.scan("links", prefix=prefix(url), columns=["anchors"])
@@ -39,16 +40,16 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
     rank = rank_of(Standing.decode(value).share for value in published if value is not None)
     anchors = Anchors(frequent_anchors(Anchors.decode(value).root for value in inlinks.values())).encode()
 
-    moved = differs(Standing.decode(page["rank"]).rank, rank)
-    said = anchors != page.get("anchors")
-    if moved:
+    has_new_rank = differs(Standing.decode(page["rank"]).rank, rank)
+    has_new_anchors = anchors != page.get("anchors")
+    if has_new_rank:
         targets = Outlinks.decode(t.get("pages", url, "outlinks")).root
         t.set("pages", url, "rank", Standing(rank=rank, share=share_of(rank, len(targets))).encode())
-    if said:
+    if has_new_anchors:
         t.set("pages", url, "anchors", anchors)
-    if moved or said:
-        # Written although it stays the same. If the page moves to another cluster at this moment, the two
-        # transactions conflict; without it, this one would wake the old cluster only, and the new one might
-        # have been served with the old rank and anchors already.
+    if has_new_rank or has_new_anchors:
+        # Written although it stays the same, to conflict with a transaction that moves the page to another
+        # cluster. Otherwise this run would wake only the old cluster, and the entry of the new cluster could
+        # keep the old rank and anchors.
         t.set("pages", url, "cluster", key)
         t.notify("clusters", key, "dirty")

@@ -1,4 +1,4 @@
-"""Row keys of the web index. NUL, which is in no URL, separates parts; a prefix scan finds one part's rows.
+"""Row keys of the web index. NUL, which no URL contains, separates the parts of a key.
 
 ==========  ======================  =====================================================================
 table       row                     columns
@@ -20,26 +20,26 @@ from typing import Final
 
 SEPARATOR: Final = b"\0"
 
-# A fingerprint or a URL: the prefix keeps the two from ever being taken for each other.
+# The key of a cluster is a fingerprint or a URL; the prefix distinguishes the two.
 _CONTENT: Final = b"content:"
 _URL: Final = b"url:"
 
 
 def pair(first: bytes, second: bytes) -> bytes:
-    """The row of a link, a pointer or a member."""
+    """Return the row of a link, a pointer or a member."""
     return first + SEPARATOR + second
 
 
 def prefix(first: bytes) -> bytes:
-    """What the rows of all pairs with this first part start with."""
+    """Return the common prefix of the rows of all pairs with this first part."""
     return first + SEPARATOR
 
 
 def second(row: bytes) -> bytes:
-    """The second part of a pair's row."""
+    """Return the second part of a pair's row."""
     return row.partition(SEPARATOR)[2]
 
 
 def cluster_key(terminal: bytes, fingerprint: str | None) -> bytes:
-    """The key of the cluster around a terminal page: its content's fingerprint, else its URL."""
+    """Return the key of the cluster of a terminal page: its content's fingerprint, or else its URL."""
     return _URL + terminal if fingerprint is None else _CONTENT + fingerprint.encode()

@@ -1,8 +1,8 @@
-"""Searching the serving index: ``search("vacuum", limit=10)``, best first.
+"""Search the serving index: ``search("vacuum", limit=10)``, best results first.
 
-FTS5 finds candidates by bm25, with words in titles, anchors and URLs worth more than words in the text. Among
-them come first those that are *called* what was asked for: by a link whose whole text it is, by their title,
-by the last part of their URL. Rank decides among pages that fit equally well.
+FTS5 finds candidates by bm25; words in titles, anchors and URLs count more than words in the text. Candidates
+whose *name* is the query come first: the full text of a link to them, their title, or the last part of their
+URL. Rank decides between equal candidates.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from observers.webindex.index import ServingIndex
 
 MAX_WORDS: Final = 32
-"""Words of a query that count; the rest are ignored."""
+"""Words of a query that are used, at most."""
 
 WEIGHTS: Final = (12.0, 6.0, 6.0, 1.0)
-"""What a word in the title, the anchors, the URL and the text is worth to bm25."""
+"""The weights of words in the title, the anchors, the URL and the text for bm25."""
 
 CALLED_BY_ANCHOR: Final = 0.6
 CALLED_BY_TITLE: Final = 0.4
 CALLED_BY_URL: Final = 0.3
-"""What each adds to the score, in which the best bm25 counts 1."""
+"""The addition to the score for each kind of name; the best bm25 counts 1."""
 
 RANK_WEIGHT: Final = 0.1
 CANDIDATES: Final = 200
-"""Pages taken by bm25 alone, before names and ranks are looked at."""
+"""Candidates that bm25 selects, before names and ranks count."""
 
 _WORD: Final = re.compile(r"[^\W_]+(?:[_.'-]+[^\W_]+)*", re.UNICODE)
 _PLAIN_WORD: Final = re.compile(r"[^\W_]+", re.UNICODE)
@@ -44,9 +44,9 @@ _SNIPPET: Final = "SELECT snippet(words, 3, ?, ?, '…', 24) FROM words WHERE wo
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One page found. A higher ``score`` is better; ``snippet`` is text with the found words marked.
+    """A found page. A higher ``score`` is better; ``snippet`` is text with the found words marked.
 
-    It stands for ``size`` pages: itself, and those that say the same or lead to it.
+    ``size`` is the number of pages in its cluster: itself, duplicates, and pages that redirect to it.
     """
 
     url: str
@@ -65,9 +65,9 @@ def search(
     prefix: bool = False,
     marks: tuple[str, str] = ("**", "**"),
 ) -> list[Result]:
-    """Pages with all words of ``query``; if there are none, pages with any of them.
+    """Return pages with all words of ``query``, or, if there are none, pages with any of the words.
 
-    Any text is a query: nothing in it is syntax. ``prefix``: the last word may be the beginning of one.
+    A query has no syntax. ``prefix``: the last word may be the beginning of a word.
     """
     index = index or open_index()
     words = _WORD.findall(query)[:MAX_WORDS]
@@ -81,7 +81,7 @@ def search(
 
 
 def _expression(words: list[str], joint: str, *, prefix: bool) -> str:
-    """An FTS5 expression of quoted words: in quotes only a quote is special, and a word holds none."""
+    """Return an FTS5 expression of quoted words; a word contains no quote, so nothing needs escaping."""
     quoted = [f'"{word}"' for word in words]
     if prefix:
         quoted[-1] += "*"
@@ -89,7 +89,7 @@ def _expression(words: list[str], joint: str, *, prefix: bool) -> str:
 
 
 def _scored(found: list[tuple[Any, ...]], words: list[str]) -> list[tuple[Result, int]]:
-    """The candidates, best first, with their rows; no snippets yet. bm25 is better the smaller it is."""
+    """Return the candidates, best first, with their rows, without snippets. A smaller bm25 is better."""
     phrase = _plain(" ".join(words))
     best = min(fit for *_, fit, _ in found) or -1.0
     scored = []
@@ -102,7 +102,7 @@ def _scored(found: list[tuple[Any, ...]], words: list[str]) -> list[tuple[Result
 
 
 def _called(phrase: str, url: str, title: str, anchors: str) -> float:
-    """How much of a name the words are to this page."""
+    """Return the addition to the score if the words are a name of the page."""
     worth = 0.0
     if any(_plain(line) == phrase for line in anchors.split("\n") if len(line) < 2 * len(phrase) + 8):
         worth += CALLED_BY_ANCHOR
@@ -117,7 +117,7 @@ def _called(phrase: str, url: str, title: str, anchors: str) -> float:
 
 
 def _plain(text: str) -> str:
-    """Words only, in lower case."""
+    """Return the words in lower case, without punctuation."""
     return " ".join(_PLAIN_WORD.findall(text.lower()))
 
 
@@ -130,7 +130,7 @@ def _best(
 ) -> list[Result]:
     results: dict[str, Result] = {}
     for result, identity in scored:
-        # While a page moves from one cluster to another, both may show it for a moment.
+        # While a page moves between two clusters, both may show it for a short time.
         if result.url not in results:
             rows = index.query(_SNIPPET, (*marks, match, identity))
             results[result.url] = replace(result, snippet=rows[0][0]) if rows else result

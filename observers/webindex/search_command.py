@@ -22,14 +22,14 @@ _MARKED: Final = re.compile(r"\*\*(.+?)\*\*", re.DOTALL)
 
 def search(
     query: Annotated[
-        list[str], typer.Argument(metavar="QUERY", help="What to look for: any words.", show_default=False)
+        list[str], typer.Argument(metavar="QUERY", help="The words to search for.", show_default=False)
     ],
     limit: Annotated[int, typer.Option(min=1, max=1000, help="The number of results.")] = 10,
     index: Annotated[
         Path | None,
         typer.Option(
             envvar="PERCOLATOR_SERVING",
-            help="The serving index. Default: .percolator/serving.db, else that of the last demo.",
+            help="The serving index. Default: .percolator/serving.db, or else the index of the last demo.",
             show_default=False,
         ),
     ] = None,
@@ -48,14 +48,14 @@ def search(
 
 
 def result_text(place: int, result: Result, width: int | None = None) -> Text:
-    """A result in three lines: place and title, URL and duplicates, snippet with the found words in bold.
+    """Format a result in three lines: number and title, URL and duplicates, snippet with found words in bold.
 
-    With a ``width`` nothing is longer: each line is cut.
+    Lines are cut to ``width``.
     """
     room = None if width is None else width - 4
     snippet = _highlighted(" ".join(result.snippet.split()))
     if room is not None and snippet.spans and snippet.spans[0].end > room:
-        # The first found word is to be seen.
+        # Keep the first found word visible.
         snippet = Text("…").append_text(snippet[snippet.spans[0].start - room // 4 :])
     url = Text(result.url, "green")
     if result.size > 1:
@@ -74,7 +74,7 @@ def _existing(index: Path | None, default: Path) -> Path:
         if path.is_file():
             return path
     raise Failure(
-        f"There is no index at {candidates[0]}: make one with `{program()} demo`, or name it with --index.",
+        f"There is no index at {candidates[0]}: build one with `{program()} demo`, or name it with --index.",
         ExitCode.UNAVAILABLE,
     )
 

@@ -1,8 +1,8 @@
-"""Decides what the index shows of a cluster: its best page, with the anchors of links to any member.
+"""Choose the entry of a cluster: its best page, with the anchors of links to any member.
 
-Whatever it reads, somebody wakes it for: joining, leaving and changed contents by cluster, ranks and anchors
-by rank; and each of them commits before the run that it wakes begins. Runs for one cluster conflict on their
-acknowledgement, so the last to commit has seen everything.
+Every input has an observer that wakes this one: cluster for members and their contents, rank for ranks and
+anchors. Each commits before the run that it wakes begins. Runs for one cluster conflict on their
+acknowledgement, so the last one to commit has seen everything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def process(t: ObserverTransaction, cell: Cell) -> None:
-    """Write the cluster's entry if it changed, or remove it when nothing is left to show."""
+    """Write the cluster's entry if it has changed, or delete it if no member can be shown."""
     key = cell.row
     old = t.get("serving", key, "entry")
     urls = [second(row) for row, _cells in t.scan("clusters", prefix=prefix(key), columns=["member"])]
@@ -33,10 +33,10 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
         return
     shown = min(indexable, key=lambda member: preference(member.url, member.rank))
     fingerprint = shown.pointer.fingerprint
-    assert fingerprint is not None, "what is indexable has content"
+    assert fingerprint is not None, "an indexable page has content"
     before = Entry.decode(old) if old is not None else None
     if before is not None and before.fingerprint == fingerprint:
-        # The same contents: the title is the same, and the text is in its place.
+        # The contents are the same, so the title and the stored text are the same.
         title = before.title
     else:
         value = t.get("pages", shown.url, "content")
@@ -66,7 +66,7 @@ class _Member:
 
 
 def _members(t: ObserverTransaction, urls: list[bytes]) -> list[_Member]:
-    """The members but those deleted a moment ago: they have no pointer any more, and are about to leave."""
+    """Return the members without those just deleted, which no longer have a pointer."""
     cells = t.get_many([("pages", url, column) for url in urls for column in ("rank", "pointer", "anchors")])
     found = []
     for url, rank, pointer, anchors in zip(urls, cells[::3], cells[1::3], cells[2::3], strict=True):

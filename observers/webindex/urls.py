@@ -1,8 +1,8 @@
 """The normal form of URLs (RFC 3986, section 6): two spellings of one address become one row key.
 
-Scheme and host in lower case, international hosts in their ASCII form, no default port, no user, no fragment,
-no dot segments, no empty query; percent-encoding only where it is needed, in upper case. ``file:`` and
-schemes of local corpora, such as ``doc://corpus/page.html``, work like ``http:``.
+The normal form has the scheme and host in lower case, international hosts in their ASCII form, no default
+port, no user, no fragment, no dot segments and no empty query; percent-encoding only where it is needed, in
+upper case. ``file:`` and schemes of local corpora, such as ``doc://corpus/page.html``, work like ``http:``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 MAX_URL: Final = 2048
-"""Longest URL that is followed, in characters of its normal form."""
+"""Characters of a URL's normal form, at most; longer URLs are ignored."""
 
 _PARTS: Final = re.compile(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(\?[^#]*)?(?:#.*)?", re.DOTALL)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
@@ -26,7 +26,7 @@ _SLASHED: Final = frozenset({"http", "https", "ftp", "file", "ws", "wss"})
 
 
 class Parts(NamedTuple):
-    """A URL taken apart; ``authority`` is None when the URL has none, ``query`` keeps its question mark."""
+    """The parts of a URL; ``authority`` is None if the URL has none, ``query`` includes its question mark."""
 
     scheme: str
     authority: str | None
@@ -35,15 +35,15 @@ class Parts(NamedTuple):
 
 
 def normalise(url: str) -> str | None:
-    """The normal form of an absolute URL; None if it cannot be fetched (``mailto:``, no host …)."""
+    """Return the normal form of an absolute URL; None if it cannot be fetched (``mailto:``, no host …)."""
     parts = _split(url)
     return _compose(parts) if parts.scheme else None
 
 
 def resolve(base: str, reference: str) -> str | None:
-    """The normal form of the address that ``reference`` means on a page at ``base``, or None as above.
+    """Return the normal form of ``reference`` on a page at ``base``; None if it cannot be fetched.
 
-    ``base`` is absolute; a relative reference on a page whose own key is no URL leads nowhere.
+    ``base`` is absolute; a relative reference on a page whose own key is no URL gives None.
     """
     if _PLAIN_REFERENCE.fullmatch(reference):
         folder = _folder(base)
@@ -69,12 +69,12 @@ def resolve(base: str, reference: str) -> str | None:
 
 @lru_cache(maxsize=256)
 def _folder(base: str) -> str | None:
-    """The normal form of the folder that a page stands in."""
+    """Return the normal form of a page's folder."""
     return resolve(base, "./")
 
 
 def _split(url: str) -> Parts:
-    """The parts as they stand. Blanks around a URL, and line breaks inside, are no part of it."""
+    """Split a URL without normalising it. White space around it and line breaks inside are removed."""
     url = url.strip("\0\t\n\v\f\r \x1c\x1d\x1e\x1f").replace("\t", "").replace("\n", "").replace("\r", "")
     match = _PARTS.fullmatch(url)
     assert match is not None, "every text matches"
@@ -105,7 +105,7 @@ def _compose(parts: Parts) -> str | None:
 
 
 def _authority(authority: str, default_port: int | None) -> str | None:
-    """Host and port; the user before an ``@`` is dropped, for a password is no part of an address."""
+    """Return host and port; the user and password before an ``@`` are dropped."""
     host, colon, port = authority.rpartition("@")[2].rpartition(":")
     if not colon or not (port.isascii() and (port.isdigit() or not port)):
         host, port = authority.rpartition("@")[2], ""
@@ -125,7 +125,7 @@ def _authority(authority: str, default_port: int | None) -> str | None:
 
 
 def _escape(text: str) -> str:
-    """Percent-encode what must be, decode what need not be; a lone percent sign stands for itself."""
+    """Percent-encode only where it is needed; a percent sign without two digits is encoded, too."""
     return _ESCAPE.sub(_escaped, text)
 
 

@@ -1,4 +1,4 @@
-"""docker-compose.yaml, read as a container engine reads it, and its services as processes of this machine."""
+"""Read docker-compose.yaml like a container engine, and run its services as processes of this machine."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _PORTS: Final = ("6379", "5432", "8080", "8974", "7077", "7078", "8180", "8181",
 
 
 class Unset(Exception):
-    """A variable without which the engine refuses to start anything."""
+    """A required variable is missing, so the engine starts nothing."""
 
 
 def read() -> dict[str, Any]:
-    """The file, with its anchors resolved."""
+    """Read the file, with its anchors resolved."""
     found = yaml.safe_load(FILE.read_text())
     assert isinstance(found, dict)
     return found
 
 
 def variables_of_example() -> dict[str, str]:
-    """What .env.example sets."""
+    """Return the variables of .env.example."""
     lines = [line for line in EXAMPLE.read_text().splitlines() if line and not line.startswith("#")]
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
 
 def interpolated(text: str, variables: Mapping[str, str]) -> str:
-    """As the engine does it: ``$$``, ``${NAME}``, ``${NAME:-default}`` and ``${NAME:?message}``."""
+    """Substitute variables: ``$$``, ``${NAME}``, ``${NAME:-default}`` and ``${NAME:?message}``."""
 
     def value(found: re.Match[str]) -> str:
         dollar, name, how, rest = found.groups()
@@ -61,7 +61,7 @@ def interpolated(text: str, variables: Mapping[str, str]) -> str:
 
 
 def deep(value: Any, variables: Mapping[str, str]) -> Any:
-    """`interpolated`, of all texts in it."""
+    """Return the value with `interpolated` applied to all texts in it."""
     if isinstance(value, str):
         return interpolated(value, variables)
     if isinstance(value, list):
@@ -73,7 +73,7 @@ def deep(value: Any, variables: Mapping[str, str]) -> Any:
 
 @dataclass
 class Machine:
-    """This machine in place of the containers': other ports, other folders, one host, and no DAGs."""
+    """The services on this machine: other ports, other folders, one host, and no DAGs."""
 
     folder: Path
     services: dict[str, Any]
@@ -90,19 +90,19 @@ class Machine:
         return cls(folder, services, dict(zip(_PORTS, ports, strict=True)))
 
     def here(self, text: str) -> str:
-        """The text with addresses and folders of this machine."""
+        """Replace the addresses and folders of containers by those of this machine."""
         hosts = "|".join(map(re.escape, self.services))
         text = re.sub(rf"\b({hosts})(?=:\d)", LOOPBACK, text)
         text = text.replace("0.0.0.0", LOOPBACK)
         text = text.replace(PROJECT, str(self.folder)).replace("--dir /data", f"--dir {self.folder / 'data'}")
-        # In its container it listens on every address.
+        # In its container the service listens on every address.
         text = text.replace("redis-server -", f"redis-server - --bind {LOOPBACK}")
         return re.sub(
             rf"(?<![\d.\w-])({'|'.join(_PORTS)})(?!\d)", lambda found: str(self.ports[found[1]]), text
         )
 
     def command(self, given: Sequence[str]) -> list[str]:
-        """A command line, as it is run here."""
+        """Return a command line in the form for this machine."""
         made = [self.here(part) for part in given]
         for place, part in enumerate(given):
             if part == "--host" and given[place + 1] in self.services:
@@ -110,7 +110,7 @@ class Machine:
         return made
 
     def environment(self, name: str) -> dict[str, str]:
-        """The variables of a service, and what the image would have."""
+        """Return the variables of a service and of its image."""
         own = {
             key: self.here(str(value)) for key, value in self.services[name].get("environment", {}).items()
         }
@@ -136,10 +136,10 @@ class Machine:
             self.children[name] = Child.start(name, command, log, env=self.environment(name), cwd=ROOT)
 
     def _start_postgres(self, command: list[str], log: Path) -> Child:
-        """As the image's entrypoint does: makes the cluster, as a user who is not root."""
+        """Create the cluster like the image's entrypoint, as a user who is not root."""
         who, programs = _identity(), _postgres_programs()[0]
         variables = self.environment("postgres")
-        # pytest's folders are closed to other users.
+        # Other users cannot enter pytest's folders.
         data = Path(tempfile.mkdtemp(prefix="percolator-compose-"))
         self.postgres = data
         password = data / "password"
@@ -176,7 +176,7 @@ class Machine:
         return Child("postgres", process.pid, "", log, process)
 
     def create_database(self) -> None:
-        """What the image's entrypoint does with POSTGRES_DB; that of the user's name is not there before."""
+        """Create POSTGRES_DB like the image's entrypoint; it does not exist yet."""
         import psycopg
 
         variables = self.environment("postgres")
@@ -191,7 +191,7 @@ class Machine:
             connection.execute(f"CREATE DATABASE {variables['POSTGRES_DB']}")
 
     def well(self, name: str) -> bool:
-        """Whether the command of the service's health check succeeds."""
+        """Return True if the command of the service's health check succeeds."""
         kind, *rest = self.services[name]["healthcheck"]["test"]
         command = self.command(rest if kind == "CMD" else ["sh", "-c", rest[0]])
         done = subprocess.run(
@@ -200,7 +200,7 @@ class Machine:
         return done.returncode == 0
 
     def await_well(self, name: str, limit: float = 60.0) -> None:
-        """Wait for it; fails when the service ends, or takes too long."""
+        """Wait until the service is healthy; fail if it ends or takes too long."""
         until = time.monotonic() + limit
         child = self.children[name]
         while not self.well(name):
@@ -209,7 +209,7 @@ class Machine:
             time.sleep(0.1)
 
     def close(self) -> None:
-        """End whatever still runs, and remove what is not in the folder."""
+        """End the processes that still run, and remove the files outside the folder."""
         for child in self.children.values():
             child.kill()
         if hasattr(self, "postgres"):

@@ -1,4 +1,4 @@
-"""An Airflow of this process's own: its home, its database, and what it changes put back after each file.
+"""An Airflow for this process: its home and its database; global changes are undone after each file.
 
 Airflow reads its environment and configures logging, structlog and warnings while it is imported, which
 happens once in a process, together with tests of other folders. So no module imports it at its top: the
@@ -36,7 +36,7 @@ from tests.servers.plain import Server, binaries
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
-# Airflow and what it brings warn of each other; our own code still may not.
+# Warnings of Airflow and its dependencies are allowed; warnings of our own code are errors.
 _WARNINGS = pytest.mark.filterwarnings(
     "default", "error:::percolator_core(\\.|$)", "error:::percolator_airflow(\\.|$)", "error:::tests(\\.|$)"
 )
@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass
 class Globals:
-    """What the import of Airflow, and its tasks, change for the whole process."""
+    """The global state that the import of Airflow and its tasks change."""
 
     environment: dict[str, str]
     path: list[str]
@@ -91,11 +91,11 @@ class Globals:
 
 @dataclass
 class Home:
-    """One a process: workers of pytest-xdist are processes, so each has a database of its own."""
+    """One Airflow for each process; each worker of pytest-xdist has a database of its own."""
 
     folder: Path
     airflow: Globals | None = field(default=None)
-    """As Airflow set things up, to go on with in the next file."""
+    """The global state after Airflow's import, restored for the next file."""
 
     def environment(self) -> dict[str, str]:
         return {
@@ -154,7 +154,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def airflow_home() -> Iterator[Path]:
-    """AIRFLOW_HOME, with an empty folder ``dags`` and a database of its own; Airflow may be imported now."""
+    """AIRFLOW_HOME with an empty folder ``dags`` and a database; tests may now import Airflow."""
     before = Globals.now()
     home = _home()
     try:
@@ -169,7 +169,7 @@ def airflow_home() -> Iterator[Path]:
 
 @pytest.fixture
 def dags(airflow_home: Path) -> Iterator[Dags]:
-    """The folder of DAGs, empty before and after."""
+    """The folder of DAG files, empty before and after the test."""
     folder = airflow_home / "dags"
     modules = set(sys.modules)
     yield Dags(folder)
@@ -202,7 +202,7 @@ def pages(airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def words(pages: tuple[Site, str], tmp_path: Path) -> Iterator[Words]:
-    """A chain of its own with its pages, for each test."""
+    """A new chain with its pages, for each test."""
     with words_of(*pages, tmp_path) as made:
         yield made
 
@@ -226,6 +226,6 @@ def site(airflow_home: Path, server: Server) -> Iterator[Site]:
 
 @pytest.fixture
 def web(site: Site, server: Server, tmp_path: Path) -> Iterator[Web]:
-    """A chain of its own on that server, for each test."""
+    """A new chain on that server, for each test."""
     with web_of(site, server.unix, tmp_path) as made:
         yield made

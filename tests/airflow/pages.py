@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 BUNDLE = "dags-folder"
 WRITE = {"X-Percolator": "1"}
-"""What a program sends that changes something."""
+"""The headers of a program that changes something."""
 PAGE = {"Accept": "text/html"}
-"""What a browser sends that wants a page."""
+"""The headers of a browser that requests a page."""
 
 
 def write_chain(folder: Path, name: str, tables: str, observers: Mapping[str, str]) -> Path:
@@ -38,7 +38,7 @@ def write_chain(folder: Path, name: str, tables: str, observers: Mapping[str, st
 
 
 def serialized(chain: Path, name: str, **fields: str | None) -> Any:
-    """The DAG of a chain's observers, as Airflow serialises it."""
+    """Return the DAG of a chain's observers in Airflow's serialised form."""
     from airflow.sdk import DAG, BaseOperator
     from airflow.serialization.serialized_objects import LazyDeserializedDAG
 
@@ -80,13 +80,13 @@ def give_dag(chain: Path, name: str, **fields: str | None) -> None:
             session.add(DagBundleModel(name=BUNDLE))
             session.flush()
         update_dag_parsing_results_in_db(BUNDLE, None, [dag], errors, None, set(), session=session)
-        # The processor writes a DAG twice a minute at most; here each call is another moment.
+        # Airflow writes a DAG at most twice a minute; here the clock moves on with each call.
         SerializedDagModel.write_dag(dag, BUNDLE, session=session)
     assert not errors
 
 
 def forget_dags() -> None:
-    """No DAG is left in Airflow's database."""
+    """Delete all DAGs from Airflow's database."""
     from airflow.models.dag import DagModel
     from airflow.models.dag_version import DagVersion
     from airflow.models.serialized_dag import SerializedDagModel
@@ -108,25 +108,25 @@ def connection_to(url: str, conn_id: str = "percolator_default", **extra: Any) -
 
 @dataclass
 class Site:
-    """The pages, as ``make_app`` makes them, and a client for each kind of user."""
+    """The application of ``make_app``, and a client for each kind of user."""
 
     app: FastAPI
 
     def token(self, role: str | None, name: str = "somebody") -> str:
-        """What Airflow gives to a user who logs in: VIEWER, USER, OP or ADMIN; None may do nothing."""
+        """Return Airflow's token for a role: VIEWER, USER, OP or ADMIN; None has no permission."""
         from airflow.api_fastapi.app import get_auth_manager
         from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
         return str(get_auth_manager().generate_jwt(SimpleAuthManagerUser(username=name, role=role)))
 
     def anonymous(self, **settings: Any) -> TestClient:
-        """Somebody who has not logged in."""
+        """Return a client that is not logged in."""
         from starlette.testclient import TestClient
 
         return TestClient(self.app, **settings)
 
     def as_(self, role: str | None, **settings: Any) -> TestClient:
-        """A browser with the cookie that Airflow sets."""
+        """Return a client with Airflow's cookie, like a browser."""
         client = self.anonymous(**settings)
         client.cookies.set("_token", self.token(role))
         return client
@@ -134,7 +134,7 @@ class Site:
 
 @contextmanager
 def site() -> Iterator[Site]:
-    """The pages; their connections to stores are closed in the end."""
+    """Yield the pages; close their connections to stores at the end."""
     from airflow.api_fastapi.app import init_auth_manager
 
     from percolator_airflow.ui.app import make_app

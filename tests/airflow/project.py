@@ -1,4 +1,4 @@
-"""A small project with a chain of its own, and a connection to a store of its own."""
+"""A small project with a chain, a store, and a connection to the store."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def second(t, cell):
 
 @dataclass
 class Project:
-    """The project, and its store. Each has a module of its own: modules stay where they were imported."""
+    """A project and its store. Each project has a module of another name, because imports are cached."""
 
     folder: Path
     url: str
@@ -84,7 +84,7 @@ class Project:
                     t.set("docs", f"row{number}", "text", text.encode())
 
     def activate(self) -> None:
-        """Make the tables, and have writers leave marks, as any drain does."""
+        """Create the tables and activate the observers, like a drain."""
         from percolator_airflow.chains import ChainFolder
 
         with ChainFolder.of(self.chain).imported() as chain, self.connect() as db:
@@ -118,11 +118,11 @@ def project_with_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     with connect(url) as keeper:  # the server would start for each task
         told = keeper.store.one((b"INFO", b"server")).decode()
         yield make_project(folder / "project", url)
-    # Where a test left a client behind, as the dead do, the server still waits for its end.
+    # The server still waits for a client that a test left behind as dead.
     with suppress(psutil.NoSuchProcess):
         psutil.Process(int(told.partition("process_id:")[2].split()[0])).kill()
 
 
 def set_connection(monkeypatch: pytest.MonkeyPatch, conn_id: str = CONN_ID, **fields: Any) -> None:
-    """A connection as the environment of Airflow's processes gives it."""
+    """Return a connection in the form of Airflow's environment variables."""
     monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps({"conn_type": "percolator", **fields}))

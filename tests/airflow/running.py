@@ -1,4 +1,4 @@
-"""DAGs of a test: their files, as Airflow loads them, and their runs, all in this process."""
+"""Load a test's DAG files like Airflow, and run the DAGs in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Dags:
-    """Files of DAGs, loaded as Airflow loads them, and run in this process."""
+    """DAG files that are loaded like in Airflow, and run in this process."""
 
     folder: Path
 
@@ -32,7 +32,7 @@ class Dags:
         return DagBag(str(self.folder), load_op_links=False)
 
     def load(self) -> dict[str, DAG]:
-        """The DAGs by name; no file is wrong."""
+        """Return the DAGs by name; fail if a file has an error."""
         bag = self.bag()
         assert not bag.import_errors, "\n".join(bag.import_errors.values())
         return dict(bag.dags)
@@ -49,7 +49,7 @@ class Dags:
 
 
 def xcom(dag_id: str, task_id: str, key: str = "return_value") -> Any:
-    """What a task left last; of a mapped one, its last part. None if there is nothing."""
+    """Return the last XCom of a task, or of the last part of a mapped task; None if there is none."""
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
 
@@ -64,7 +64,7 @@ def xcom(dag_id: str, task_id: str, key: str = "return_value") -> Any:
 
 
 def asset_events() -> list[str]:
-    """The URIs of all assets that were updated, in order."""
+    """Return the URIs of all updated assets, in order."""
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session
 
@@ -74,7 +74,7 @@ def asset_events() -> list[str]:
 
 
 def states(run: DagRun) -> dict[str, str]:
-    """The state of each task of a run."""
+    """Return the state of each task of a run."""
     from airflow.utils.session import create_session
 
     with create_session() as session:
@@ -85,7 +85,7 @@ def states(run: DagRun) -> dict[str, str]:
 
 
 def runs_of(dag_id: str, state: str) -> int:
-    """How many runs of a DAG are in a state."""
+    """Return the number of a DAG's runs in a state."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
 
@@ -94,7 +94,7 @@ def runs_of(dag_id: str, state: str) -> int:
 
 
 def pause(dag_id: str, *, paused: bool) -> None:
-    """Pause a DAG that Airflow knows, or let it go on."""
+    """Pause or unpause a DAG."""
     from airflow.models.dag import DagModel
     from airflow.utils.session import create_session
 
@@ -103,7 +103,7 @@ def pause(dag_id: str, *, paused: bool) -> None:
 
 
 def forget_runs() -> None:
-    """Delete all runs, so that none of one test waits in the next."""
+    """Delete all runs, so that no run of one test is queued in the next."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
 
@@ -113,7 +113,7 @@ def forget_runs() -> None:
 
 
 def map_names(dag_id: str, task_id: str) -> list[str | None]:
-    """What the parts of a mapped task are called, in order."""
+    """Return the names of a mapped task's parts, in order."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
 

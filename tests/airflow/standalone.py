@@ -1,4 +1,4 @@
-"""A real ``airflow standalone`` for a test: on free ports, with users, and surely gone afterwards.
+"""A real ``airflow standalone`` for a test: on free ports, with users, and always ended afterwards.
 
 Airflow runs in processes of its own, and nothing of it is imported here.
 """
@@ -27,7 +27,7 @@ COMPONENTS: Final = ("scheduler", "dag-processor", "api-server", "triggerer")
 USERS: Final = {"admin": "admin", "viewer": "viewer"}
 
 PATIENCE: Final = 400.0
-"""Seconds after which a test takes it that something will not happen: a busy machine takes minutes."""
+"""Seconds after which a test fails that waits for something: a busy machine takes minutes."""
 
 STOP_LIMIT: Final = 12.0
 
@@ -37,7 +37,7 @@ class AirflowGone(AssertionError):
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback, all different, where nobody listens at the moment."""
+    """Return different free ports of the loopback interface."""
     with ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
@@ -53,7 +53,7 @@ class Standalone:
     base_url: str
     passwords: Mapping[str, str]
     environment: Mapping[str, str]
-    """What its processes were given, for further commands of ``airflow``."""
+    """The environment of its processes, for further commands of ``airflow``."""
     process: subprocess.Popen[bytes]
     program: Path = PROGRAM
     _tokens: dict[str, str] = field(default_factory=dict)
@@ -67,15 +67,15 @@ class Standalone:
 
     @property
     def log(self) -> Path:
-        """What all its processes print. Tasks' own logs are under ``home/logs``."""
+        """The output of all its processes. The logs of tasks are under ``home/logs``."""
         return self.home / "standalone.log"
 
     def password(self, user: str = "admin") -> str:
-        """For the form at ``/auth/login``, whose fields are called username and password."""
+        """The password for the form at ``/auth/login``."""
         return self.passwords[user]
 
     def token(self, user: str = "admin") -> str:
-        """A bearer token of the user."""
+        """Return a bearer token of the user."""
         if user not in self._tokens:
             given = {"username": user, "password": self.passwords[user]}
             answer = self.request("POST", "/auth/token", given, user=None)
@@ -86,7 +86,7 @@ class Standalone:
     def request(
         self, method: str, path: str, json: Any = None, *, user: str | None = "admin", timeout: float = 180
     ) -> httpx.Response:
-        """What the server answers, whatever it is; ``user`` None: without a token."""
+        """Return the server's response, even an error; ``user`` None: without a token."""
         headers = {} if user is None else {"Authorization": f"Bearer {self.token(user)}"}
         with httpx.Client(trust_env=False, timeout=timeout) as client:
             return client.request(method, self.base_url + path, headers=headers, json=json)
@@ -94,13 +94,13 @@ class Standalone:
     def api(
         self, method: str, path: str, json: Any = None, *, user: str = "admin", timeout: float = 180
     ) -> Any:
-        """The decoded answer to a call of the REST API, ``path`` below ``/api/v2``; fails on an error."""
+        """Call the REST API (``path`` below ``/api/v2``); return the decoded response, fail on an error."""
         answer = self.request(method, f"/api/v2{path}", json, user=user, timeout=timeout)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text[:2000]}"
         return answer.json() if answer.content else None
 
     def until(self, condition: Callable[[], Any], what: str, limit: float = PATIENCE) -> Any:
-        """The first true value of ``condition``, asked over and over; fails when Airflow ends meanwhile."""
+        """Poll ``condition`` and return its first true value; fail if Airflow ends."""
         end = time.monotonic() + limit
         while True:
             found = condition()
@@ -112,7 +112,7 @@ class Standalone:
             time.sleep(0.1)
 
     def await_dags(self, *names: str, limit: float = PATIENCE) -> None:
-        """Wait until the DAGs have been read; fails with the import errors, if there are some."""
+        """Wait until Airflow has read the DAGs; fail with the import errors, if there are any."""
 
         def read() -> bool:
             known = {dag["dag_id"] for dag in self.api("GET", "/dags?limit=100")["dags"]}
@@ -125,17 +125,17 @@ class Standalone:
         self.until(read, f"DAGs {', '.join(names)}", limit)
 
     def unpause(self, *names: str) -> None:
-        """Have the DAGs run."""
+        """Unpause the DAGs."""
         for name in names:
             self.api("PATCH", f"/dags/{name}", {"is_paused": False})
 
     def trigger(self, dag: str, conf: Mapping[str, Any] | None = None) -> str:
-        """Start a run of the DAG by hand; returns its id."""
+        """Start a manual run of the DAG; return its id."""
         given = {"logical_date": None, "conf": dict(conf or {})}
         return str(self.api("POST", f"/dags/{dag}/dagRuns", given)["dag_run_id"])
 
     def await_run(self, dag: str, run: str, limit: float = PATIENCE) -> str:
-        """Wait until the run is over; returns ``success`` or ``failed``."""
+        """Wait until the run has ended; return ``success`` or ``failed``."""
 
         def state() -> str | None:
             found = str(self.api("GET", f"/dags/{dag}/dagRuns/{run}")["state"])
@@ -144,11 +144,11 @@ class Standalone:
         return str(self.until(state, f"run {run} of {dag}", limit))
 
     def component(self, name: str) -> psutil.Process:
-        """The process of the scheduler, dag-processor, api-server or triggerer, to be killed, say."""
+        """Return the process of the scheduler, dag-processor, api-server or triggerer."""
         return psutil.Process(self._components[name])
 
     def restart(self, name: str) -> None:
-        """Start a component that was killed once more: standalone itself does not."""
+        """Restart a killed component; standalone itself does not."""
         with self.log.open("ab") as out:
             process = subprocess.Popen(
                 [self.program, name],
@@ -162,7 +162,7 @@ class Standalone:
         self._components[name] = process.pid
 
     def healthy(self, *names: str) -> bool:
-        """Whether the API server answers, and says of these parts (of all: none named) that they are well."""
+        """Return True if the API server reports these parts as healthy; without names, all parts."""
         try:
             answer = self.request("GET", "/api/v2/monitor/health", user=None, timeout=5)
         except httpx.TransportError:
@@ -174,18 +174,18 @@ class Standalone:
         return all(told[name]["status"] == "healthy" for name in wanted)
 
     def last_words(self) -> str:
-        """The end of the log."""
+        """Return the end of the log."""
         return self.log.read_bytes()[-3000:].decode(errors="replace")
 
     def processes(self) -> list[psutil.Process]:
-        """All that run in its session, and in those of components that were started once more."""
+        """Return the processes of its session, and of the sessions of restarted components."""
         sessions = {self.group, *(one.pid for one in self._started)}
         return [one for one in psutil.process_iter() if _session(one) in sessions]
 
     def _note_components(self) -> bool:
         for child in psutil.Process(self.process.pid).children(recursive=True):
             try:
-                # Later they give themselves titles, in which the name is written otherwise.
+                # Later the processes change their titles, which spell the name in another way.
                 line = " ".join(child.cmdline()).replace("_", "-")
             except psutil.Error:
                 continue
@@ -195,7 +195,7 @@ class Standalone:
         return len(self._components) == len(COMPONENTS)
 
     def stop(self) -> None:
-        """Ctrl-C first, on which standalone ends its components in order; then whatever is left is killed."""
+        """End the components in order by Ctrl-C, then kill the processes that are left."""
         for process in (self.process, *self._started):
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
@@ -244,7 +244,7 @@ def settings(
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{base_url}/execution/",
-        # The default asks the name service.
+        # The default needs the name service.
         "AIRFLOW__CORE__HOSTNAME_CALLABLE": "socket.gethostname",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(
             f"{name}:{role}" for name, role in users.items()
@@ -257,7 +257,7 @@ def settings(
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(worker_logs),
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_logs),
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
-        # So that watchers are started soon, and tasks that were killed are given up soon.
+        # Airflow starts watchers sooner, and notices killed tasks sooner.
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "2",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "12",

@@ -82,7 +82,7 @@ def test_no_secret_stands_in_the_file_or_on_a_command_line() -> None:
         for variable, text in service.get("environment", {}).items():
             if SECRET.search(variable) and not variable.endswith(("_FILE", "AUTH_MANAGER")):
                 assert re.fullmatch(r"\$\{\w+:\?[^}]+\}", text), f"{name}: {variable}"
-            # And those in the middle of a URL.
+            # Passwords in the middle of a URL count, too.
             for password in re.findall(r"://[^:/]*:(.+)@", text):
                 assert re.fullmatch(r"\$\{\w+:\?[^}]+\}", password), f"{name}: {variable}"
         for text in texts([service.get("command"), service.get("healthcheck", {}).get("test")]):
@@ -100,7 +100,7 @@ def test_each_service_can_be_kept_running(name: str) -> None:
     for given in service.get("volumes", []):
         volume = given.partition(":")[0]
         assert volume in compose.read()["volumes"]
-    # Only the web interface is to be reached, and from this machine alone unless told otherwise.
+    # Only the web interface has a port, by default for this machine only.
     for port in service.get("ports", []):
         assert port.startswith("${AIRFLOW_ADDRESS:-127.0.0.1}:")
     for other in service.get("depends_on", {}):
@@ -215,7 +215,7 @@ def test_every_command_line_runs(machine: Machine, variables: dict[str, str]) ->
         machine.start(name)
     waiting = [name for name in SERVICES if name != "airflow-init"]
     assert set(waiting) == set(machine.children) - {"airflow-init"}
-    # The cheap ones first: each of the last two starts an Airflow of its own.
+    # The fast checks come first: each of the last two starts an Airflow of its own.
     for name in sorted(waiting, key=lambda name: name in {"dag-processor", "triggerer"}):
         machine.await_well(name)
 
@@ -254,7 +254,7 @@ def listening(process: psutil.Process) -> list[str]:
 
 
 def stop(machine: Machine) -> None:
-    """As the engine does, in the order of who needs whom; nobody needs to be killed."""
+    """Stop the services in the order of their dependencies, like the engine; no service needs a kill."""
     first = ["worker", "scheduler", "dag-processor", "triggerer", "spark-worker"]
     for names in (first, ["api-server", "spark-master"], ["redis", "postgres"]):
         for name in names:

@@ -1,4 +1,4 @@
-"""What connections say, and what nobody may see of them."""
+"""Connections are read, and their secrets are shown nowhere."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_uri_of_an_environment_variable(uri: str, airflow_home: Path) -> Non
     "host", ["embedded:/var/Lib/state", "unix:///run/X.sock", "redis+sentinel://a:1,b:2/Main/0"]
 )
 def test_a_connection_survives_being_written_as_a_uri(host: str, airflow_home: Path) -> None:
-    """Airflow caches connections so."""
+    """Airflow pickles connections for its cache."""
     from airflow.sdk import Connection
 
     from percolator_airflow.connection import store_connection
@@ -252,7 +252,7 @@ def test_no_log_no_field_and_no_result_holds_a_password(
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
-        # Not of all: at DEBUG, Airflow's own dag.test() prints the very message that asks to mask a secret.
+        # Not at DEBUG, where Airflow's own dag.test() prints the message that asks to mask a secret.
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
         "AIRFLOW__LOGGING__NAMESPACE_LEVELS": "percolator_core=debug percolator_airflow=debug",
         "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins'}",
@@ -268,7 +268,7 @@ def test_no_log_no_field_and_no_result_holds_a_password(
     said = done.stdout + done.stderr
     (tmp_path / "said").write_text(said)
     assert done.returncode == 0, said[-3000:]
-    # All of it was tried, and was seen.
+    # Every output above was produced.
     for part in (
         "from the function",
         "in the task",

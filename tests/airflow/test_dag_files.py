@@ -1,4 +1,4 @@
-"""Files of DAGs: what is in them, what is wrong with them, and how quickly they are read."""
+"""DAG files: their contents, their errors, and the time to read them."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_every_table_has_a_task_of_its_own_whatever_it_is_called(shop: Shop) -> 
 
 
 def test_what_a_form_says_is_no_template(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else whoever may start a run could read the password of any connection."""
+    """With templates, a user who may start a run could read the password of any connection."""
     from percolator_airflow import LoadOperator
 
     given: list[tuple[Any, ...]] = []
@@ -220,7 +220,7 @@ socket.socket.connect = refuse
 calls = 0
 def count(frame, event, argument):
     global calls
-    # How a module is imported depends on what lies compiled beside it.
+    # Compiled files beside a module change the way it is imported.
     if event == "call" and not frame.f_code.co_filename.startswith("<frozen importlib"):
         calls += 1
 before = len(sys.modules)
@@ -236,7 +236,7 @@ print(calls, len(sys.modules) - before, heavy)
 
 
 def test_reading_a_dag_file_is_quick_and_touches_nothing() -> None:
-    """Airflow reads it every few seconds. It is counted what is done, since seconds are the machine's."""
+    """Airflow reads it every few seconds. The test counts calls, because seconds depend on the machine."""
     path = ROOT / "dags" / "webindex.py"
     ended = subprocess.run(
         [sys.executable, "-c", READING, str(path)], capture_output=True, text=True, check=False, cwd=ROOT

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def spark(tmp_path: Path) -> Iterator[SparkContext]:
-    """A running Spark, which the tasks use; each would start one of its own."""
+    """A running Spark for all tasks, each of which would otherwise start its own."""
     from percolator_core.spark.session import running_context
 
     with running_context(None, "local[2]", project=tmp_path) as context:
@@ -31,7 +31,7 @@ def spark(tmp_path: Path) -> Iterator[SparkContext]:
 
 
 def left_behind(db: Database) -> None:
-    """A lock of a client that died in the midst of a commit."""
+    """A lock of a client that died during a commit."""
     transaction = db.begin()
     transaction.set("docs", "stuck", "text", b"never")
     db.client.one_call_a_tablet = True
@@ -62,7 +62,7 @@ def test_the_observers_again_do_nothing_twice(shop: Shop) -> None:
     before = shop.cells()
     shop.dags.run(dag)
     shop.put(b=b"x y")
-    # One cleared task of the first run, while the others stay as they are.
+    # One task of the first run is cleared.
     assert set(shop.dags.run(dag, date=date, only="until_idle").values()) == {"success"}
     assert shop.cells()[b"a"] == before[b"a"]
     assert shop.cells()[b"b"] == {"n": b"2", "left": b"0", "rounds": b"2"}
@@ -150,7 +150,7 @@ def test_the_look_out_starts_the_observers_where_nobody_is_at_work(shop: Shop) -
     waiting = runs_of("shop_observe", "queued")
     assert shop.dags.run(dags["shop_monitor"]) == {"look": "success", "start_drain": "success"}
     assert runs_of("shop_observe", "queued") == waiting + 1
-    # One that waits already is enough.
+    # One queued run is enough.
     assert shop.dags.run(dags["shop_monitor"]) == {"look": "success", "start_drain": "skipped"}
     assert runs_of("shop_observe", "queued") == waiting + 1
 

@@ -1,4 +1,4 @@
-"""``@task.percolator``: a function that is given an open transaction."""
+"""``@task.percolator``: a function whose first argument is an open transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The DAG files and the settings of docs/how-to/airflow.md are as they say."""
+"""The DAG files and the settings of docs/how-to/airflow.md are correct."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def test_the_settings() -> None:
     declared = ChainDeclaration.model_validate(yaml.safe_load(text))
     assert declared.airflow is not None
     assert declared.airflow.observe.budget == 1800
-    # Every threshold that there is, but those of single observers, is in the example.
+    # The example has every threshold except those of single observers.
     fields = set(type(declared.airflow.monitor.thresholds).model_fields) - {"observers"}
     assert fields == set(yaml.safe_load(text)["airflow"]["monitor"]["thresholds"])

@@ -1,4 +1,4 @@
-"""The whole of it on a real Airflow: loads, observers, pages and clean-up, with a browser and with kills.
+"""Everything on a real Airflow: loads, observers, pages and maintenance, with a browser and with kills.
 
 One ``airflow standalone`` serves all tests of this file, in the environment of somebody who has installed the
 library and nothing else of this repository. The store has a password, which must be nowhere in what Airflow
@@ -92,7 +92,7 @@ NAMELESS = """() => [...document.querySelectorAll('a, button, input, select, tex
     .filter(one => one.offsetParent
         && !(one.textContent.trim() || one.ariaLabel || one.labels?.length || one.title))
     .map(one => one.outerHTML)"""
-"""The controls of a page that have no name."""
+"""Return the controls of a page without an accessible name."""
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Site:
         return Chain.load(self.folder / "dags" / "shop", import_functions=False)
 
     def order(self, **amounts: str) -> float:
-        """Write orders; the moment at which they were there."""
+        """Write orders, and return the time of the commit."""
         with self.connect("shop") as db:
             with db.transaction() as t:
                 for row, amount in amounts.items():
@@ -134,7 +134,7 @@ class Site:
         self.airflow.until(lambda: self.idle(namespace, chain), f"{namespace} idle")
 
     def await_quiet(self, dag: str) -> None:
-        """No run of the DAG is under way."""
+        """Wait until no run of the DAG is active."""
 
         def quiet() -> bool:
             runs = self.airflow.api("GET", f"/dags/{dag}/dagRuns?state=running&state=queued")
@@ -143,7 +143,7 @@ class Site:
         self.airflow.until(quiet, f"{dag} quiet")
 
     def run(self, dag: str, conf: dict[str, Any] | None = None) -> None:
-        """A run by hand that succeeds."""
+        """Start a manual run, and expect its success."""
         run = self.airflow.trigger(dag, conf)
         state = self.airflow.await_run(dag, run)
         assert state == "success", self.logs(dag, run)
@@ -230,13 +230,13 @@ def test_a_document_that_was_loaded_is_found(site: Site) -> None:
     airflow = site.airflow
     site.run("webindex_load")
     chain = Chain.load(ROOT / "observers" / "webindex", import_functions=False)
-    # Nobody starts them: the watcher notices.
+    # The watcher starts the observers.
     site.await_idle("webindex", chain)
     site.await_quiet("webindex_observe")
     runs = airflow.api("GET", "/dags/webindex_observe/dagRuns")["dag_runs"]
     assert runs
     assert {run["run_type"] for run in runs} == {"asset_triggered"}
-    # The watcher may just have begun another one, which finds nothing to do.
+    # The watcher may have started another run, which finds no cells.
     assert "success" in {run["state"] for run in runs} <= {"success", "queued", "running"}
     with closing(ServingIndex(site.folder / "serving.db")) as index:
         assert len(search("wombat", 20, index=index)) == 12
@@ -348,7 +348,7 @@ def test_every_page_in_a_browser(site: Site) -> None:
                 answer = page.goto(f"/percolator/shop/{path}")
                 assert answer.status == 200, path
                 assert page.locator("h1").count() == 1, path
-                # Nothing sticks out to the right of a narrow screen.
+                # No element is wider than a narrow screen.
                 assert page.evaluate("document.documentElement.scrollWidth") <= width, path
                 nameless = page.evaluate(NAMELESS)
                 assert not nameless, (path, nameless)
@@ -408,7 +408,7 @@ def test_kills_lose_and_double_nothing(site: Site) -> None:
         airflow.restart(victim)
         airflow.until(lambda: airflow.healthy("scheduler", "metadatabase"), f"{victim} again")
     site.await_idle("shop", site.shop)
-    # Each was counted, and none twice.
+    # Each order was counted exactly once.
     assert site.total("count") == counted + 180
 
 
@@ -420,7 +420,7 @@ def with_signal(process: psutil.Process, number: int) -> None:
 
 
 def task_of(airflow: Standalone, dag: str) -> psutil.Process:
-    """The process that runs a task of the DAG now."""
+    """Return the process that runs a task of the DAG."""
 
     def find() -> psutil.Process | None:
         path = f"/dags/{dag}/dagRuns/~/taskInstances?state=running"
@@ -434,7 +434,7 @@ def task_of(airflow: Standalone, dag: str) -> psutil.Process:
 
 
 def test_the_first_project_of_the_readme(site: Site) -> None:
-    """Its packages have no ``__init__.py``, and Spark runs its observer, as nothing else is said."""
+    """The project has no ``__init__.py``, and Spark, the default engine, runs its observer."""
     texts = site.folder / "texts.jsonl"
     texts.write_text(
         '{"id": "greeting", "text": "hello incremental world"}\n{"id": "short", "text": "bye"}\n'

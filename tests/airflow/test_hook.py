@@ -1,4 +1,4 @@
-"""From the id of a connection to a database."""
+"""The hook opens the database of a connection."""
 
 from __future__ import annotations
 

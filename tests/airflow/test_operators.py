@@ -1,4 +1,4 @@
-"""The operators: what they do, what they say, and how they end."""
+"""The operators: their work, their messages, and their end."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ with DAG("relative", schedule=None):
 
 
 class TestWhatIsWrong:
-    """Each ends within seconds, with one sentence; what a person has to mend is not tried again."""
+    """Each fails within seconds with one sentence; an error that a person must correct is not retried."""
 
     def failure(self, operator: Any, *, final: bool = True, limit: float = 30) -> str:
         from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -305,7 +305,7 @@ from percolator_airflow import DrainOperator
 
 settings = {"chain": sys.argv[1], "engine": sys.argv[2], **json.loads(sys.argv[3])}
 task = DrainOperator(task_id="drain", conn_id="words", **settings)
-# As Airflow's task runner does.
+# Like Airflow's task runner.
 signal.signal(signal.SIGTERM, lambda *_: task.on_kill())
 try:
     task.execute({})
@@ -347,7 +347,7 @@ class TestKilled:
             done = {row for row, _ in db.snapshot().scan("docs", columns=["seen"])}
         assert 1 <= len(done) < 12
         assert {path.name.encode() for path in begun.iterdir()} == done
-        # Java was in the session that the process had begun, and is no more.
+        # Java ran in the session of the process, and has ended.
         until(lambda: not _members(process.pid), 30)
 
 
@@ -365,7 +365,7 @@ def _members(session: int) -> list[int]:
 
 
 def executors_of(task: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """The executors of a task's Spark that run now."""
+    """Return the running executors of a task's Spark."""
     found = []
     for one in psutil.Process(task.pid).children(recursive=True):
         with suppress(psutil.Error):  # others come and go

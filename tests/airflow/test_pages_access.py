@@ -1,4 +1,4 @@
-"""Who may see and do what on the pages, and that nothing that people or rows say becomes a part of a page."""
+"""Access control of the pages; and texts of users and rows never become markup."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TABS = ("", "plots", "quarantine", "locks", "tables", "trace")
 
 @pytest.fixture(scope="module")
 def pages(server: Server, airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A chain ``web`` with a cell in quarantine, and all of its texts hostile; and a chain ``other``."""
+    """A chain ``web`` with hostile texts and a cell in quarantine, and a chain ``other``."""
     folder = tmp_path_factory.mktemp("chains")
     observers = {
         "split": f"observe: docs.text\nwrites: [out.a]\nretry: {{attempts: 1}}\ndescription: '{EVIL}'",
@@ -68,7 +68,7 @@ def _failing_once(db: percolator.Database, folder: Path) -> None:
 
 
 def routes(pages: Site) -> list[tuple[str, str]]:
-    """Each method and path that the pages answer, with the names of things filled in."""
+    """Return each method and path of the pages, with names filled in."""
     from fastapi.routing import APIRoute
 
     found: list[APIRoute] = []
@@ -140,7 +140,7 @@ def test_a_change_needs_the_permission_and_our_own_header(pages: Site) -> None:
         done.append(chain.name)
         return {"said": chain.name}
 
-    # The module's annotations are texts, which FastAPI looks up among its globals.
+    # The module's annotations are strings, which FastAPI resolves in its globals.
     probe.__annotations__["chain"] = EditableChain
     with site() as own:
         own.app.include_router(router)
@@ -280,7 +280,7 @@ def test_hostile_questions_stay_texts(pages: Site) -> None:
 
 
 def _nothing_inline(text: str) -> None:
-    """What the policy would refuse: scripts and styles in the page itself."""
+    """Expect no inline scripts and styles, which the policy would block."""
     assert not re.search(r"<script(?![^>]* src=)", text)
     assert not re.search(r"<[^>]*\s(style|on[a-z]+)=", text)
     assert "<style" not in text
@@ -331,7 +331,7 @@ def test_links_stand_below_airflows_own_path(pages: Site) -> None:
 
 
 class TestChains:
-    """Which chains there are, from the DAGs in Airflow's database."""
+    """The chains are found by the DAGs in Airflow's database."""
 
     def test_the_newest_version_of_a_dag_counts(self, pages: Site, tmp_path: Path) -> None:
         from airflow.utils.session import create_session
@@ -379,7 +379,7 @@ class TestChains:
         with create_session() as session:
             assert known_chain(session, "foreign") is None
             assert "foreign" not in {chain.name for chain in known_chains(session)}
-            # The underscore of the suffix is no wildcard, and a part of a name is no name.
+            # The underscore of the suffix is not a wildcard, and a part of a name does not match.
             assert known_chain(session, "we") is None
             assert known_chain(session, "web") is not None
 

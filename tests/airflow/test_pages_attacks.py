@@ -1,4 +1,4 @@
-"""What somebody with a browser, or with a document, may try against the pages, and what goes on meanwhile."""
+"""Attacks on the pages through a browser or a document, and pages under concurrent changes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_store_that_is_silent_is_waited_for_by_one_page_at_a_time(
             os.kill(server.process.pid, signal.SIGSTOP)
             assert words.client.get(f"/{words.name}/tables").status_code == 503
             with monkeypatch.context() as patched:
-                # Whoever asks it now would wait.
+                # A request to the store would now block.
                 patched.setattr(module.Stores, "_of", None)
                 for path in ("", "tables", "quarantine", "locks", "tables/docs/rows"):
                     answer = words.client.get(f"/{words.name}/{path}")
@@ -106,7 +106,7 @@ def test_a_store_that_is_silent_is_waited_for_by_one_page_at_a_time(
         server.close()
 
 
-# What a request may say.
+# Requests.
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_made_up_cell_is_refused_in_a_sentence(words: Words, token: str, what:
 
 
 def test_a_cell_of_another_observer_is_not_put_back(words: Words) -> None:
-    """Namespaces may be shared: what another chain's observer failed on is that chain's affair."""
+    """Chains may share a namespace: the page does not touch failed cells of another chain's observers."""
     from percolator_core.layout.keys import encode_mark, failed_key
 
     words.put("row")
@@ -186,15 +186,15 @@ def test_looking_leaves_nothing_in_a_namespace_that_is_not_there(words: Words) -
             words.client.get(f"/{name}/{path}{query}", headers=PAGE)
     with words.connect() as db:
         left = [key for key in db.store.one((b"KEYS", b"*")) if name.encode() in key]
-    # The mark of the timestamps, which every connection takes care of.
+    # The key of the timestamps, which every connection checks.
     assert left == [b"{%s}oracle" % name.encode()]
 
 
-# What documents and functions may hold.
+# Contents of documents and errors of functions.
 
 
 def test_what_is_nested_deeply_is_not_written_out(words: Words, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Indented, these 60 KB would be 40 MB of blanks, for each look at the row."""
+    """With indentation these 60 KB would become 40 MB of spaces, for each view of the row."""
     from percolator_airflow.ui import values
 
     words.put("row", text=b"[" * 600 + b"1," * 30_000 + b"1" + b"]" * 600)
@@ -292,7 +292,7 @@ def test_one_chain_that_cannot_be_looked_at_leaves_the_others_theirs(
     assert f'id="chain-{words.name}"' in page.text
 
 
-# Rows that come and go while somebody looks.
+# Rows that are inserted and deleted while a user reads.
 
 
 def keys(page: str) -> list[str]:
@@ -326,7 +326,7 @@ def test_no_row_is_left_out_or_shown_twice_while_others_come(words: Words) -> No
     while True:
         shown = keys(page)
         seen += shown
-        # In front of what was shown, within it, and behind it.
+        # Before the shown rows, among them, and after them.
         first = int(shown[0][3:])
         words.put(f"row{max(0, first - 1):04}", f"row{first + 3:04}", f"row{min(399, first + 41):04}")
         if "Next →" not in page:
@@ -374,7 +374,7 @@ def test_who_presses_a_button_keeps_his_place(words: Words) -> None:
     words.drain()
 
     def answer(route: Route, request: Request) -> None:
-        """Without a server: what the browser asks for goes straight to the application."""
+        """Pass the browser's requests directly to the application, without a server."""
         path = request.url.removeprefix("http://pages")
         got = words.client.request(
             request.method, path, headers=request.headers, content=request.post_data_buffer or b""
@@ -399,7 +399,7 @@ def test_who_presses_a_button_keeps_his_place(words: Words) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_texts_and_edges_stand_out(theme: str) -> None:
-    """At least as WCAG 2.2 asks: 4.5 for texts, 3 for the edges of what one writes in or presses."""
+    """WCAG 2.2 requires 4.5 for texts, and 3 for the borders of inputs and buttons."""
     css = (PAGES / "static" / "percolator.css").read_text(encoding="utf-8")
     block = css.partition(":root" if theme == "light" else ':root[data-theme="dark"]')[2].partition("}")[0]
     colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))

@@ -1,4 +1,4 @@
-"""What the pages of data must stand: rows and names that play tricks, and stores with very much in them."""
+"""The pages of data with unusual rows and names, and with very large stores."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ TABLES = ("..", "a/b", "%2e%2e", "rows", "<b>t</b>", 'q"uote', "tables/x", "naï
 
 
 def cursor(*parts: Any) -> str:
-    """A cursor of the quarantine's pages that no page has made."""
+    """Return a forged cursor of the quarantine's pages."""
     return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode()
 
 
 def links_of(page: str, part: str) -> list[str]:
-    """All links of a page to some kind of page, once each."""
+    """Return all links of a page to a kind of page, once each."""
     found = [html.unescape(one) for one in re.findall(r'href="([^"]*)"', page)]
     return [one for one in dict.fromkeys(found) if part in one]
 
 
 def safe(page: str) -> str:
-    """The page, if nothing in it came to life."""
+    """Return the page; fail if a text in it became markup."""
     tags = re.findall(r"<(\w+)([^>]*)>", page.partition("<main")[2])
     for tag, attributes in tags:
         assert tag not in {"script", "img", "style", "iframe"}, tag
@@ -205,7 +205,7 @@ def test_nothing_asked_for_is_a_mistake_of_ours(words: Words, path: str) -> None
 
 
 def cost(words: Words, path: str) -> tuple[int, int]:
-    """Commands that a page costs the server, the second time it is asked for, and KiB that it sends."""
+    """Return the commands and KiB that a page costs the server at its second request."""
     words.page(path)
     calls, sent = words.calls(), words.sent()
     words.page(path)
@@ -213,7 +213,7 @@ def cost(words: Words, path: str) -> tuple[int, int]:
 
 
 def fill_quarantine(words: Words, count: int) -> None:
-    """As workers leave it, without their work."""
+    """Create the state that workers leave, without running them."""
     handle = words.db.catalog.table("docs")
     record: dict[str, Any] = {
         "error": "ValueError: x",

@@ -244,7 +244,7 @@ def test_rows_of_a_raw_table_are_filtered(words: Words) -> None:
     words.put("d", text=b"extra", column="title")
     assert re.findall(r"<bdi>(\w)</bdi>", words.page("tables/docs/rows?where=text%3D'two'")) == ["c", "d"]
     both = words.text("tables/docs/rows?where=text%3D'two' and row>'c'")
-    # The whole row is shown, not only what was asked for.
+    # The page shows the whole row, not only the column of the filter.
     assert "title extra" in both
     assert "text two" in both
     assert "No row matches" in words.text("tables/docs/rows?where=text%3D'three'")

@@ -1,4 +1,4 @@
-"""The overview and the live graph: what they say of a chain, and what they cost."""
+"""The overview and the live graph: their contents and their costs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TestGraph:
         assert any(use.get("href") == "#sign-unattended" for use in join.iter("use"))
         columns = {node.get("href") for name, node in nodes.items() if name and name.startswith("column-")}
         assert columns == {f"/{web.name}/tables/docs/rows", f"/{web.name}/tables/out/rows"}
-        # In the order of reading, so that tab goes from left to right.
+        # In reading order, so that the tab key moves from left to right.
         assert [node.get("aria-label", "").split(",")[0].split(":")[0] for node in nodes.values()] == [
             "docs.text",
             "split",
@@ -113,7 +113,7 @@ class TestGraph:
             page = Reader(web.look(path))
             ids = [one["id"] for _, one in page.elements if one.get("id")]
             assert len(ids) == len(set(ids))
-            # What is drawn anew keeps the focus by its id.
+            # An updated element keeps the focus by its id.
             assert all(one.get("id") for _, one in page.elements if "data-live" in one)
             for link in page.all("a"):
                 assert (link.get("href") or "").strip(), link
@@ -153,7 +153,7 @@ class TestGraph:
 
 
 class TestStanding:
-    """The one word for an observer."""
+    """The state of an observer in one word."""
 
     @pytest.mark.parametrize(
         ("facts", "rate", "state"),
@@ -223,10 +223,10 @@ class TestStanding:
             look(second, 60)
         assert look(1060, 60) == 0
         assert look(1062, 160) == pytest.approx(100 / 17, abs=2)
-        # Somebody else looked a moment later, and was served before.
+        # A later request of another user was served first.
         assert look(1061.9, 160) is not None
         assert look(1400, 200) is None
-        # The counts began anew, as after the namespace was dropped.
+        # The counts started again, for example after the namespace was dropped.
         assert look(1403, 0) == 0
         # The server's clock was set back.
         assert look(500, 10) is None

@@ -1,4 +1,4 @@
-"""The plots: what they say of a chain's history, and how their lines and axes are made."""
+"""The plots: a chain's history, and the computation of curves and axes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TestPlots:
         assert _values(backlog) == [[10, 10, 30, 0], [0, 0, 0, 30]]
         assert re.findall(r'data-series="(\d)" data-name="(\w+)"', backlog) == [("0", "split"), ("1", "join")]
         (runs, _) = _values(_plot(text, "runs"))
-        # Two looks of the same millisecond tell no rate.
+        # Two samples of the same millisecond give no rate.
         assert set(runs[:3]) <= {None, 0}
         assert runs[3] > 0
         assert _values(_plot(text, "crew")) == [[0] * 4, [0] * 4]
@@ -119,7 +119,7 @@ def row_cells(page: str, observer: str) -> list[str]:
 
 
 class TestPlotting:
-    """Axes and lines, as plain numbers."""
+    """Axes and curves as numbers."""
 
     def plot(self, values: Sequence[float | None], form: Any = "count", times: Any = None) -> Any:
         from percolator_airflow.ui.plotting import Curve, Plot, Span

@@ -1,4 +1,4 @@
-"""What Airflow finds of the package by itself."""
+"""Airflow finds the package's parts by its entry points."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def test_as_a_folder_of_plugins_it_is_loaded_once_and_by_one_file(
     monkeypatch.setattr(settings, "PLUGINS_FOLDER", str(ROOT / "plugins"))
     files = {path.stem for path in (ROOT / "plugins").rglob("*.py")} - set(sys.modules)
     try:
-        # Not from the cache, and not into it.
+        # The call bypasses Airflow's cache.
         found, errors = plugins_manager._get_plugins.__wrapped__()
         loaded = files & set(sys.modules)
     finally:
         sys.modules.pop("plugin", None)
     assert [one.name for one in found].count("percolator") == 1
-    # It is installed here as well: Airflow says that it left that one out.
+    # The package is installed, too, and Airflow reports that it ignores that one.
     assert list(errors.values()) == ["Plugin 'percolator' already registered, skipping"]
     assert loaded == {"plugin"}
 

@@ -1,4 +1,4 @@
-"""The user of an Airflow connection does with the rights that docs/how-to/secure.md gives it."""
+"""The rights of docs/how-to/secure.md suffice for the user of an Airflow connection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGES = (
 
 
 def allow(server: Server, namespace: str) -> None:
-    """As docs/how-to/secure.md says of the user of an Airflow connection."""
+    """Create the user of an Airflow connection by docs/how-to/secure.md."""
     with server.client() as client:
         selectors = int(client.info("server")["redis_version"].partition(".")[0]) >= 7
         worker, maintenance = (

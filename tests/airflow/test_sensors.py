@@ -1,4 +1,4 @@
-"""Waiting until a chain is idle."""
+"""The sensor waits until a chain is idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is a breach, and the sentence that tells of it."""
+"""Breaches of thresholds, and their sentences."""
 
 from __future__ import annotations
 

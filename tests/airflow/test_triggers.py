@@ -1,4 +1,4 @@
-"""When a chain has something to do, an event says so once; when it has nothing left, too."""
+"""Triggers: one event when a chain has pending work, and one when it is idle."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def demand_of(due: int, *, backlog: int | None = None, workers: int = 0, drains:
 
 
 class TestEdges:
-    """Levels in, edges out."""
+    """Events are due when work becomes pending, and then at intervals."""
 
     def events(self, *looks: tuple[float, Demand], remind: float = 30) -> list[float]:
         from percolator_airflow.triggers import Edges
@@ -57,7 +57,7 @@ class TestEdges:
         assert self.events((0, demand_of(1, workers=1)), (50, demand_of(1, drains=1))) == []
 
     def test_one_for_what_no_worker_takes(self) -> None:
-        """Such as one for an observer that needs a machine of its own."""
+        """A worker for some observers, for example for one that needs a machine of its own."""
         partly = Demand(5, 5, 1.0, 1, 0, 3)
         assert self.events((0, Demand(2, 2, 1.0, 1, 0, 0)), (1, partly), (2, partly)) == [1]
 

@@ -1,4 +1,4 @@
-"""A chain of two observers, seen by somebody who may see all; and pages read as a program reads them."""
+"""A chain of two observers for a user with all permissions; and pages parsed by a program."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OBSERVERS = {
 
 
 class Reader(HTMLParser):
-    """What a page consists of: each element with its attributes, and the text of it."""
+    """The parsed page: each element with its attributes, and the text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Reader(HTMLParser):
 
 
 def row_of(page: str, observer: str) -> dict[str, str]:
-    """The figures of an observer in the table, by the names of the columns."""
+    """Return the figures of an observer in the table, by column."""
     found = re.search(rf'<tr [^>]*id="row-{observer}">(.*?)</tr>', page, re.DOTALL)
     assert found is not None
     cells = re.findall(r'<td [^>]*data-name="([^"]*)"[^>]*>(.*?)</td>', found[1], re.DOTALL)
@@ -47,7 +47,7 @@ def row_of(page: str, observer: str) -> dict[str, str]:
 
 
 class Web:
-    """A chain with a database of its own, seen by somebody who may see all."""
+    """A chain with a database of its own, and a user with all permissions."""
 
     def __init__(self, name: str, folder: Path, db: percolator.Database, pages: Site) -> None:
         self.name, self.folder, self.db = name, folder, db
@@ -65,7 +65,7 @@ class Web:
                 t.set("docs", f"d{number}", "text", b"x")
 
     def work(self, *observers: str, wrong: frozenset[str] = frozenset()) -> None:
-        """Run the observers until there is nothing left for them; rows in ``wrong`` fail."""
+        """Run the observers until the chain is idle; rows in ``wrong`` fail."""
 
         def split(t: Any, cell: Any) -> None:
             if cell.row.decode() in wrong:
@@ -82,7 +82,7 @@ _numbers = iter(range(1000))
 
 @contextmanager
 def web_of(site: Site, url: str, folder: Path) -> Iterator[Web]:
-    """A chain of its own, whose tables are not there yet."""
+    """A new chain, without tables."""
     name = f"web{next(_numbers)}"
     chain = write_chain(folder / name, name, TABLES, OBSERVERS)
     give_dag(chain, name)

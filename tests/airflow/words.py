@@ -45,7 +45,7 @@ def total(t: Any, cell: Any) -> None:
 
 @dataclass
 class Words:
-    """The chain in a namespace of its own, and somebody who looks at its pages."""
+    """The chain in a namespace of its own, and a user of its pages."""
 
     site: Site
     url: str
@@ -57,7 +57,7 @@ class Words:
 
     @property
     def chain(self) -> Chain:
-        """With its functions, as a worker has it."""
+        """The chain with its functions, like in a worker."""
         chain = Chain.load(self.folder, import_functions=False)
         functions = {"split": split, "measure": measure, "total": total}
         observers = {name: replace(one, function=functions[name]) for name, one in chain.observers.items()}
@@ -76,13 +76,13 @@ class Words:
         return self.opened[-1]
 
     def page(self, path: str, status: int = 200) -> str:
-        """A page of the chain, as HTML."""
+        """Return the HTML of a page."""
         answer = self.client.get(f"/{self.name}/{path}", headers=PAGE)
         assert answer.status_code == status, answer.text
         return str(answer.text)
 
     def text(self, path: str, status: int = 200) -> str:
-        """What a person reads on a page."""
+        """Return the visible text of a page."""
         return read(self.page(path, status))
 
     def row(self, key: str, **query: object) -> str:
@@ -95,31 +95,31 @@ class Words:
         return dict(answer.json())
 
     def follow(self, page: str, words: str) -> str:
-        """The page behind a link, by the words of the link."""
+        """Follow a link by its text, and return the page."""
         href = link(page, words)
         answer = self.client.get(href, headers=PAGE)
         assert answer.status_code == 200, answer.text
         return str(answer.text)
 
     def calls(self) -> int:
-        """Commands that the server has run so far, those within scripts included."""
+        """Return the number of commands that the server has run, including those of scripts."""
         found = self.db.store.one((b"INFO", b"commandstats"))
         return sum(int(calls) for calls in re.findall(rb"calls=(\d+)", found))
 
     def sent(self) -> int:
-        """Bytes that the server has sent so far."""
+        """Return the bytes that the server has sent."""
         [sent] = re.findall(rb"total_net_output_bytes:(\d+)", self.db.store.one((b"INFO", b"stats")))
         return int(sent)
 
 
 def read(page: str) -> str:
-    """A page without its marks, and with single blanks."""
+    """Return the text of a page, without tags, with single spaces."""
     main = page.partition("<main")[2].partition("</main>")[0].partition(">")[2]
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", main)).split())
 
 
 def link(page: str, words: str) -> str:
-    """Where the first link with these words goes."""
+    """Return the target of the first link with this text."""
     for href, inner in re.findall(r'<a\b[^>]*?href="([^"]*)"[^>]*>(.*?)</a>', page, re.DOTALL):
         if " ".join(html.unescape(re.sub(r"<[^>]*>", "", inner)).split()) == words:
             return html.unescape(href)
@@ -127,7 +127,7 @@ def link(page: str, words: str) -> str:
 
 
 def tokens(page: str) -> list[str]:
-    """The cells that may be ticked."""
+    """Return the tokens of the cells with a checkbox."""
     return [html.unescape(one) for one in re.findall(r'name="cells\[\]" value="([^"]*)"', page)]
 
 
@@ -144,7 +144,7 @@ def all_pages(folder: Path) -> Iterator[tuple[Site, str]]:
 
 @contextmanager
 def words_of(made: Site, url: str, folder: Path, tables: str = TABLES) -> Iterator[Words]:
-    """A chain of its own, with its tables."""
+    """A new chain, with its tables."""
     name = f"w{uuid4().hex[:12]}"
     chain = write_chain(folder / name, name, tables, OBSERVERS)
     with (chain / "chain.yaml").open("a", encoding="utf-8") as file:

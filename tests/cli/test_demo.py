@@ -326,7 +326,7 @@ class TestFolder:
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "thesis.txt").write_text("x")
         with (
-            pytest.raises(ConfigurationError, match="something else than a demo"),
+            pytest.raises(ConfigurationError, match="files that are not a demo"),
             _occupied(tmp_path / "mine", fresh=True),
         ):
             pass
@@ -336,7 +336,7 @@ class TestFolder:
         from observers.webindex.demo.story import _occupied
 
         with (
-            pytest.raises(ConfigurationError, match="Somebody uses the store"),
+            pytest.raises(ConfigurationError, match="is in use: stop its users"),
             _occupied(indexed.crawl.folder, fresh=True),
         ):
             pass

@@ -78,7 +78,7 @@ def test_the_index_of_the_demo_is_found(webindex: Project, index: Path) -> None:
 def test_a_missing_index_is_one_sentence_and_none_is_made(webindex: Project) -> None:
     ended = webindex("search", "x", "--index", "nowhere.db")
     assert ended.code == 3
-    assert ended.error.startswith("There is no index at nowhere.db: make one with `")
+    assert ended.error.startswith("There is no index at nowhere.db: build one with `")
     assert not Path("nowhere.db").exists()
 
 

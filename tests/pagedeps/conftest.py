@@ -23,7 +23,7 @@ namespaces = (f"pagedeps{number}" for number in count())
 
 @dataclass
 class Tracker:
-    """A chain on a store, with what the tests do to it."""
+    """A chain on a store, with helpers for the tests."""
 
     db: Database
     chain: Chain
@@ -49,7 +49,7 @@ class Tracker:
         return counts
 
     def settled(self) -> set[str]:
-        """Run until idle, insist that all is well, and return the pages that were rendered."""
+        """Run until idle, expect no violation, and return the rendered pages."""
         before = self.renders()
         self.run()
         assert self.violations() == []
@@ -69,7 +69,7 @@ class Tracker:
         return value.decode("utf-8-sig")
 
     def cell(self, table: str, row: str, column: str) -> Cell:
-        """As a worker hands it to an observer that is woken now."""
+        """Return the cell that a worker would pass to an observer now."""
         return Cell(table, row.encode(), column, self.db.timestamp())
 
 
@@ -109,7 +109,7 @@ IMAGES = [f"i{number}.png" for number in range(4)]
 
 
 def mutate(tracker: Tracker, rng: random.Random) -> None:
-    """Change, add or delete one thing, or write what is there once more."""
+    """Change, add or delete a page or resource, or write it again unchanged."""
     text = str(rng.randrange(3))
     match rng.randrange(8):
         case 0 | 1:

@@ -38,7 +38,7 @@ def test_what_is_written_again_wakes_its_own_observer_only(tracker: Tracker) -> 
     assert ran == {"digest": 2}
     tracker.pages({"1": page("a.css")})
     ran = {name: counts.ran for name, counts in tracker.run().observers.items() if counts.ran}
-    # The render may have met other HTML a moment ago, and left the page to this one.
+    # A render may have found new HTML before, and relies on this wake-up.
     assert ran == {"parse": 1, "render": 1}
     assert tracker.renders() == {"1": 1}
 
@@ -70,7 +70,7 @@ def test_a_cycle_of_imports_comes_to_rest(tracker: Tracker, length: int) -> None
     assert len(tracker.settled()) == length if length < 3 else 2
     tracker.resources({sheets[0]: sheet(sheets[(1) % length], "i.png", text="third")})
     counts = tracker.run()
-    # Each sheet passes the change on once, and is told once more at most for each time it was passed on.
+    # Each sheet propagates the change once, and each propagation wakes it at most once more.
     assert counts.observers["relay"].ran <= 2 * length + 2
     assert tracker.violations() == []
     tracker.resources({"i.png": "an image that all of the cycle depend on"})

@@ -43,7 +43,7 @@ def test_the_demonstration(folder: Path, tmp_path: Path, capsys: pytest.CaptureF
         ("missing.png", 1, 0),
     ]
     assert "data:image/png" in (out / "deep/a b.html").read_text(encoding="utf-8-sig")
-    # Again: the load undoes the changes that were made in the store, and sees those in the folder.
+    # The second load undoes the changes in the store, and loads the changes of the folder.
     (folder / "deep/c.htm").unlink()
     again = run(folder, state=state)
     assert (again.pages, again.steps[0].rendered, again.violations) == (2, 2, [])

@@ -1,4 +1,4 @@
-"""What a page and a style sheet name, and what becomes of them."""
+"""The references of pages and style sheets, and their snapshots."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_sheets_that_import_each_other_for_ever(monkeypatch: pytest.MonkeyPatch)
         ).count("{}")
         == 2
     )
-    # Every sheet twice as often as the one before it: this ends by size.
+    # Each sheet is imported twice by the previous one, so the limit of bytes ends the recursion.
     monkeypatch.setattr(document, "MAX_EMBEDDED", 1 << 20)
     twice = {f"/{n}.css": f"@import '/{n + 1}.css'; @import '/{n + 1}.css';" for n in range(30)}
     assert len(made(html, twice)) < 4 << 20

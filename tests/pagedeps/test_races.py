@@ -1,4 +1,4 @@
-"""Transactions of observers that overlap in the ways which could leave something stale."""
+"""Concurrent runs of observers in the orders that could leave stale pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MANY = [f"{number:02}" for number in range(30)]
 
 @pytest.fixture
 def crowd(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> Tracker:
-    """Thirty pages that use one image, told four at a time."""
+    """Thirty pages that use one image, notified four at a time."""
     monkeypatch.setattr(fan_out, "BATCH", 4)
     tracker.resources({"i.png": "1"})
     tracker.pages({name: page("i.png") for name in MANY})
@@ -48,7 +48,7 @@ def step(tracker: Tracker, module: ModuleType, table: str, row: str, column: str
 
 
 def change(tracker: Tracker, **contents: str) -> None:
-    """Resources change, and their digests are taken; nobody is told yet."""
+    """Change resources and run digest, without notifying the dependents."""
     resources = {name.replace("_", "."): content for name, content in contents.items()}
     tracker.resources(resources)
     for name in resources:
@@ -72,7 +72,7 @@ def test_many_resources_that_change_are_one_render(tracker: Tracker) -> None:
     tracker.run()
     assert tracker.renders() == {"1": 1}
     change(tracker, **dict.fromkeys(names, "2"))
-    # Forty fan-outs wake the render; what comes after its first run finds nothing to do.
+    # Forty fan-outs wake the render; all runs after the first find the same inputs.
     tracker.run()
     assert tracker.renders() == {"1": 2}
     assert tracker.violations() == []
@@ -106,7 +106,7 @@ def test_a_change_in_the_middle_begins_again(crowd: Tracker) -> None:
     running = begin(crowd, fan_out, "resources", "i.png", "more")
     step(crowd, relay, "resources", "i.png", "touched")
     assert position(crowd) == b""
-    # The batch that goes on from the older place must not win: the first pages would never be told.
+    # The batch from the older position must not win, or the first pages would never be notified.
     with pytest.raises(TransactionConflict):
         running.commit()
     crowd.settled()
@@ -130,7 +130,7 @@ def test_who_saw_what_was_there_for_a_moment_is_told_when_it_is_gone(tracker: Tr
     tracker.pages({"1": page("a.css")})
     tracker.settled()
     change(tracker, i_png="2")
-    # Woken by something else it sees the image as it is now. The sheet between the two sees it only later.
+    # Another wake-up of a.css finds the new image, before b.css is notified.
     step(tracker, relay, "resources", "a.css", "touched")
     change(tracker, i_png="1")
     tracker.settled()
@@ -158,7 +158,7 @@ def test_both_columns_of_a_resource_change_beside_each_other(tracker: Tracker) -
     running = begin(tracker, digest, "resources", "a", "content")
     with tracker.db.transaction() as t:
         t.delete("resources", "a", "content_type")
-    # It finds all as it was and changes nothing; the other one must not come after it with what is gone.
+    # This run finds the first state and changes nothing; the other run must not commit its older view later.
     step(tracker, digest, "resources", "a", "content_type")
     with pytest.raises(TransactionConflict):
         running.commit()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from observers.pagedeps.rows import Dependent, Edge, edge, prefix, row
 
-# Mostly of the bytes that the encoding gives a meaning.
+# Mostly bytes that have a meaning in the encoding.
 keys = st.lists(st.sampled_from([b"\0", b"\x01", b"\xff", b"p", b"s", b"a"]), max_size=6).map(b"".join)
 kinds: st.SearchStrategy[Dependent] = st.sampled_from(["page", "style"])
 edges = st.builds(Edge, keys, kinds, keys)

@@ -23,7 +23,7 @@ namespaces = (f"webindex{number}" for number in count())
 
 @dataclass
 class WebIndex:
-    """A chain on a store, with what the tests do to it."""
+    """A chain on a store, with helpers for the tests."""
 
     db: Database
     chain: Chain
@@ -51,7 +51,7 @@ class WebIndex:
                 t.delete_row("documents", url)
 
     def settle(self) -> dict[str, int]:
-        """Run until idle; how often each observer ran."""
+        """Run until idle; return the runs of each observer."""
         counts = Worker(self.db, self.chain).run_until_idle(timeout=60)
         return {name: observer.ran for name, observer in counts.observers.items()}
 
@@ -59,7 +59,7 @@ class WebIndex:
         return check(self.db.snapshot(), self.index)
 
     def settled(self) -> dict[str, Entry]:
-        """Run until idle, insist that all is well, and return the entries by the URL shown."""
+        """Run until idle, expect no violation, and return the entries by the shown URL."""
         self.settle()
         assert self.violations() == []
         entries = [
@@ -100,7 +100,7 @@ def page(text: str, links: Sequence[str] = (), canonical: str | None = None, noi
 
 
 def random_document(rng: random.Random, urls: Sequence[str]) -> str:
-    """A page whose contents are often those of another one."""
+    """Return a page with one of few contents, so that duplicates are frequent."""
     kind = rng.randrange(5)
     same = random.Random(kind)
     chance = same if rng.random() < 0.5 else rng

@@ -1,4 +1,4 @@
-"""Each invariant is broken by hand, and the checker must say so."""
+"""The checker reports each invariant that a test breaks."""
 
 from __future__ import annotations
 

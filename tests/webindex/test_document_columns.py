@@ -19,7 +19,7 @@ HTML = page("written in hypertext", [B]).encode()
 
 
 def load(web: WebIndex, url: str, **cells: bytes | None) -> str:
-    """What a load of one record does; columns that are not named are left alone."""
+    """Write one record like a load; other columns stay."""
     outcome = merge(web.db, "documents", Record(url.encode(), dict(cells), Origin("test", "row", 0)))
     assert isinstance(outcome, str)
     return outcome
@@ -80,7 +80,7 @@ def test_a_change_of_one_column_takes_one_run_and_of_two_at_most_two(crawled: We
 
 
 def run_of(web: WebIndex, column: str) -> Transaction:
-    """A run that stays open, as one beside others does; without an acknowledgement, so nothing else helps."""
+    """Return a concurrent run that stays open, without an acknowledgement that could conflict."""
     version = web.db.history("documents", A, column)[0]
     transaction = web.db.begin()
     t = ObserverTransaction(transaction, Guard(web.chain, web.chain.observers["document_processor"]))
@@ -94,7 +94,7 @@ def test_a_run_with_an_older_view_loses_although_the_document_changed_back(crawl
     load(crawled, A, contents=b"<p>seen by the first run alone", redirect=None)
     first = run_of(crawled, "contents")
     load(crawled, A, redirect=B.encode())
-    # What this one finds in the document is what the page was made from, and yet it must not stand aside.
+    # The document is the same as the parsed one, but this run must not end early.
     second = run_of(crawled, "redirect")
     second.commit()
     with pytest.raises(TransactionConflict):

@@ -1,4 +1,4 @@
-"""Loading documents for the web index, without making an index of them."""
+"""Load documents for the web index, without building the index."""
 
 from __future__ import annotations
 

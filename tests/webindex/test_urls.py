@@ -162,6 +162,6 @@ def test_a_resolved_reference_is_normal(base: str, reference: str) -> None:
 
 @given(st.text(alphabet="abc/._-~09", min_size=1, max_size=20))
 def test_the_short_cut_for_plain_references_changes_nothing(reference: str) -> None:
-    # A query makes the reference take the long way.
+    # A reference with a query does not use the shortcut for plain references.
     long = resolve("doc://corpus/x/y.html", reference + "?q")
     assert resolve("doc://corpus/x/y.html", reference) == (long.removesuffix("?q") if long else None)

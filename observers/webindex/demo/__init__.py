@@ -1,6 +1,6 @@
-"""The story of ``make demo``: real documents become a web index, some change, the index follows.
+"""The demonstration of ``make demo``: index real documents, change some, and watch the updates.
 
-The documents and everything made from them stay in a folder; a second run sees only what has changed since.
+The documents, the store and the index stay in a folder; a second run loads only changes.
 """
 
 from observers.webindex.demo.changes import Change

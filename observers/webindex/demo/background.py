@@ -1,4 +1,4 @@
-"""The worker of the demo: ``percolator worker`` in a process of its own, as it runs in earnest."""
+"""The worker of the demo: ``percolator worker`` in a process of its own, as in production."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COMMAND: Final = (sys.executable, "-m", "percolator_core")
 
 
 class BackgroundWorker:
-    """Runs a chain's observers beside this process, between ``with`` and its end.
+    """A worker process that runs a chain's observers inside a ``with`` block.
 
     Raises:
         PercolatorError: the worker did not start, or ended by itself.
@@ -35,7 +35,7 @@ class BackgroundWorker:
 
     def __init__(self, db: Database, chain: Chain, url: str, serving: Path) -> None:
         self._db = db
-        # Files, not pipes: nobody reads while the worker runs, and a full pipe would hold it up.
+        # Files, not pipes: this process reads the output at the end, and a full pipe would block the worker.
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in _end
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
@@ -62,18 +62,18 @@ class BackgroundWorker:
     def check(self) -> None:
         """Raise PercolatorError if the worker has ended."""
         if self._process.poll() is not None:
-            raise PercolatorError(f"The worker ended by itself: {self._last_words()}")
+            raise PercolatorError(f"The worker ended by itself: {self._last_line()}")
 
     def stop(self) -> dict[str, Any]:
-        """Stop the worker and return what it says that it did."""
+        """Stop the worker, and return the summary that it prints."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(_STOP_SECONDS)
         self._output.seek(0)
         try:
-            said: dict[str, Any] = json.loads(self._output.read())
+            summary: dict[str, Any] = json.loads(self._output.read())
         except ValueError:
-            raise PercolatorError(f"The worker did not say what it did: {self._last_words()}") from None
-        return said
+            raise PercolatorError(f"The worker printed no summary: {self._last_line()}") from None
+        return summary
 
     def _wait_until_ready(self) -> None:
         until = time.monotonic() + _START_SECONDS
@@ -85,10 +85,10 @@ class BackgroundWorker:
                 )
             time.sleep(0.02)
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").split("\n")
-        return next((line for line in reversed(lines) if line.strip()), "it said nothing")
+        return next((line for line in reversed(lines) if line.strip()), "it printed no error")
 
     def _end(self) -> None:
         if self._process.poll() is None:

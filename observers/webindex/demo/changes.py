@@ -1,4 +1,4 @@
-"""What the demo does to documents: real edits of their text, a deletion, a duplicate."""
+"""The demo's changes of documents: edits of their text, a deletion, a duplicate."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _IN_HEADING: Final = re.compile(rb"(?=</h[12]>)", re.IGNORECASE)
 _AFTER_BODY: Final = re.compile(rb"<body[^>]*>", re.IGNORECASE)
 _BEFORE_END: Final = re.compile(rb"(?=</body>)|\Z", re.IGNORECASE)
 _MOST_BYTES: Final = 150_000
-"""Size of a page that is edited: what stands at its end is still indexed."""
+"""Bytes of a page that is edited, at most: the end of a larger page might not be indexed."""
 
 _MOST_COPIED_LINKS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change to one document.
+    """A change of one document.
 
-    ``query`` finds what the change makes: the new word of an edited document; the document that is deleted,
-    or duplicated, itself. ``other`` is the page that a new link leads to, or the original of a duplicate.
+    ``query`` is the search that shows the effect: the new word of an edited document, or the title of a
+    deleted or duplicated document. ``other`` is the target of a new link, or the original of a duplicate.
     ``contents`` is None for a deletion.
     """
 
@@ -56,14 +56,14 @@ class Change:
 
 
 def plan(crawl: Crawl, index: ServingIndex, run: int) -> list[Change]:
-    """The changes of the run with this number, other ones in each; fewer where there are few documents."""
-    # The same documents and the same run give the same changes: a reader can follow them.
+    """Return the changes of the run with this number; each run has others, and few documents give fewer."""
+    # The same documents and the same run give the same changes, so that a run can be repeated.
     chance = random.Random(f"{crawl.state.corpus} {run}")
     return _Planner(crawl, index, chance).plan(run)
 
 
 class _Planner:
-    """Chooses documents; each is changed once."""
+    """Choose the documents; each is changed once."""
 
     def __init__(self, crawl: Crawl, index: ServingIndex, chance: random.Random) -> None:
         self._crawl = crawl
@@ -72,13 +72,13 @@ class _Planner:
         self._postings = {posting.url: posting for posting in index.postings()}
         self._pages = dict(_editable(crawl, self._postings))
         self._words = _new_words(index, chance)
-        # Pages with a title of their own first: the result of a search for it is plain to see.
+        # Pages with a unique title first, because a search for the title shows exactly that page.
         titles = Counter(posting.title for posting in self._postings.values())
         shuffled = chance.sample(sorted(self._pages), len(self._pages))
         self._free = sorted(shuffled, key=lambda url: titles[self._postings[url].title] > 1)
 
     def plan(self, run: int) -> list[Change]:
-        """Edits first, then the deletion, then the duplicate; at least one document is edited."""
+        """Return edits, then the deletion, then the duplicate; at least one document is edited."""
         others = [change for change in (self._deletion(), self._duplicate(run)) if change is not None]
         targets = self._free[:EDITED]
         edits: list[Change] = []
@@ -89,7 +89,7 @@ class _Planner:
         return edits + others
 
     def _deletion(self) -> Change | None:
-        """A page that its own title finds first, of those that matter least."""
+        """Delete a page of low rank that is the first result for its own title."""
         by_rank = sorted(self._free, key=lambda url: self._postings[url].rank)
         url = self._take(by_rank[: max(1, len(by_rank) // 2)])
         return (
@@ -97,7 +97,7 @@ class _Planner:
         )
 
     def _duplicate(self, run: int) -> Change | None:
-        """A copy of a page of high rank under a second URL, which nobody links to."""
+        """Copy a page of high rank to a second URL without incoming links."""
         by_rank = sorted(self._free, key=lambda url: -self._postings[url].rank)
         light = (url for url in by_rank if self._contents(url).count(b"href") <= _MOST_COPIED_LINKS)
         url = self._take([url for url, _ in zip(light, range(20), strict=False)])
@@ -109,7 +109,7 @@ class _Planner:
         return Change("duplicated", name, copy_url, title, self._contents(url), other=url)
 
     def _take(self, urls: list[str]) -> str | None:
-        """One of the URLs whose title finds it, out of the free ones; the last ones are kept for edits."""
+        """Take a free URL that is the first result for its title; the last free ones are kept for edits."""
         if len(self._free) <= 2:
             return None
         self._chance.shuffle(urls)
@@ -121,7 +121,7 @@ class _Planner:
         return None
 
     def _edit(self, url: str, kind: Kind, targets: list[str]) -> Change | None:
-        """The first way to put a new word into the page that the parser sees; None if there is none."""
+        """Return the first edit whose new word the parser sees; None if there is none."""
         word = next(self._words)
         target = next((target for target in targets if target != url), "")
         kind = "paragraph" if kind == "link" and not target else kind
@@ -138,28 +138,28 @@ class _Planner:
 
 
 def _editable(crawl: Crawl, postings: dict[str, Posting]) -> Iterator[tuple[str, str]]:
-    """URL and file of the documents that are shown under their own URL and are text that can be edited."""
+    """Yield URL and file of the text documents that are shown under their own URL."""
     for path, name in crawl.source().files:
         url = page_url(crawl.base_url, name)
         if url not in postings or not postings[url].title or Path(path).stat().st_size > _MOST_BYTES:
             continue
         start = Path(path).read_bytes()[:4096]
-        # A page that names another one as its canonical form shows that one's text, whatever its own says.
+        # A page with a canonical URL is left out: the index may show the text of the canonical page.
         if b"\0" not in start and b"canonical" not in start.lower():
             yield url, name
 
 
 def _is_found_there_alone(word: str, page: Page, target: str) -> bool:
-    """Whether the page shows the word, and leads nobody but ``target`` to be found by it.
+    """Return True if the page has the word, and among its links only ``target`` has it as an anchor.
 
-    A heading may stand inside of a link: then what is added to it is also said of the page behind the link.
+    A heading may be inside a link: then a word in the heading is also an anchor of the link's target.
     """
     named = (anchors for url, anchors in page.outlinks.root.items() if url != target)
     return word in page.content.text and not any(word in anchor for anchors in named for anchor in anchors)
 
 
 def _edited(old: bytes, kind: Kind, word: str, target: str, *, html: bool) -> Iterator[tuple[Kind, bytes]]:
-    """What the document could become, best first."""
+    """Yield possible edits of the document, best first."""
     sentence = f"This page was edited while the index was running; look for {word}.".encode()
     if not html:
         yield "paragraph", old + b"\n\n" + sentence + b"\n"
@@ -180,7 +180,7 @@ def _inserted(old: bytes, place: re.Pattern[bytes], new: bytes) -> bytes:
 
 
 def _new_words(index: ServingIndex, chance: random.Random) -> Iterator[str]:
-    """Words that can be spoken and that no page has."""
+    """Yield pronounceable words that no page has."""
     given: set[str] = set()
     while True:
         word = "".join(chance.choices(_SYLLABLES, k=4))

@@ -1,4 +1,4 @@
-"""The command ``demo``: the web index on real documents, from nothing to answers."""
+"""The command ``demo``: build, search and update a web index of real documents."""
 
 from __future__ import annotations
 
@@ -26,20 +26,24 @@ Docs = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="A folder of HTML, text or Markdown files; nothing in it is changed. "
+        help="A folder of HTML, text or Markdown files, which are only read. "
         "Default: the documentation of the Python distributions installed here.",
         show_default=False,
     ),
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="Take only so many documents.", show_default=False)]
-Fresh = Annotated[bool, typer.Option("--fresh/--keep", help="Start over, or go on with what is there.")]
+Limit = Annotated[
+    int | None, typer.Option(min=1, help="Load at most this many documents.", show_default=False)
+]
+Fresh = Annotated[bool, typer.Option("--fresh/--keep", help="Start over, or keep the state of earlier runs.")]
 Folder = Annotated[
     Path | None,
-    typer.Option(help="Where everything stays. Default: .percolator/demo.", show_default=False),
+    typer.Option(
+        help="The folder for documents, store and index. Default: .percolator/demo.", show_default=False
+    ),
 ]
 Picture = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Save the output as a picture, too.", show_default=False),
+    typer.Option(metavar="FILE", help="Also save the output as a picture.", show_default=False),
 ]
 
 
@@ -50,9 +54,9 @@ def demo(
     folder: Folder = None,
     svg: Picture = None,
 ) -> None:
-    """Build a web index of real documents, change some, and watch it follow.
+    """Build a web index of real documents, change some, and watch the updates.
 
-    Everything stays in the folder: a second run sees only what has changed, and changes other documents.
+    The folder keeps everything: a second run loads only changes, and then changes other documents.
     """
     output = outputs.current()
     chosen = [("--docs", docs), ("--limit", limit), ("--folder", folder)]
@@ -71,12 +75,12 @@ def demo(
     if output.as_json:
         output.result(report.to_json())
     if not report.good:
-        output.note("not everything is right: " + "; ".join(report.faults))
+        output.note("the demo found faults: " + "; ".join(report.faults))
         raise typer.Exit(ExitCode.FAILURE)
 
 
 def _stop_in_order() -> None:
-    """Have a kill, or a closed terminal, end the demo as Ctrl-C does: worker, Spark and store stop in order.
+    """Handle a kill and a closed terminal like Ctrl-C, so that worker, Spark and store stop in order.
 
     A signal that the caller ignores (nohup) stays ignored.
     """
@@ -86,7 +90,7 @@ def _stop_in_order() -> None:
 
 
 def _draw(console: Console, svg: Path) -> None:
-    # The picture fetches nothing: the reader's own font of fixed width will do.
+    # Without the font's URL the picture uses the reader's own monospaced font, and fetches nothing.
     picture = _FETCHED_FONT.sub("", console.export_svg(title="make demo"))
     svg.write_text(picture, encoding="utf-8")
 

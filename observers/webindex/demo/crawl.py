@@ -1,6 +1,6 @@
-"""The demo's documents: a copy of its own of a folder of pages, so that editing them harms nobody's files.
+"""The demo's documents: a copy of a folder of pages, so that edits do not change the original files.
 
-A file is copied again only when it has changed at its source, so the demo's edits of earlier runs stay.
+A file is copied again only after a change of the original, so the edits of earlier runs stay.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from percolator_core.spark.loading.records import BadRecord, Record
 STATE: Final = "demo.json"
 
 COLUMNS: Final = {"contents": "contents"}
-"""What is loaded of a file. Its type is told by the ending of its name, so one cell a document is enough."""
+"""The loaded columns. The suffix of a file gives its type, so one cell for each document is enough."""
 
 
 @dataclass(slots=True)
 class State:
-    """What the demo remembers between its runs."""
+    """The state that the demo keeps between its runs."""
 
     corpus: str
     runs: int = 0
     observers: dict[str, int] = field(default_factory=dict)
-    """How often each observer ran when the index was built."""
+    """Runs of each observer when the index was built."""
     seconds: float = 0.0
-    """How long that took."""
+    """Seconds that the build took."""
     copied: dict[str, str] = field(default_factory=dict)
-    """The digest of each source file when it was copied."""
+    """The digest of each original file at the time of its copy."""
 
 
 class Crawl:
     """The folder of the demo: its state, its documents and their base URL.
 
     Args:
-        folder: where everything stays.
-        docs: a folder of HTML, text and Markdown files; the documentation of the installed Python
-            distributions when None.
+        folder: the folder for documents, store and index.
+        docs: a folder of HTML, text and Markdown files; None is the documentation of the installed Python
+            distributions.
 
     Raises:
         ConfigurationError: the folder holds the demo of other documents.
@@ -60,13 +60,13 @@ class Crawl:
         self.state = self._read_state("installed" if docs is None else str(docs.resolve()))
 
     def renew(self, limit: int | None = None) -> int:
-        """Bring the copy up to date with its source; returns the number of source files.
+        """Update the copy from the original folder; return the number of original files.
 
         Args:
-            limit: take only the first so many files.
+            limit: files to copy at most; None is all.
 
         Raises:
-            ConfigurationError: the source is not there or holds no document.
+            ConfigurationError: the original folder does not exist or has no documents.
         """
         source = self._docs if self._docs is not None else write_site(self.folder / "installed").folder
         files = open_source(source, "html").files[:limit]
@@ -78,20 +78,20 @@ class Crawl:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
             self.state.copied[name] = digest
-        for name in before:  # no longer at the source
+        for name in before:  # deleted in the original folder
             (self.documents / name).unlink(missing_ok=True)
         self.save()
         return len(files)
 
     def source(self) -> Source:
-        """All documents, as the input of a load."""
+        """Return all documents as the input of a load."""
         return open_source(self.documents, "html", base_url=self.base_url, columns=COLUMNS)
 
     def record(self, name: str) -> Record:
-        """One document, read as a load reads it.
+        """Read one document in the same way as a load.
 
         Raises:
-            PercolatorError: it cannot be read.
+            PercolatorError: the document cannot be read.
         """
         path = self.documents / name
         source = replace(
@@ -104,7 +104,7 @@ class Crawl:
         return record
 
     def save(self) -> None:
-        """Write the state, whole or not at all."""
+        """Write the state atomically."""
         state = {name: getattr(self.state, name) for name in State.__slots__}
         draft = self.folder / f"{STATE}.new"
         draft.write_text(json.dumps(state), encoding="utf-8")

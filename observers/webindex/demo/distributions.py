@@ -1,8 +1,9 @@
-"""A corpus that every machine has: the Python distributions installed beside this one, as a small web site.
+"""A corpus that every machine has: the installed Python distributions as a small web site.
 
-A page a distribution (its description, its links, links to what it requires), a page for each document
-and licence text that its wheel ships, and an index page. Licence pages hold nothing but the text, so that
-the same licence in many distributions makes real duplicates. The same installation gives the same bytes.
+The site has an index page, a page for each distribution (its description, its links, links to its
+requirements), and a page for each document and licence text in its wheel. Licence pages contain only the
+text, so that the same licence in many distributions gives real duplicates. The same installation gives the
+same bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from urllib.parse import quote
 from observers.webindex.demo import to_html
 
 MAX_DOCUMENT: Final = 256 * 1024
-"""Largest document, in bytes, that gets a page."""
+"""Bytes of a document, at most; larger ones get no page."""
 
 _DOCUMENTS: Final = frozenset({".md", ".rst", ".txt", ".html", ".htm"})
 _LICENCE: Final = re.compile(r"^(licen[cs]e|copying|notice|authors|copyright)", re.IGNORECASE)
@@ -28,20 +29,20 @@ _NO_DOCUMENTS: Final = frozenset({"top_level.txt", "entry_points.txt", "sources.
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What was written: the folder, and its files relative to it."""
+    """A written site: the folder, and the paths of its files in the folder."""
 
     folder: Path
     pages: tuple[str, ...]
 
 
 def write_site(folder: Path, distributions: Iterable[metadata.Distribution] | None = None) -> Site:
-    """Writes the site into ``folder``: ``index.html`` and everything below ``pages/``.
+    """Write the site into ``folder``: ``index.html`` and everything below ``pages/``.
 
-    Pages that a former call left under ``pages/`` and that have no distribution any more are removed.
+    Pages of earlier calls under ``pages/`` whose distributions are no longer installed are removed.
 
     Args:
-        folder: made when it is not there.
-        distributions: those to show; all that are installed when None.
+        folder: created if it does not exist.
+        distributions: the distributions to show; None is all that are installed.
     """
     named: dict[str, metadata.Distribution] = {}
     for distribution in metadata.distributions() if distributions is None else distributions:
@@ -63,7 +64,7 @@ def write_site(folder: Path, distributions: Iterable[metadata.Distribution] | No
 def _pages(
     name: str, distribution: metadata.Distribution, named: Mapping[str, metadata.Distribution]
 ) -> Iterator[tuple[str, str]]:
-    """``(path, page)`` of a distribution's own page and of its documents."""
+    """Yield path and HTML of a distribution's own page and of its documents."""
     documents: list[str] = []
     for path, text in _documents(distribution):
         target = f"pages/{name}/{path}.html"
@@ -113,7 +114,7 @@ def _document_page(name: str, path: str, text: str) -> str:
 
 
 def _documents(distribution: metadata.Distribution) -> Iterator[tuple[str, str]]:
-    """``(path, text)`` of the documents that the wheel ships, in order of their paths."""
+    """Yield path and text of the documents in the wheel, in the order of their paths."""
     for file in sorted(distribution.files or [], key=str):
         if ".." in file.parts or file.is_absolute() or file.name.lower() in _NO_DOCUMENTS:
             continue
@@ -151,7 +152,7 @@ def _convert(text: str, suffix: str) -> str:
 def _requirements(
     distribution: metadata.Distribution, named: Mapping[str, metadata.Distribution]
 ) -> list[str]:
-    """What the distribution requires, linked if it is installed; extras only if they are."""
+    """Return the requirements, with links to installed ones; extras only if they are installed."""
     found: dict[str, str] = {}
     for requirement in sorted(distribution.requires or []):
         text, _, marker = requirement.partition(";")
@@ -167,7 +168,7 @@ def _requirements(
 
 
 def _project_urls(distribution: metadata.Distribution) -> list[tuple[str, str]]:
-    """``(label, URL)`` of the project's links, each URL once."""
+    """Return label and URL of the project's links, each URL once."""
     found: dict[str, str] = {}
     home = _field(distribution, "Home-page")
     if home:
@@ -199,7 +200,7 @@ def _field(distribution: metadata.Distribution, name: str) -> str:
 
 
 def _normal(name: str) -> str:
-    """The name as it is compared: lower case, one hyphen for each run of separators."""
+    """Normalise a name for comparison: lower case, one hyphen for each run of separators."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

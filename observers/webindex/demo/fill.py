@@ -1,7 +1,7 @@
-"""Load documents into a project's own store and leave it at that: workers elsewhere make the index of them.
+"""Load documents into a project's own store; workers build the index of them.
 
 ``python -m observers.webindex.demo.fill [--docs FOLDER] [--limit N] [--url URL]``, in the project's folder.
-Repeated, it loads only what has changed.
+A repeated call loads only changes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from percolator_core.spark import LoadReport, check_java, load
 FOLDER: Final = Path(".percolator/corpus")
 URL: Final = "embedded:.percolator"
 FEW: Final = 300
-"""How many of the installed distributions' pages are taken, where nobody says otherwise."""
+"""Pages of the installed distributions that are loaded without --limit, at most."""
 
 
 def fill(url: str = URL, docs: Path | None = None, limit: int | None = None) -> LoadReport:
@@ -28,7 +28,7 @@ def fill(url: str = URL, docs: Path | None = None, limit: int | None = None) -> 
 
     Raises:
         ConfigurationError: there is no Java, or no document.
-        PercolatorError: the load did not come to its end; it may be repeated.
+        PercolatorError: the load failed; it may be repeated.
     """
     check_java()
     folder = FOLDER / default_folder(docs).name
@@ -48,7 +48,7 @@ def fill(url: str = URL, docs: Path | None = None, limit: int | None = None) -> 
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="Load documents for the web index.")
     parser.add_argument("--docs", type=Path, metavar="FOLDER")
     parser.add_argument("--limit", type=int, metavar="N")

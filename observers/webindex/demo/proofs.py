@@ -1,4 +1,4 @@
-"""Searches: those that show the index, and those that prove that an update reached it."""
+"""Searches that show the index, and searches that prove that a change has reached the index."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 QUERIES: Final = 3
 _FAVOURITES: Final = ("data frames on spark", "yaml parser", "apache license", "redis client", "type checker")
-"""What the documentation of Python distributions is likely to answer."""
+"""Queries that match the documentation of most installations."""
 
 
 def queries(index: ServingIndex) -> list[str]:
-    """A few searches that this index has all the words of: ours, else words of its best pages' titles."""
+    """Return queries that the index can answer: favourites, or else words of its best pages' titles."""
     found = [query for query in _FAVOURITES if _answers(index, query)][:QUERIES]
     best = index.query(
         "SELECT w.title FROM postings p JOIN words w ON w.rowid = p.id WHERE w.title <> '' "
@@ -40,11 +40,11 @@ def queries(index: ServingIndex) -> list[str]:
 
 
 def prove(changes: Sequence[Change], index: ServingIndex) -> list[Proof]:
-    """What has to hold once everything is at rest, one proof for each kind of change."""
+    """Check the changes after the chain is idle; return one proof for each kind of change."""
     proofs: dict[str, Proof] = {}
     for change in changes:
         proof = _prove(change, index)
-        # Every change is proved; of each kind the first is told, unless another one fails.
+        # Every change is checked; the report has the first one of each kind, or one that fails.
         if change.kind not in proofs or not proof.holds:
             proofs[change.kind] = proof
     return list(proofs.values())
@@ -60,7 +60,7 @@ def _prove(change: Change, index: ServingIndex) -> Proof:
             holds = not there and found.count(change.other) == 1
             return Proof("copy and original are one result", change.query, holds, [change.other])
         case "link":
-            # Its target is found as well: by the words of the link.
+            # The target of the link is found, too, by the words of the link.
             return Proof("the words of a new link are found", change.query, there, found)
         case "heading":
             return Proof("a new word in a heading is found", change.query, found == [change.url], found)
@@ -69,6 +69,6 @@ def _prove(change: Change, index: ServingIndex) -> Proof:
 
 
 def _answers(index: ServingIndex, query: str) -> bool:
-    """Whether some page has all the words."""
+    """Return True if a page has all the words."""
     words = " ".join(f'"{word}"' for word in query.split())
     return bool(index.query("SELECT 1 FROM words WHERE words MATCH ? LIMIT 1", (words,)))

@@ -1,4 +1,4 @@
-"""What the demo found out, for programs; ``show`` makes text of it."""
+"""The demo's results as data; ``show`` formats them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """What the chain did: runs by observer, and documents searchable afterwards."""
+    """The work of the chain: runs by observer, and the number of searchable pages afterwards."""
 
     observers: dict[str, int]
     conflicts: int
@@ -53,7 +53,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A change and how long it took from its write until a search showed it."""
+    """A change, and the time from its write until a search showed it."""
 
     change: Change
     milliseconds: float
@@ -61,7 +61,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A search after everything was at rest, whether it found what it should, and what that is."""
+    """A search after the chain was idle: the claim, whether it holds, and the URLs that prove it."""
 
     claim: str
     query: str
@@ -71,7 +71,7 @@ class Proof:
 
 @dataclass(slots=True)
 class Report:
-    """The whole run, filled scene by scene."""
+    """The results of a run, filled scene by scene."""
 
     run: int
     url: str
@@ -85,7 +85,7 @@ class Report:
     first_run: dict[str, int] = field(default_factory=dict)
     """Runs of each observer when the index was built."""
     first_seconds: float = 0.0
-    """How long that took."""
+    """Seconds that the build took."""
     proofs: list[Proof] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     scenes: dict[str, float] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Report:
 
     @property
     def faults(self) -> list[str]:
-        """What was not as it should be."""
+        """The faults that the run found, one sentence each."""
         found = [
             f"{proof.claim}: that does not hold for {proof.query!r}"
             for proof in self.proofs
@@ -112,16 +112,16 @@ class Report:
 
     @property
     def good(self) -> bool:
-        """Whether everything was as it should be."""
+        """True if the run found no fault."""
         return not self.faults
 
     @property
     def quarantined(self) -> int:
-        """Cells that observers could not process."""
+        """Cells that went to quarantine."""
         return sum(part.quarantined for part in (self.processed, self.updated) if part is not None)
 
     def to_json(self) -> dict[str, object]:
-        """The report in types that JSON has."""
+        """Return the report in types of JSON."""
         changes = [
             {
                 "kind": one.change.kind,

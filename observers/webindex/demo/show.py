@@ -1,4 +1,4 @@
-"""What a person sees of the demo, in 80 to 100 columns."""
+"""The demo's output on a terminal, in 80 to 100 columns."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 _TITLES: Final = {
     "store": "The store",
     "load": "Loading the documents with Spark",
-    "chain": "Running the observers until nothing is left to do",
+    "chain": "Running the observers until the chain is idle",
     "search": "Searching",
     "update": "Changing a few documents while a worker runs",
-    "check": "Computing everything again from the documents, to compare",
+    "check": "Recomputing everything from the documents, to compare",
 }
 _HAPPENED: Final = {
     "paragraph": "new paragraph",
@@ -45,7 +45,7 @@ _HAPPENED: Final = {
 
 
 class Show:
-    """Prints the scenes on a console."""
+    """Print the scenes on a console."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -53,7 +53,7 @@ class Show:
         self._scene = 0
 
     def begin(self, scene: str, report: Report) -> None:
-        """The heading of a scene."""
+        """Print the heading of a scene."""
         if not self._scene:
             what = f"run {report.run}" if report.run > 1 else "first run"
             self._print(
@@ -66,7 +66,7 @@ class Show:
         )
 
     def end(self, scene: str, report: Report) -> None:
-        """What the scene has brought, and its time."""
+        """Print the results of a scene, and its time."""
         for renderable in {
             "load": _loaded,
             "chain": _processed,
@@ -77,7 +77,7 @@ class Show:
         self._console.print(Align.right(Text(_duration(report.scenes[scene]), "dim")))
 
     def store(self, version: str, chain: Chain, folder: str, runs: int) -> None:
-        """Where everything is."""
+        """Print the store, its folder and the chain."""
         kept = f"kept from {runs} earlier run{'s' if runs > 1 else ''}" if runs else "new"
         self._print(f"A redis-server {version} of its own, state {kept}:")
         self._print(Text(folder, "green", overflow="fold"))
@@ -86,7 +86,7 @@ class Show:
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """A spinner, on a terminal."""
+        """Show a spinner, on a terminal only."""
         if not self._console.is_terminal:
             yield
             return
@@ -95,7 +95,7 @@ class Show:
 
     @contextmanager
     def loading(self, files: int) -> Iterator[Callable[[LoadProgress], object]]:
-        """A bar of documents read."""
+        """Show a progress bar of loaded documents."""
         with self._progress() as progress:
             task = progress.add_task("starting Spark", total=files, said="")
 
@@ -107,7 +107,7 @@ class Show:
 
     @contextmanager
     def processing(self, documents: int) -> Iterator[Callable[[dict[str, int], int], object]]:
-        """A bar of the observers' runs, those known to come included."""
+        """Show a progress bar of runs; the total includes the known pending runs."""
         with self._progress() as progress:
             task = progress.add_task("observing", total=None, said="")
 
@@ -122,7 +122,7 @@ class Show:
             yield advance
 
     def searches(self, searches: list[Found]) -> None:
-        """Queries and results."""
+        """Print queries and results."""
         for position, found in enumerate(searches):
             if position:
                 self._console.print()
@@ -133,7 +133,7 @@ class Show:
                 self._print(result_text(place, result, self._width - 2))
 
     def close(self, report: Report, again: str) -> None:
-        """The figures, and the command that goes ``again``."""
+        """Print the figures, and ``again``, the command that repeats the demo."""
         assert report.updated is not None
         seconds = sum(report.scenes.values())
         first = sum(report.first_run.values())
@@ -278,7 +278,7 @@ def _table(first: str, *numbers: str) -> Table:
 
 
 def _common_base(urls: list[str]) -> str:
-    """The folder that all URLs are in."""
+    """Return the common folder of the URLs."""
     start = commonprefix(urls)  # noqa: RUF071 - commonpath would make one of the two slashes
     return start[: start.rfind("/") + 1]
 

@@ -42,10 +42,10 @@ _LOOK: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a user may choose.
+    """The options of the demo.
 
-    ``docs``: a folder of pages instead of the installed distributions. ``limit``: only so many of them.
-    ``folder``: where everything stays. ``fresh``: forget what an earlier run left there.
+    ``docs``: a folder of pages; None is the installed distributions. ``limit``: pages at most. ``folder``:
+    for documents, store and index. ``fresh``: delete the results of earlier runs first.
     """
 
     docs: Path | None = None
@@ -59,7 +59,7 @@ def run(settings: Settings, show: Show) -> Report:
 
     Raises:
         ConfigurationError: there is no Java, no document, or the folder cannot be used.
-        PercolatorError: something did not come to its end; what was done stays.
+        PercolatorError: a scene failed; the results so far stay.
     """
     check_java()
     folder = (settings.folder or default_folder(settings.docs)).absolute()
@@ -71,11 +71,11 @@ def run(settings: Settings, show: Show) -> Report:
 
 
 def default_folder(docs: Path | None) -> Path:
-    """A folder for each corpus, so that each keeps its state."""
+    """Return the default folder; each corpus has its own, so that each keeps its state."""
     if docs is None:
         return FOLDER
     place = docs.resolve()
-    # Many documentations lie in folders called html or docs: the digest keeps them apart.
+    # Many folders are called html or docs; the digest distinguishes them.
     digest = hashlib.sha256(os.fsencode(place)).hexdigest()[:6]
     return FOLDER.with_name(f"demo-{place.name or 'root'}-{digest}")
 
@@ -95,7 +95,7 @@ class _Story:
         self._index: ServingIndex
 
     def play(self) -> Report:
-        """All scenes."""
+        """Play all scenes."""
         for name, scene in (
             ("store", self._store),
             ("load", self._load),
@@ -192,7 +192,7 @@ class _Story:
                 started = time.monotonic()
                 for change in changes:
                     if change.kind == "duplicated":
-                        update.settle(dirty)  # it is told by its rank, which other changes may be moving
+                        update.settle(dirty)  # other changes may affect the search that shows a duplicate
                     self._report.changes.append(update.apply(change))
                 update.settle(dirty)
                 seconds = time.monotonic() - started
@@ -218,14 +218,14 @@ class _Story:
 
 
 def _from_here(path: Path) -> str:
-    """The path as one would type it."""
+    """Return the path as a user would type it."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 @contextmanager
 def _occupied(folder: Path, *, fresh: bool) -> Iterator[None]:
-    """The folder, made, for this demo alone; emptied if it is to be ``fresh``."""
+    """Create and lock the folder for this demo; empty it if ``fresh``."""
     prepare(folder)
     lock = Lock(folder / "demo.lock")
     try:
@@ -242,9 +242,11 @@ def _empty(folder: Path) -> None:
     users = Lock(folder / "redis.users")
     try:
         if not users.take(fcntl.LOCK_EX):
-            raise ConfigurationError(f"Somebody uses the store in {folder}: stop that before you start over.")
+            raise ConfigurationError(
+                f"The store in {folder} is in use: stop its users before you start over."
+            )
         if not (folder / "demo.json").exists() and any(not _is_lock(path) for path in folder.iterdir()):
-            raise ConfigurationError(f"{folder} holds something else than a demo: name another --folder.")
+            raise ConfigurationError(f"{folder} has files that are not a demo's: name another --folder.")
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -260,7 +262,7 @@ def _is_lock(path: Path) -> bool:
 
 @contextmanager
 def _serving(path: Path) -> Iterator[None]:
-    """Observers in this process write the demo's index."""
+    """Have the observers in this process write the demo's index."""
     before = os.environ.get(ENVIRONMENT)
     os.environ[ENVIRONMENT] = str(path)
     try:

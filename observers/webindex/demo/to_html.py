@@ -1,7 +1,7 @@
-"""Markdown, reStructuredText and plain text as small, clean HTML.
+"""Convert Markdown, reStructuredText and plain text to simple HTML.
 
-A light conversion, for pages that are to be read, indexed and linked: headings, paragraphs, lists, code,
-links. Everything else keeps its text. Nothing but the tags below reaches the result.
+The conversion knows headings, paragraphs, lists, code and links; everything else keeps only its text. The
+result has only the tags below.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ _URL: Final = re.compile(r"https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)\]}]")
 
 
 def markdown(text: str) -> str:
-    """HTML of Markdown."""
+    """Return the HTML of Markdown."""
     from markdown_it import MarkdownIt
 
     return clean(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
 
 
 def plain(text: str) -> str:
-    """HTML of plain text: its paragraphs, with links where it names a URL."""
+    """Return the HTML of plain text: paragraphs, with links for URLs."""
     return "\n".join(f"<p>{_linked(block)}</p>" for block in _blocks(text))
 
 
 def verbatim(text: str) -> str:
-    """HTML of text whose line ends matter."""
+    """Return the HTML of text whose line breaks matter."""
     return f"<pre>{_linked(text.strip())}</pre>"
 
 
 def clean(html: str) -> str:
-    """The HTML without scripts, styles, unusual tags, and attributes other than web links; text stays."""
+    """Remove scripts, styles, unusual tags, and all attributes except web links; keep the text."""
     cleaner = _Cleaner()
     cleaner.feed(html)
     cleaner.close()
@@ -117,14 +117,14 @@ class _Cleaner(HTMLParser):
             self._parts.append(escape(data, quote=False))
 
     def result(self) -> str:
-        """What was fed, every tag closed."""
+        """Return the result with every tag closed."""
         while self._open:
             self._parts.append(f"</{self._open.pop()}>")
         return "".join(self._parts)
 
 
 def is_web(url: str) -> bool:
-    """Whether this is a well-formed link to the web."""
+    """Return True if the URL is a well-formed link to the web."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -149,7 +149,7 @@ _INLINE: Final = re.compile(
 
 
 def restructured(text: str) -> str:
-    """HTML of reStructuredText, as far as the README of a package needs it."""
+    """Return the HTML of reStructuredText, for the syntax that READMEs of packages use."""
     lines = text.expandtabs(4).splitlines()
     targets = {match[1].strip().lower(): match[2] for line in lines if (match := _TARGET.match(line))}
     for name in {match[1] for line in lines if (match := _SUBSTITUTION.match(line))}:
@@ -158,7 +158,7 @@ def restructured(text: str) -> str:
 
 
 class _Restructured:
-    """Block by block; the ranks of headings are those in which their underlines first occur."""
+    """Convert block by block; the level of a heading is the order in which its underline first occurred."""
 
     def __init__(self, targets: dict[str, str]) -> None:
         self._targets = targets

@@ -1,4 +1,4 @@
-"""Writing changes one after another while a worker runs, and timing each until a search shows it."""
+"""Write changes one after another while a worker runs, and measure the time until a search shows each."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 TABLE: Final = "documents"
 MANY: Final = 200
-"""Results in which a page is looked for."""
+"""Results among which a page is searched."""
 
 _SHOWN_SECONDS: Final = 30.0
 _IDLE_SECONDS: Final = 120.0
 _LOOK: Final = 0.001
-"""Seconds between two searches: also the precision of the times."""
+"""Seconds between two searches, which is also the precision of the times."""
 
 
 class Update:
-    """Brings changes into the store by the loader's transactions."""
+    """Write changes into the store with the loader's transactions."""
 
     def __init__(self, db: Database, crawl: Crawl, index: ServingIndex, worker: BackgroundWorker) -> None:
         self._db = db
@@ -44,11 +44,10 @@ class Update:
     def apply(self, change: Change) -> Measured:
         """Write the change, and wait until a search shows it.
 
-        The time begins before the loader's transaction, which reads, prewrites and commits; it ends when the
-        search returns.
+        The measured time starts before the loader's transaction, and ends when the search returns.
 
         Raises:
-            PercolatorError: the search did not show it within 30 seconds.
+            PercolatorError: no search showed the change within 30 seconds.
         """
         shown = self._shown(change)
         path = self._crawl.documents / change.name
@@ -72,14 +71,14 @@ class Update:
         self._wait(lambda: not sum(dirty.backlog().values()), _IDLE_SECONDS, "the chain is not idle")
 
     def _shown(self, change: Change) -> Callable[[], bool]:
-        """The condition that holds once the search knows of the change."""
+        """Return the condition that is true after a search shows the change."""
         index, query, url = self._index, change.query, change.url
         if change.kind == "deleted":
             return lambda: all(result.url != url for result in search(query, MANY, index=index))
         if change.kind != "duplicated":
             return lambda: any(result.url == url for result in search(query, MANY, index=index))
-        # The original's result stands for one page more. Not its rank, though that grows as well: it may fall
-        # again meanwhile, by what an earlier change does to the pages that link to it.
+        # The size of the original's cluster grows by one. Its rank grows, too, but it may fall again after an
+        # earlier change of pages that link to it.
         before = self._sizes(query).get(change.other, 0)
 
         def collapsed() -> bool:
@@ -89,7 +88,7 @@ class Update:
         return collapsed
 
     def _sizes(self, query: str) -> dict[str, int]:
-        """The number of pages that each result stands for."""
+        """Return the size of each result's cluster."""
         return {result.url: result.size for result in search(query, MANY, index=self._index)}
 
     def _wait(self, condition: Callable[[], bool], seconds: float, otherwise: str) -> None:
