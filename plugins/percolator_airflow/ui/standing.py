@@ -66,7 +66,7 @@ class Standing:
     rate: Rate | None
 
     @property
-    def watched(self) -> list[tuple[str, str]]:
+    def observed(self) -> list[tuple[str, str]]:
         """The observed columns: pairs of the table and ``table.column``."""
         if self.declared is not None:
             return [(table, f"{table}.{column}") for table, column in self.declared.observe]

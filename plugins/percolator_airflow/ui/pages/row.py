@@ -120,7 +120,7 @@ def row(  # noqa: PLR0917 - what the form sends
         behind=found and found.behind and links.row(name, raw, at=at_link, after=found.behind),
         whole=links.row(name, raw, at=at_link),
         trace=links.trace(name, raw),
-        watched=any(of == name for of, _ in known.observed),
+        observed=any(of == name for of, _ in known.observed),
     )
 
 

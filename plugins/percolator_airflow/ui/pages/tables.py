@@ -74,7 +74,7 @@ def table(request: Request, chain: ReadableChain, table: str) -> Response:
         tab="tables",
         table=definition,
         columns=[_column(definition, one, known) for one in definition.columns],
-        watched=_watched(definition, known),
+        observed=_observed(definition, known),
         partition=partition_lines(definition),
         tablets=found,
         most=max((one.rows for one in found), default=0),
@@ -114,6 +114,6 @@ def _column(definition: TableDefinition, column: Column, chain: Chain) -> Listed
     return ListedColumn(column, place, ", ".join(indexes), default, tuple(observers))
 
 
-def _watched(definition: TableDefinition, chain: Chain) -> list[tuple[str, tuple[str, ...]]]:
+def _observed(definition: TableDefinition, chain: Chain) -> list[tuple[str, tuple[str, ...]]]:
     """Return the observed columns of a table, with their observers."""
     return [(column, tuple(names)) for (of, column), names in chain.observed.items() if of == definition.name]

@@ -94,14 +94,14 @@ def trace(  # noqa: PLR0917 - what the form sends
     db, known = stores.of(chain), declared(chain)
     definitions = {one.name: one for one in db.tables()}
     links = Links(request, chain, definitions.values())
-    watched: dict[str, list[str]] = {}
+    observed: dict[str, list[str]] = {}
     for of, name in known.observed:
-        watched.setdefault(of, []).append(name)
+        observed.setdefault(of, []).append(name)
     found, problem, key = None, "", b""
     if table:
         try:
             wanted = parse_change(change)
-            column = column_of(column, lambda: watched.get(table, []))
+            column = column_of(column, lambda: observed.get(table, []))
             key = parse_row(db.catalog.table(table).definition, row)
             found = read_trace(
                 db, known, table, key, column or None, change=wanted, depth=DEPTH, limit=CHANGES
@@ -117,7 +117,7 @@ def trace(  # noqa: PLR0917 - what the form sends
         status=400 if problem else 200,
         links=links,
         asked={"table": table, "row": row, "column": column_token(column), "change": change},
-        watched=watched,
+        observed=observed,
         problem=problem,
         found=found,
         title=links.shown(table, key) if found is not None else "",
