@@ -1,4 +1,4 @@
-"""The database: what `connect` returns."""
+"""The database, which `connect` returns."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ class Database:
         Raises:
             ConfigurationError: the definition is impossible, or the table exists with another one.
             TypeError: ``tablets`` is no int, a name is not str, ``notify_only`` is one name instead of a
-            list, or one of both is given with a model.
-            LockTimeout: the unfinished drop of an earlier table waits for a transaction; create it later.
+            list, or one of the two is given with a model. LockTimeout: the unfinished drop of an earlier
+            table waits for a transaction; create it later.
         """
         if isinstance(notify_only, str):
             raise TypeError(f"notify_only is a list of columns, not str: write [{notify_only!r}]")

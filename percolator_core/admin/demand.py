@@ -1,4 +1,4 @@
-"""The demand for workers: how many cells of a chain are due, and which workers are alive."""
+"""The demand for workers: the number of due cells of a chain, and the live workers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from percolator_core.scripts import calls
 class Demand:
     """The dirty cells of a chain's observers, and the live workers of the namespace.
 
-    ``backlog`` counts the dirty cells, ``due`` those that can be claimed now. ``oldest`` is for how many
-    seconds the oldest of these has been due; None if there is none, 0 if the clock was set back since.
-    ``workers`` run until they are stopped, ``drains`` until no mark is left. ``unattended`` counts the due
-    cells of observers that none of the ``workers`` takes.
+    ``backlog`` counts the dirty cells, ``due`` those that can be claimed now. ``oldest`` is the number of
+    seconds for which the oldest of these has been due; None if there is none, 0 if the clock was set back in
+    between. ``workers`` run until they are stopped, ``drains`` until no mark is left. ``unattended`` counts
+    the due cells of observers that none of the ``workers`` takes.
     """
 
     backlog: int

@@ -168,7 +168,7 @@ class Catalog:
         text = "" if definition is None else _encode(definition, version, pending, sweep)
         keys = store.keyspace
         change = calls.change_table(keys.catalog, name, entry.raw, text, numbered=version is None)
-        # Durably: a failover must not lose an entry that others rely on. Nobody relies on a new table yet.
+        # Durably: a failover must not lose an entry that others rely on. No client relies on a new table yet.
         (held,) = store.run_all([change], durably=not entry.is_new)
         self.expire()
         return _decode(held) if held else None
@@ -208,7 +208,7 @@ class Catalog:
         before, tables = self.handles, Tables(found.pop(_EPOCH, None), self._find)
         for raw in found.values():
             if not raw.startswith(_ENTRY):
-                continue  # no table: a user who may only count can add such a field (docs/how-to/secure.md)
+                continue  # no entry: a user with few rights can add such a field (docs/how-to/secure.md)
             entry = _decode(raw)
             name = entry.definition.name
             tables.entries[name] = entry

@@ -15,9 +15,9 @@ A change that turns out to be impossible publishes the old definition.
 
 Readers do not wait. The timestamp of a snapshot comes with the catalog's epoch, so a snapshot uses the
 definitions of its timestamp until it ends. This stays correct during a change: no row moves, no stored name
-is used again, and what is committed to new tablets is newer than the snapshot. Only after a change that
-removes data would such a snapshot miss some. So that change first raises the safe point above every snapshot
-by the old definition, and these snapshots are refused.
+is used again, and every commit to a new tablet is newer than the snapshot. Only after a change that removes
+data would such a snapshot miss some. So that change first raises the safe point above every snapshot by the
+old definition, and these snapshots are refused.
 """
 
 from __future__ import annotations
@@ -169,8 +169,9 @@ class SchemaChanges:
         elif entry.writers_version == version and not self._pending(entry).tablets_have(version):
             # Entry and tablets disagree although no change is pending: a failover has lost a write of one of
             # them. (If the tablets do have the version, another table of the transaction caused the refusal.
-            # A new version for this table would refuse its other writers, who would then do the same to the
-            # next table; and an index with a newer version than the drop of its table would not be dropped.)
+            # If this table got a new version, its other writers would be refused, and would do the same to
+            # the next table. And an index with a newer version than the drop of its table would not be
+            # dropped.)
             held = self.begin(entry, {"kind": "mend", "definition": to_json(entry.definition)})
             if held is not None:
                 self.finish(held, sweep=False)

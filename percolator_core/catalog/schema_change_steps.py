@@ -92,7 +92,7 @@ class PendingChange:
         # Locks from before the fence have older starts. Newer locks are possible if another client is ahead.
         upto = self._client.oracle.timestamp()
         # If the change removes data, the locks elsewhere that have their primary here are settled, too:
-        # without the primary nobody could find out later whether they were committed.
+        # without the primary no client could later find out if they were committed.
         removes_data = self._kind == "drop" or bool(self._plan.get("sweep"))
         self._locks.settle_table(self._definition.name, self._tags, upto, primaries=removes_data)
         if removes_data:
@@ -111,8 +111,8 @@ class PendingChange:
     def seed(self, new: TableDefinition) -> None:
         """Give the added tablets the version and the meta hash of an old tablet, before any write to them.
 
-        A concurrent activation loses nothing. An old tablet that it reaches after the fence refuses, and the
-        activation repeats; what it wrote before the fence is copied here.
+        A concurrent activation loses nothing. If it reaches an old tablet after the fence, the tablet
+        refuses, and the activation repeats. Its writes from before the fence are copied here.
         """
         flat = self._store.one((b"HGETALL", meta_key(self._tags[0])))
         pairs = zip(flat[::2], flat[1::2], strict=True)

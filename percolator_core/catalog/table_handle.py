@@ -80,7 +80,7 @@ class _RawColumns(dict[str, ColumnFields]):
         if self._bytes_left < 0:
             self.clear()  # names that contain data, such as dates, have no end
             self._bytes_left = COLUMNS_BYTES - size
-        return self.setdefault(column, fields)  # one instance, even if two threads come here at once
+        return self.setdefault(column, fields)  # one instance, even if two threads add the column at once
 
 
 class _TypedColumns(dict[str, ColumnFields]):

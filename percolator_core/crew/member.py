@@ -41,7 +41,8 @@ from percolator_core.worker import Worker
 from percolator_core.worker.runs import RunTimes
 
 _BEAT: Final = 0.25
-"""Seconds between two reports of the counts. What a killed process counted after its last report is lost."""
+"""Seconds between two reports of the counts. The counts of a killed process after its last report are
+lost."""
 
 _PARENT_LOOK: Final = 1.0
 """Seconds between two checks that the parent lives. Usually the pipe closes as soon as the parent dies."""

@@ -12,7 +12,7 @@ from percolator_core.observers import Chain
 SLACK: Final = 30.0
 """Seconds for which a loop may stand still, in addition to the longest run that blocks it.
 
-While a loop repeats a request to a store that does not answer, it stands still for so long.
+While a loop repeats a request to a store that does not answer, it may stand still for this time.
 """
 
 

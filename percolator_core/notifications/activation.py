@@ -2,7 +2,7 @@
 
 The tablets know the observers of their columns, and the namespace knows the digest of the chain that was
 activated last. A worker *registers* itself. While it lives, a worker of another chain refuses to start:
-otherwise marks would wait for an observer that nobody runs. A *rolling* start is allowed beside workers of
+otherwise marks would wait for an observer that no worker runs. A *rolling* start is allowed beside workers of
 other chains. Until the last of these has ended, writers set marks for the observers of both chains.
 """
 

@@ -1,9 +1,9 @@
 """Counts of runs by observer since the namespace was created, summed over all workers.
 
-Each worker reports what it counted since its last report: with its registration, every second or two, and at
-its end. The counts are approximate; they serve people and schedulers only. A request that is sent again
-because its reply was lost counts twice. The last second or two of a killed worker are missing, and so are
-runs in threads that a stopped worker did not wait for.
+Each worker reports its new counts with its registration, every second or two, and at its end. The counts are
+approximate; they serve people and schedulers only. A request that is sent again because its reply was lost
+counts twice. The last second or two of a killed worker are missing, and so are runs in threads that a stopped
+worker did not wait for.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Tally:
         self._reported = dict.fromkeys(counts, RunCounts())
 
     def send_along(self, command: Command) -> None:
-        """Send a command, and in the same request what was counted since the last report.
+        """Send a command, and in the same request the counts since the last report.
 
         Raises:
             StoreUnavailable: no reply; the next report contains the same counts.

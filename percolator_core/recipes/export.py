@@ -151,7 +151,7 @@ class ExportQueue:
         return [Item(_number(found[len(row) :]), cells[PAYLOAD]) for found, cells in rows]
 
     def export(self, t: AnyTransaction, cell: Cell, sink: Sink) -> int:
-        """Pass the items of the observed cell's key to ``sink``, in ``t``; return how many it took.
+        """Pass the items of the observed cell's key to ``sink``, in ``t``; return the number that it took.
 
         The observer calls it. It takes a bounded batch, and notifies the observer again if items are left. If
         the sink refuses an item, the batch ends: the items before it are committed, and the next run begins

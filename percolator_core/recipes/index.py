@@ -157,7 +157,7 @@ class SecondaryIndex:
             return list(self._differences(snapshot))
 
     def rebuild(self, db: Database) -> int:
-        """Make the index agree with the data; return how many entries it added or removed.
+        """Make the index agree with the data; return the number of entries that were added or removed.
 
         Call this for data that is older than the index, or was not written through the index. Others may
         write through the index at the same time: a concurrent write of the same entry is a conflict, and the

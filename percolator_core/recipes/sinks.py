@@ -107,7 +107,8 @@ class SQLiteSink:
                     connection.execute("ROLLBACK")  # an earlier call was interrupted in its rollback
                 connection.execute("BEGIN IMMEDIATE")
                 changed = connection.execute(
-                    # One statement, so that two processes cannot both find a lower sequence.
+                    # One statement compares and writes, so that two processes cannot both find a lower
+                    # sequence.
                     f"INSERT INTO {self._name} AS kept VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE "  # noqa: S608
                     "SET sequence = excluded.sequence, payload = excluded.payload "
                     "WHERE excluded.sequence > kept.sequence",
@@ -273,7 +274,8 @@ class HTTPSink:
                 )
 
     def _connect(self) -> http.client.HTTPConnection:
-        # Not urllib's opener: it follows a redirection, and turns a POST into a GET without the payload.
+        # The opener of urllib is not used: it follows a redirection, and turns a POST into a GET without the
+        # payload.
         if self._context is None:
             return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
         return http.client.HTTPSConnection(

@@ -49,7 +49,7 @@ __all__ = [
     "spark_session",
 ]
 
-# Each worker of Spark imports what it needs, and no more.
+# A worker process of Spark imports only the modules that it needs.
 __getattr__, __dir__ = lazily(
     __name__,
     {

@@ -183,7 +183,7 @@ class DrainTask:
                 chain,
                 self.threads,
                 self.width,
-                cpus=1,  # what Spark gives a task
+                cpus=1,  # Spark gives a task one core
                 strategy="partitioned",
                 tablets=self.own(number) or None,
                 observers=self.observers,

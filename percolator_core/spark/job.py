@@ -49,7 +49,7 @@ def run_job(
     poll: Callable[[], None],
     stop_tasks: Callable[[Future[list[Any]]], None],
 ) -> list[Any]:
-    """Run ``task`` over ``parts``, one task each, and return what the tasks yielded.
+    """Run ``task`` over ``parts``, one task each, and return the results that the tasks yielded.
 
     The job runs in a second thread. This thread calls ``poll`` several times a second, and can be
     interrupted: Spark's own handler of Ctrl-C calls Java, which fails in the middle of another call. If

@@ -1,1 +1,1 @@
-"""Typed tables: models of rows, and what transactions and snapshots do with them."""
+"""Typed tables: models of rows, and their use in transactions and snapshots."""

@@ -38,7 +38,7 @@ Wanted: TypeAlias = tuple[TableHandle, bytes, Sequence[ColumnFields]]
 
 
 class Reader(Protocol):
-    """What rows and indexes need of a snapshot or a transaction."""
+    """The part of a snapshot or transaction that rows and indexes use."""
 
     def values(self, handle: TableHandle, row: bytes, fields: Iterable[ColumnFields]) -> list[bytes | None]:
         """Return the values of some cells of one row."""
@@ -48,7 +48,7 @@ class Reader(Protocol):
 
 
 class Writer(Reader, Protocol):
-    """What rows and indexes need of a transaction."""
+    """The part of a transaction that rows and indexes use."""
 
     def handle_of(self, table: str) -> TableHandle:
         """Return a table by name."""

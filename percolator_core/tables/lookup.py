@@ -44,13 +44,13 @@ _MOST_FETCHED: Final = 1000
 
 
 class Planner(Selector, Protocol):
-    """What the plan of a select needs of a snapshot or a transaction."""
+    """The part of a snapshot or transaction that the plan of a select uses."""
 
     def handle_of(self, table: str) -> TableHandle:
         """Return a table by name."""
 
     def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
-        """Return about how many rows are in each key range of a tablet."""
+        """Return the approximate number of rows in each key range of a tablet."""
 
     def own_rows(self, table: str) -> Collection[bytes]:
         """Return the rows of a table that the transaction has written."""
@@ -167,7 +167,7 @@ def _pieces(plan: ByIndex) -> list[Piece]:
 
 
 def _counted(t: Planner, wanted: Sequence[tuple[TableHandle, Sequence[Piece]]]) -> list[int]:
-    """Return about how many rows are in the pieces of each table, in one round trip."""
+    """Return the approximate number of rows in the pieces of each table, in one round trip."""
     asked: list[KeyRange] = []
     shares: list[tuple[int, int, int]] = []
     for handle, every in wanted:

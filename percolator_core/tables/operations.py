@@ -160,7 +160,7 @@ class TypedReads:
         where: Predicate | bool | None = None,
         limit: int | None = None,
     ) -> str:
-        """Return a text that says how `select` would find these rows: in which tablets, or by which index.
+        """Return a text that names the tablets, or the index, with which `select` would find these rows.
 
         Raises like `select`.
         """

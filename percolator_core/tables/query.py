@@ -28,7 +28,7 @@ Found: TypeAlias = tuple[bytes, Sequence[bytes | None]]
 
 
 class Selector(Reader, Protocol):
-    """What a select needs of a snapshot or a transaction."""
+    """The part of a snapshot or transaction that a select uses."""
 
     def take_batches(self, selects: Sequence[TabletSelect]) -> list[Batch]:
         """Return the next step of each select, in one round trip."""

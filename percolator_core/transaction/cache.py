@@ -22,8 +22,9 @@ CACHE_COLUMN: Final = 300
 class Cache(dict[ColumnFields, dict[bytes, bytes | None]]):
     """The values of cells by column, which stands for its table too, and by row. None is a missing cell.
 
-    ``room`` is how many bytes may still be added. ``prefetch`` is the policy that adds columns to the reads
-    of a transaction; None adds none. The owner sets both: a constructor would be one more call a transaction.
+    ``room`` is the number of bytes that may still be added. ``prefetch`` is the policy that adds columns to
+    the reads of a transaction; None adds none. The owner sets both: a constructor would be one more call a
+    transaction.
     """
 
     __slots__ = ("prefetch", "room")
@@ -50,7 +51,7 @@ class Cache(dict[ColumnFields, dict[bytes, bytes | None]]):
             cells[row] = value
 
     def keep_extra(self, read: RowRead, limit: bytes) -> None:
-        """Add the cells that came unasked, if version and lock settle them. No lock is waited for here."""
+        """Add the cells that prefetch has read, if version and lock settle them. This waits for no lock."""
         if self.prefetch is not None:
             self.prefetch.brought += len(read.extra)
         pairs = iter(read.brought)

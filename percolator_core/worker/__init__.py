@@ -1,6 +1,6 @@
 """The worker: finds dirty cells and runs their observers (paper, section 2.4).
 
-`Worker` is its public side. `loop` claims cells, `executors` limits how many runs are under way, and
+`Worker` is the public class. `loop` claims cells, `executors` limits the number of runs under way, and
 `attempt` is one run. `housekeeping` renews leases, and `offload` runs observers in child processes.
 """
 

@@ -176,8 +176,8 @@ class Attempts:
     def attempt(self, lease: Lease, watchdog: Watchdog) -> int:
         """Run the cell's observer and commit; then clear the mark, postpone it, or quarantine the cell.
 
-        Return how often the run lost against another transaction. Raise StoreUnavailable when the store is
-        away; the lease then expires.
+        Return the number of conflicts of the run with other transactions. Raise StoreUnavailable when the
+        store is away; the lease then expires.
         """
         guard = self._guards[lease.observer]
         observer = guard.observer

@@ -1,4 +1,4 @@
-"""The executors of a worker (hub, threads, child processes), and how many runs may be under way in each.
+"""The executors of a worker (hub, threads, child processes), and the number of runs in each.
 
 An observer with many dirty cells must not take all slots from one with few. So each observer has *reserved*
 slots, which no other observer gets. Runs that conflict waste each other's work. So the *concurrency limit* of
@@ -55,7 +55,7 @@ class ConcurrencyLimit:
         self._runs = self._conflicts = 0
 
     def ended(self, conflicts: int) -> None:
-        """Count a run that has ended, and how often it lost against another transaction."""
+        """Count a run that has ended, and its conflicts with other transactions."""
         self._runs += 1
         self._conflicts += conflicts
         if self._runs < max(_FEWEST_RUNS, self.limit):
@@ -106,7 +106,7 @@ class Slots:
         return self._count - len(self.running)
 
     def limits(self) -> Mapping[str, int]:
-        """Return, by observer, how many more of its runs may begin."""
+        """Return, by observer, the number of runs that may still begin."""
         taken = self._by_observer
         return {name: max(0, one.limit - taken[name]) for name, one in self._limits.items()}
 
@@ -150,7 +150,10 @@ class Executors:
         future.add_done_callback(self._under_way.discard)
 
     def close(self, grace: float) -> int:
-        """Wait ``grace`` seconds at most for the runs under way. Return how many are still under way then."""
+        """Wait ``grace`` seconds at most for the runs under way.
+
+        Return the number of those that still run.
+        """
         late = concurrent.futures.wait(list(self._under_way), grace).not_done
         self.closed = True
         if self.offload is not None:

@@ -37,7 +37,7 @@ class Stranded:
         self._tables = sorted({table for table, _ in observed})
 
     def roll_forward(self, older_than: float) -> int:
-        """Resolve the locks that are older than so many seconds. Return how many had been committed."""
+        """Resolve the locks that are older than so many seconds. Return the number of committed ones."""
         client = self._client
         handles = [known_table(client.catalog, table) for table in self._tables]
         tablets = [

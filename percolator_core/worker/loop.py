@@ -91,7 +91,7 @@ class Stop:
 
 
 class WorkerLoop:
-    """Works from one start until one stop.
+    """The work of a worker, from one call of `Worker.run` to its end.
 
     ``turned_at`` is when the loop last began a turn, in monotonic seconds.
     """
@@ -326,7 +326,7 @@ class WorkerLoop:
         return done.conflicts
 
     def _run(self, lease: Lease, attempt: Callable[[Lease], int]) -> int:
-        """Attempt a cell that this worker may run. Return how often the run lost against another one."""
+        """Attempt a cell that this worker may run. Return the number of conflicts of the run."""
         try:
             return attempt(lease) if self._admission.admits(lease) else 0
         except StoreUnavailable as error:

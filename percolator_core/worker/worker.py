@@ -135,7 +135,7 @@ class Worker:
         return self._loop is not None
 
     def stalled(self) -> float:
-        """Return for how many seconds the loop has not turned, or how long it waits for its start.
+        """Return the seconds since the loop last turned, or since it began to wait for its start.
 
         An idle loop turns every second or two. For any thread.
         """

@@ -54,7 +54,7 @@ def summary(found: Trace, span: Callable[[float], str]) -> str:
 
 
 def missing_parts(found: Trace, chain: Chain, declared: str, further: str, limit: int = 1000) -> list[str]:
-    """Return a sentence for each part that may be missing in a trace, with what to do about it.
+    """Return a sentence for each part that may be missing in a trace, with the remedy.
 
     Args:
         found: the trace.

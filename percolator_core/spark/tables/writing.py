@@ -155,7 +155,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 def report(job: WriteJob, messages: Iterable[WriterCommitMessage | None]) -> None:
-    """Log in the driver how many rows were kept."""
+    """Log in the driver the number of rows that were kept."""
     counts: Counter[str] = Counter()
     for message in messages:
         if isinstance(message, Written):

@@ -62,7 +62,7 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The run has ended. ``conflicts`` counts how often the run lost against another transaction."""
+    """The run has ended. ``conflicts`` is the number of conflicts with other transactions."""
 
     conflicts: int
     counts: ObserverCounts

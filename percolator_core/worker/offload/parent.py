@@ -43,7 +43,8 @@ class _Child:
         self._pipe, theirs = Pipe()
         with theirs:
             descriptor = theirs.fileno()
-            # A new interpreter, because threads and greenlets of this one would not survive a fork.
+            # The child is a new interpreter, because threads and greenlets of this one would not survive a
+            # fork.
             command = [sys.executable, "-m", _PROGRAM, str(descriptor)]
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(descriptor,))
 
