@@ -91,7 +91,7 @@ def row_history(
     limit: int = 50,
     versions: int = 10,
 ) -> RowHistory:
-    """Return the cells of a row with their versions, also deleted cells; no lock is waited for.
+    """Return the cells of a row with their versions, also deleted cells. This waits for no lock.
 
     Args:
         db: the database.

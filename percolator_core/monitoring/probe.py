@@ -18,7 +18,7 @@ FRESH: Final = 5.0
 """Seconds for which a result is kept, even the error of a read."""
 
 FRESH_PER_SECOND: Final = 20
-"""A result is kept for so many times as long as its read took: reads take 5 % of the time at most."""
+"""A result is kept for this multiple of the duration of its read, so reads take 5 % of the time at most."""
 
 PATIENCE: Final = 2.0
 """Seconds for which a read waits for a store that does not answer."""

@@ -163,7 +163,7 @@ def index_definition(definition: TableDefinition, rule: IndexRule) -> TableDefin
 
 
 def to_json(definition: TableDefinition) -> dict[str, Any]:
-    """Return the definition as JSON types, with hexadecimal bytes; a raw table has only some fields."""
+    """Return the definition as JSON types, with hexadecimal bytes; a raw table has three fields."""
     found: dict[str, Any] = _plain(asdict(definition))
     if not definition.is_typed:
         return {name: found[name] for name in ("name", "tablets", "notify_only")}

@@ -158,7 +158,7 @@ class Transaction(Snapshot, TypedWrites):
             handle = self._written[table]
             version, place = handle.version, handle.place
             for row, columns in rows.items():
-                # `TableHandle.tag` in line: each commit takes this path.
+                # This repeats `TableHandle.tag` in line, because each commit takes this path.
                 tag = handle.tags[crc32(row) % handle.tablets if place is None else place(row)]
                 for column, (kind, value) in columns.items():
                     mutations.append(Mutation(tag, table, row, column, kind, value, version))
