@@ -219,7 +219,7 @@ def test_a_worker_that_fails_is_told(here: Place, capfd: pytest.CaptureFixture[s
     brokerage = Brokerage(customers=1)
     percolator.create_tables(here.db)  # and no data
     with (
-        pytest.raises(StoreUnavailable, match="told why"),
+        pytest.raises(StoreUnavailable, match="its error is printed above"),
         fleet(Task("percolator", here.url, 4, 1), 2, lambda: 0.0) as workers,
     ):
         workers.run(2, SEED, brokerage.first_trade, 20)
