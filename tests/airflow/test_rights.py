@@ -16,7 +16,7 @@ from tests.servers.plain import Server
 USER = "airflow"
 PAGES = (
     *("", "plots", "quarantine", "quarantine?row=row1", "locks", "tables", "tables/docs", "trace"),
-    *("tables/docs/rows", "tables/docs/rows?prefix=row&where=text%3Da", "tables/docs/row?key=row0"),
+    *("tables/docs/rows", "tables/docs/rows?prefix=row&where=text%3D%27a%27", "tables/docs/row?key=row0"),
     *(
         "tables/docs/row?key=row0&at=0.001s",
         "tables/docs/cell?key=row0&column=text",

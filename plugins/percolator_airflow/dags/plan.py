@@ -94,7 +94,7 @@ class Plan:
             )
         found: dict[str, Any] = {**_DEFAULTS, **declared, **self.default_args}
         delay = found["retry_delay"]
-        first_wait = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+        first_wait = delay if isinstance(delay, timedelta) else timedelta(seconds=delay or 0)
         return {"max_retry_delay": max(_LONGEST_WAIT, first_wait)} | found
 
     def timetable(self, schedule: str | timedelta | None) -> Any:
