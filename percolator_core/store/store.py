@@ -93,9 +93,9 @@ class Store:
         self._topology = discover(address, self._connector, self.url, self.embedded)
         self._oracle_slot = slot_of(self.keyspace.oracle)
         self._counts_disk = False
-        self._scripts = load_scripts(False)
+        self.scripts = load_scripts(False)
         self._retry_policy = RetryPolicy(self.patience, self._topology.heal, connecting_since)
-        self._retry_policy.scripts = self._scripts
+        self._retry_policy.scripts = self.scripts
         until = connecting_since + min(self.patience, CONNECT_PATIENCE)
         info = examine(self.all_server_info, self._topology, self.url, until)
         self._retry_policy.connecting_since = 0.0
@@ -103,7 +103,7 @@ class Store:
             for one in info:
                 warn_once(one.raw)
         oldest = min(one.version_pair for one in info)
-        self._retry_policy.scripts = self._scripts = load_scripts(oldest[0] >= WITH_SHEBANG)
+        self._retry_policy.scripts = self.scripts = load_scripts(oldest[0] >= WITH_SHEBANG)
         self._counts_disk = oldest >= _COUNTS_DISK
         self._demand_durability(info)
         self.check_format(self.one((b"GET", self.keyspace.format)))
@@ -277,7 +277,7 @@ class Store:
     def command(self, call: Call[Any]) -> Command:
         """Return the command that calls a script."""
         script, keys, arguments, _ = call
-        return (b"EVALSHA", self._scripts[script].sha, len(keys), *keys, *arguments)
+        return (b"EVALSHA", self.scripts[script].sha, len(keys), *keys, *arguments)
 
     def run(self, call: Call[T]) -> T:
         """Call a script and return its decoded reply."""

@@ -39,7 +39,7 @@ class Timeouts:
     lock_wait: float = 30.0
 
 
-class _Life(NamedTuple):
+class Life(NamedTuple):
     """A client's life in one process: its name, and the thread that renews its token until ``stop``."""
 
     owner: bytes
@@ -66,7 +66,7 @@ class Client:
 
         Without this function a refused transaction only loads the catalog again. Raises LockTimeout.
         """
-        self._lives: dict[int, _Life] = {}
+        self.lives: dict[int, Life] = {}
         """The life in each process, by process id: a forked child is another client, with a name of its
         own."""
 
@@ -75,7 +75,7 @@ class Client:
 
         The first call sets the liveness token, so no lock is older than it.
         """
-        life = self._lives.get(process.pid)
+        life = self.lives.get(process.pid)
         return (life or self._come_alive()).owner
 
     def active_observers(self) -> set[str]:
@@ -109,13 +109,13 @@ class Client:
 
     def close(self) -> None:
         """Stop renewing the token, and delete it."""
-        life = self._lives.pop(process.pid, None)
+        life = self.lives.pop(process.pid, None)
         if life is not None:
             life.stop.set()
             life.renewer.join(1)  # the thread uses a connection that is about to be closed
             self._forget(life.owner)
 
-    def _come_alive(self) -> _Life:
+    def _come_alive(self) -> Life:
         """Set a token, and start a thread that renews it.
 
         This takes no lock: a child process that is forked while the lock is held, or a signal handler, would
@@ -128,7 +128,7 @@ class Client:
             target=self._keep_alive, args=(owner, stop), name="percolator-liveness", daemon=True
         )
         renewer.start()
-        life = self._lives.setdefault(process.pid, _Life(owner, stop, renewer))
+        life = self.lives.setdefault(process.pid, Life(owner, stop, renewer))
         if life.owner != owner:
             stop.set()
             self._forget(owner)
@@ -138,14 +138,14 @@ class Client:
         # Nobody waits for the reply: if the store is gone, the token expires.
         self.store.defer((b"DEL", self.token_of(owner)))
 
-    def _renew(self, owner: bytes) -> None:
+    def renew(self, owner: bytes) -> None:
         """Renew the token, or set a lost one again, and raise the oracle's high-water mark.
 
         A renewal that reaches the server after the token was deleted sets no new one.
         """
         if self._set_token(owner, b"XX"):
             return
-        life = self._lives.get(process.pid)
+        life = self.lives.get(process.pid)
         if life is not None and life.owner == owner:  # not closed: a failover or a pause lost the token
             self._set_token(owner)
 
@@ -171,6 +171,6 @@ class Client:
         while not stop.wait(max(0.0, due + TOKEN_LIFE / 3 - time.monotonic())):
             due = time.monotonic()
             try:
-                self._renew(owner)
+                self.renew(owner)
             except PercolatorError:
                 continue  # while the store is away, no client can resolve our locks

@@ -48,7 +48,7 @@ BYTES_PER_BATCH: Final = 32 << 20
 A long commit refreshes its primary lock between two batches.
 """
 
-assert len(NUMBERS) > CELLS_PER_CALL  # `_cells` looks up the positions of tags there, counted from 1
+assert len(NUMBERS) > CELLS_PER_CALL  # `tags_and_cells` looks up the positions of tags there, counted from 1
 
 _LOCK_ROUNDS: Final = 8
 """Most dead transactions whose locks one commit resolves before it gives up."""
@@ -84,17 +84,18 @@ class Commit:
         """If ``restock``, a commit in one call also fetches a spare timestamp for another transaction."""
         self._client = client
         self._restock = restock and not client.one_call_a_tablet
-        self._start_ts = start_ts
-        self._primary = mutations[0]
+        self.start_ts = start_ts
+        self.primary = mutations[0]
         self._local_oracle = () if client.one_call_a_tablet else (client.store.keyspace.oracle,)
         """The oracle's key, for scripts that can reach it: it has the timestamp of the last failover."""
-        self._calls = list(bounded_calls(mutations, client.one_call_a_tablet))
+        self.calls = list(bounded_calls(mutations, client.one_call_a_tablet))
+        """The mutations of each call, the primary's call first."""
         self._fresh_at = 0.0
 
     @property
     def in_one_call(self) -> bool:
         """True if one call prewrites and commits everything; else there are two phases."""
-        return len(self._calls) == 1 and not self._client.one_call_a_tablet
+        return len(self.calls) == 1 and not self._client.one_call_a_tablet
 
     def run(self) -> int:
         """Commit and return the commit timestamp. Raises as `Transaction.commit`."""
@@ -104,17 +105,17 @@ class Commit:
             commit_ts = self.commit_primary(self.prewrite())
         except TransactionConflict as conflict:
             if conflict.reason == CHANGED:
-                _catch_up(self._client, itertools.chain.from_iterable(self._calls))
+                _catch_up(self._client, itertools.chain.from_iterable(self.calls))
             raise
         self.commit_secondaries(commit_ts)
         return commit_ts
 
     def one_phase(self) -> int:
         """Prewrite and commit in one call, for a write set that fits into it."""
-        call = self._calls[0]
+        call = self.calls[0]
 
         def attempt() -> int:
-            reply, repeated = self._decisively(self._prewrite_call(call, "both"))
+            reply, repeated = self._decisively(self.prewrite_call(call, "both"))
             if repeated and reply.outcome != "committed":
                 # The server may not have read the first copy yet. After a rollback at the primary it refuses
                 # a copy that arrives late.
@@ -138,9 +139,9 @@ class Commit:
 
     def commit_primary(self, commit_ts: int) -> int:
         """Second phase, the commit point. Returns the commit timestamp that the primary has."""
-        reply, repeated = self._decisively(self._commit_call(self._calls[0], commit_ts, "primary"))
+        reply, repeated = self._decisively(self.commit_call(self.calls[0], commit_ts, "primary"))
         if reply.outcome == "too old" and repeated:
-            raise CommitUndetermined(self._start_ts)  # garbage collection may have removed the traces
+            raise CommitUndetermined(self.start_ts)  # garbage collection may have removed the traces
         if reply.outcome != "committed":
             self.roll_back()
             raise self._aborted("failed over" if reply.outcome == "failed over" else "rolled back")
@@ -148,36 +149,36 @@ class Commit:
 
     def commit_secondaries(self, commit_ts: int) -> None:
         """Make the other writes visible, without waiting: a client that meets a lock rolls it forward."""
-        commits = [self._commit_call(call, commit_ts, "secondaries") for call in self._calls[1:]]
+        commits = [self.commit_call(call, commit_ts, "secondaries") for call in self.calls[1:]]
         self._client.store.defer(*map(self._client.store.command, commits))
 
     def roll_back(self) -> None:
         """Remove our locks, without a tombstone: no other client could commit them."""
         store = self._client.store
-        ours = (_cells(call, values=False) for call in self._calls)
+        ours = (tags_and_cells(call, values=False) for call in self.calls)
         try:
-            store.defer(*[store.command(calls.rollback(tags, self._start_ts, cells)) for tags, cells in ours])
+            store.defer(*[store.command(calls.rollback(tags, self.start_ts, cells)) for tags, cells in ours])
         except StoreUnavailable:
             pass  # other clients resolve the locks after their time to live
 
     # Inside.
 
     def _aborted(self, reason: str = "rolled back") -> TransactionAborted:
-        primary = self._primary
+        primary = self.primary
         return TransactionAborted(primary.table, primary.row, decode_column(primary.column), reason)
 
     def _fence(self, refusal: Prewritten) -> int:
         """Roll back a one-phase commit that was refused, unless an earlier copy of it has committed."""
         if refusal.outcome == "too old":
-            raise CommitUndetermined(self._start_ts)  # garbage collection may have removed the traces
-        primary = self._primary
-        cell = primary.tag, self._start_ts, primary.row, primary.column
+            raise CommitUndetermined(self.start_ts)  # garbage collection may have removed the traces
+        primary = self.primary
+        cell = primary.tag, self.start_ts, primary.row, primary.column
         fate, _ = self._decisively(calls.resolve_primary(*cell, "dead", 0, 0), repeated=True)
         if fate.state == "committed":
             return fate.commit_ts
         if refusal.outcome == "changed":
-            raise CommitUndetermined(self._start_ts)  # the table may have been dropped with the traces
-        self._check(self._calls[0], refusal)
+            raise CommitUndetermined(self.start_ts)  # the table may have been dropped with the traces
+        self._check(self.calls[0], refusal)
         raise self._aborted()
 
     def _clearing_locks(self, attempt: Callable[[], int]) -> int:
@@ -201,9 +202,9 @@ class Commit:
             if fate.state != "live":
                 # The same transaction may have left locks on more of our cells.
                 start_ts = unpack_lock(packed).start_ts
-                writes = ([one for one in call if one.kind != NOTIFY] for call in self._calls)
-                ours = [_cells(call, values=False) for call in writes if call]
-                settle = [settling(self._client, fate, start_ts, *tags_and_cells) for tags_and_cells in ours]
+                writes = ([one for one in call if one.kind != NOTIFY] for call in self.calls)
+                ours = [tags_and_cells(call, values=False) for call in writes if call]
+                settle = [settling(self._client, fate, start_ts, *one) for one in ours]
                 self._client.store.call_many(settle, CALLS_PER_BATCH)
                 return
         raise TransactionConflict(mutation.table, mutation.row, decode_column(mutation.column), reason)
@@ -211,10 +212,10 @@ class Commit:
     def _prewrite_all(self) -> int:
         client = self._client
         timestamp = 0
-        for batch in _batches(self._calls):
+        for batch in in_batches(self.calls):
             self._stay_fresh()
             prewrites = [
-                self._prewrite_call(call, "primary" if call is self._calls[0] else "secondaries")
+                self.prewrite_call(call, "primary" if call is self.calls[0] else "secondaries")
                 for call in batch
             ]
             replies, timestamp = client.oracle.then_timestamp(prewrites)
@@ -228,27 +229,29 @@ class Commit:
         if not self._fresh_at:
             self._fresh_at = now
         elif now - self._fresh_at > self._client.timeouts.lock_ttl / 3:
-            store, primary = self._client.store, self._primary
-            store.run(calls.refresh(primary.tag, self._start_ts, primary.row, primary.column))
+            store, primary = self._client.store, self.primary
+            store.run(calls.refresh(primary.tag, self.start_ts, primary.row, primary.column))
             self._fresh_at = now
 
-    def _prewrite_call(self, call: Sequence[Mutation], role: Role) -> Call[Prewritten]:
-        client, primary = self._client, self._primary
-        tags, cells = _cells(call, values=True)
+    def prewrite_call(self, call: Sequence[Mutation], role: Role) -> Call[Prewritten]:
+        """The prewrite of one of ``calls``; the role ``both`` also commits it."""
+        client, primary = self._client, self.primary
+        tags, cells = tags_and_cells(call, values=True)
         versions = _versions(call)
         if role == "both":
             oracle = (client.store.keyspace.oracle,)
-            return calls.prewrite(tags, oracle, role, self._start_ts, cells, (), versions)
+            return calls.prewrite(tags, oracle, role, self.start_ts, cells, (), versions)
         address = encode_primary(CellAddress(primary.tag, primary.row, primary.column))
         lock = int(client.timeouts.lock_ttl * 1000), client.owner(), address
-        return calls.prewrite(tags, self._local_oracle, role, self._start_ts, cells, lock, versions)
+        return calls.prewrite(tags, self._local_oracle, role, self.start_ts, cells, lock, versions)
 
-    def _commit_call(
+    def commit_call(
         self, call: Sequence[Mutation], commit_ts: int, role: Literal["primary", "secondaries"]
     ) -> Call[Committed]:
-        tags, cells = _cells(call, values=False)
+        """The commit of one of ``calls``, which was prewritten."""
+        tags, cells = tags_and_cells(call, values=False)
         oracle = self._local_oracle if role == "primary" else ()
-        return calls.commit(tags, oracle, role, self._start_ts, commit_ts, cells)
+        return calls.commit(tags, oracle, role, self.start_ts, commit_ts, cells)
 
     def _decisively(self, call: Call[D], *, repeated: bool = False) -> tuple[D, bool]:
         """Send a call that may be the commit point; returns the reply, and True if it was sent again.
@@ -261,17 +264,17 @@ class Commit:
         try:
             decision = store.decide(store.command(call), then_timestamp=self._restock)
         except OutcomeOpenError as error:
-            raise CommitUndetermined(self._start_ts) from error.__cause__
+            raise CommitUndetermined(self.start_ts) from error.__cause__
         except PercolatorError as error:
             if repeated:
-                raise CommitUndetermined(self._start_ts) from error
+                raise CommitUndetermined(self.start_ts) from error
             raise
         if decision.timestamp > seen:
             oracle.put_aside(decision.timestamp)
         reply = call.decode(decision.reply)
         if reply.commit_ts:
             if not decision.durable:
-                raise CommitUndetermined(self._start_ts)  # a failover may undo the commit
+                raise CommitUndetermined(self.start_ts)  # a failover may undo the commit
             oracle.note(reply.commit_ts)
         return reply, decision.repeated
 
@@ -282,7 +285,7 @@ class Commit:
             return reply.commit_ts
         if outcome == "too old":
             raise SnapshotTooOld(
-                f"the transaction begun at {self._start_ts} lies below the safe point of garbage collection: "
+                f"the transaction begun at {self.start_ts} lies below the safe point of garbage collection: "
                 "run it again"
             )
         if outcome == "failed over":
@@ -301,7 +304,7 @@ def notify(client: Client, mutations: Sequence[Mutation]) -> int:
     """
     notifications = []
     for call in bounded_calls(mutations, client.one_call_a_tablet):
-        tags, cells = _cells(call, values=False)
+        tags, cells = tags_and_cells(call, values=False)
         notifications.append(calls.notify(tags, cells, _versions(call)))
     notified, timestamp = client.oracle.then_timestamp(notifications)
     if not all(notified):
@@ -351,7 +354,7 @@ def in_calls(items: Iterable[T], weight: Callable[[T], int], most: int) -> Itera
         yield call
 
 
-def _cells(call: Sequence[Mutation], *, values: bool) -> tuple[list[bytes], list[bytes]]:
+def tags_and_cells(call: Sequence[Mutation], *, values: bool) -> tuple[list[bytes], list[bytes]]:
     """The tags of a call, and its cells as arguments of a script, each with the position of its tag."""
     tags: dict[bytes, bytes] = {}
     cells: list[bytes] = []
@@ -365,13 +368,13 @@ def _cells(call: Sequence[Mutation], *, values: bool) -> tuple[list[bytes], list
 
 
 def _versions(call: Sequence[Mutation]) -> bytes:
-    """The versions of the table definitions of a call, one a tag, in the order of `_cells`."""
+    """The versions of the table definitions of a call, one a tag, in the order of `tags_and_cells`."""
     if len(call) == 1:
         return call[0].version
     return b",".join({mutation.tag: mutation.version for mutation in call}.values())
 
 
-def _batches(calls: Iterable[list[Mutation]]) -> Iterator[list[list[Mutation]]]:
+def in_batches(calls: Iterable[list[Mutation]]) -> Iterator[list[list[Mutation]]]:
     """The calls in batches of bounded size."""
     batch: list[list[Mutation]] = []
     cells = size = 0

@@ -36,7 +36,7 @@ LARGEST: Final = 4 << 20
 WINDOW: Final = 128
 """All counts are halved after this many rows, so that the statistics follow a change."""
 
-_MOST_KNOWN: Final = 256
+MOST_KNOWN: Final = 256
 """Most columns that are counted for one trigger, and most triggers."""
 
 _ROWS_RECORDED: Final = 512
@@ -62,7 +62,7 @@ class Plan(NamedTuple):
     size: int
 
 
-class _Group:
+class Group:
     """Statistics of the rows whose first read was the same."""
 
     __slots__ = ("planned_at", "reads", "rows", "sizes")
@@ -84,7 +84,7 @@ class _Group:
             if column in reads:
                 reads[column] += 1
                 sizes[column] += (size - sizes[column]) / _SMOOTHING
-            elif len(reads) < _MOST_KNOWN:
+            elif len(reads) < MOST_KNOWN:
                 reads[column], sizes[column] = 1, size
 
     @property
@@ -118,35 +118,34 @@ class _Group:
 class Habits:
     """The reads of one observer's runs, learned from each run. Threads may share it.
 
-    ``plans`` is replaced as a whole, so it is read without a lock.
+    ``groups`` are the statistics by first read, the oldest first. ``plans`` is replaced as a whole, so it is
+    read without a lock.
     """
 
-    __slots__ = ("_groups", "_lock", "plans")
+    __slots__ = ("_lock", "groups", "plans")
 
     def __init__(self) -> None:
-        self._groups: dict[Trigger, _Group] = {}
+        self.groups: dict[Trigger, Group] = {}
         self._lock = threading.Lock()
         self.plans: dict[Trigger, Plan] = {}
 
     def learn(self, records: Iterable[Record]) -> None:
         """Count the reads of one run."""
         with self._lock:
-            touched: dict[Trigger, _Group] = {}
+            touched: dict[Trigger, Group] = {}
             for record in records:
                 trigger = next(iter(record))
                 # The group moves to the end, because the groups at the front are dropped first.
-                group = self._groups[trigger] = (
-                    self._groups.pop(trigger) if trigger in self._groups else _Group()
-                )
+                group = self.groups[trigger] = self.groups.pop(trigger) if trigger in self.groups else Group()
                 group.learn(record)
                 if group.wants_planning:
                     touched[trigger] = group
-            too_many = max(0, len(self._groups) - _MOST_KNOWN)
+            too_many = max(0, len(self.groups) - MOST_KNOWN)
             if not touched and not too_many:
                 return
             plans = dict(self.plans)
-            for trigger in list(self._groups)[:too_many]:
-                del self._groups[trigger]
+            for trigger in list(self.groups)[:too_many]:
+                del self.groups[trigger]
                 plans.pop(trigger, None)
                 touched.pop(trigger, None)
             for trigger, group in touched.items():

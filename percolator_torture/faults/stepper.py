@@ -166,9 +166,10 @@ class MortalClient(Client):
     def revive(self) -> None:
         """Renew the token again, under the same name."""
         self._dead = False
-        self._renew(self.owner())
+        self.renew(self.owner())
 
-    def _renew(self, owner: bytes) -> None:
+    def renew(self, owner: bytes) -> None:
+        """Renew the token, unless the client is dead."""
         with self._renewing:
             if not self._dead:
-                super()._renew(owner)
+                super().renew(owner)

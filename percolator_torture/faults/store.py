@@ -57,7 +57,7 @@ class FaultyStore(Store):
         if clock is not None:
             settings["load_scripts"] = clock.load_scripts
         super().__init__(url, keyspace, **settings)
-        self._names = {script.sha: name for name, script in self._scripts.items()}
+        self._names = {script.sha: name for name, script in self.scripts.items()}
         self.plan = plan
 
     # The overridden methods of the store.

@@ -28,7 +28,7 @@ from percolator_core.transaction.cache import CACHE_BYTES, CACHE_COLUMN
 from percolator_core.transaction.commit import BYTES_PER_CALL, Mutation, bounded_calls
 from tests.chains import chain_of, watch
 from tests.servers.fixtures import Connect
-from tests.servers.plain import commit_of, die, rows_apart
+from tests.servers.plain import cache_of, commit_of, die, rows_apart
 from tests.transaction.crash import POINTS, RESOLVERS, Scene
 from tests.transaction.test_crash_points import (
     no_lock_is_left_after_twice_the_time_to_live,
@@ -334,7 +334,7 @@ def test_what_a_transaction_keeps_is_bounded_in_bytes_of_names(db: Database) -> 
     t = db.begin()
     for number in range(100):
         assert t.get("t", "row", f"{number:03}" + "c" * (MAX_COLUMN - 3)) is None
-    kept = sum(CACHE_COLUMN + one.names_bytes for one in t._cache)
+    kept = sum(CACHE_COLUMN + one.names_bytes for one in cache_of(t))
     assert CACHE_BYTES / 2 < kept <= CACHE_BYTES
 
 

@@ -111,7 +111,7 @@ class Machine(RuleBasedStateMachine):
             commit.commit_primary(commit_ts)
             self.apply(found)
         die(self.clients[1])
-        self.clients[1].client._lives.clear()
+        self.clients[1].client.lives.clear()
 
     @rule(which=st.integers(0, 1))
     def resolve(self, which: int) -> None:

@@ -79,7 +79,7 @@ def test_a_collector_stops(
     scene.runs.clear()
     # The scene's transaction began before these writes; a like one takes its place.
     again = scene.writer.begin()
-    scene.commit._start_ts = scene.start_ts = again.start_timestamp
+    scene.commit.start_ts = scene.start_ts = again.start_timestamp
     POINTS[point].reach(scene)
     scene.stop()
     collector = connect(lock_wait=20)
@@ -137,7 +137,7 @@ def test_a_snapshot_below_a_safe_point_half_raised_is_whole_or_refused(
 def test_a_collector_waits_for_a_live_client_and_drops_nothing(connect: Connect) -> None:
     scene = Scene(connect, "live")
     scene.write_all(b"newer")
-    scene.commit._start_ts = scene.start_ts = scene.writer.begin().start_timestamp
+    scene.commit.start_ts = scene.start_ts = scene.writer.begin().start_timestamp
     POINTS["before the primary"].reach(scene)
     with pytest.raises(LockTimeout, match="collect later"):
         scene.other.collect_garbage(NOTHING)

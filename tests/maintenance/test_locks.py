@@ -262,8 +262,8 @@ def test_a_lock_that_changes_once_it_was_found(connect: Connect, db: Database, w
             prewritten(client, ("one", b"a", b"2"), ("t", b"row", b"2"))
 
     def refresh() -> None:
-        primary, store = commit._primary, client.store
-        assert store.run(calls.refresh(primary.tag, commit._start_ts, primary.row, primary.column))
+        primary, store = commit.primary, client.store
+        assert store.run(calls.refresh(primary.tag, commit.start_ts, primary.row, primary.column))
         # As if its time to live were long.
         key = primary.tag + b"r:" + primary.row
         lock = store.one((b"HGET", key, b"lv"))
@@ -280,7 +280,7 @@ def test_a_lock_that_changes_once_it_was_found(connect: Connect, db: Database, w
     left = [lock.start_ts for lock in db.locks()]
     if what == "gives way to another":
         assert len(left) == 2
-        assert commit._start_ts not in left
+        assert commit.start_ts not in left
         die(client)
     else:
         assert left == []

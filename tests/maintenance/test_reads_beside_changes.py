@@ -388,7 +388,7 @@ def test_a_column_is_dropped_that_had_the_primary_of_a_dead_client(db: Database,
     t.set("raw", "row", "text", b"there")
     commit = commit_of(t)
     commit.commit_primary(commit.prewrite())
-    assert decode_column(commit._primary.column) == "price"
+    assert decode_column(commit.primary.column) == "price"
     die(writer)
     db.drop_column(Item, "price")
     assert db.snapshot().get("raw", "row", "text") == b"there"

@@ -36,7 +36,7 @@ from percolator_torture.faults.stepper import Stepper
 from percolator_torture.faults.store import FaultyDatabase
 from percolator_torture.faults.store import connect as faulty_connect
 from tests.servers.cluster import Cluster
-from tests.servers.plain import Server, binaries, rows_apart, some_namespace
+from tests.servers.plain import Server, binaries, rows_apart, some_namespace, use_up_spares
 from tests.transaction.schedules import Footprint, Move, Stepped, Tally, collide, explore, footprint
 
 TABLETS: Final = 2
@@ -255,7 +255,7 @@ class World:
     def forget(self, db: FaultyDatabase) -> None:
         """Have a client know nothing of any table."""
         db.catalog.handles = Tables(None, db.catalog._find)
-        db.client.oracle._spares.clear()
+        use_up_spares(db)
 
     def close(self) -> None:
         for db in (self.judge, *self._clients.values()):

@@ -27,6 +27,7 @@ from percolator_core.notifications.counts import run_counts
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Chain, Observer, Retry
 from percolator_core.schema.definitions import TableDefinition, to_json
+from percolator_core.scripts import calls
 from percolator_core.worker import Counts
 from percolator_core.worker.housekeeping import Stranded
 from tests.chains import chain_of, watch
@@ -315,8 +316,8 @@ def _transactions(scene: Scene, db: Database) -> None:
     t.set("docs", SECOND, "text", b"long")
     commit = commit_of(t)
     commit_ts = commit.prewrite()
-    commit._fresh_at = 0.001
-    commit._stay_fresh()
+    primary = commit.primary
+    assert db.store.run(calls.refresh(primary.tag, commit.start_ts, primary.row, primary.column))
     commit.commit_secondaries(commit.commit_primary(commit_ts))
     scene.until(scene.no_locks)
     db.client.one_call_a_tablet = False

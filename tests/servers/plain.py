@@ -27,7 +27,9 @@ from percolator_core.layout.keys import tablet_of
 from percolator_core.store import Store
 from percolator_core.store.stream import Stream
 from percolator_core.store.topology import Endpoint
+from percolator_core.transaction.cache import Cache
 from percolator_core.transaction.commit import Commit
+from percolator_core.transaction.snapshot import Snapshot
 from percolator_core.transaction.transaction import Transaction
 
 
@@ -194,12 +196,28 @@ def rows_apart(count: int, tablets: int = 16) -> list[bytes]:
 
 def sha_of(store: Store, name: str) -> bytes:
     """The name by which a server knows a script."""
-    return store._scripts[name].sha
+    return store.scripts[name].sha
 
 
 def commit_of(transaction: Transaction) -> Commit:
     """The commit of a transaction's writes, to be stopped between its phases."""
     return Commit(transaction._client, transaction.start_timestamp, transaction.mutations())
+
+
+def start_if_fixed(reader: Snapshot) -> int | None:
+    """The start timestamp if it is fixed; the public property would request one."""
+    return reader._start_ts
+
+
+def cache_of(transaction: Transaction) -> Cache:
+    """The cells that a transaction has read and kept."""
+    return transaction._cache
+
+
+def use_up_spares(db: percolator.Database) -> None:
+    """Have the next blind commit request a timestamp, as spare ones would be too old after a second."""
+    while db.client.oracle.spare(None) is not None:
+        pass
 
 
 def die(db: percolator.Database) -> None:
@@ -212,7 +230,7 @@ def die(db: percolator.Database) -> None:
 
 def stop_renewing(db: percolator.Database) -> None:
     """Leave this client's liveness token, if it has one, to its time to live."""
-    for life in db.client._lives.values():
+    for life in db.client.lives.values():
         life.stop.set()
         life.renewer.join()
 

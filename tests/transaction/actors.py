@@ -12,6 +12,7 @@ from percolator_torture.faults.plan import Operation
 from percolator_torture.faults.store import FaultyDatabase
 from percolator_torture.histories.history import CellKey, Outcome, Read, TransactionRecord, Write
 from percolator_torture.histories.marks import Mark, tag_value, untag_value
+from tests.servers.plain import start_if_fixed
 from tests.transaction.schedules import Stepped
 
 Program = Callable[["Actor"], None]
@@ -137,7 +138,7 @@ class Actor(Stepped):
 
     @property
     def start_ts(self) -> int | None:
-        return self.t._start_ts
+        return start_if_fixed(self.t)
 
     def note(self, operation: Operation, reply: list[bytes]) -> None:
         command = operation.commands[0]

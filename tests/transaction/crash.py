@@ -29,7 +29,7 @@ from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Call, Role
 from percolator_core.store import Store
 from percolator_core.store.packing import Command
-from percolator_core.transaction.commit import _cells
+from percolator_core.transaction.commit import tags_and_cells
 from tests.chains import chain_of, watch
 from tests.servers.plain import Faults, commit_of, die, rows_apart, until
 
@@ -116,13 +116,13 @@ class Scene:
         """Send the prewrites of these calls, in this order; that of the primary is number 0."""
         for number in numbers:
             role: Role = "secondaries" if number else "primary"
-            reply = self.writer.store.run(self.commit._prewrite_call(self.commit._calls[number], role))
+            reply = self.writer.store.run(self.commit.prewrite_call(self.commit.calls[number], role))
             assert reply.outcome == "prewritten"
 
     def roll_back(self, *numbers: int) -> None:
         """Send the client's own rollback of these calls."""
         for number in numbers:
-            tags, cells = _cells(self.commit._calls[number], values=False)
+            tags, cells = tags_and_cells(self.commit.calls[number], values=False)
             self.writer.store.run(calls.rollback(tags, self.start_ts, cells))
 
     def finish(self) -> None:
@@ -137,7 +137,7 @@ class Scene:
 
     def be_judged(self) -> None:
         """Somebody takes the client for dead and rolls its primary back, and stops there."""
-        primary = self.commit._primary
+        primary = self.commit.primary
         where = primary.tag, self.start_ts, primary.row, primary.column
         assert self.other.store.run(calls.resolve_primary(*where, "dead", 0, 0)).state == "rolled back"
 
@@ -233,7 +233,7 @@ def _judged_before_the_primary_was_written(scene: Scene) -> None:
 
 def _one_rolled_forward(scene: Scene) -> None:
     _committed(scene)
-    call = scene.commit._commit_call(scene.commit._calls[1], scene.commit_ts, "secondaries")
+    call = scene.commit.commit_call(scene.commit.calls[1], scene.commit_ts, "secondaries")
     assert scene.writer.store.run(call) == ("committed", scene.commit_ts)
 
 

@@ -14,7 +14,7 @@ from percolator_core.layout.records import Lock, unpack_lock
 from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Role
 from percolator_core.store.request import AFTER, Exchange
-from percolator_core.transaction.commit import Commit, _cells
+from percolator_core.transaction.commit import Commit, tags_and_cells
 from tests.servers.plain import commit_of, rows_apart
 
 X, Y, Z = rows_apart(3)
@@ -47,8 +47,8 @@ def started(writer: Database, value: bytes, *rows: bytes) -> Commit:
 
 def judge(db: Database, commit: Commit) -> None:
     """Take the owner for dead and roll its primary back."""
-    primary = commit._primary
-    where = primary.tag, commit._start_ts, primary.row, primary.column
+    primary = commit.primary
+    where = primary.tag, commit.start_ts, primary.row, primary.column
     assert db.store.run(calls.resolve_primary(*where, "dead", 0, 0)).state == "rolled back"
 
 
@@ -90,12 +90,12 @@ def test_where_tombstones_may_be_gone_the_safe_point_refuses(writer: Database, d
 @pytest.mark.parametrize("role", ["both", "primary", "secondaries"])
 def test_a_start_at_the_safe_point_itself_is_refused(writer: Database, db: Database, role: Role) -> None:
     late = started(writer, b"late", X)
-    tag = late._primary.tag
-    assert db.store.run(calls.raise_safe_point(tag, late._start_ts)) == late._start_ts
-    assert db.store.run(late._prewrite_call(late._calls[0], role)).outcome == "too old"
+    tag = late.primary.tag
+    assert db.store.run(calls.raise_safe_point(tag, late.start_ts)) == late.start_ts
+    assert db.store.run(late.prewrite_call(late.calls[0], role)).outcome == "too old"
     above = started(writer, b"above", X)
-    assert above._start_ts > late._start_ts
-    assert db.store.run(above._prewrite_call(above._calls[0], role)).outcome != "too old"
+    assert above.start_ts > late.start_ts
+    assert db.store.run(above.prewrite_call(above.calls[0], role)).outcome != "too old"
 
 
 # Scripts that arrive when the cell belongs to somebody else by now.
@@ -124,7 +124,7 @@ def test_a_late_second_phase_leaves_the_lock_of_another_alone(writer: Database, 
     for row in (X, Y):
         lock = lock_of(db, row)
         assert lock is not None
-        assert lock.start_ts == there._start_ts
+        assert lock.start_ts == there.start_ts
     there.roll_back()
     writer.store.one((b"PING",))
     assert values(db) == [b"early", b"early", b"old"]
@@ -147,7 +147,7 @@ def test_a_stranded_lock_is_resolved_before_what_judges_it_is_dropped(
     found = db.collect_garbage(NOTHING).locks
     assert (found.committed, found.rolled_back) == ((1, 0) if committed else (0, 1))
     assert values(db) == [b"next", b"stranded" if committed else b"old", b"old"]
-    assert db.store.one((b"EXISTS", stranded._primary.tag + b"v:" + X)) == 0
+    assert db.store.one((b"EXISTS", stranded.primary.tag + b"v:" + X)) == 0
 
 
 # Timestamps.
@@ -182,7 +182,7 @@ def test_only_the_time_to_live_of_the_primary_decides(writer: Database, connect:
     commit_ts = commit.prewrite()
     lock = lock_of(writer, Y)
     assert lock is not None
-    key = commit._calls[1][0].tag + b"r:" + Y
+    key = commit.calls[1][0].tag + b"r:" + Y
     packed = writer.store.one((b"HGET", key, b"lv"))
     hour_ago = (lock.wall - 3_600_000_000).to_bytes(8, "big")
     writer.store.one((b"HSET", key, b"lv", packed[:8] + hour_ago + packed[16:]))
@@ -235,7 +235,7 @@ def refused_by_a_tombstone(db: Database, writer: Database, commit: Commit) -> st
 
 def refused_by_a_safe_point(db: Database, writer: Database, commit: Commit) -> str:
     tag = db.catalog.table("t").tag(Y)
-    db.store.run(calls.raise_safe_point(tag, commit._start_ts))
+    db.store.run(calls.raise_safe_point(tag, commit.start_ts))
     return "too old"
 
 
@@ -254,19 +254,19 @@ def test_a_prewrite_that_is_refused_has_written_nothing(
     writer.client.one_call_a_tablet = False
     commit = commit_of(t)
     writer.client.one_call_a_tablet = True
-    [call] = commit._calls
+    [call] = commit.calls
     why = refused(db, writer, commit)
     writer.client.owner()  # coming alive moves the oracle along
     before = everything(db)
-    assert db.store.run(commit._prewrite_call(call, role)).outcome == why
+    assert db.store.run(commit.prewrite_call(call, role)).outcome == why
     assert everything(db) == before
 
 
 def test_a_rollback_concerns_the_cells_that_it_is_given(writer: Database, db: Database) -> None:
     commit = started(writer, b"new", X, Y)
     commit.prewrite()
-    tags, cells = _cells(commit._calls[1], values=False)
-    assert db.store.run(calls.rollback(tags, commit._start_ts, cells)) == 1
+    tags, cells = tags_and_cells(commit.calls[1], values=False)
+    assert db.store.run(calls.rollback(tags, commit.start_ts, cells)) == 1
     assert [lock.row for lock in db.locks()] == [X]
 
 

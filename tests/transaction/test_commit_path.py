@@ -28,7 +28,7 @@ class Traffic:
     def __init__(self, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits: list[list[str]] = []
         self.unawaited: list[str] = []
-        self._names = {script.sha: name for name, script in db.store._scripts.items()}
+        self._names = {script.sha: name for name, script in db.store.scripts.items()}
         run, send_unawaited = Connections.run, Connections.send_unawaited
 
         def watched_run(connections: Connections, exchanges: Sequence[Exchange]) -> None:
@@ -205,9 +205,9 @@ def test_a_commit_of_many_cells_is_cut_into_calls_of_bounded_size(db: Database) 
     for number in range(20):
         t.set("t", b"big %d" % number, "v", b"x" * (3 << 20))
     commit = commit_of(t)
-    assert max(map(len, commit._calls)) == percolator_commit.CELLS_PER_CALL
-    batches = list(percolator_commit._batches(commit._calls))
-    assert [call for batch in batches for call in batch] == commit._calls
+    assert max(map(len, commit.calls)) == percolator_commit.CELLS_PER_CALL
+    batches = list(percolator_commit.in_batches(commit.calls))
+    assert [call for batch in batches for call in batch] == commit.calls
     for batch in batches:
         cells = [mutation for call in batch for mutation in call]
         assert len(cells) <= percolator_commit.CELLS_PER_BATCH

@@ -126,7 +126,7 @@ def test_a_worker_stops_in_its_commit(
     """The acknowledgement is the primary: it says whether the run happened."""
     run = Run(connect, two_phase=True, lease=0.0, lock_wait=0.02 if owner == "live" else 20)
     commit = commit_of(run.transaction)
-    assert commit._primary.column.startswith(b"\xff")
+    assert commit.primary.column.startswith(b"\xff")
     commit_ts = commit.prewrite()
     committed = point == "primary committed"
     if committed:

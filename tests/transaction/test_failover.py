@@ -107,9 +107,9 @@ def test_who_has_prewritten_at_the_server_before_is_refused(filled: Database) ->
         t.set("t", b"a" if not number else b"more %d" % number, "v", b"2")
     t.start_timestamp  # noqa: B018 - fixes the snapshot
     commit = commit_of(t)
-    assert len(commit._calls) == 2
+    assert len(commit.calls) == 2
     commit_ts = commit.prewrite()
-    lost = commit._calls[1][0]
+    lost = commit.calls[1][0]
     fail_over(filled)
     filled.store.one((b"HDEL", lost.tag + b"r:" + lost.row, b"l" + lost.column))
     with pytest.raises(TransactionAborted) as refused:

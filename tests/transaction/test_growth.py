@@ -202,7 +202,7 @@ def test_tombstones_go(connect: Connect, db: Database) -> None:
             t.set("t", OTHER, "v", b"lost")
             commit = commit_of(t)
             commit.prewrite()
-            cell = commit._primary.tag, t.start_timestamp, row, b"v"
+            cell = commit.primary.tag, t.start_timestamp, row, b"v"
             assert db.store.run(calls.resolve_primary(*cell, "dead", 0, 0)).state == "rolled back"
     with db.transaction() as t:  # the next writer clears the other locks away
         t.set("t", OTHER, "v", b"kept")

@@ -28,7 +28,7 @@ from percolator_torture.histories.history import CellKey, History, TransactionRe
 from percolator_torture.histories.marks import Mark, tag_value
 from percolator_torture.histories.survey import read_final
 from tests.clock import FakeClock
-from tests.servers.plain import Server, binaries, some_namespace, stop_renewing
+from tests.servers.plain import Server, binaries, some_namespace, stop_renewing, use_up_spares
 from tests.transaction.actors import (
     Actor,
     Program,
@@ -221,7 +221,7 @@ class World:
                     *mark[:2],
                     began,
                     time.monotonic_ns(),
-                    t._start_ts,
+                    t.start_timestamp,
                     t.commit_timestamp,
                     writes=writes,
                     blind=True,
@@ -256,7 +256,7 @@ class Schedule:
         for name, program in zip("AB", self.programs, strict=True):
             db = self.world.clients[name]
             db.client.one_call_a_tablet = self.mode != ONE and (self.mode, name) != (MIXED, "A")
-            db.client.oracle._spares.clear()  # they last for a second, which is for nobody to measure here
+            use_up_spares(db)  # they last for a second, which is for nobody to measure here
             # What was missed in another schedule must not change the requests of this one.
             db.catalog.handles["t"].columns["v"].sparse = 1
             if name == "A" and self.trouble.copy is not None:

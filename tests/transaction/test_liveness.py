@@ -23,7 +23,7 @@ def test_a_late_renewal_does_not_bring_the_token_back(connect: Connect, db: Data
     """It is under way when the client closes, and comes to the server after the token was taken away."""
     mine = connect()
     token = mine.client.token_of(mine.client.owner())
-    renewer = mine.client._lives[process.pid].renewer
+    renewer = mine.client.lives[process.pid].renewer
     faults, under_way, go_on = Faults(mine), threading.Event(), threading.Event()
     mine.store.one((b"PING",))  # opens the connection on which the token is taken away
 

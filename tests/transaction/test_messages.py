@@ -29,17 +29,17 @@ def test_every_script_may_be_repeated(writer: Database, reader: Database) -> Non
     store = writer.store
     t = started(writer)
     commit = commit_of(t)
-    primary, secondaries = commit._calls[0], commit._calls[1:]
-    prewrites = [commit._prewrite_call(primary, "primary")]
-    prewrites += [commit._prewrite_call(call, "secondaries") for call in secondaries]
+    primary, secondaries = commit.calls[0], commit.calls[1:]
+    prewrites = [commit.prewrite_call(primary, "primary")]
+    prewrites += [commit.prewrite_call(call, "secondaries") for call in secondaries]
     for prewrite in prewrites * 2:
         assert store.run(prewrite).outcome == "prewritten"
     first, second = writer.timestamp(), writer.timestamp()
-    assert store.run(commit._commit_call(primary, first, "primary")) == ("committed", first)
+    assert store.run(commit.commit_call(primary, first, "primary")) == ("committed", first)
     # A second copy, even with a later timestamp, learns the first.
-    assert store.run(commit._commit_call(primary, second, "primary")) == ("committed", first)
+    assert store.run(commit.commit_call(primary, second, "primary")) == ("committed", first)
     for call in secondaries * 2:
-        assert store.run(commit._commit_call(call, first, "secondaries")) == ("committed", first)
+        assert store.run(commit.commit_call(call, first, "secondaries")) == ("committed", first)
     # Copies of the prewrite change nothing any more, nor when others have committed since.
     for _ in range(2):
         for prewrite in prewrites:
@@ -47,7 +47,7 @@ def test_every_script_may_be_repeated(writer: Database, reader: Database) -> Non
         assert locks(reader) == []
         with reader.transaction() as other:
             other.set("t", X, "v", b"newer")
-    assert store.run(commit._commit_call(primary, second, "primary")) == ("committed", first)
+    assert store.run(commit.commit_call(primary, second, "primary")) == ("committed", first)
     assert [version.commit_ts for version in reader.history("t", X, "v")].count(first) == 1
 
 
@@ -64,7 +64,7 @@ def test_a_repeated_rollback_and_resolution_say_the_same(writer: Database, reade
     lock = Lock(0, t.start_timestamp, 0, 0, b"nobody", primary)
     for _ in range(3):
         assert fate_of(reader, lock).state == "rolled back"
-    tags = [commit._calls[1][0].tag]
+    tags = [commit.calls[1][0].tag]
     rollback = calls.rollback(tags, t.start_timestamp, (1, Y, b"v", 0))
     assert store.run_all([rollback, rollback]) == [1, 0]
     again = started(writer)
@@ -79,7 +79,7 @@ def test_a_repeated_rollback_and_resolution_say_the_same(writer: Database, reade
 def test_both_phases_repeated_commit_once(db: Database) -> None:
     t = started(db)
     commit = commit_of(t)
-    prewrite = commit._prewrite_call(commit._calls[0], "both")
+    prewrite = commit.prewrite_call(commit.calls[0], "both")
     first = db.store.run(prewrite)
     assert first.outcome == "committed"
     with db.transaction() as other:
@@ -256,7 +256,7 @@ def test_the_commit_timestamp_comes_after_the_last_prewrite(
     # Only the oracle's script is there: the prewrite is not executed, its timestamp is.
     def forget() -> None:
         db.store.one((b"SCRIPT", b"FLUSH"))
-        db.store.one((b"SCRIPT", b"LOAD", db.store._scripts["timestamp"].source))
+        db.store.one((b"SCRIPT", b"LOAD", db.store.scripts["timestamp"].source))
 
     faults.script("prewrite", forget)
     faults.script("prewrite", look)

@@ -167,7 +167,7 @@ def test_whoever_lives_keeps_the_mark_ahead(db: Database) -> None:
     key = db.store.keyspace.oracle
     owner = db.client.owner()
     db.store.one((b"HSET", key, b"limit", b"1000"))
-    db.client._renew(owner)
+    db.client.renew(owner)
     assert int(db.store.one((b"HGET", key, b"limit"))) > time.time() * SECOND
 
 

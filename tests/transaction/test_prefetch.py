@@ -10,12 +10,13 @@ import pytest
 
 from percolator_core import Database, LockTimeout, SnapshotTooOld, Transaction
 from percolator_core.transaction.prefetch import (
-    _MOST_KNOWN,
     LARGE,
     LARGEST,
     MOST_BROUGHT,
+    MOST_KNOWN,
     WINDOW,
     Habits,
+    Record,
 )
 from tests.servers.plain import commit_of
 from tests.transaction.phases import X, Y, Z
@@ -215,14 +216,17 @@ def test_a_table_that_is_made_again_keeps_what_was_learned(db: Database, habits:
     assert brought(db, habits) == {"b"}
 
 
-def test_little_is_learned_from_a_run_that_reads_a_whole_table(db: Database, habits: Habits) -> None:
+def test_little_is_learned_from_a_run_that_reads_a_whole_table(
+    db: Database, habits: Habits, monkeypatch: pytest.MonkeyPatch
+) -> None:
     t = Transaction(db.client, habits=habits)
     t.get_many([("t", b"%d" % number, "a") for number in range(2000)])
-    prefetch = t._cache.prefetch
-    assert prefetch is not None
-    assert sum(len(rows) for rows in prefetch._records.values()) == 512
     assert t.get("t", b"1999", "a") is None
     assert t.cost.cached == 1
+    learned: list[Record] = []
+    monkeypatch.setattr(Habits, "learn", lambda _, records: learned.extend(records))
+    t.learn()
+    assert len(learned) == 512
 
 
 def test_threads_learn_together(db: Database, habits: Habits) -> None:
@@ -235,7 +239,7 @@ def test_threads_learn_together(db: Database, habits: Habits) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(learn, range(8)))
-    group = habits._groups[a]
+    group = habits.groups[a]
     assert group.reads[b] == group.reads[a] == group.rows
     assert brought(db, habits) == {"b"}
 
@@ -253,9 +257,9 @@ def test_what_was_met_long_ago_makes_room_for_what_is_met_now(db: Database) -> N
         t.learn()
         return t.cost.requests
 
-    for number in range(_MOST_KNOWN + 10):
+    for number in range(MOST_KNOWN + 10):
         assert requests(f"day {number}") == 3
     found = [requests("a") for _ in range(20)]
     assert found[-1] == 1
-    assert len(habits._groups) == _MOST_KNOWN
-    assert len(habits.plans) <= _MOST_KNOWN
+    assert len(habits.groups) == MOST_KNOWN
+    assert len(habits.plans) <= MOST_KNOWN

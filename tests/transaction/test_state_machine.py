@@ -30,7 +30,7 @@ from percolator_core.layout.keys import decode_mark
 from percolator_core.scripts import calls
 from percolator_torture.faults.stepper import Stepper
 from percolator_torture.faults.store import FaultyDatabase, connect
-from tests.servers.plain import Server, die
+from tests.servers.plain import Server, die, start_if_fixed
 
 settings.register_profile(
     "quick", derandomize=True, max_examples=200, stateful_step_count=50, deadline=None, print_blob=True
@@ -267,7 +267,7 @@ class Machine(RuleBasedStateMachine):
             assert too_old
             return
         assert not (too_old and refused)
-        if before is None and view.reader._start_ts is not None:
+        if before is None and start_if_fixed(view.reader) is not None:
             self.fixed(view)
         assert found == expected()
 
@@ -383,7 +383,7 @@ class Machine(RuleBasedStateMachine):
         stepper.abandon()
         db = self.clients[view.client]
         die(db)
-        db.client._lives.clear()  # whatever else this client does is the work of another process
+        db.client.lives.clear()  # whatever else this client does is the work of another process
         for other in self.open:
             other.pinned = other.pinned and other.client != view.client
         assert not (commit_ts and expected)
@@ -433,8 +433,7 @@ class Machine(RuleBasedStateMachine):
     def apply(self, view: View, commit_ts: int) -> None:
         self.newest = max(self.newest, commit_ts)
         if view.writes:
-            start_ts = view.t._start_ts
-            assert start_ts is not None
+            start_ts = view.t.start_timestamp
             assert view.start is None or view.start == start_ts
             assert start_ts < commit_ts
             for key, value in view.writes.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,9 +12,12 @@ from hypothesis import strategies as st
 
 from percolator_core import Database, PercolatorError, SnapshotTooOld, Transaction
 from percolator_core.catalog.table_handle import COLUMN_BYTES
+from percolator_core.store import Store
+from percolator_core.store.request import Exchange
 from percolator_core.transaction.cache import CACHE_COLUMN
 from percolator_core.transaction.prefetch import Habits
 from percolator_core.transaction.scan import first_page
+from tests.servers.plain import cache_of
 from tests.transaction.phases import X, Y, Z
 
 
@@ -46,7 +51,7 @@ def test_a_cell_is_read_once(db: Database, t: Transaction) -> None:
 
 @pytest.mark.parametrize("way", ["get", "get_many", "get_row"])
 def test_columns_that_are_read_do_not_grow_without_bound(t: Transaction, way: str) -> None:
-    t._cache.room = 2000
+    cache_of(t).room = 2000
     names = [f"c{number}" for number in range(100)]
     match way:
         case "get":
@@ -56,8 +61,8 @@ def test_columns_that_are_read_do_not_grow_without_bound(t: Transaction, way: st
         case _:
             found = list(t.get_row("t", X, names).values()) + [None] * 100
     assert set(found) == {None}
-    assert len(t._cache) < 2000 / CACHE_COLUMN
-    assert t._cache.room >= 0
+    assert len(cache_of(t)) < 2000 / CACHE_COLUMN
+    assert cache_of(t).room >= 0
 
 
 def test_what_took_the_slow_path_is_kept_too(db: Database, t: Transaction) -> None:
@@ -140,12 +145,20 @@ def test_the_cache_is_bounded(db: Database, monkeypatch: pytest.MonkeyPatch) -> 
         assert (t.cost.sent, t.cost.cached) == (6, 2)
 
 
-def test_plain_snapshots_keep_nothing(db: Database) -> None:
+def test_plain_snapshots_keep_nothing(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     put(db, X, "v", b"x")
+    sent: list[Any] = []
+    exchange = Store.exchange
+
+    def counted(store: Store, commands: Sequence[Any], *options: Any, **more: Any) -> Exchange:
+        sent.extend(commands)
+        return exchange(store, commands, *options, **more)
+
+    monkeypatch.setattr(Store, "exchange", counted)
     snapshot = db.snapshot()
     for _ in range(3):
         assert snapshot.get("t", X, "v") == b"x"
-    assert snapshot._sent + snapshot._gets == 3
+    assert sum(b"HMGET" in command for command in sent) == 3
 
 
 def test_garbage_collection_takes_nothing_away_from_what_was_read(db: Database, t: Transaction) -> None:
@@ -305,7 +318,7 @@ def test_any_order_of_reads_and_writes(
     for plan in plans:
         for t in (db.begin(), Transaction(db.client, habits=habits)):
             if tiny:
-                t._cache.room = 600
+                cache_of(t).room = 600
             check(db, t, plan)
             t.learn()
             t.rollback()

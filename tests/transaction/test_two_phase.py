@@ -10,12 +10,10 @@ import pytest
 from percolator_core import (
     Database,
     LockTimeout,
-    Transaction,
     TransactionAborted,
     TransactionConflict,
 )
 from percolator_core.scripts import calls
-from percolator_core.transaction.commit import Commit
 from tests.clock import FakeClock, connect_with_clock
 from tests.servers.plain import Server, commit_of, die
 from tests.transaction.phases import X, Y, Z, locks, started, values
@@ -135,25 +133,20 @@ def test_an_outlived_lock_of_a_live_owner_is_rolled_back_with_a_tombstone(
     assert aborted.value.reason == "rolled back"
     # A copy of the prewrite that arrives late is refused.
     with pytest.raises(TransactionAborted):
-        commit_of_again(slow, t).prewrite()
+        commit_of(t).prewrite()
     assert values(patient) == [None] * 3
     assert locks(db) == []
-
-
-def commit_of_again(db: Database, t: Transaction) -> Commit:
-    t._state = "open"
-    return commit_of(t)
 
 
 def test_a_primary_rolled_back_before_it_was_written_is_refused(writer: Database, reader: Database) -> None:
     t = started(writer)
     commit = commit_of(t)
-    primary = commit._primary
+    primary = commit.primary
     # The secondaries arrive first, and their owner dies.
-    writer.store.run(commit._prewrite_call(commit._calls[1], "secondaries"))
+    writer.store.run(commit.prewrite_call(commit.calls[1], "secondaries"))
     die(writer)
     assert values(reader) == [b"old"] * 3
-    writer.client._lives.clear()
+    writer.client.lives.clear()
     with pytest.raises(TransactionAborted):
         commit.prewrite()
     assert primary.row == X
@@ -170,7 +163,7 @@ def test_a_refresh_prolongs_the_life_of_the_primary(server: Server, db: Database
         slow.client.one_call_a_tablet = True
         commit = commit_of(started(slow))
         commit_ts = commit.prewrite()
-        refresh = calls.refresh(commit._primary.tag, commit._start_ts, X, b"v")
+        refresh = calls.refresh(commit.primary.tag, commit.start_ts, X, b"v")
         for _ in range(10):
             assert slow.store.run(refresh)
             clock.set_forward(slow.store, 500)

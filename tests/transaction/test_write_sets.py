@@ -28,7 +28,7 @@ def test_set_then_deleted_primary_carries_the_outcome(writer: Database, reader: 
     t.delete("t", X, "v")
     t.set("t", Y, "v", b"new")
     commit = commit_of(t)
-    assert commit._primary.row == X
+    assert commit.primary.row == X
     commit.commit_primary(commit.prewrite())
     die(writer)
     assert values(reader) == [None, b"new", b"old"]
@@ -51,7 +51,7 @@ def test_primary_and_secondary_in_one_row(
         with reader.transaction() as r:
             assert r.get_row("t", X) == {"a": b"1", "b": b"1", "v": b"old"}
         assert locks(reader) == []
-        writer.client._lives.clear()
+        writer.client.lives.clear()
 
 
 def test_a_dropped_table_does_not_block_the_others(writer: Database, reader: Database) -> None:
