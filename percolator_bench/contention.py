@@ -82,7 +82,7 @@ def _add(t: Transaction, row: bytes, _number: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class Way:
     """A method that adds 1 to the amount of a row; ``table`` has the amounts."""
 
     name: str
@@ -90,11 +90,11 @@ class _Way:
     change: Callable[[Transaction, bytes, int], None]
 
 
-_PLAIN: Final = _Way("read and write", "plain", _read_and_write)
-_WAYS: Final = (
+_PLAIN: Final = Way("read and write", "plain", _read_and_write)
+WAYS: Final = (
     _PLAIN,
-    _Way("weak notifications", "totals", _write_and_notify),
-    _Way("combine queue", "sums", _add),
+    Way("weak notifications", "totals", _write_and_notify),
+    Way("combine queue", "sums", _add),
 )
 
 
@@ -105,20 +105,20 @@ def measure(scale: Scale) -> Iterator[Figure]:
         place("unix") as here,
         workers_of(here, chain) as workers,
     ):
-        race = _Race(here.db, workers, max(1, scale.operations // 2))
-        for way in _WAYS:
+        race = Race(here.db, workers, max(1, scale.operations // 2))
+        for way in WAYS:
             race.run(way, 1.0)  # the first ones warm up
         race.forget()
         for number in range(scale.rounds):
             for share in SHARES:
-                for way in _WAYS if number % 2 else reversed(_WAYS):
+                for way in WAYS if number % 2 else reversed(WAYS):
                     progress.tell(f"round {number + 1} of {scale.rounds}", f"{way.name}, {share:.1%} hot")
                     race.run(way, share)
         yield from _figures(here.name, race)
 
 
-def _figures(where: str, race: _Race) -> Iterator[Figure]:
-    for way in _WAYS:
+def _figures(where: str, race: Race) -> Iterator[Figure]:
+    for way in WAYS:
         for share in SHARES:
             rates, aborted = race.rates[way.name, share], race.aborted[way.name, share]
             yield _figure(where, way.name, "/s", rates, share)
@@ -133,7 +133,7 @@ def _figure(where: str, name: str, unit: Unit, samples: list[float], share: floa
     return median_figure("contention", where, name, unit, samples=samples, axis="hot share", at=share)
 
 
-class _Race:
+class Race:
     """Runs the methods on rows that no other run uses, and collects the results, round by round."""
 
     def __init__(self, db: Database, workers: Workers, transactions: int) -> None:
@@ -148,7 +148,7 @@ class _Race:
         """Drop the results so far."""
         self.rates, self.aborted = {}, {}
 
-    def run(self, way: _Way, share: float) -> None:
+    def run(self, way: Way, share: float) -> None:
         """Run all transactions, and wait until the amounts are up to date.
 
         Raises:
@@ -182,7 +182,7 @@ class _Race:
         self.rates.setdefault((way.name, share), []).append(count / seconds)
         self.aborted.setdefault((way.name, share), []).append((attempts - count) / attempts)
 
-    def _check(self, way: _Way, prefix: bytes, count: int, hot: int) -> None:
+    def _check(self, way: Way, prefix: bytes, count: int, hot: int) -> None:
         found = {
             row: int(cells[_AMOUNT])
             for row, cells in self._db.snapshot().scan(way.table, prefix=prefix, columns=[_AMOUNT])

@@ -97,7 +97,7 @@ WORKLOADS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class Done:
     """A number of changes, the work for them, and the seconds until no mark was left."""
 
     changes: int
@@ -140,7 +140,7 @@ def measure(scale: Scale) -> Iterator[Figure | Note]:
     Raises PercolatorError if a change was processed twice, or not at all.
     """
     rounds = max(1, scale.rounds // _ROUND)
-    found: dict[Workload, list[_Done]] = {workload: [] for workload in WORKLOADS}
+    found: dict[Workload, list[Done]] = {workload: [] for workload in WORKLOADS}
     for number in range(rounds):
         for workload in WORKLOADS:
             progress.tell(f"round {number + 1} of {rounds}", workload.name)
@@ -155,7 +155,7 @@ def measure(scale: Scale) -> Iterator[Figure | Note]:
         )
 
 
-def _run(workload: Workload, changes: int) -> _Done:
+def _run(workload: Workload, changes: int) -> Done:
     """Run the workload in a store of its own."""
     rows = [b"row:%d" % number for number in range(max(1, changes // workload.times))]
 
@@ -177,7 +177,7 @@ def _run(workload: Workload, changes: int) -> _Done:
         seconds = time.perf_counter() - started
         counts = workers.stop()
         check(here.db, workload, rows, counts.ran)
-    return _Done(changes, counts, seconds)
+    return Done(changes, counts, seconds)
 
 
 def check(db: Database, workload: Workload, rows: Sequence[bytes], ran: int) -> None:
@@ -204,7 +204,7 @@ def check(db: Database, workload: Workload, rows: Sequence[bytes], ran: int) -> 
         )
 
 
-def figures_of(workload: Workload, done: Sequence[_Done]) -> Iterator[Figure]:
+def figures_of(workload: Workload, done: Sequence[Done]) -> Iterator[Figure]:
     """The figures of a workload."""
 
     def figure(name: str, unit: Unit, samples: Sequence[float], target: Target | None = None) -> Figure:

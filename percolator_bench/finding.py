@@ -35,7 +35,7 @@ DIRTY: Final = 1000
 FLAT: Final = Target("at most", 1.2)
 
 _TABLE: Final = "bench"
-_COLUMNS: Final = ("anchor", "contents", "crawled", "language", "title")
+COLUMNS: Final = ("anchor", "contents", "crawled", "language", "title")
 _OBSERVER: Final = "watch"
 _VALUE: Final = b"v" * 20
 _ROWS_A_WRITE: Final = 100
@@ -122,21 +122,21 @@ class Store:
         self._db.create_table(_TABLE)
         # A rewrite of the log forks, and the page faults after the fork would count for the claim.
         here.raw.config_set("auto-aof-rewrite-percentage", 0)
-        self.rows = max(1, cells // len(_COLUMNS))
+        self.rows = max(1, cells // len(COLUMNS))
         self._load()
         # Registered after the load, so that the load leaves no marks.
-        observed = {(_TABLE, column): (_OBSERVER,) for column in _COLUMNS}
+        observed = {(_TABLE, column): (_OBSERVER,) for column in COLUMNS}
         activate(self._db, observed, "bench")
         self._dirty = DirtyIndex(self._db.client, observed)
 
     def make_dirty(self) -> None:
         """Write 1,000 random cells."""
-        cells = self.rows * len(_COLUMNS)
+        cells = self.rows * len(COLUMNS)
         chosen = random.sample(range(cells), min(DIRTY, cells))
         with self._db.transaction() as t:
             for number in chosen:
-                row, column = divmod(number, len(_COLUMNS))
-                t.set(_TABLE, row_key(row), _COLUMNS[column], _VALUE)
+                row, column = divmod(number, len(COLUMNS))
+                t.set(_TABLE, row_key(row), COLUMNS[column], _VALUE)
 
     def make_clean(self) -> None:
         """Drop all marks."""
@@ -155,7 +155,7 @@ class Store:
     def _lease(self) -> list[Lease]:
         """Raise PercolatorError if the claim missed a dirty cell."""
         leases, _ = self._dirty.claim(DIRTY)
-        wanted = min(DIRTY, self.rows * len(_COLUMNS))
+        wanted = min(DIRTY, self.rows * len(COLUMNS))
         if len(leases) != wanted:
             raise PercolatorError(
                 f"{len(leases):,} of {wanted:,} dirty cells were found: a notification was lost, "
@@ -167,10 +167,10 @@ class Store:
         def write(first: int) -> None:
             with self._db.transaction() as t:
                 for number in range(first, min(first + _ROWS_A_WRITE, self.rows)):
-                    for column in _COLUMNS:
+                    for column in COLUMNS:
                         t.set(_TABLE, row_key(number), column, _VALUE)
 
-        what = f"loading {self.rows * len(_COLUMNS):,} cells"
+        what = f"loading {self.rows * len(COLUMNS):,} cells"
         with self._db.concurrency(8) as executor:
             for number, _ in enumerate(executor.map(write, range(0, self.rows, _ROWS_A_WRITE))):
                 if number % 100 == 0:

@@ -67,7 +67,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
     """Measure the cost at each size up to ``cells_max``, and relative to the small store."""
     sizes = [size for size in SIZES if size <= scale.cells_max] or [scale.cells_max]
     with place("unix") as one, place("unix") as other:
-        small, grown = _Store(one), _Store(other)
+        small, grown = GrowingStore(one), GrowingStore(other)
         small.grow(sizes[0])
         for size in sizes:
             grown.grow(size)
@@ -76,10 +76,10 @@ def measure(scale: Scale) -> Iterator[Figure]:
                 yield from _figures(what, costs, size, sizes[0], None if what == _PLAIN else target)
 
 
-def _race(small: _Store, grown: _Store, scale: Scale) -> dict[str, _Pairs]:
+def _race(small: GrowingStore, grown: GrowingStore, scale: Scale) -> dict[str, _Pairs]:
     """Measure each kind of work in both stores, round by round; the first round warms up."""
     count = max(1, min(scale.operations, small.rows // 2))
-    kinds: dict[str, Callable[[_Store], _Cost]] = {
+    kinds: dict[str, Callable[[GrowingStore], _Cost]] = {
         "transaction": lambda store: store.transactions(count),
         "scan step": lambda store: store.scans(_SCANS),
         _PLAIN: lambda store: store.plain_reads(count),
@@ -124,7 +124,7 @@ def _figures(what: str, costs: _Pairs, size: int, smallest: int, target: Target 
     yield figure(f"server's CPU {base}", "ratio", [grown.server / small.server for small, grown in costs])
 
 
-class _Store:
+class GrowingStore:
     """A store with so many rows."""
 
     def __init__(self, here: Place) -> None:

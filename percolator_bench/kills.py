@@ -75,7 +75,7 @@ def count(t: ObserverTransaction, cell: Cell) -> None:
     t.set("counts", row, "amount", b"%d" % (int(total.get("amount", b"0")) + int(event["amount"])))
 
 
-class _Done(NamedTuple):
+class Done(NamedTuple):
     """The course of a round, and the counts of the workers."""
 
     seconds: float
@@ -105,7 +105,7 @@ def measure(scale: Scale) -> Iterator[Figure | Note]:
     yield Note("kills", f"{number:,} events of {len(events):,} keys, counted anew by {how}: all totals agree")
 
 
-def run_workers(here: Place, workers: Workers, events: int) -> _Done:
+def run_workers(here: Place, workers: Workers, events: int) -> Done:
     """Write the events and let workers count them, while workers are killed."""
     keys = max(1, events // _EVENTS_A_KEY)
     killer = _Killer(workers)
@@ -121,7 +121,7 @@ def run_workers(here: Place, workers: Workers, events: int) -> _Done:
             raise StoreUnavailable(f"the workers did not get done in {_LIMIT:g} s")
         killer.look(_LOOK)
     seconds = time.monotonic() - began
-    return _Done(seconds, killer.kills, workers.stop())
+    return Done(seconds, killer.kills, workers.stop())
 
 
 def write_events(db: Database, numbers: range, keys: int) -> None:

@@ -79,7 +79,7 @@ class _Panel:
 
 
 @dataclass(slots=True)
-class _Colours:
+class Colours:
     """One colour and marker for each name, in the whole picture."""
 
     given: dict[str, str] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class _Colours:
         return self.given[name]
 
 
-_Render: TypeAlias = Callable[["SubFigure", _Colours], None]
+_Render: TypeAlias = Callable[["SubFigure", Colours], None]
 """A function that draws a part of the picture."""
 
 
@@ -135,7 +135,7 @@ def draw(report: Report, path: Path) -> None:
     canvas = Canvas(figsize=(_WIDTH, sum(heights) + 0.5), layout="constrained")
     canvas.suptitle(str(report.machine), fontsize=9, color="#555555")
     parts = canvas.subfigures(len(blocks), 1, height_ratios=heights, squeeze=False)
-    colours = _Colours()
+    colours = Colours()
     for part, (_, render) in zip(parts[:, 0], blocks, strict=True):
         render(part, colours)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -221,7 +221,7 @@ def _lines(figures: Iterable[Figure]) -> dict[Any, list[Figure]]:
 # Lines.
 
 
-def _draw_curves(panels: Sequence[_Panel], part: SubFigure, colours: _Colours) -> None:
+def _draw_curves(panels: Sequence[_Panel], part: SubFigure, colours: Colours) -> None:
     row = part.subplots(1, _A_ROW, squeeze=False)[0]
     for axes, panel in zip(row, panels, strict=False):
         _draw_lines(axes, colours, panel)
@@ -229,7 +229,7 @@ def _draw_curves(panels: Sequence[_Panel], part: SubFigure, colours: _Colours) -
         axes.set_axis_off()
 
 
-def _draw_lines(axes: Axes, colours: _Colours, panel: _Panel) -> None:
+def _draw_lines(axes: Axes, colours: Colours, panel: _Panel) -> None:
     for line in _lines(panel.figures).values():
         line.sort(key=_at)
         places = [_at(figure) for figure in line]
@@ -304,7 +304,7 @@ def _spans(values: Sequence[float], factor: float) -> bool:
 # Bars.
 
 
-def _draw_bars(panel: _Panel, part: SubFigure, colours: _Colours) -> None:
+def _draw_bars(panel: _Panel, part: SubFigure, colours: Colours) -> None:
     axes = part.subplots()
     figures = panel.figures
     values = [figure.value for figure in figures]
@@ -386,7 +386,7 @@ def _finish_bars(axes: Axes, panel: _Panel, left: float) -> None:
         )
 
 
-def _colour(figure: Figure, colours: _Colours) -> str:
+def _colour(figure: Figure, colours: Colours) -> str:
     if figure.met is not None:
         return _MET if figure.met else _MISSED
     topic, who = _split(figure.name)

@@ -85,9 +85,9 @@ class RecordedTransaction:
         wanted = None if columns is None else tuple(columns)
         if wanted == ():
             return {}
-        own = self._own_between(table, key, key + b"\0", wanted)
+        own = self.own_between(table, key, key + b"\0", wanted)
         cells = self._transaction.get_row(table, key, wanted)
-        return dict(self._saw_range(table, key, key + b"\0", wanted, [(key, cells)], own)[0][1])
+        return dict(self.saw_range(table, key, key + b"\0", wanted, [(key, cells)], own)[0][1])
 
     def scan(  # noqa: PLR0917
         self,
@@ -115,7 +115,7 @@ class RecordedTransaction:
                 high = rows[-1][0] + b"\0"
         if wanted == () or (high is not None and low >= high):
             return []
-        return self._saw_range(table, low, high, wanted, rows, self._own_between(table, low, high, wanted))
+        return self.saw_range(table, low, high, wanted, rows, self.own_between(table, low, high, wanted))
 
     def set(self, table: str, row: str | bytes, column: str, payload: bytes) -> None:
         """Write a cell. Raises the errors of `Transaction.set`."""
@@ -140,7 +140,7 @@ class RecordedTransaction:
             self._reads.append(Read(cell, mark))
         return payload
 
-    def _saw_range(  # noqa: PLR0917
+    def saw_range(  # noqa: PLR0917
         self,
         table: str,
         low: bytes,
@@ -149,6 +149,7 @@ class RecordedTransaction:
         rows: list[tuple[bytes, dict[str, bytes]]],
         own: tuple[Write, ...],
     ) -> list[tuple[bytes, dict[str, bytes]]]:
+        """Record a read of a range, and return its rows with plain values; ``own`` was written before."""
         seen: list[Read] = []
         payloads: list[tuple[bytes, dict[str, bytes]]] = []
         for row, cells in rows:
@@ -160,9 +161,10 @@ class RecordedTransaction:
         self._scans.append(ScanRead(table, low, high, columns, tuple(seen), own))
         return payloads
 
-    def _own_between(
+    def own_between(
         self, table: str, low: bytes, high: bytes | None, columns: tuple[str, ...] | None
     ) -> tuple[Write, ...]:
+        """Return the transaction's own writes in a range."""
         return tuple(
             Write(cell, write)
             for cell, write in self._own.items()

@@ -147,8 +147,8 @@ class View(RecordedTransaction):
         columns: tuple[str, ...] | None,
         rows: list[tuple[bytes, dict[str, bytes]]],
     ) -> None:
-        own = self._own_between(table, low, high, None)
-        self._saw_range(table, low, high, columns, rows, own)
+        own = self.own_between(table, low, high, None)
+        self.saw_range(table, low, high, columns, rows, own)
 
     # Writes.
 
@@ -245,7 +245,7 @@ class OpenScan:
         self._limit = limit
         self._names = names
         """Of a typed table, the columns that its rows have had so far."""
-        self._own = view._own_between(table, low, None, None)
+        self._own = view.own_between(table, low, None, None)
 
     def take(self, count: int | None) -> bool:
         """Take so many more rows, None for all; False when it came to its end. Raises as it does."""
@@ -263,4 +263,4 @@ class OpenScan:
         high = None if whole else self._taken[-1][0] + b"\0"
         columns = next(iter(self._names), None) if self._names else None
         own = tuple(write for write in self._own if high is None or write.cell.row < high)
-        self.view._saw_range(self.table, self._low, high, columns, self._taken, own)
+        self.view.saw_range(self.table, self._low, high, columns, self._taken, own)

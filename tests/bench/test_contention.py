@@ -49,15 +49,15 @@ def test_a_lost_update_is_an_error() -> None:
         pass
 
     with hot_rows() as (here, workers):
-        race = contention._Race(here.db, workers, 10)
+        race = contention.Race(here.db, workers, 10)
         with pytest.raises(PercolatorError, match="the amounts come to 0"):
-            race.run(contention._Way("broken", "plain", loses), 0.5)
+            race.run(contention.Way("broken", "plain", loses), 0.5)
 
 
 def test_a_worker_that_ended_is_not_waited_for() -> None:
     with hot_rows() as (here, workers):
-        race = contention._Race(here.db, workers, 5)
+        race = contention.Race(here.db, workers, 5)
         [worker] = workers.running
         os.kill(worker.pid, signal.SIGKILL)
         with pytest.raises(StoreUnavailable, match=r"ended by itself \(SIGKILL\)"):
-            race.run(contention._WAYS[2], 1.0)
+            race.run(contention.WAYS[2], 1.0)

@@ -60,7 +60,7 @@ def test_rows_that_change_again_and_again_are_copied_once_more_at_least(here: Pl
 
 def test_what_is_counted() -> None:
     counts = ObserverCounts(ran=90, collapsed=6, conflicts=3, failed=1)
-    done = duplicates._Done(80, counts, 2.0)
+    done = duplicates.Done(80, counts, 2.0)
     assert (done.executed, done.in_vain, done.begun) == (94, 4, 100)
     found = {figure.name: figure.value for figure in duplicates.figures_of(Workload("w", 1), [done])}
     assert found == {

@@ -55,7 +55,7 @@ def test_a_small_machine_stops_sooner_and_has_no_target(monkeypatch: pytest.Monk
 
 def test_a_round_leaves_all_cells_clean(here: Place) -> None:
     store = finding.Store(here, 1500)
-    index = DirtyIndex(here.db.client, {("bench", column): ("watch",) for column in finding._COLUMNS})
+    index = DirtyIndex(here.db.client, {("bench", column): ("watch",) for column in finding.COLUMNS})
     assert len(list(here.db.snapshot().scan("bench"))) == store.rows == 300
     assert index.backlog() == {"watch": 0}
     store.make_dirty()

@@ -55,7 +55,7 @@ def test_a_small_machine_stops_sooner_and_has_no_target(monkeypatch: pytest.Monk
 
 
 def test_what_is_there_stays_as_large(here: Place) -> None:
-    store = growth._Store(here)
+    store = growth.GrowingStore(here)
     store.grow(50)
     store.grow(100)
     store.transactions(10)
@@ -68,7 +68,7 @@ def test_what_is_there_stays_as_large(here: Place) -> None:
 
 
 def test_a_scan_has_a_full_step_ahead_of_it(here: Place) -> None:
-    store = growth._Store(here)
+    store = growth.GrowingStore(here)
     store.grow(20_000)
     assert store.rows == 4000
     # Its first look at the catalog, a second after the first table, is an HGETALL as well.

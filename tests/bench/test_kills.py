@@ -47,12 +47,12 @@ def test_an_update_made_twice_is_an_error(again: list[int], monkeypatch: pytest.
         chain.create_tables(here.db)
         yield
 
-    def counted(here: Place, workers: None, events: int) -> kills._Done:
+    def counted(here: Place, workers: None, events: int) -> kills.Done:
         kills.write_events(here.db, range(events), keys=3)
         for number in [*range(events), *again]:
             with here.db.transaction() as t:
                 kills.count(cast(ObserverTransaction, t), Cell("events", b"event:%d" % number, "key", 0))
-        return kills._Done(1.0, 0, ObserverCounts())
+        return kills.Done(1.0, 0, ObserverCounts())
 
     monkeypatch.setattr(kills, "workers_of", nobody)
     monkeypatch.setattr(kills, "run_workers", counted)

@@ -102,7 +102,7 @@ def test_a_point_alone_is_a_bar() -> None:
 
 
 def test_a_name_has_one_colour_and_peers_have_different_ones() -> None:
-    colours = plot._Colours()
+    colours = plot.Colours()
     names = ["percolator", "redis-py", "redis-py pipeline", "PostgreSQL", "WATCH/MULTI", "something"]
     first = [colours.of(name) for name in names]
     assert len(set(first)) == len(names)

@@ -28,10 +28,10 @@ Key = tuple[bytes, str]
 
 
 class Open:
-    """An open transaction, and what the model says it sees."""
+    """An open transaction of a client, and what the model says it sees."""
 
-    def __init__(self, t: Transaction, view: dict[Key, bytes], seen: int) -> None:
-        self.t, self.view, self.seen = t, dict(view), seen
+    def __init__(self, which: int, t: Transaction, view: dict[Key, bytes], seen: int) -> None:
+        self.which, self.t, self.view, self.seen = which, t, dict(view), seen
         self.writes: dict[Key, bytes | None] = {}
 
 
@@ -55,7 +55,7 @@ class Machine(RuleBasedStateMachine):
     def begin(self, slot: int, which: int) -> None:
         t = self.clients[which].begin()
         assert t.start_timestamp
-        self.open[slot] = Open(t, self.committed, self.clock)
+        self.open[slot] = Open(which, t, self.committed, self.clock)
 
     @rule(slot=slots, row=rows, column=columns)
     def get(self, slot: int, row: bytes, column: str) -> None:
@@ -98,7 +98,7 @@ class Machine(RuleBasedStateMachine):
     def crash(self, slot: int, after_primary: bool) -> None:
         """The client of a transaction dies in the middle of its commit."""
         found = self.open.get(slot)
-        if not found or not found.writes or found.t._client is not self.clients[1].client:
+        if not found or not found.writes or found.which != 1:
             return
         del self.open[slot]
         commit = commit_of(found.t)

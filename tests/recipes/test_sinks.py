@@ -189,9 +189,17 @@ def test_sqlite_waits_for_a_lock_that_sqlite_does_not_wait_for(
         SQLiteSink(tmp_path / "sink", timeout=0.0)
 
 
-def test_sqlite_heals_after_an_interruption(tmp_path: Path) -> None:
+def test_sqlite_heals_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def observed(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(connect(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", observed)
     with SQLiteSink(tmp_path / "sink") as sink:
-        sink._connection.execute("BEGIN IMMEDIATE")
+        opened[-1].execute("BEGIN IMMEDIATE")
         sink.take(b"k", 1, b"1")
         assert sink.get("k") == (1, b"1")
 

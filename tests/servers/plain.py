@@ -25,6 +25,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 import percolator_core as percolator
 from percolator_core.layout.keys import tablet_of
 from percolator_core.store import Store
+from percolator_core.store.pipeline import Pipeline
 from percolator_core.store.stream import Stream
 from percolator_core.store.topology import Endpoint
 from percolator_core.transaction.cache import Cache
@@ -109,7 +110,7 @@ class Server:
         common = ["--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.socket)]
         quiet = ["--save", "", "--dir", str(self.folder), "--logfile", str(self.folder / "log")]
         self.process = subprocess.Popen([self.binary, *common, *quiet, *self.settings])
-        until(self._answers)
+        until(self.answers)
 
     def client(self) -> redis.Redis:
         return redis.Redis(unix_socket_path=str(self.socket))
@@ -124,7 +125,7 @@ class Server:
             self.kill()
         shutil.rmtree(self.folder)
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, (self.folder / "log").read_text()
         try:
@@ -237,9 +238,19 @@ def stop_renewing(db: percolator.Database) -> None:
 
 def hang_up(db: percolator.Database) -> None:
     """Close this client's connections; others are opened when next needed."""
-    for lines in db.store._pool:
-        lines.close()
-        lines._pipelines.clear()
+    for connections in db.store._pool:
+        connections.close()
+        connections._pipelines.clear()
+
+
+def pipelines_of(db: percolator.Database) -> list[Pipeline]:
+    """One for each server and conversation of this client."""
+    return [one for connections in db.store._pool for one in connections._pipelines.values()]
+
+
+def open_pipelines(db: percolator.Database) -> list[Pipeline]:
+    """Those that have a connection."""
+    return [one for one in pipelines_of(db) if one._stream is not None]
 
 
 class Faults:
@@ -254,7 +265,8 @@ class Faults:
         self.store = db.store
         self.plan: list[tuple[bytes, str | Callable[[], object]]] = []
         self.held: list[bytes] = []
-        dial = db.store._connector.connect
+        connector = db.store._connector
+        dial = connector.connect
 
         def faulty_dial(endpoint: Endpoint) -> Any:
             if self.plan and self.plan[0][0] == b"connect":
@@ -262,7 +274,7 @@ class Faults:
                 raise RedisConnectionError("no connection")
             return FaultyStream(dial(endpoint), self)
 
-        db.store._connector.connect = faulty_dial  # type: ignore[method-assign]
+        connector.connect = faulty_dial  # type: ignore[method-assign]
         hang_up(db)
 
     def script(self, name: str, what: str | Callable[[], object], times: int = 1) -> None:

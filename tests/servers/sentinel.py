@@ -104,7 +104,7 @@ class SentinelServer(DataServer):
             ]
             path.write_text("\n".join(lines) + "\n")
         self.process = subprocess.Popen([self.binary, str(path), "--sentinel"])
-        until(self._answers)
+        until(self.answers)
 
 
 class Sentinels:

@@ -121,15 +121,15 @@ def test_waits_for_a_server_that_loads(state: Path, binary: Binary, monkeypatch:
         for row in range(rows):
             log.write(b"*3\r\n$3\r\nSET\r\n$6\r\n%06d\r\n$1\r\n1\r\n" % row)
     seen = []
-    ask = embedded._ask
+    ask = embedded.ask
 
-    def interrupted(path: str) -> embedded._Answer:
+    def interrupted(path: str) -> embedded.Answer:
         seen.append(ask(path))
         if seen[-1].working and sum(answer.working for answer in seen) == 1:
             raise KeyboardInterrupt
         return seen[-1]
 
-    monkeypatch.setattr(embedded, "_ask", interrupted)
+    monkeypatch.setattr(embedded, "ask", interrupted)
     with pytest.raises(KeyboardInterrupt):
         EmbeddedServer.join(state)
     assert not lives(state)  # Ctrl-C while it loads leaves nothing behind

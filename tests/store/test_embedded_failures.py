@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from percolator_core.errors import ConfigurationError, StoreUnavailable
-from percolator_core.store.embedded import folder
+from percolator_core.store.embedded import folder, start
 from percolator_core.store.embedded import server as embedded
 from percolator_core.store.embedded.binary import OVERRIDE, Binary
 from percolator_core.store.embedded.server import EmbeddedServer
@@ -77,7 +77,7 @@ def test_a_server_that_dies_is_noticed_at_once(state: Path, binary: Binary) -> N
     begin = time.monotonic()
     with pytest.raises(StoreUnavailable) as error:
         EmbeddedServer.join(state)
-    assert time.monotonic() - begin < embedded._QUIET_LIMIT
+    assert time.monotonic() - begin < embedded.QUIET_LIMIT
     assert "Bad file format" in told(error)
     assert "redis.log" in told(error)
 
@@ -85,7 +85,8 @@ def test_a_server_that_dies_is_noticed_at_once(state: Path, binary: Binary) -> N
 def test_a_setting_that_the_server_refuses(
     state: Path, binary: Binary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder, "_SETTINGS", folder._SETTINGS + "no-such-setting 1\n")
+    settings = folder.settings
+    monkeypatch.setattr(start, "settings", lambda where: settings(where) + b"no-such-setting 1\n")
     with pytest.raises(StoreUnavailable) as error:
         EmbeddedServer.join(state)
     assert "ended at its start" in told(error)
@@ -133,7 +134,7 @@ def test_a_server_that_lives_and_is_silent(
     server = EmbeddedServer.join(state)
     os.kill(server.pid, signal.SIGSTOP)
     monkeypatch.setattr(embedded, "_ASK_LIMIT", 0.05)
-    monkeypatch.setattr(embedded, "_QUIET_LIMIT", 0.1)
+    monkeypatch.setattr(embedded, "QUIET_LIMIT", 0.1)
     monkeypatch.setattr(embedded, "_STOP_LIMIT", 0.1)
     try:
         with pytest.raises(StoreUnavailable) as error:
@@ -174,5 +175,5 @@ def test_an_answer_that_is_none(here: Path, replies: bytes) -> None:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        assert not embedded._ask(path).ready
+        assert not embedded.ask(path).ready
         thread.join()

@@ -6,18 +6,45 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from redis.connection import AbstractConnection
 
 import percolator_core as percolator
 from percolator_core import Database
 from percolator_core.layout.records import MAX_TIMESTAMP
+from percolator_core.store.connector import Connector
 from percolator_core.store.pipeline import IDLE
 from tests.servers.plain import Busy, Server
 
 ROWS = [b"row %d" % number for number in range(8)]
 
 
+class Greeting:
+    """Greets as a connector does; the first time after it was armed, while the server is busy."""
+
+    def __init__(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.armed = self.hung_up = False
+        greet, busy = Connector.greet, Busy(server)
+
+        def greet_busy(connector: Connector, connection: AbstractConnection) -> None:
+            if self.armed and not self.hung_up:
+                busy.begin()
+                self.hung_up = True
+                try:
+                    greet(connector, connection)
+                finally:
+                    busy.end()
+            greet(connector, connection)
+
+        monkeypatch.setattr(Connector, "greet", greet_busy)
+
+
 @pytest.fixture
-def db(own: Server) -> Iterator[Database]:
+def greeting(own: Server, monkeypatch: pytest.MonkeyPatch) -> Greeting:
+    return Greeting(own, monkeypatch)
+
+
+@pytest.fixture
+def db(own: Server, greeting: Greeting) -> Iterator[Database]:
     with percolator.connect(own.unix, "ns", patience=60) as db:
         db.create_table("t")
         with db.transaction() as t:
@@ -39,28 +66,15 @@ def values(db: Database, rows: list[bytes], under_hub: bool) -> list[bytes | Non
 
 
 @pytest.mark.parametrize("under_hub", [False, True], ids=["blocking", "hub"])
-def test_a_busy_server_that_is_greeted_again(own: Server, db: Database, under_hub: bool) -> None:
+def test_a_busy_server_that_is_greeted_again(
+    db: Database, greeting: Greeting, under_hub: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It answers BUSY to each part of the greeting: one answer must not be taken for all of them."""
-    greet, busy = db.store._connector.greet, Busy(own)
-    hung_up: list[bool] = []
-
-    def greet_busy(connection: object) -> None:
-        if not hung_up:
-            busy.begin()
-            hung_up.append(True)
-            try:
-                greet(connection)  # type: ignore[arg-type]
-            finally:
-                busy.end()
-        greet(connection)  # type: ignore[arg-type]
-
     assert values(db, ROWS[:1], False) == ROWS[:1]
-    db.store._connector.greet = greet_busy  # type: ignore[method-assign]
-    for lines in db.store._pool:
-        for pipeline in lines._pipelines.values():
-            pipeline._greet = greet_busy
-            pipeline._used_at -= 2 * IDLE
+    greeting.armed = True
+    now = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: now() + 2 * IDLE)
     assert values(db, ROWS, under_hub) == ROWS
-    assert hung_up
+    assert greeting.hung_up
     assert db.timestamp() < MAX_TIMESTAMP
     assert values(db, ROWS, False) == ROWS

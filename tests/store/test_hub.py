@@ -179,10 +179,11 @@ def test_leaving_by_an_exception_ends_what_is_unfinished(db: Database) -> None:
 
     db.catalog.keep_fresh()  # so that no task waits for that
     with pytest.raises(ZeroDivisionError), db.concurrency(3) as executor:
+        hub = current_hub_of(executor)
         futures = [executor.submit(work, number) for number in range(5)]
         executor.submit(db.timestamp)
         db.store.sleep(0.01)
-        executor._running().turn()
+        hub.turn()
         raise ZeroDivisionError
     assert sorted(ended) == [0, 1, 2]
     for future in futures:
@@ -256,7 +257,8 @@ def test_interruptions_at_any_moment(db: Database, two_phase: bool) -> None:
 def test_an_interruption_between_two_functions_keeps_their_place(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settle, armed = Future.settle, [True]
+    settle = Future.settle
+    armed: list[bool] = []
 
     def interrupted(future: Future[Any], value: Any, error: BaseException | None) -> None:
         if armed:
@@ -266,10 +268,12 @@ def test_an_interruption_between_two_functions_keeps_their_place(
 
     monkeypatch.setattr(Future, "settle", interrupted)
     with db.concurrency(1) as executor:
+        hub = current_hub_of(executor)
         first = executor.submit(db.timestamp)
+        armed.append(True)
         with pytest.raises(KeyboardInterrupt):
             first.result()
-        assert executor._running().active == 0
+        assert hub.active == 0
         assert executor.submit(db.timestamp).result() > 0
 
 
@@ -384,7 +388,8 @@ def test_what_was_not_sent_when_an_executor_is_left_is_not_sent_any_more(db: Dat
 
 
 def current_hub_of(executor: Any) -> Hub:
-    hub: Hub = executor._running()
+    hub: Hub | None = executor.submit(current_hub).result()
+    assert hub is not None
     return hub
 
 

@@ -65,6 +65,12 @@ def dial(server: Server) -> Any:
     return Connection(server)
 
 
+def dial_and_keep(server: Server, connections: list[Any]) -> Any:
+    """Dial, and add the connection to those that the test has."""
+    connections.append(dial(server))
+    return connections[-1]
+
+
 class Connection:
     def __init__(self, server: Server) -> None:
         server.connections += 1
@@ -170,9 +176,10 @@ def test_a_finished_exchange_holds_what_it_promises(
 def test_what_another_server_answered_is_forgotten(data: st.DataObject) -> None:
     """The half of an exchange that one server has may never come to its successor."""
     server = Server(data.draw, calm=True)
+    dialled: list[Any] = []
     first, second = (
         Pipeline(
-            lambda: dial(server),
+            lambda: dial_and_keep(server, dialled),
             lambda count: (b"STAMPS", count),
             acknowledge=lambda key: [(b"SET", key), (b"WAIT", 1)],
         )
@@ -181,7 +188,7 @@ def test_what_another_server_answered_is_forgotten(data: st.DataObject) -> None:
     stamp, durable = data.draw(st.sampled_from([NONE, BEFORE, AFTER])), data.draw(st.booleans())
     exchange = Exchange([(b"DO", 0, place, b"key") for place in range(3)], stamp, durable=durable)
     first.send([exchange])
-    connection: Any = first._stream
+    (connection,) = dialled
     replies = data.draw(st.integers(0, len(connection.replies) - 1))
     read, answered = connection.read, 0
 
@@ -207,10 +214,13 @@ def test_what_another_server_answered_is_forgotten(data: st.DataObject) -> None:
 def test_a_reply_that_is_forgotten_was_executed_all_the_same() -> None:
     """The commit was answered, the timestamp behind it was not, and another server is asked next."""
     server = Server(None, calm=True)
-    first, second = (Pipeline(lambda: dial(server), lambda count: (b"STAMPS", count)) for _ in range(2))
+    dialled: list[Any] = []
+    first, second = (
+        Pipeline(lambda: dial_and_keep(server, dialled), lambda count: (b"STAMPS", count)) for _ in range(2)
+    )
     exchange = Exchange([(b"DO", 0, 0)], AFTER)
     first.send([exchange])
-    connection: Any = first._stream
+    (connection,) = dialled
     connection.replies[1] = NoScriptError("NOSCRIPT")
     first.drain()
     assert not exchange.executed_maybe

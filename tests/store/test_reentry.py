@@ -25,7 +25,7 @@ import percolator_core as percolator
 from percolator_core import Database, PercolatorError
 from percolator_core.store.embedded.shutdown import pid_in_file
 from percolator_core.transaction.metrics import FOLD, Tally
-from tests.servers.plain import until
+from tests.servers.plain import open_pipelines, until
 from tests.store.test_hub import Stuck, at_most
 
 Connect = Callable[..., Database]
@@ -452,9 +452,7 @@ def test_a_handler_closes_the_database_while_a_call_waits(connect: Connect, db: 
         assert db.store.one((b"BLPOP", key, 8)) == [key, b"x"]
     with pytest.raises(PercolatorError, match="closed"):
         db.timestamp()
-    assert not [
-        pipeline for lines in db.store._pool for pipeline in lines._pipelines.values() if pipeline._stream
-    ]
+    assert open_pipelines(db) == []
 
 
 def test_a_handler_closes_an_embedded_store_while_a_call_waits(tmp_path: Path) -> None:
@@ -493,12 +491,7 @@ def test_a_handler_closes_the_database_between_any_two_lines(connect: Connect, d
         assert error is None or "is closed" in error
         outcomes["answered" if error is None else "refused"] += 1
         mine.close()
-        assert not [
-            pipeline
-            for lines in mine.store._pool
-            for pipeline in lines._pipelines.values()
-            if pipeline._stream
-        ]
+        assert open_pipelines(mine) == []
         return interruption
 
     assert at_every_line(attempt) > 20
@@ -550,18 +543,18 @@ def test_a_handler_while_an_embedded_server_is_started_again(tmp_path: Path) -> 
             t.set("t", b"row", "v", b"1")
         assert db.store.embedded is not None
         refused: list[str] = []
-        serve = db.store.embedded._serve
+        serve = db.store.embedded.serve
 
         def serve_and_interrupt() -> None:
             with suppress(AttributeError):
-                del db.store.embedded._serve  # type: ignore[union-attr]
+                del db.store.embedded.serve  # type: ignore[union-attr]
             try:
                 db.timestamp()
             except PercolatorError as error:
                 refused.append(str(error))
             serve()
 
-        db.store.embedded._serve = serve_and_interrupt  # type: ignore[method-assign]
+        db.store.embedded.serve = serve_and_interrupt  # type: ignore[method-assign]
         server = db.store.embedded.pid
         os.kill(server, signal.SIGKILL)
         with at_most(60), db.transaction() as t:

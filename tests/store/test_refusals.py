@@ -44,7 +44,7 @@ def test_loading(own: Server, two_phase: bool) -> None:
             own.kill()
             # About a second, with a look at the callers after every two megabytes.
             own.settings = ("--key-load-delay", "20000")
-            own._answers = lambda: loading(own, seen)  # type: ignore[method-assign]
+            own.answers = lambda: loading(own, seen)  # type: ignore[method-assign]
             own.start()
 
         faults.script("commit" if two_phase else "prewrite", restart)

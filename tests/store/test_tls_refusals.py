@@ -25,7 +25,7 @@ from percolator_core.store.refusals import LOST
 from percolator_core.store.stream import Stream
 from percolator_core.store.topology import Endpoint
 from percolator_core.store.url import parse
-from tests.servers.plain import Server, binaries, free_port, hang_up, some_namespace
+from tests.servers.plain import Server, binaries, free_port, hang_up, open_pipelines, some_namespace
 from tests.servers.tls import Certificate, Papers, TlsServer
 
 PASSWORD = "canary-1d07"
@@ -381,9 +381,8 @@ def test_time_limits_of_the_url_count() -> None:
             url = f"{place}?socket_timeout=7.5&client_name=somebody"
             with percolator.connect(url, "n", timeout=500) as db, server.client() as client:
                 assert db.store.one((b"PING",)) == b"PONG"
-                stream = db.store._connector.connect(db.store._topology.endpoint(0))
-                assert stream.socket.gettimeout() == 7.5
-                stream.close()
+                (pipeline,) = open_pipelines(db)
+                assert pipeline.socket.gettimeout() == 7.5
                 assert "somebody" in [one["name"] for one in client.client_list()]
     finally:
         server.close()

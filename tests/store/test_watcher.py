@@ -79,7 +79,7 @@ def looking(state: Path) -> Iterator[Connection]:
 
 def is_unused(state: Path, *, end: bool = False) -> bool:
     with looking(state) as connection, closing(Lock(state / USERS)) as users:
-        return watching._look(state, str(state / "redis.sock"), users, connection, end=end)
+        return watching.look(state, str(state / "redis.sock"), users, connection, end=end)
 
 
 def test_it_ends_in_order_after_its_last_user_was_killed(state: Path, binary: Binary) -> None:
@@ -262,7 +262,7 @@ def test_a_server_that_has_yet_to_listen_is_waited_for(
         hidden = state / "redis.hidden"
         Path(server.socket_path).rename(hidden)
         monkeypatch.setattr(time, "sleep", lambda _: hidden.rename(server.socket_path))
-        connection = watching._reach(state, server.socket_path, 0.02)
+        connection = watching.reach(state, server.socket_path, 0.02)
         monkeypatch.undo()
         assert connection is not None
         connection.close()

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 # Limits in seconds. A server that loads a large state, or finishes a long script, says so and gets more time.
 _ASK_LIMIT = shutdown.ASK_LIMIT
-_QUIET_LIMIT = 30.0
+QUIET_LIMIT = 30.0
 _LOADING_LIMIT = 600.0
 _STOP_LIMIT = shutdown.STOP_LIMIT
-_MUTEX_LIMIT = _LOADING_LIMIT + _QUIET_LIMIT + _STOP_LIMIT
+_MUTEX_LIMIT = _LOADING_LIMIT + QUIET_LIMIT + _STOP_LIMIT
 _PAUSE, _LONGEST_PAUSE = 0.001, 0.02
 _WATCHER_LIMIT = 1.0
 
@@ -52,7 +52,7 @@ _starting: set[tuple[int, int, Path]] = set()
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class Answer:
     """The state of a server: ``ready``, ``working`` (it lives, but cannot serve yet), or neither."""
 
     ready: bool = False
@@ -115,7 +115,7 @@ class EmbeddedServer:
                 return
             with self._mutex():
                 self.check_folder()
-                self._serve()
+                self.serve()
 
     def check_folder(self) -> None:
         """Check that the folder is still the one that this user has joined.
@@ -200,7 +200,7 @@ class EmbeddedServer:
                 raise StoreUnavailable(f"{self.folder}/redis.users is locked by another program: end that")
             self._users, self._process = users, process.pid
             try:
-                self._serve()
+                self.serve()
             except BaseException:
                 # Also after Ctrl-C while a large state loads: no server is left without a user.
                 if problem := self._depart():
@@ -223,16 +223,16 @@ class EmbeddedServer:
         finally:
             users.close()
 
-    def _serve(self) -> None:
+    def serve(self) -> None:
         """Wait until the server answers; start it if none lives. The caller holds the mutex."""
         self.socket_path = known_socket_path(self.folder)
         started, logged, pause = False, 0, _PAUSE
         now = time.monotonic()
-        loading_until, quiet_until = now + _LOADING_LIMIT, now + _QUIET_LIMIT
-        while not (answer := _ask(self.socket_path)).ready:
+        loading_until, quiet_until = now + _LOADING_LIMIT, now + QUIET_LIMIT
+        while not (answer := ask(self.socket_path)).ready:
             now = time.monotonic()
             if answer.working:
-                quiet_until = now + _QUIET_LIMIT
+                quiet_until = now + QUIET_LIMIT
             elif (lock := no_server(self.folder)) is not None:
                 # Only the lock proves that no server lives: two servers on one state would destroy it.
                 try:
@@ -309,14 +309,15 @@ def own_error_first(error: BaseException | None) -> Iterator[None]:
             raise
 
 
-def _ask(path: str) -> _Answer:
+def ask(path: str) -> Answer:
+    """Ask the server at a socket for its state."""
     try:
         with Connection(path, _ASK_LIMIT) as connection:
             pong, info = connection.ask("PING"), connection.ask("INFO")
     except OSError as error:
-        return _Answer(words=f"it does not answer: {error}")
+        return Answer(words=f"it does not answer: {error}")
     pid = shutdown.field(info, "process_id")
-    return _Answer(
+    return Answer(
         ready=pong == b"+PONG" and pid.isdecimal(),
         working=pong.startswith((b"-LOADING", b"-BUSY")),
         pid=int(pid) if pid.isdecimal() else None,

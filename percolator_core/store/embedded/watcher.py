@@ -40,12 +40,12 @@ def watch(folder: Path, socket_path: str, lock: Lock, period: float) -> None:
         # Opened anew for each server: the next one may belong to another store. It is not created: a folder
         # that was removed must not reappear.
         users = Lock(folder / USERS, create=False)
-        connection = _reach(folder, socket_path, period)
+        connection = reach(folder, socket_path, period)
         if connection is None:
             # A process that has started a server then tries to take this lock. If the lock is held, this line
             # has not run yet, and the watcher finds the new server below.
             lock.close()
-            connection = _reach(folder, socket_path, period)
+            connection = reach(folder, socket_path, period)
             if connection is None:
                 return
             lock = Lock(folder / WATCHER, create=False)
@@ -55,13 +55,13 @@ def watch(folder: Path, socket_path: str, lock: Lock, period: float) -> None:
             unused = False
             while connection.stays_quiet(period):
                 try:
-                    unused = _look(folder, socket_path, users, connection, end=unused)
+                    unused = look(folder, socket_path, users, connection, end=unused)
                 except OSError:
                     break
         users.close()
 
 
-def _look(folder: Path, socket_path: str, users: Lock, connection: Connection, *, end: bool) -> bool:
+def look(folder: Path, socket_path: str, users: Lock, connection: Connection, *, end: bool) -> bool:
     """Return True if the server has no user; then ``end`` it. Raise OSError if that cannot be checked now.
 
     Two checks are needed: a connection without recent commands may belong to a client whose computer was
@@ -106,7 +106,7 @@ def _others_speak(connection: Connection) -> bool:
     return False
 
 
-def _reach(folder: Path, socket_path: str, period: float) -> Connection | None:
+def reach(folder: Path, socket_path: str, period: float) -> Connection | None:
     """Connect to the server, and wait for that if it does not listen yet; None if no server lives."""
     while True:
         try:
