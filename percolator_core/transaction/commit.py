@@ -161,8 +161,6 @@ class Commit:
         except StoreUnavailable:
             pass  # other clients resolve the locks after their time to live
 
-    # Inside.
-
     def _aborted(self, reason: str = "rolled back") -> TransactionAborted:
         primary = self.primary
         return TransactionAborted(primary.table, primary.row, decode_column(primary.column), reason)
