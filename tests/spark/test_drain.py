@@ -470,7 +470,7 @@ def test_arguments_that_cannot_be(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["drain", "chain", "--tasks", "2"])
     assert (result.exit_code, "need --spark" in result.stderr) == (2, True)
     result = CliRunner().invoke(app, ["drain", "chain", "--timeout", "2", "--budget", "1m"])
-    assert (result.exit_code, "give one of them" in result.stderr) == (2, True)
+    assert (result.exit_code, "give only one" in result.stderr) == (2, True)
 
 
 def task_of(db: Database, **settings: Any) -> DrainTask:
