@@ -212,7 +212,9 @@ def test_a_server_that_was_started_again_is_watched(state: Path, binary: Binary)
         "sys.stdin.readline()\n"
     )
     user = User(state, script=script)
-    os.kill(user.join(), signal.SIGKILL)
+    pid = user.join()
+    watcher(state)  # else the first watcher may start so late that it finds the second server
+    os.kill(pid, signal.SIGKILL)
     until(lambda: ended(state))
     user.tell()
     assert user.line()
