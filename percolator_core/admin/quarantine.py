@@ -66,9 +66,9 @@ class FailedCell:
     row: bytes
     column: str
     error: str
-    traceback: str
     attempts: int
     time: int
+    traceback: str
 
 
 class _Place(NamedTuple):

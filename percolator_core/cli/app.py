@@ -22,6 +22,7 @@ import typer
 from typer.core import TyperGroup
 
 from percolator_core.cli import output as outputs
+from percolator_core.cli.options import STORE_OPTIONS, StoreOptions
 from percolator_core.cli.output import EXIT_CODES, ExitCode, Output
 from percolator_core.notation.error import NotationError
 
@@ -148,19 +149,31 @@ def interrupted(output: Output) -> ExitCode:
 
 
 def with_common_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Return the function with ``--json`` and ``--debug`` added; `outputs.current` has their values."""
+    """Return the function with ``--json`` and ``--debug`` added; `outputs.current` has their values.
+
+    A parameter ``store`` of the type `StoreOptions` becomes the options ``--url`` and ``--namespace``.
+    """
     signature = inspect.signature(function)
     hints = get_type_hints(function, include_extras=True)
-    own = [parameter.replace(annotation=hints[name]) for name, parameter in signature.parameters.items()]
-    common = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
-        for name, annotation in (("as_json", AsJson), ("debug", Debug))
+    options = {
+        name: (hints[name], parameter.default)
+        for name, parameter in signature.parameters.items()
+        if hints[name] is not StoreOptions
+    }
+    takes_store = "store" in signature.parameters
+    options |= STORE_OPTIONS if takes_store else {}
+    options |= {"as_json": (AsJson, False), "debug": (Debug, False)}
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in options.items()
     ]
 
     def command(**values: Any) -> None:
         from percolator_core.cli import logs
 
         del values["as_json"], values["debug"]
+        if takes_store:
+            values["store"] = StoreOptions(values.pop("url"), values.pop("namespace"))
         logs.configure(outputs.current())
         try:
             function(**values)
@@ -169,8 +182,8 @@ def with_common_options(function: Callable[..., None]) -> Callable[..., None]:
 
     command.__doc__ = function.__doc__
     command.__name__ = function.__name__
-    command.__signature__ = signature.replace(parameters=[*own, *common])  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *common]}
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {name: annotation for name, (annotation, _) in options.items()}
     return command
 
 

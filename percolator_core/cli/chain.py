@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 from rich.text import Text
@@ -17,16 +16,11 @@ from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import count_of
 
 if TYPE_CHECKING:
-    from percolator_core.observers import Chain, Observer
+    from percolator_core.observers import Chain
 
 
-class Form(StrEnum):
-    """The forms of the graph."""
-
-    MERMAID = "mermaid"
-    DOT = "dot"
-    SVG = "svg"
-    PNG = "png"
+Form = Literal["mermaid", "dot", "svg", "png"]
+"""The forms of the graph."""
 
 
 def check(
@@ -75,30 +69,31 @@ def graph(
 
     output = outputs.current()
     chosen = form or _guess(file)
-    if chosen is Form.PNG and file is None and (output.as_json or output.console.is_terminal):
+    if chosen == "png" and file is None and (output.as_json or output.console.is_terminal):
         raise typer.BadParameter("a png cannot go to stdout: add --output graph.png")
     # The graph needs no code of the project.
-    drawn = render(load_chain(path, import_functions=False).graph, chosen.value)
+    drawn = render(load_chain(path, import_functions=False).graph, chosen)
     if file is not None:
         try:
             file.write_bytes(drawn if isinstance(drawn, bytes) else drawn.encode())
         except OSError as error:
             raise Failure(f"{file} cannot be written ({error.strerror}): name another file") from error
-        output.result({"format": chosen.value, "output": str(file)}, f"{file} written")
+        output.result({"format": chosen, "output": str(file)}, f"{file} written")
     elif isinstance(drawn, bytes):
         output.raw(drawn)
     elif output.as_json:
-        output.result({"format": chosen.value, "graph": drawn})
+        output.result({"format": chosen, "graph": drawn})
     else:
         output.raw(drawn.encode())
 
 
 def _guess(file: Path | None) -> Form:
     suffix = file.suffix.removeprefix(".").lower() if file is not None else "mermaid"
-    forms = {"mermaid": Form.MERMAID, "mmd": Form.MERMAID, "md": Form.MERMAID, "gv": Form.DOT}
-    forms |= {one.value: one for one in Form}
+    forms: dict[str, Form] = {"mmd": "mermaid", "md": "mermaid", "gv": "dot"}
+    forms |= {form: form for form in get_args(Form)}
     if suffix not in forms:
-        raise typer.BadParameter(f"the suffix of {file} is no known format: add --format {'|'.join(Form)}")
+        known = "|".join(get_args(Form))
+        raise typer.BadParameter(f"the suffix of {file} is no known format: add --format {known}")
     return forms[suffix]
 
 
@@ -109,22 +104,21 @@ def _as_data(chain: Chain) -> dict[str, Any]:
         "tables": [table_data(one) for one in chain.tables],
         "schemas": list(chain.schemas),
         "generations": [[observer.name for observer in generation] for generation in chain.order()],
-        "observers": [_observer_data(observer) for observer in chain.observers.values()],
-    }
-
-
-def _observer_data(observer: Observer) -> dict[str, Any]:
-    return {
-        "name": observer.name,
-        "file": str(observer.file),
-        "function": observer.function_name,
-        "observe": [".".join(column) for column in observer.observe],
-        "mode": observer.mode,
-        "reads": [".".join(column) for column in observer.reads],
-        "writes": [".".join(column) for column in observer.writes],
-        "feedback": observer.feedback,
-        "timeout": observer.timeout,
-        "description": observer.description,
+        "observers": [
+            {
+                "name": observer.name,
+                "file": str(observer.file),
+                "function": observer.function_name,
+                "observe": [".".join(column) for column in observer.observe],
+                "mode": observer.mode,
+                "reads": [".".join(column) for column in observer.reads],
+                "writes": [".".join(column) for column in observer.writes],
+                "feedback": observer.feedback,
+                "timeout": observer.timeout,
+                "description": observer.description,
+            }
+            for observer in chain.observers.values()
+        ],
     }
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -73,10 +72,10 @@ def _folder(folder: Path) -> Iterator[Finding]:
 
 
 def _server(url: str, address: Address, namespace: str | None, *, indexes: bool) -> Iterator[Finding]:
-    from percolator_core.cli.namespaces import existing_store
+    from percolator_core.cli.namespaces import existing_store, store_clients
 
     try:
-        with existing_store(url), _clients(url, address) as clients:
+        with existing_store(url), store_clients(url, address, _TIMEOUT) as clients:
             if address.kind == "cluster":
                 yield ok("cluster", f"{len(clients)} primaries serve all slots")
             elif address.kind == "sentinel":
@@ -268,22 +267,6 @@ def _namespace(db: Database, *, indexes: bool) -> Iterator[Finding]:
     else:
         yield ok(f"{name}: quarantine", "empty")
     yield from check_tables(db, now.tables, indexes=indexes)
-
-
-@contextmanager
-def _clients(url: str, address: Address) -> Iterator[dict[str, Any]]:
-    """Yield a client for each server that holds data, by the server's address."""
-    from percolator_core.store.embedded.folder import known_socket_path
-    from percolator_core.store.servers import clients_of
-
-    if address.folder is None:
-        with clients_of(url, _TIMEOUT) as clients:
-            yield {str(endpoint): client for endpoint, client in clients.items()}
-        return
-    path = known_socket_path(address.folder.resolve())
-    limits: dict[str, Any] = {"socket_timeout": _TIMEOUT, "socket_connect_timeout": _TIMEOUT}
-    with redis.Redis(unix_socket_path=path, **limits) as client:
-        yield {path: client}
 
 
 def _size(count: float) -> str:

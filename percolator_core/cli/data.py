@@ -12,7 +12,7 @@ from rich.text import Text
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.filters import Where, parse_filter, parse_raw_filter
-from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, argument, connect_to_existing
+from percolator_core.cli.options import StoreOptions, argument
 from percolator_core.cli.output import Failure
 from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import count_of
@@ -65,11 +65,11 @@ Shown: TypeAlias = "tuple[Any, Sequence[RenderableType]]"
 """A row for JSON, and as lines of text."""
 
 
-def tables(url: Url = DEFAULT_URL, namespace: Namespace = None) -> None:
+def tables(*, store: StoreOptions) -> None:
     """List the tables of a namespace."""
     from percolator_core.cli.schema import partition_text, table_data
 
-    with connect_to_existing(url, namespace) as db:
+    with store.existing() as db:
         found = db.tables()
         typed = ["columns", "key", "partition"] if any(one.is_typed for one in found) else []
         shown = outputs.table(
@@ -99,15 +99,14 @@ def get(
     *,
     at: At = None,
     raw: Annotated[bool, typer.Option("--raw", help="Write only the bytes of the one named column.")] = False,
-    url: Url = DEFAULT_URL,
-    namespace: Namespace = None,
+    store: StoreOptions,
 ) -> None:
     """Read one row, or some of its columns."""
     output = outputs.current()
     if raw and (len(columns or ()) != 1 or output.as_json):
         raise typer.BadParameter("--raw needs exactly one column and excludes --json")
     moment = parse_time(at)
-    with connect_to_existing(url, namespace) as db:
+    with store.existing() as db:
         definition = db.catalog.table(table).definition
         snapshot = snapshot_at(db, moment)
         read = _typed_row if definition.is_typed else _raw_row
@@ -183,14 +182,13 @@ def scan(
     limit: Annotated[int, typer.Option(min=0, help="At most this many rows; 0 is all.")] = 100,
     reverse: Annotated[bool, typer.Option("--reverse", help="Read from the last row to the first.")] = False,
     at: At = None,
-    url: Url = DEFAULT_URL,
-    namespace: Namespace = None,
+    store: StoreOptions,
 ) -> None:
     """Read rows in the order of their keys."""
     output = outputs.current()
     moment = parse_time(at)
     asked = _Asked(where, start, stop, prefix, parse_columns(columns), limit, reverse)
-    with connect_to_existing(url, namespace) as db:
+    with store.existing() as db:
         definition = db.catalog.table(table).definition
         snapshot = snapshot_at(db, moment)
         head = {"table": table, "at": snapshot.start_timestamp}
@@ -311,11 +309,10 @@ def history(
     column: Annotated[str, typer.Argument(metavar="COLUMN", help="The column.", show_default=False)],
     *,
     limit: Annotated[int, typer.Option(min=1, help="At most this many versions.")] = 100,
-    url: Url = DEFAULT_URL,
-    namespace: Namespace = None,
+    store: StoreOptions,
 ) -> None:
     """List the committed versions of a cell, newest first."""
-    with connect_to_existing(url, namespace) as db:
+    with store.existing() as db:
         definition = db.catalog.table(table).definition
         key = parse_row(definition, row)
         versions = db.history(table, key, column, limit)

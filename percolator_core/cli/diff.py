@@ -12,7 +12,7 @@ from rich.text import Text
 from percolator_core.cli import output as outputs
 from percolator_core.cli.data import Columns, TableName, parse_columns, snapshot_at
 from percolator_core.cli.filters import Where, parse_filter, parse_raw_filter
-from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, connect_to_existing
+from percolator_core.cli.options import StoreOptions
 from percolator_core.errors import abbreviated
 from percolator_core.notation.bytestext import json_bytes, show_bytes
 from percolator_core.notation.times import parse_time
@@ -50,8 +50,7 @@ def diff(
     end: To = None,
     where: Where = None,
     columns: Columns = None,
-    url: Url = DEFAULT_URL,
-    namespace: Namespace = None,
+    store: StoreOptions,
 ) -> None:
     """Show which rows were added, removed and changed between two times.
 
@@ -63,7 +62,7 @@ def diff(
     earlier, later = parse_time(begin, "--from"), parse_time(end, "--to")
     if earlier is None:
         raise typer.BadParameter("--from is empty: write 2026-11-20T10:00:00Z, or microseconds since 1970")
-    with connect_to_existing(url, namespace) as db:
+    with store.existing() as db:
         definition = db.catalog.table(table).definition
         # The result states both timestamps, so that the same diff can be made again.
         first = snapshot_at(db, earlier, "--from").start_timestamp

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.options import DEFAULT_URL, Namespace, Url
+from percolator_core.cli.options import StoreOptions
 from percolator_core.cli.output import ExitCode
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def doctor(
         bool,
         typer.Option("--indexes", help="Also compare the indexes of large tables with their rows."),
     ] = False,
-    url: Url = DEFAULT_URL,
-    namespace: Namespace = None,
+    *,
+    store: StoreOptions,
 ) -> None:
     """Check the installation and the store, and say how to fix each problem.
 
@@ -41,13 +41,13 @@ def doctor(
     output = outputs.current()
     with output.status("checking"):
         findings = [
-            *check_installation(embedded=url.startswith("embedded:")),
-            *check_store(url, namespace, indexes=indexes),
+            *check_installation(embedded=store.url.startswith("embedded:")),
+            *check_store(*store, indexes=indexes),
         ]
     counts: Counter[str] = Counter(finding.verdict for finding in findings)
     output.result(
         {
-            "url": redacted(url),
+            "url": redacted(store.url),
             "findings": [asdict(finding) for finding in findings],
             "healthy": not counts["fail"],
         },

@@ -11,17 +11,9 @@ import typer
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.counts import counts_data, counts_table
-from percolator_core.cli.options import (
-    DEFAULT_URL,
-    ChainPath,
-    Namespace,
-    Threads,
-    Url,
-    connect_to_chain,
-    load_chain,
-)
+from percolator_core.cli.options import ChainPath, StoreOptions, Threads, Timeout, load_chain
 from percolator_core.cli.output import ExitCode, Failure
-from percolator_core.cli.signals import stopping
+from percolator_core.cli.signals import handling, stopping
 from percolator_core.errors import ConfigurationError
 from percolator_core.notation.amounts import count_of
 from percolator_core.notation.times import parse_length
@@ -41,10 +33,6 @@ _LOOK = 0.25
 """Seconds between two reads of the backlog."""
 
 
-Timeout = Annotated[
-    float | None,
-    typer.Option(min=0, metavar="SECONDS", help="Stop after this many seconds, with exit code 4."),
-]
 Budget = Annotated[str | None, typer.Option(metavar="TIME", help="Like --timeout, as 90s, 10m or 2h.")]
 OnSpark = Annotated[bool, typer.Option("--spark", help="Run the observers in Spark's executors.")]
 Master = Annotated[
@@ -84,8 +72,7 @@ def drain(
     width: Width = None,
     threads: Threads = 8,
     observer: Only = None,
-    url: Url = DEFAULT_URL,
-    namespace: Namespace = None,
+    store: StoreOptions,
 ) -> None:
     """Run a chain's observers until no notification is left.
 
@@ -99,7 +86,7 @@ def drain(
     output.carry_on = f"`percolator drain {path}{some}` continues"
     chain = load_chain(path)
     # Stay connected while Spark drains, so that an embedded store is started and stopped only once.
-    with connect_to_chain(url, namespace, chain) as db:
+    with store.of_chain(chain) as db:
         runs: dict[str, Any] = {"width": width, "threads": threads, "observers": observer or None}
         if spark:
             counts = _with_spark(output, chain, db, seconds, tasks=tasks, master=master, **runs)
@@ -161,7 +148,8 @@ def _with_spark(
         from percolator_core.spark.drainer import WIDTH
     except ImportError as error:
         raise ConfigurationError(f"--spark needs Spark ({error}): install percolator-core[spark]") from error
-    with _terminable(), output.progress() as progress:
+    # SIGTERM interrupts a drain as Ctrl-C does.
+    with handling({signal.SIGTERM: signal.default_int_handler}), output.progress() as progress:
         try:
             return spark_drain(
                 db,
@@ -176,16 +164,6 @@ def _with_spark(
             )
         except NotIdle as error:
             raise Failure(str(error), ExitCode.NOT_IDLE, **counts_data(error.counts)) from error
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM interrupt a drain as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class _Bar:

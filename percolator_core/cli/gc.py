@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, connect_to_existing
+from percolator_core.cli.options import StoreOptions
 from percolator_core.notation.times import parse_length, show_time
 
 
@@ -17,8 +17,8 @@ def gc(
         str,
         typer.Option(metavar="TIME", help="Keep versions that snapshots of this age read: 90s, 15m, 1h, 7d."),
     ] = "1h",
-    url: Url = DEFAULT_URL,
-    namespace: Namespace = None,
+    *,
+    store: StoreOptions,
 ) -> None:
     """Collect garbage: resolve old locks, then drop versions that no snapshot can read.
 
@@ -28,7 +28,7 @@ def gc(
     length = parse_length(keep)
     output = outputs.current()
     output.carry_on = "`percolator gc` continues"
-    with connect_to_existing(url, namespace) as db:
+    with store.existing() as db:
         done = db.collect_garbage(length)
     numbers = ["versions dropped", "rows dropped", "locks resolved"]
     shown = outputs.table(*numbers, "safe point", numbers=numbers)

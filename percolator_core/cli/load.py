@@ -2,51 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from enum import StrEnum
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.options import (
-    DEFAULT_URL,
-    Namespace,
-    Url,
-    argument,
-    connect_to_chain,
-    connect_to_existing,
-    load_chain,
-)
+from percolator_core.cli.options import StoreOptions, argument, load_chain
 from percolator_core.cli.output import Failure
 from percolator_core.errors import ConfigurationError
 from percolator_core.notation.amounts import count_of
 from percolator_core.notation.bytestext import parse_bytes
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
     from rich.table import Table
 
     from percolator_core.cli.output import Output
-    from percolator_core.database import Database
     from percolator_core.observers import Chain
-    from percolator_core.spark import LoadProgress, LoadReport, Source
+    from percolator_core.spark import LoadProgress, LoadReport
 
 _COUNTED: Final = ("read", "new", "changed", "unchanged", "repeated", "deleted", "bad")
 
 
-class Format(StrEnum):
-    """The formats of a load."""
-
-    HTML = "html"
-    WARC = "warc"
-    JSONL = "jsonl"
-    CSV = "csv"
-    PARQUET = "parquet"
-
+Format = Literal["html", "warc", "jsonl", "csv", "parquet"]
 
 Sources = Annotated[
     list[str],
@@ -114,8 +95,7 @@ def load(
     delete_missing: DeleteMissing = None,
     master: Master = None,
     width: Width = 256,
-    url: Url = DEFAULT_URL,
-    namespace: Namespace = None,
+    store: StoreOptions,
 ) -> None:
     """Load files into a table with Spark, and write only cells that differ.
 
@@ -125,70 +105,42 @@ def load(
     output = outputs.current()
     output.carry_on = "run the same load again; it writes only cells that are still missing"
     spark = _spark()
-    loaded_chain = None if chain is None else _chain_with(table, chain)
+    declared = None if chain is None else _chain_with(table, chain)
+    csv = {"delimiter": delimiter, "encoding": encoding, "null_text": null_text}
     source = spark.open_source(
         paths,
-        format.value if format is not None else None,
+        format,
         key=key,
         columns=parse_columns(columns),
         base_url=base_url,
-        delimiter=delimiter,
-        encoding=encoding,
-        null_text=null_text,
+        **csv,
     )
-    report = _run(
-        output,
-        source,
-        table,
-        url,
-        namespace,
-        loaded_chain,
-        delete_missing=delete_missing,
-        aside=aside,
-        max_bad=max_bad,
-        master=master,
-        width=width,
-    )
-    output.result(report.to_json(), report_table(report))
-    for note in _notes(report):
-        output.note(note)
-
-
-def _notes(report: LoadReport) -> Iterator[str]:
-    if report.bad:
-        bad = count_of(report.bad, "record")
-        yield f"{bad} malformed: {report.aside} lists each with the reason"
-    if report.kept_back is not None:
-        yield f"nothing was deleted: {report.kept_back}"
-
-
-def _run(  # noqa: PLR0917
-    output: Output,
-    source: Source,
-    table: str,
-    url: str,
-    namespace: str | None,
-    chain: Chain | None,
-    **settings: Any,
-) -> LoadReport:
-    """Load with a progress bar; ``settings`` are those of `percolator_core.spark.load`."""
-    spark = _spark()
-    with _store(url, namespace, chain) as db, output.progress() as progress:
-        show = _Bar(progress, source).show
+    with store.of_chain(declared) if declared else store.existing() as db, output.progress() as progress:
         try:
-            report: LoadReport = spark.load(
-                url, db.namespace, table, source, chain=chain, progress=show, **settings
+            report = spark.load(
+                store.url,
+                db.namespace,
+                table,
+                source,
+                chain=declared,
+                delete_missing=delete_missing,
+                aside=aside,
+                max_bad=max_bad,
+                master=master,
+                width=width,
+                progress=_bar(progress, len(source.files)),
             )
         except spark.TooManyBadRecords as error:
             raise Failure(str(error), report=error.report.to_json()) from error
-    return report
+    _print(output, report)
 
 
-def _store(url: str, namespace: str | None, chain: Chain | None) -> AbstractContextManager[Database]:
-    """Connect to the chain's store and create its tables; without a chain, connect to an existing store."""
-    if chain is None:
-        return connect_to_existing(url, namespace)
-    return connect_to_chain(url, namespace, chain)
+def _print(output: Output, report: LoadReport) -> None:
+    output.result(report.to_json(), report_table(report))
+    if report.bad:
+        output.note(f"{count_of(report.bad, 'record')} malformed: {report.aside} lists each with the reason")
+    if report.kept_back is not None:
+        output.note(f"nothing was deleted: {report.kept_back}")
 
 
 def _chain_with(table: str, path: Path) -> Chain:
@@ -222,19 +174,15 @@ def report_table(report: LoadReport) -> Table:
     return shown
 
 
-class _Bar:
-    """The progress bar of a load, in Spark tasks."""
+def _bar(progress: Progress, files: int) -> Callable[[LoadProgress], None]:
+    """Return a function that shows a load's progress as a bar of Spark tasks."""
+    task = progress.add_task(f"starting Spark for {count_of(files, 'file')}", total=None)
 
-    def __init__(self, progress: Progress, source: Source) -> None:
-        self._progress = progress
-        self._task: TaskID = progress.add_task(
-            f"starting Spark for {count_of(len(source.files), 'file')}", total=None
-        )
-
-    def show(self, now: LoadProgress) -> None:
-        """Update the bar with Spark's counters."""
+    def show(now: LoadProgress) -> None:
         said = f"{now.read:,} read, {now.new + now.changed:,} written, {now.bad:,} bad"
-        self._progress.update(self._task, completed=now.tasks_done, total=now.tasks, description=said)
+        progress.update(task, completed=now.tasks_done, total=now.tasks, description=said)
+
+    return show
 
 
 def _spark() -> ModuleType:

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, connect_to_existing
+from percolator_core.cli.options import StoreOptions
 from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import show_age
 from percolator_core.notation.typedtext import Rows
@@ -24,14 +24,14 @@ _LONGEST_COLUMN: Final = 60
 
 def locks(
     limit: Annotated[int, typer.Option(min=1, help="At most this many locks.")] = 100,
-    url: Url = DEFAULT_URL,
-    namespace: Namespace = None,
+    *,
+    store: StoreOptions,
 ) -> None:
     """List the current locks, oldest first. Running writers hold some for a short time."""
     from percolator_core.admin.status import locks as read_locks
 
     output = outputs.current()
-    with connect_to_existing(url, namespace) as db:
+    with store.existing() as db:
         found = read_locks(db, limit)
         rows = Rows(db.tables())
     shown = outputs.table("table", "row", "column", "age", "begun at", "primary", "owner", numbers=["age"])
@@ -69,11 +69,11 @@ def resolve(
             help="Skip locks that were set or refreshed in this time.",
         ),
     ] = 30.0,
-    url: Url = DEFAULT_URL,
-    namespace: Namespace = None,
+    *,
+    store: StoreOptions,
 ) -> None:
     """Resolve the locks of dead clients: roll their transactions forward or back."""
-    with connect_to_existing(url, namespace) as db:
+    with store.existing() as db:
         done = db.resolve_locks(timedelta(seconds=older_than))
     shown = outputs.table(
         "rolled forward", "rolled back", "live", numbers=["rolled forward", "rolled back", "live"]

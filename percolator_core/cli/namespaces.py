@@ -73,8 +73,8 @@ def refuse_unknown(url: str, namespace: str) -> None:
     """
     with existing_store(url) as address:
         try:
-            with _clients(url, address, _GLANCE) as clients:
-                if any(_holds(client, Keyspace(namespace).format) for client in clients):
+            with store_clients(url, address, _GLANCE) as clients:
+                if any(_holds(client, Keyspace(namespace).format) for client in clients.values()):
                     return
         except (redis.RedisError, PercolatorError):
             return  # `connect` waits for a server that still loads its data, and reports other errors
@@ -92,9 +92,9 @@ def namespaces(url: str) -> list[str]:
 
     Scans every key, which takes time in a large store.
     """
-    with existing_store(url) as address, _clients(url, address, _TIMEOUT) as clients:
+    with existing_store(url) as address, store_clients(url, address, _TIMEOUT) as clients:
         try:
-            return sorted({name for client in clients for name in _namespaces_at(client)})
+            return sorted({name for client in clients.values() for name in _namespaces_at(client)})
         except redis.RedisError as error:
             raise StoreUnavailable(
                 f"{redacted(url)} does not answer ({error}): check whether it runs"
@@ -102,7 +102,8 @@ def namespaces(url: str) -> list[str]:
 
 
 def _namespaces_at(client: Any) -> list[str]:
-    found = {unquote(match[1].decode()) for match in map(_FORMAT_KEY.fullmatch, _keys(client)) if match}
+    keys = client.scan_iter(match="{*}format", count=_STEP, _type="string")
+    found = {unquote(match[1].decode()) for match in map(_FORMAT_KEY.fullmatch, keys) if match}
     # A namespace's own keys are all in one slot.
     return [name for name in found if _holds(client, Keyspace(name).catalog)]
 
@@ -114,17 +115,15 @@ def _holds(client: Any, key: bytes) -> bool:
         return False
 
 
-def _keys(client: Any) -> Iterator[bytes]:
-    yield from client.scan_iter(match="{*}format", count=_STEP, _type="string")
-
-
 @contextmanager
-def _clients(url: str, address: Address, timeout: float) -> Iterator[list[Any]]:
+def store_clients(url: str, address: Address, timeout: float) -> Iterator[dict[str, redis.Redis]]:
+    """Yield a client of each server that holds data, by its address; ``timeout`` (s) is that of a reply."""
     if address.folder is None:
         with clients_of(url, timeout) as clients:
-            yield list(clients.values())
+            yield {str(endpoint): client for endpoint, client in clients.items()}
         return
     path = known_socket_path(address.folder.resolve())
-    limits: dict[str, Any] = {"socket_timeout": timeout, "socket_connect_timeout": timeout, "protocol": 2}
-    with redis.Redis(unix_socket_path=path, **limits) as client:
-        yield [client]
+    with redis.Redis(
+        unix_socket_path=path, socket_timeout=timeout, socket_connect_timeout=timeout, protocol=2
+    ) as client:
+        yield {path: client}

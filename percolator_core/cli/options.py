@@ -1,10 +1,10 @@
-"""The options that commands share, and functions that open their chain and database."""
+"""The options that commands share, and functions that open a chain and a database."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 
@@ -12,16 +12,14 @@ from percolator_core.notation.error import NotationError
 
 if TYPE_CHECKING:
     from percolator_core.database import Database
-    from percolator_core.observers import Chain
+    from percolator_core.observers import Chain, Observer
 
 T = TypeVar("T")
-
-DEFAULT_URL: Final = "embedded:.percolator"
 
 _PATIENCE: Final = 3.0
 """Seconds after which a command that reads reports that the store does not answer."""
 
-Url = Annotated[
+_Url = Annotated[
     str,
     typer.Option(
         "--url",
@@ -30,7 +28,7 @@ Url = Annotated[
         rich_help_panel="Store",
     ),
 ]
-Namespace = Annotated[
+_Namespace = Annotated[
     str | None,
     typer.Option(
         "--namespace",
@@ -40,11 +38,21 @@ Namespace = Annotated[
         show_default=False,
     ),
 ]
+STORE_OPTIONS: Final[Mapping[str, tuple[Any, str | None]]] = {
+    "url": (_Url, "embedded:.percolator"),
+    "namespace": (_Namespace, None),
+}
+"""The options that a parameter of the type `StoreOptions` adds to a command, with their defaults."""
+
 ChainPath = Annotated[
     Path, typer.Argument(metavar="PATH", help="The chain: the folder with chain.yaml.", show_default=False)
 ]
 Width = Annotated[int, typer.Option(min=1, help="Concurrent runs.")]
 Threads = Annotated[int, typer.Option(min=1, help="Concurrent runs with 'executor: threads'.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option(min=0, metavar="SECONDS", help="Stop after this many seconds, with exit code 4."),
+]
 OptionalChainPath = Annotated[
     Path | None,
     typer.Argument(metavar="[PATH]", help="The chain: the folder with chain.yaml.", show_default=False),
@@ -70,25 +78,40 @@ def load_chain(path: Path, *, import_functions: bool = True) -> Chain:
     return Chain.load(path, import_functions=import_functions)
 
 
-def connect_to_chain(url: str, namespace: str | None, chain: Chain) -> Database:
-    """Open the chain's database; create it if it is missing. Close it, or use it as a context manager."""
-    from percolator_core.database import connect
+def observer_of(chain: Chain, name: str) -> Observer:
+    """Return the observer of that name. Raises typer.BadParameter if the chain has none."""
+    found = chain.observers.get(name)
+    if found is None:
+        raise typer.BadParameter(
+            f"{chain.name} has no observer {name!r}: it has {', '.join(chain.observers)}"
+        )
+    return found
 
-    return connect(url, namespace or chain.name)
 
+class StoreOptions(NamedTuple):
+    """The values of ``--url`` and ``--namespace``."""
 
-def connect_to_existing(url: str, namespace: str | None, chain: Chain | None = None) -> Database:
-    """Open an existing database.
+    url: str
+    namespace: str | None
 
-    Raises:
-        StoreUnavailable: the folder of an embedded store is missing; it is not created.
-        ConfigurationError: the store lacks the namespace, or none is named and the store has none or several.
-    """
-    from percolator_core.cli.namespaces import existing_store, only_namespace, refuse_unknown
-    from percolator_core.database import connect
+    def of_chain(self, chain: Chain) -> Database:
+        """Open the chain's database; create it if it is missing. Close it, or use it as a context manager."""
+        from percolator_core.database import connect
 
-    with existing_store(url):
-        if not namespace:
-            namespace = chain.name if chain is not None else only_namespace(url)
-        refuse_unknown(url, namespace)
-        return connect(url, namespace, patience=_PATIENCE)
+        return connect(self.url, self.namespace or chain.name)
+
+    def existing(self, chain: Chain | None = None) -> Database:
+        """Open an existing database.
+
+        Raises:
+            StoreUnavailable: the folder of an embedded store is missing; it is not created.
+            ConfigurationError: the store lacks the namespace, or none is named and the store has none or
+                several.
+        """
+        from percolator_core.cli.namespaces import existing_store, only_namespace, refuse_unknown
+        from percolator_core.database import connect
+
+        with existing_store(self.url):
+            namespace = self.namespace or (only_namespace(self.url) if chain is None else chain.name)
+            refuse_unknown(self.url, namespace)
+            return connect(self.url, namespace, patience=_PATIENCE)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,26 +13,20 @@ import typer
 from rich.text import Text
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.options import (
-    DEFAULT_URL,
-    ChainPath,
-    Namespace,
-    Url,
-    argument,
-    connect_to_existing,
-    load_chain,
-)
+from percolator_core.cli.options import ChainPath, StoreOptions, argument, load_chain, observer_of
 from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import count_of
 from percolator_core.notation.times import show_time
 from percolator_core.notation.typedtext import Rows, row_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import RenderableType
 
     from percolator_core.admin.quarantine import FailedCell, Quarantine
     from percolator_core.cli.output import Output
-    from percolator_core.observers import Chain
+    from percolator_core.database import Database
 
 ObserverName = Annotated[
     str | None, typer.Option("--observer", metavar="NAME", help="Only this observer.", show_default=False)
@@ -53,20 +49,14 @@ def failed(
     row: FailedRow = None,
     traceback: Annotated[bool, typer.Option("--traceback", help="Show each cell's last traceback.")] = False,
     limit: Annotated[int, typer.Option(min=0, help="At most this many cells; 0 is all.")] = 100,
-    url: Url = DEFAULT_URL,
-    namespace: Namespace = None,
+    store: StoreOptions,
 ) -> None:
     """List the cells in quarantine, with the error that put each there."""
-    from percolator_core.admin.quarantine import Quarantine
-
     output = outputs.current()
-    chain = load_chain(path, import_functions=False)
-    _check_observer(chain, observer)
-    with connect_to_existing(url, namespace, chain) as db:
-        quarantine = Quarantine(db, chain)
-        rows = Rows(quarantine.tables.values())
-        found = quarantine.cells(observer, _keys(quarantine, row))
-        head = {"chain": chain.name, "total": sum(quarantine.count().values())}
+    with _opened(store, path, observer, row) as asked:
+        rows = Rows(asked.quarantine.tables.values())
+        found = asked.cells()
+        head = {"chain": asked.chain, "total": sum(asked.quarantine.count().values())}
         listed = islice(found, limit or None)
         count = output.stream(
             head, "failed", ((_data(cell, rows), _human(cell, rows, traceback=traceback)) for cell in listed)
@@ -81,32 +71,22 @@ def failed(
 
 
 def retry(
-    path: ChainPath,
-    observer: ObserverName = None,
-    row: FailedRow = None,
-    url: Url = DEFAULT_URL,
-    namespace: Namespace = None,
+    path: ChainPath, *, observer: ObserverName = None, row: FailedRow = None, store: StoreOptions
 ) -> None:
     """Take cells out of quarantine, so that they are observed again with all their attempts.
 
     A write to an observed cell of a row does the same for the cells of that observer.
     """
-    from percolator_core.admin.quarantine import Quarantine
-
-    chain = load_chain(path, import_functions=False)
-    _check_observer(chain, observer)
-    with connect_to_existing(url, namespace, chain) as db:
-        quarantine = Quarantine(db, chain)
-        keys = _keys(quarantine, row)
-        if keys is None:
-            count = quarantine.retry(observer=observer)
+    with _opened(store, path, observer, row) as asked:
+        if asked.keys is None:
+            count = asked.quarantine.retry(observer=observer)
         else:
-            # List all cells before the first is put back: a worker may fail on that one again at once.
-            count = quarantine.retry(list(quarantine.cells(observer, keys)))
+            # List all cells before the first retry: a worker may put that cell into quarantine again at once.
+            count = asked.quarantine.retry(list(asked.cells()))
     text = f"{count_of(count, 'cell')} to be observed again" + (
         f": by a worker, or by `percolator drain {path}`" if count else ""
     )
-    outputs.current().result({"chain": chain.name, "retried": count}, text)
+    outputs.current().result({"chain": asked.chain, "retried": count}, text)
 
 
 def discard(
@@ -115,38 +95,59 @@ def discard(
     observer: ObserverName = None,
     row: FailedRow = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    url: Url = DEFAULT_URL,
-    namespace: Namespace = None,
+    store: StoreOptions,
 ) -> None:
     """Discard cells in quarantine; they are observed again when they change.
 
     A cell that fails while the command runs stays in quarantine.
     """
-    from percolator_core.admin.quarantine import Quarantine
-
     output = outputs.current()
-    chain = load_chain(path, import_functions=False)
-    _check_observer(chain, observer)
-    with connect_to_existing(url, namespace, chain) as db:
-        quarantine = Quarantine(db, chain)
-        keys = _keys(quarantine, row)
-        until = db.timestamp()
-        count = _count(quarantine, observer, keys)
+    with _opened(store, path, observer, row) as asked:
+        until = asked.db.timestamp()
+        count = asked.count()
         if count and (yes or _is_wanted(output, count, path)):
             # Keep cells that failed after the question was asked.
-            failed_before = (cell for cell in quarantine.cells(observer, keys) if cell.time < until)
-            count = sum(quarantine.discard(batch) for batch in _batches(failed_before))
+            failed_before = (cell for cell in asked.cells() if cell.time < until)
+            batches = iter(lambda: list(islice(failed_before, _BATCH)), [])
+            count = sum(map(asked.quarantine.discard, batches))
         else:
             count = 0
     text = f"{count_of(count, 'cell')} discarded" + ("; the next change is observed" if count else "")
-    output.result({"chain": chain.name, "discarded": count}, text)
+    output.result({"chain": asked.chain, "discarded": count}, text)
 
 
-def _count(quarantine: Quarantine, observer: str | None, keys: Mapping[str, bytes] | None) -> int:
-    if keys is not None:
-        return sum(1 for _ in quarantine.cells(observer, keys))
-    counts = quarantine.count()
-    return sum(counts.values()) if observer is None else counts[observer]
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The opened quarantine, and the cells that ``--observer`` and ``--row`` choose."""
+
+    db: Database
+    chain: str
+    quarantine: Quarantine
+    observer: str | None
+    keys: Mapping[str, bytes] | None
+    """The row key that ``--row`` names, by table; None without ``--row``."""
+
+    def cells(self) -> Iterator[FailedCell]:
+        return self.quarantine.cells(self.observer, self.keys)
+
+    def count(self) -> int:
+        if self.keys is not None:
+            return sum(1 for _ in self.cells())
+        counts = self.quarantine.count()
+        return sum(counts.values()) if self.observer is None else counts[self.observer]
+
+
+@contextmanager
+def _opened(store: StoreOptions, path: Path, observer: str | None, row: str | None) -> Iterator[_Asked]:
+    from percolator_core.admin.quarantine import Quarantine
+
+    chain = load_chain(path, import_functions=False)
+    if observer is not None:
+        observer_of(chain, observer)
+    with store.existing(chain) as db:
+        quarantine = Quarantine(db, chain)
+        keys = None if row is None else quarantine.keys(row)
+        yield _Asked(db, chain.name, quarantine, observer, keys)
 
 
 def _is_wanted(output: Output, count: int, path: object) -> bool:
@@ -163,34 +164,8 @@ def _is_a_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _batches(cells: Iterator[FailedCell]) -> Iterator[list[FailedCell]]:
-    while batch := list(islice(cells, _BATCH)):
-        yield batch
-
-
-def _keys(quarantine: Quarantine, row: str | None) -> dict[str, bytes] | None:
-    """Return the row key that ``--row`` names, by table; None without ``--row``."""
-    return None if row is None else quarantine.keys(row)
-
-
-def _check_observer(chain: Chain, observer: str | None) -> None:
-    if observer is not None and observer not in chain.observers:
-        raise typer.BadParameter(
-            f"{chain.name} has no observer {observer!r}: it has {', '.join(chain.observers)}"
-        )
-
-
 def _data(cell: FailedCell, rows: Rows) -> dict[str, Any]:
-    return {
-        "observer": cell.observer,
-        "table": cell.table,
-        "row": rows.data(cell.table, cell.row),
-        "column": cell.column,
-        "error": cell.error,
-        "attempts": cell.attempts,
-        "time": cell.time,
-        "traceback": cell.traceback,
-    }
+    return asdict(cell) | {"row": rows.data(cell.table, cell.row)}
 
 
 def _human(cell: FailedCell, rows: Rows, *, traceback: bool) -> Sequence[RenderableType]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.data import TableName
-from percolator_core.cli.options import DEFAULT_URL, Namespace, Url, connect_to_existing
+from percolator_core.cli.options import StoreOptions
 
 
-def reindex(table: TableName, url: Url = DEFAULT_URL, namespace: Namespace = None) -> None:
+def reindex(table: TableName, *, store: StoreOptions) -> None:
     """Repair the indexes of a typed table after `percolator doctor` found a difference.
 
     Writers need not stop. The command may be interrupted and repeated at any time.
@@ -16,7 +16,7 @@ def reindex(table: TableName, url: Url = DEFAULT_URL, namespace: Namespace = Non
 
     output = outputs.current()
     output.carry_on = "run the same command again for the rest"
-    with connect_to_existing(url, namespace) as db:
+    with store.existing() as db:
         count = len(db.catalog.table(table).definition.indexes)
         repaired = rebuild_indexes(db, table)
     shown = outputs.table("indexes", "entries repaired", numbers=["indexes", "entries repaired"])

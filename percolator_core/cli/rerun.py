@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.filters import bad_parameter, parse_filter, parse_raw_filter
-from percolator_core.cli.options import (
-    DEFAULT_URL,
-    ChainPath,
-    Namespace,
-    Url,
-    connect_to_existing,
-    load_chain,
-)
+from percolator_core.cli.options import ChainPath, StoreOptions, load_chain, observer_of
 from percolator_core.cli.signals import stopping
 from percolator_core.errors import PercolatorError, abbreviated
 from percolator_core.notation.amounts import count_of
@@ -29,7 +22,7 @@ if TYPE_CHECKING:
     from percolator_core.admin.rerun import RerunCounts
     from percolator_core.cli.output import Output
     from percolator_core.database import Database
-    from percolator_core.observers import Chain, Observer
+    from percolator_core.observers import Observer
 
 
 ObserverName = Annotated[str, typer.Argument(metavar="OBSERVER", help="The observer.", show_default=False)]
@@ -61,8 +54,7 @@ def rerun(
     limit: Limit = 0,
     rate: Rate = None,
     dry_run: DryRun = False,
-    url: Url = DEFAULT_URL,
-    namespace: Namespace = None,
+    store: StoreOptions,
 ) -> None:
     """Mark processed cells dirty again, so that workers run the observer on them again.
 
@@ -73,15 +65,25 @@ def rerun(
     output = outputs.current()
     output.carry_on = "run the same command again; it marks the rest"
     chain = load_chain(path, import_functions=False)
-    target = _observer_of(chain, observer)
+    target = observer_of(chain, observer)
     asked = [*(where or []), *([f"revision < {target.revision}"] if outdated else [])]
-    with connect_to_existing(url, namespace, chain) as db:
+    with store.existing(chain) as db:
         columns = _columns(db, target, where or [])
         with _progress(output, db, target) as show:
             counts = mark_again(
                 db, chain, observer, asked, limit=limit or None, rate=rate, dry_run=dry_run, progress=show
             )
-    output.result(_data(chain, target, counts, dry_run=dry_run), *_human(counts, dry_run=dry_run))
+    data = {
+        "chain": chain.name,
+        "observer": target.name,
+        "revision": target.revision,
+        "dry_run": dry_run,
+        "looked_at": counts.looked_at,
+        "chosen": counts.chosen,
+        "marked": counts.marked,
+        "columns": {column: asdict(one) for column, one in counts.columns.items()},
+    }
+    output.result(data, *_human(counts, dry_run=dry_run))
     if columns and counts.looked_at and not counts.chosen:
         output.note(
             "no cell meets every condition: all names but row and revision are read as columns of the same "
@@ -89,15 +91,6 @@ def rerun(
         )
     if counts.chosen and not dry_run:
         output.note(f"workers run the observer on them; without a worker, run `percolator drain {path}`")
-
-
-def _observer_of(chain: Chain, name: str) -> Observer:
-    found = chain.observers.get(name)
-    if found is None:
-        raise typer.BadParameter(
-            f"{chain.name} has no observer {name!r}: it has {', '.join(chain.observers)}"
-        )
-    return found
 
 
 def _columns(db: Database, observer: Observer, texts: list[str]) -> list[str]:
@@ -120,19 +113,6 @@ def _columns(db: Database, observer: Observer, texts: list[str]) -> list[str]:
         else:
             found.update(parse_raw_filter(definition, others).columns)
     return sorted(found)
-
-
-def _data(chain: Chain, observer: Observer, counts: RerunCounts, *, dry_run: bool) -> dict[str, Any]:
-    return {
-        "chain": chain.name,
-        "observer": observer.name,
-        "revision": observer.revision,
-        "dry_run": dry_run,
-        "looked_at": counts.looked_at,
-        "chosen": counts.chosen,
-        "marked": counts.marked,
-        "columns": {column: asdict(one) for column, one in counts.columns.items()},
-    }
 
 
 def _human(counts: RerunCounts, *, dry_run: bool) -> list[RenderableType]:

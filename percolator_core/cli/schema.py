@@ -6,22 +6,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from rich.text import Text
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.options import (
-    DEFAULT_URL,
-    Namespace,
-    OptionalChainPath,
-    Url,
-    connect_to_existing,
-    load_chain,
-)
+from percolator_core.cli.options import OptionalChainPath, StoreOptions, load_chain
 from percolator_core.cli.output import Failure
 from percolator_core.notation.amounts import count_of
 from percolator_core.notation.typedtext import json_typed, show_typed
@@ -31,14 +23,6 @@ if TYPE_CHECKING:
 
     from percolator_core.schema.definitions import Column, TableDefinition
     from percolator_core.tables.model import Table
-
-
-class Form(StrEnum):
-    """The forms of the diagram."""
-
-    TEXT = "text"
-    MERMAID = "mermaid"
-    JSON = "json"
 
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -56,7 +40,9 @@ class _Described:
 
 def schema(
     path: OptionalChainPath = None,
-    form: Annotated[Form, typer.Option("--format", help="text, mermaid or json.")] = Form.TEXT,
+    form: Annotated[
+        Literal["text", "mermaid", "json"], typer.Option("--format", help="text, mermaid or json.")
+    ] = "text",
     json_schema: Annotated[
         Path | None,
         typer.Option(
@@ -66,23 +52,23 @@ def schema(
             show_default=False,
         ),
     ] = None,
-    url: Url = DEFAULT_URL,
-    namespace: Namespace = None,
+    *,
+    store: StoreOptions,
 ) -> None:
     """Draw the tables of a chain or, without PATH, of the store.
 
     For a chain, its models are imported and no store is needed.
     """
     output = outputs.current()
-    title, found = _of_chain(path) if path is not None else _of_store(url, namespace)
+    title, found = _of_chain(path) if path is not None else _of_store(store)
     if json_schema is not None:
         _write_schemas(json_schema, found)
         return
     data = {**title, "tables": [table_data(one.definition, one.defaults) for one in found]}
     name = next(iter(title.values()))
-    if output.as_json or form is Form.JSON:
+    if output.as_json or form == "json":
         output.result(data, json.dumps(data, ensure_ascii=False, indent=2))
-    elif form is Form.MERMAID:
+    elif form == "mermaid":
         output.raw(_mermaid(found).encode())
     else:
         output.result(data, Text(f"{name}: {count_of(len(found), 'table')}"), *_boxes(found))
@@ -97,8 +83,8 @@ def _of_chain(path: Path) -> tuple[dict[str, str], list[_Described]]:
     ]
 
 
-def _of_store(url: str, namespace: str | None) -> tuple[dict[str, str], list[_Described]]:
-    with connect_to_existing(url, namespace) as db:
+def _of_store(store: StoreOptions) -> tuple[dict[str, str], list[_Described]]:
+    with store.existing() as db:
         # The index is shown with its table.
         found = [one for one in db.tables() if not one.index_of]
         return {"namespace": db.namespace}, [_Described(one, None, _defaults(one, None)) for one in found]
@@ -179,10 +165,7 @@ def _splits(definition: TableDefinition) -> list[Any]:
 
 
 def _boxes(found: Sequence[_Described]) -> list[RenderableType]:
-    boxes: list[RenderableType] = []
-    for one in found:
-        boxes += ["", _box(one)]
-    return boxes
+    return [part for one in found for part in ("", _box(one))]
 
 
 def _box(one: _Described) -> RenderableType:

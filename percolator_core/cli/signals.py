@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -17,8 +17,19 @@ class Received:
 
 
 @contextmanager
-def stopping(stop: Callable[[], object]) -> Iterator[Received]:
-    """Call ``stop`` on the first SIGINT or SIGTERM, instead of raising in the middle of a step."""
+def handling(handlers: Mapping[int, Callable[[int, FrameType | None], object]]) -> Iterator[None]:
+    """Set handlers by signal number during the block."""
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def stopping(stop: Callable[[], object], *others: int) -> Iterator[Received]:
+    """Call ``stop`` on the first SIGINT, SIGTERM or signal of ``others``, and let the current step finish."""
     received = Received()
 
     def take(number: int, _: FrameType | None) -> None:
@@ -27,9 +38,5 @@ def stopping(stop: Callable[[], object]) -> Iterator[Received]:
         received.number = received.number or number
         stop()
 
-    before = {number: signal.signal(number, take) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling(dict.fromkeys((signal.SIGINT, signal.SIGTERM, *others), take)):
         yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.options import (
-    DEFAULT_URL,
-    Namespace,
-    OptionalChainPath,
-    Url,
-    connect_to_existing,
-    load_chain,
-)
+from percolator_core.cli.options import OptionalChainPath, StoreOptions, load_chain
 from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import count_of, show_age, show_size
 from percolator_core.notation.times import show_time
@@ -27,7 +20,7 @@ if TYPE_CHECKING:
     from percolator_core.notifications.activation import LiveWorker
 
 
-def status(path: OptionalChainPath = None, url: Url = DEFAULT_URL, namespace: Namespace = None) -> None:
+def status(path: OptionalChainPath = None, *, store: StoreOptions) -> None:
     """Show tables, observers with their backlog, locks, workers and the store.
 
     With PATH, all observers of the chain are shown, in dependency order and with the revisions of their code,
@@ -36,7 +29,7 @@ def status(path: OptionalChainPath = None, url: Url = DEFAULT_URL, namespace: Na
     from percolator_core.admin.status import status as read_status
 
     chain = load_chain(path, import_functions=False) if path is not None else None
-    with connect_to_existing(url, namespace, chain) as db:
+    with store.existing(chain) as db:
         now = read_status(db, chain)
     outputs.current().result(status_data(now), *_human(now, revisions=chain is not None))
 

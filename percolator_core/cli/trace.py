@@ -12,14 +12,7 @@ from rich.tree import Tree
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.data import AnyRow, TableName
-from percolator_core.cli.options import (
-    DEFAULT_URL,
-    ChainPath,
-    Namespace,
-    Url,
-    connect_to_existing,
-    load_chain,
-)
+from percolator_core.cli.options import ChainPath, StoreOptions, load_chain
 from percolator_core.cli.output import Failure
 from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import count_of
@@ -54,8 +47,7 @@ def trace(
         ),
     ] = "latest",
     depth: Annotated[int, typer.Option(min=1, help="Follow chains of at most this many runs.")] = 20,
-    url: Url = DEFAULT_URL,
-    namespace: Namespace = None,
+    store: StoreOptions,
 ) -> None:
     """Show every observer run that changes of a row caused, with times."""
     from percolator_core.admin.trace import trace as read_trace
@@ -63,7 +55,7 @@ def trace(
 
     wanted = _parse_change(change)
     chain = load_chain(path, import_functions=False)
-    with connect_to_existing(url, namespace, chain) as db:
+    with store.existing(chain) as db:
         key = parse_row(db.catalog.table(table).definition, row)
         found = read_trace(db, chain, table, key, column, change=wanted, depth=depth)
         rows = Rows(db.tables())

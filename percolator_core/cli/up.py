@@ -117,11 +117,10 @@ class _Up:
         self.began = time.monotonic()
         for folder in (self.project / ".percolator", self.folder, self.home):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (
-            _alone(self.project, self.folder),
-            stopping(lambda: None) as self.received,
-            _hangup(self.received),
-        ):
+        # A closed terminal stops it like Ctrl-C, unless the caller ignores SIGHUP (nohup).
+        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        others = () if ignored else (signal.SIGHUP,)
+        with _alone(self.project, self.folder), stopping(lambda: None, *others) as self.received:
             self._end_left_behind()
             try:
                 self._serve(airflow)
@@ -374,19 +373,3 @@ def _state(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return state if isinstance(state, dict) else {}
-
-
-@contextmanager
-def _hangup(received: Received) -> Iterator[None]:
-    """Treat a closed terminal like Ctrl-C, unless the caller ignores SIGHUP (nohup)."""
-    before = signal.getsignal(signal.SIGHUP)
-    if before is not signal.SIG_IGN:
-
-        def take(number: int, _: Any) -> None:
-            received.number = received.number or number
-
-        signal.signal(signal.SIGHUP, take)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, before)

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.options import (
-    DEFAULT_URL,
-    ChainPath,
-    Namespace,
-    Url,
-    connect_to_existing,
-    load_chain,
-)
+from percolator_core.cli.options import ChainPath, StoreOptions, Timeout, load_chain
 from percolator_core.cli.output import ExitCode, Failure
 from percolator_core.notation.amounts import count_of
 
@@ -31,22 +24,18 @@ _LONGEST_PAUSE: Final = 0.5
 def wait(
     path: ChainPath,
     *,
-    timeout: Annotated[
-        float | None,
-        typer.Option(min=0, metavar="SECONDS", help="Stop after this many seconds, with exit code 4."),
-    ] = None,
+    timeout: Timeout = None,
     fail_on_quarantine: Annotated[
         bool, typer.Option("--fail-on-quarantine", help="End with exit code 4 if a cell is in quarantine.")
     ] = False,
-    url: Url = DEFAULT_URL,
-    namespace: Namespace = None,
+    store: StoreOptions,
 ) -> None:
     """Wait until workers have observed all dirty cells. Runs no observer itself."""
     output = outputs.current()
     output.carry_on = f"`percolator wait {path}` continues to wait"
     chain = load_chain(path, import_functions=False)
     started = time.monotonic()
-    with connect_to_existing(url, namespace, chain) as db:
+    with store.existing(chain) as db:
         _until_idle(output, db, chain, None if timeout is None else started + timeout)
         from percolator_core.admin.status import status
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -14,31 +14,21 @@ from percolator_core.cli import logs
 from percolator_core.cli import output as outputs
 from percolator_core.cli.counts import counts_data, counts_table
 from percolator_core.cli.logs import LogLevel
-from percolator_core.cli.options import (
-    DEFAULT_URL,
-    ChainPath,
-    Namespace,
-    Threads,
-    Url,
-    Width,
-    connect_to_chain,
-    load_chain,
-)
+from percolator_core.cli.options import ChainPath, StoreOptions, Threads, Width, load_chain
 from percolator_core.cli.signals import Received, stopping
 from percolator_core.runtime.periodic import periodically
 from percolator_core.runtime.process import usable_cores
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from percolator_core.cli.output import Output
     from percolator_core.crew import Crew
-    from percolator_core.monitoring import Address, Subject
+    from percolator_core.database import Database
+    from percolator_core.monitoring import Address
     from percolator_core.observers import Chain
     from percolator_core.worker import Counts, Worker
     from percolator_core.worker.plan import WorkerSettings
-    from percolator_core.worker.runs import RunTimes
 
 _LOOK: Final = 0.5
 """Seconds between two updates of the line on a terminal."""
@@ -113,17 +103,6 @@ Http = Annotated[
 Level = Annotated[LogLevel, typer.Option("--log-level", help="Log this level and above.")]
 
 
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    """The settings of a worker or a crew, and its monitoring address."""
-
-    url: str
-    namespace: str | None
-    worker: WorkerSettings
-    http: Address | None
-    log_level: LogLevel
-
-
 def worker(
     path: ChainPath,
     *,
@@ -135,8 +114,7 @@ def worker(
     rolling: Rolling = False,
     http: Http = None,
     log_level: Level = "info",
-    url: Url = DEFAULT_URL,
-    namespace: Namespace = None,
+    store: StoreOptions,
 ) -> None:
     """Run a chain's observers until SIGINT or SIGTERM; any number of workers may run.
 
@@ -147,148 +125,119 @@ def worker(
     output.carry_on = f"`percolator worker {path}` continues"
     logs.configure(output, log_level)
     address = None if http is None else parse_address(http)
-    worker_settings: WorkerSettings = {
+    settings: WorkerSettings = {
         "threads": threads,
         "width": width,
         "cpus": cpus,
         "strategy": strategy,
         "rolling": rolling,
     }
-    settings = _Settings(url, namespace, worker_settings, address, log_level)
-    if processes == 1:
-        _alone(output, path, settings)
-    else:
-        _crew(output, path, settings, processes)
-
-
-def _alone(output: Output, path: Path, settings: _Settings) -> None:
-    """Run one worker in this process."""
-    import structlog
-
-    from percolator_core.worker import Worker
-    from percolator_core.worker.runs import RunTimes
-
-    log = structlog.get_logger("percolator.worker")
-    chain = load_chain(path)
-    times = RunTimes(chain.observers, logged=settings.log_level == "debug")
-    with connect_to_chain(settings.url, settings.namespace, chain) as db:
-        made = Worker(db, chain, **settings.worker, listener=times.take)
-        with (
-            stopping(made.stop) as received,
-            _monitored(settings, lambda: _subject_of_one(made, chain, db.namespace, received, times)),
-            _line(output, chain.name, lambda: made.counts),
-        ):
-            log.info(
-                "worker started",
-                chain=chain.name,
-                namespace=db.namespace,
-                store=db.url,
-                width=settings.worker["width"],
-            )
-            counts = made.run()
-        if made.abandoned:
-            log.warning(
-                "runs over their timeout were given back; they end with the process", runs=made.abandoned
-            )
-        log.info(
-            "worker stopped", ran=counts.ran, quarantined=counts.quarantined, seconds=round(counts.seconds, 1)
-        )
-    if received.number == signal.SIGINT:
-        raise KeyboardInterrupt
-    output.result(counts_data(counts), counts_table(counts))
-
-
-def _crew(output: Output, path: Path, settings: _Settings, processes: int) -> None:
-    """Run workers in their own processes; this process runs no code of the chain."""
-    import structlog
-
-    from percolator_core.crew import Crew
-
-    log = structlog.get_logger("percolator.worker")
-    chain = load_chain(path, import_functions=False)
+    # The parent of several processes runs no code of the chain.
+    chain = load_chain(path, import_functions=processes == 1)
     # Stay connected until the last process has ended, so that an embedded store is started only once.
-    with connect_to_chain(settings.url, settings.namespace, chain) as db:
-        crew = Crew(
-            chain, settings.url, db.namespace, processes, log_level=settings.log_level, **settings.worker
-        )
+    with store.of_chain(chain) as db:
+        counts, data = _Command(output, chain, db, store.url, processes, address, log_level, settings).run()
+    output.result(data, counts_table(counts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """Run a worker in this process, or a crew of several processes."""
+
+    output: Output
+    chain: Chain
+    db: Database
+    url: str
+    processes: int
+    http: Address | None
+    log_level: LogLevel
+    settings: WorkerSettings
+
+    def run(self) -> tuple[Counts, dict[str, Any]]:
+        """Run until a signal; return the counts, and the result for JSON. Raises KeyboardInterrupt."""
+        import structlog
+
+        log = structlog.get_logger("percolator.worker")
+        runner, measures = self._runner()
+        some = {} if self.processes == 1 else {"processes": self.processes}
+        started, stopped = [f"worker{'s' if some else ''} {verb}" for verb in ("started", "stopped")]
         with (
-            stopping(crew.stop) as received,
-            _monitored(settings, lambda: _subject_of_crew(crew, chain, db.namespace, received)),
-            _line(output, chain.name, lambda: crew.counts),
+            stopping(runner.stop) as received,
+            self._monitored(runner, received, measures),
+            _line(self.output, self.chain.name, lambda: runner.counts),
         ):
             log.info(
-                "workers started",
-                chain=chain.name,
-                namespace=db.namespace,
-                store=db.url,
-                processes=processes,
-                width=settings.worker["width"],
+                started,
+                chain=self.chain.name,
+                namespace=self.db.namespace,
+                store=self.db.url,
+                **some,
+                width=self.settings["width"],
             )
-            counts = crew.run()
-        log.info(
-            "workers stopped",
-            ran=counts.ran,
-            quarantined=counts.quarantined,
-            seconds=round(counts.seconds, 1),
+            counts = runner.run()
+        if abandoned := getattr(runner, "abandoned", 0):
+            log.warning("runs over their timeout were given back; they end with the process", runs=abandoned)
+        log.info(stopped, ran=counts.ran, quarantined=counts.quarantined, seconds=round(counts.seconds, 1))
+        if received.number == signal.SIGINT:
+            raise KeyboardInterrupt
+        served = [
+            {"process": one.process, "ending": one.ending, **counts_data(one.counts)}
+            for one in getattr(runner, "served", ())
+        ]
+        return counts, counts_data(counts) | ({"processes": served} if some else {})
+
+    def _runner(self) -> tuple[Worker | Crew, Mapping[str, Any]]:
+        """Return the worker or crew, and the fields of `Subject` that only one of them has."""
+        if self.processes == 1:
+            from percolator_core.worker import Worker
+            from percolator_core.worker.runs import RunTimes
+
+            times = RunTimes(self.chain.observers, logged=self.log_level == "debug")
+            worker = Worker(self.db, self.chain, **self.settings, listener=times.take)
+            return worker, {"times": times.histograms}
+        from percolator_core.crew import Crew
+
+        crew = Crew(
+            self.chain,
+            self.url,
+            self.db.namespace,
+            self.processes,
+            log_level=self.log_level,
+            **self.settings,
         )
-    if received.number == signal.SIGINT:
-        raise KeyboardInterrupt
-    served = [
-        {"process": one.process, "ending": one.ending, **counts_data(one.counts)} for one in crew.served
-    ]
-    output.result({**counts_data(counts), "processes": served}, counts_table(counts))
+        return crew, {
+            "times": crew.times,
+            "processes": lambda: len(crew.processes),
+            "replaced": lambda: len(crew.served),
+        }
 
+    def _monitored(
+        self, runner: Worker | Crew, received: Received, measures: Mapping[str, Any]
+    ) -> AbstractContextManager[Any]:
+        """Serve health and metrics over HTTP during the block, if ``--http`` is set."""
+        if self.http is None:
+            return nullcontext()
+        import structlog
 
-def _monitored(settings: _Settings, subject: Callable[[], Subject]) -> AbstractContextManager[Any]:
-    """Serve health and metrics over HTTP during the block, if ``--http`` is set."""
-    if settings.http is None:
-        return nullcontext()
-    import structlog
+        from percolator_core.database import connect
+        from percolator_core.monitoring import Monitor, Subject
+        from percolator_core.monitoring.probe import PATIENCE
 
-    from percolator_core.database import connect
-    from percolator_core.monitoring import Monitor
-    from percolator_core.monitoring.probe import PATIENCE
-
-    watched = subject()
-    monitor = Monitor(
-        settings.http,
-        watched,
-        lambda: connect(settings.url, watched.namespace, patience=PATIENCE, timeout=PATIENCE),
-    )
-    structlog.get_logger("percolator.worker").info("serving health and metrics", url=monitor.url)
-    return monitor
-
-
-def _subject_of_one(
-    made: Worker, chain: Chain, namespace: str, received: Received, times: RunTimes
-) -> Subject:
-    from percolator_core.monitoring import Subject
-
-    return Subject(
-        chain,
-        namespace,
-        counts=lambda: made.counts,
-        begun=lambda: made.begun,
-        stalled=made.stalled,
-        stopping=lambda: bool(received.number),
-        times=times.histograms,
-    )
-
-
-def _subject_of_crew(crew: Crew, chain: Chain, namespace: str, received: Received) -> Subject:
-    from percolator_core.monitoring import Subject
-
-    return Subject(
-        chain,
-        namespace,
-        counts=lambda: crew.counts,
-        begun=lambda: crew.begun,
-        stalled=crew.stalled,
-        stopping=lambda: bool(received.number),
-        processes=lambda: len(crew.processes),
-        replaced=lambda: len(crew.served),
-        times=crew.times,
-    )
+        subject = Subject(
+            self.chain,
+            self.db.namespace,
+            counts=lambda: runner.counts,
+            begun=lambda: runner.begun,
+            stalled=runner.stalled,
+            stopping=lambda: bool(received.number),
+            **measures,
+        )
+        url, namespace = self.url, self.db.namespace
+        monitor = Monitor(
+            self.http, subject, lambda: connect(url, namespace, patience=PATIENCE, timeout=PATIENCE)
+        )
+        structlog.get_logger("percolator.worker").info("serving health and metrics", url=monitor.url)
+        return monitor
 
 
 @contextmanager

@@ -172,7 +172,7 @@ def test_an_unexpected_error_is_one_line_too(project: Project, monkeypatch: pyte
     def broken(*_: object) -> None:
         raise RuntimeError("first line\nsecond line")
 
-    monkeypatch.setattr("percolator_core.cli.data.connect_to_existing", broken)
+    monkeypatch.setattr("percolator_core.cli.options.StoreOptions.existing", broken)
     ended = project("tables", "--json")
     assert ended.code == ExitCode.FAILURE
     assert ended.error == "RuntimeError: first line second line (--debug shows where)"
@@ -183,7 +183,7 @@ def test_an_interrupt_says_how_to_go_on(project: Project, monkeypatch: pytest.Mo
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("percolator_core.cli.wait.connect_to_existing", interrupt)
+    monkeypatch.setattr("percolator_core.cli.options.StoreOptions.existing", interrupt)
     ended = project("wait", "chain")
     assert ended.code == 130
     assert ended.error == "interrupted; nothing is lost: `percolator wait chain` continues to wait"

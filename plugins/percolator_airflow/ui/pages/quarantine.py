@@ -207,8 +207,7 @@ def _cell(token: str) -> FailedCell:
         observer, table, row, column, time = json.loads(token)
         names = [str(part) for part in (observer, table, column)]
         "".join(names).encode()  # half of a pair of surrogates is no text
-        return FailedCell(
-            names[0], names[1], base64.b64decode(row, validate=True), names[2], "", "", 0, int(time)
-        )
+        key = base64.b64decode(row, validate=True)
+        return FailedCell(names[0], names[1], key, names[2], "", 0, int(time), "")
     except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error):
         raise NotationError(f"{token[:80]!r} is not a cell of the page: reload the page") from None
