@@ -1,6 +1,6 @@
 """Garbage collection: remove the versions that no snapshot can read.
 
-Several collections may run at once and beside everything else, and each may stop at any point.
+Several collections may run at the same time, beside all other clients, and each may stop at any point.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from percolator_core.scripts import calls
 from percolator_core.transaction.client import Client
 
 _ROWS_PER_STEP: Final = 200
-"""Rows of a tablet that one call collects: a script blocks all other clients."""
+"""Rows of a tablet that one call collects, because a script blocks all other clients."""
 
 _PINS_AT_ONCE: Final = 1000
-"""Pins whose owners are looked up by one batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
     """The result of a garbage collection.
 
-    ``safe_point`` is in microseconds; snapshots below it are refused from now on. ``versions`` and ``rows``
-    are the numbers of removed versions and rows.
+    Snapshots below ``safe_point`` (microseconds) are refused from now on. ``versions`` and ``rows`` are the
+    numbers of removed versions and rows.
     """
 
     safe_point: int
@@ -45,30 +44,29 @@ class GarbageCollector:
     def collect(self, keep: float, part: Part | None = None) -> Collected:
         """Remove versions that only unpinned snapshots older than ``keep`` seconds could read.
 
-        ``part`` names the tablets whose versions are removed; None is all. The safe point is always raised,
-        and locks are always resolved, in all tablets.
+        ``part`` names the tablets whose versions are removed; None means all tablets. In all tablets the safe
+        point is raised and old locks are resolved, also with ``part``.
 
         Raises:
-            LockTimeout: an older transaction is still committing. No version was removed, but snapshots below
-            the new safe point are refused already. Collect again later.
+            LockTimeout: an older transaction is still committing. Collect again later. No version was
+            removed, but snapshots below the new safe point are refused already.
             UnknownTable, ValueError: ``part`` names a table or tablet that does not exist.
         """
         client = self._client
         chosen = None if part is None else [tag for _, tag in self.locks.tablets_of(part)]
         now = client.oracle.timestamp()
         safe = max(1, min([now - int(keep * 1e6), *(at - 1 for at in self.pins())]))
-        # The order matters. First no new lock can appear at or below the safe point, then old locks are
-        # resolved, then versions are removed. The first two steps concern all tablets, even for a part: a
-        # primary's versions decide about the locks of its transaction, and both may be in any tablets. Each
-        # part is a complete collection with its own safe point and relies on no other part, whose client may
-        # have died or not begun.
+        # The order matters: first prevent new locks at or below the safe point, then resolve old locks, then
+        # remove versions. The first two steps concern all tablets, even for a part: a primary's versions
+        # decide about the locks of its transaction, and these locks may be in any tablet. The collection of a
+        # part relies on no other part, whose client may have died or not begun.
         tags = [tag for _, tag in client.catalog.tablets()]
         furthest = max([safe, *raise_safe_points(self.store, tags, safe)])
-        # Another collection may have raised some tablets further. New locks may still appear between its safe
-        # point and ours, and that collection resolves them.
+        # Another collection may have raised the safe point of some tablets further. That collection resolves
+        # the locks between our safe point and its own.
         locks = self.locks.settle(lambda lock: lock.start_ts <= safe, remedy="collect later")
-        # The write is durable: a failover must not bring back a resolved lock after the versions that decide
-        # it are gone.
+        # The write is durable: a failover must not restore a resolved lock after the versions that decide
+        # about the lock were removed.
         tags = [tag for _, tag in client.catalog.tablets()]
         raise_safe_points(self.store, tags, safe, durably=True)
         observers = sorted(client.active_observers())
@@ -84,7 +82,7 @@ class GarbageCollector:
         return Collected(furthest, versions, rows, locks)
 
     def pins(self) -> list[int]:
-        """Return the timestamps of pinned snapshots whose owners are alive; forget the other pins."""
+        """Return the timestamps of pinned snapshots whose owners are alive, and remove all other pins."""
         key = self.store.keyspace.pins
         flat = self.store.one((b"ZRANGE", key, 0, -1, b"WITHSCORES"))
         pins = dict(zip(flat[::2], map(float, flat[1::2]), strict=True))

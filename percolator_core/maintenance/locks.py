@@ -24,19 +24,18 @@ from percolator_core.transaction.client import Client
 from percolator_core.transaction.lock_resolver import LockedCell, Resolver
 
 _LOCKS_PER_STEP: Final = 500
-"""Entries of a tablet's lock index that one call reads, and locks that are resolved together."""
+"""Entries of a tablet's lock index that one call reads; their locks are resolved together."""
 
 _LOCKS_AT_ONCE: Final = 100
 """Entries that one call looks up. With the longest keys the reply has a few MiB."""
 
 _TABLETS_AT_ONCE: Final = 1000
-"""Tablets that one batch asks for a number or a few entries."""
 
 _ACKNOWLEDGES: Final = " acknowledges "
 """The text between observer and column in the displayed name of an acknowledgement."""
 
 Part: TypeAlias = Iterable[tuple[str, int]]
-"""Tablets, each as the name of its table and its number."""
+"""Tablets, each as the table's name and the tablet's number."""
 
 Outcome: TypeAlias = Literal["committed", "rolled back", "live", "gone"]
 """The outcome for a lock: rolled forward, rolled back, left to its live owner, or not found."""
@@ -76,8 +75,8 @@ class FoundLock:
 class Locks:
     """The locks of one namespace.
 
-    It keeps nothing between two calls. In particular each call has a resolver of its own, which remembers the
-    fates that it has learned: a failover may change a fate, and another call may come much later.
+    Each call has a new resolver, because a resolver remembers the fates of transactions. A failover before
+    the next call may change a fate.
     """
 
     def __init__(self, client: Client) -> None:
@@ -85,7 +84,7 @@ class Locks:
         self.store = client.store
 
     def by_tablet(self, limit: int | None = None) -> Iterator[FoundLock]:
-        """Yield the locks of each tablet, oldest first; at most ``limit`` of each, None for all."""
+        """Yield the locks of each tablet, oldest first, at most ``limit`` a tablet; None means no limit."""
         for table, tag in self._occupied(self._client.catalog.tablets()):
             walls = self._entries(tag)
             oldest = sorted(walls, key=lambda entry: (walls[entry], entry))[:limit]
@@ -108,7 +107,7 @@ class Locks:
         return sorted((lock for step in steps for lock in step), key=lambda lock: lock.wall)
 
     def resolve(self, older_than: float, part: Part | None = None) -> ResolvedLocks:
-        """Resolve the locks, untouched for ``older_than`` seconds, of clients that are dead or too slow.
+        """Resolve the locks of dead or slow clients: those not refreshed for ``older_than`` seconds.
 
         Raises:
             UnknownTable, ValueError: ``part`` names a table or tablet that does not exist.
@@ -119,7 +118,7 @@ class Locks:
     def resolve_one(self, table: str, row: bytes, column: str, start_ts: int) -> Outcome:
         """Resolve one lock unless its owner may still commit.
 
-        ``column`` is a name as `Catalog.column_name` returns it, also of an acknowledgement.
+        ``column`` is the name of a column or an acknowledgement, as `Catalog.column_name` returns it.
 
         Raises:
             UnknownTable, UnknownColumn: the table or the column does not exist.
@@ -140,13 +139,12 @@ class Locks:
         tablets: Sequence[tuple[str, bytes]] | None = None,
         remedy: str = "try again later",
     ) -> ResolvedLocks:
-        """Resolve all locks for which ``wanted`` returns True, and wait until the live ones are gone.
+        """Resolve all locks for which ``wanted`` returns True, and wait until no such lock is live.
 
-        ``tablets`` are pairs of table and tag; None is all.
+        ``tablets`` are pairs of table and tag; None means all tablets.
 
         Raises:
-            LockTimeout: some locks are still live after `Timeouts.lock_wait`; the message ends with
-            ``remedy``.
+            LockTimeout: some locks are live after `Timeouts.lock_wait`; the message ends with ``remedy``.
         """
         deadline = time.monotonic() + self._client.timeouts.lock_wait
         committed = rolled_back = 0
@@ -158,18 +156,13 @@ class Locks:
             if not found.live:
                 return ResolvedLocks(committed, rolled_back)
             if time.monotonic() > deadline:
-                raise LockTimeout(
-                    f"{found.live} locks of transactions that began before are still live: {remedy}"
-                )
+                raise LockTimeout(f"{found.live} locks of earlier transactions are still live: {remedy}")
             self.store.sleep(0.05)
 
     def settle_table(self, table: str, tags: Sequence[bytes], upto: int, *, primaries: bool) -> None:
-        """Settle the locks of one table whose transactions began at or before ``upto``.
+        """Resolve the locks of one table whose transactions began at or before ``upto``, as `settle` does.
 
-        ``primaries`` also settles the locks in other tables whose primary is in this one.
-
-        Raises:
-            LockTimeout: some locks are still live after `Timeouts.lock_wait`.
+        ``primaries`` also includes locks in other tables whose primary lock is in this table.
         """
         self.settle(lambda lock: lock.start_ts <= upto, [(table, tag) for tag in tags])
         if primaries:
@@ -181,7 +174,7 @@ class Locks:
             )
 
     def tablets_of(self, part: Part) -> list[tuple[str, bytes]]:
-        """Return the table and the tag of each tablet in ``part``, in its order, without repetitions.
+        """Return the table and the tag of each tablet in ``part``, in the same order, without duplicates.
 
         Raises:
             UnknownTable, ValueError: a table or tablet does not exist.
@@ -191,7 +184,7 @@ class Locks:
             tags = self._client.catalog.table(table).tags
             if not 0 <= number < len(tags):
                 raise ValueError(
-                    f"the table {table!r} has {len(tags)} tablets, numbered from 0: there is no {number}"
+                    f"the table {table!r} has {len(tags)} tablets, numbered from 0: no tablet {number} exists"
                 )
             found.append((table, tags[number]))
         return found
@@ -216,11 +209,11 @@ class Locks:
     def _steps(
         self, tablets: Iterable[tuple[str, bytes]], older_than: float | None = None
     ) -> Iterator[list[FoundLock]]:
-        """Yield all locks, or those untouched for ``older_than`` seconds, in bounded steps of one tablet.
+        """Yield all locks, or those not refreshed for ``older_than`` seconds, in bounded steps of one tablet.
 
-        The order is arbitrary and a lock may come twice. A lock that exists during the whole walk is never
-        missed, even if others come, go and are refreshed; a walk by rank or score could miss it. The caller
-        may resolve the locks of a step before the next step.
+        The order is arbitrary, and a lock may be yielded twice. A lock that exists during the whole iteration
+        is always yielded, even if other locks are added, removed and refreshed. An iteration by rank or score
+        could miss the lock. The caller may resolve the locks of a step before the next step.
         """
         untouched = None if older_than is None else int(older_than * 1e6)
         for table, tag in self._occupied(tablets):
@@ -247,11 +240,11 @@ class Locks:
             left = rest
 
     def _resolve(self, steps: Iterable[Sequence[FoundLock]]) -> ResolvedLocks:
-        """Resolve the locks of each step, which are of one tablet, together."""
+        """Resolve the locks of each step together; a step has locks of one tablet."""
         resolver = Resolver(self._client)
         counts = {"committed": 0, "rolled back": 0}
         living: set[int] = set()
-        # Cell, kind and transaction identify a lock that comes twice, even if it was refreshed in between.
+        # Cell, kind and transaction identify a lock, even if it was refreshed between two steps.
         live: set[tuple[bytes, bytes, bytes, bytes]] = set()
         for step in steps:
             asked = [lock for lock in step if lock.start_ts not in living]
@@ -273,7 +266,7 @@ def _encodings(handle: TableHandle, column: str) -> list[bytes]:
     found = [handle.marker.encoded] if column == handle.marker.name else []
     observer, word, observed = column.partition(_ACKNOWLEDGES)
     if word:
-        # A column of a raw table may itself be called like an acknowledgement.
+        # The name of a raw table's column may look like that of an acknowledgement.
         with suppress(UnknownColumn, ValueError):
             found.append(acknowledgement(observer, handle.encode(observed)))
     try:
@@ -287,7 +280,7 @@ def _encodings(handle: TableHandle, column: str) -> list[bytes]:
 def _found(
     table: str, tag: bytes, entries: Sequence[bytes], lists: Sequence[Sequence[bytes]]
 ) -> list[FoundLock]:
-    """Return the locks that belong to the transactions of their entries."""
+    """Return the locks whose transactions are those of their entries."""
     found = []
     for entry, held in zip(entries, lists, strict=False):
         start_ts, column, row = decode_lock_mark(entry)

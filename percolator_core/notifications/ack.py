@@ -1,7 +1,7 @@
 """Acknowledgements: the cell beside an observed cell that each run of its observer writes (section 2.4).
 
-Two runs for one change conflict in this cell, so at most one commits. Its value has the revision of the
-observer's code and, if the chain records traces, the cells that the run wrote.
+Two runs for one change conflict in this cell, so at most one commits. The value of the cell has the revision
+of the observer's code and, if the chain records traces, the cells that the run wrote.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from percolator_core.transaction.transaction import Transaction
 def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes = b"") -> Cell | None:
     """Begin a run: fix the snapshot, and write the acknowledgement, as the first cell and the primary.
 
-    Return the cell to observe. None means that an earlier run has acknowledged the change, or that the change
-    never committed: only its mark has to be cleared.
+    Return the observed cell. Return None if an earlier run has acknowledged the change, or if the change
+    never committed: then the caller only clears the mark.
     """
     acked = acknowledgement(lease.observer, lease.column)
     if mode == "weak":
@@ -28,7 +28,7 @@ def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes
         observed, done = transaction.versions(lease.table, lease.row, [lease.column, acked])
         if observed is None:
             return None
-        # An acknowledgement that a rerun has deleted has no value.
+        # A rerun deletes the acknowledgement: the newest version has no value.
         if done is not None and done.value is not None and observed.commit_ts <= done.start_ts:
             return None
         timestamp = observed.commit_ts
@@ -37,7 +37,7 @@ def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes
 
 
 def trace(transaction: Transaction, lease: Lease, revision: int) -> None:
-    """Add the cells that the run wrote to its acknowledgement; to be called right before the commit."""
+    """Add the cells that the run wrote to its acknowledgement. Call this right before the commit."""
     acked = acknowledgement(lease.observer, lease.column)
     writes = (
         TracedWrite(one.table, one.row, one.column, one.kind)

@@ -1,9 +1,9 @@
 """The active set: the observers for which writers set marks, and the workers that run them (section 2.4).
 
-The tablets know the observers of their columns, and the namespace knows the digest of the chain that was
-activated last. A worker *registers* itself. While it lives, a worker of another chain refuses to start:
-otherwise marks would wait for an observer that no worker runs. A *rolling* start is allowed beside workers of
-other chains. Until the last of these has ended, writers set marks for the observers of both chains.
+Each tablet has the observers of its columns, and the namespace has the digest of the newest active chain. A
+worker *registers* itself. While a registered worker lives, a worker of another chain refuses to start:
+otherwise marks would wait for an observer that no worker runs. A *rolling* worker starts beside workers of
+other chains. Until the other workers have ended, writers set marks for the observers of both chains.
 """
 
 from __future__ import annotations
@@ -36,25 +36,22 @@ _PAUSE: Final = 0.02
 
 
 class Active(NamedTuple):
-    """The digest of the chain that was activated last, and those of other chains that may still run.
+    """The digest of the newest active chain, and the digests of other chains that may still run.
 
-    While another chain is activated, ``digest`` is empty. During an activation ``beside`` has the digest of
-    the activated chain, too, if that chain was allowed before.
+    During the activation of another chain, ``digest`` is empty. During any activation, ``beside`` also has
+    the digest of the chain to activate, if that chain was allowed before.
     """
 
     digest: str
     beside: frozenset[str]
 
     def allows(self, digest: str) -> bool:
-        """Return True if workers with that chain may go on."""
+        """Return True if workers of the chain may continue."""
         return digest == self.digest or digest in self.beside
 
 
 def active(client: Client) -> Active:
-    """Read the active chain.
-
-    Its digest is empty before the first activation, and during that of another chain.
-    """
+    """Read the active chain; ``digest`` is empty before the first activation, too."""
     store = client.store
     digest, beside = store.one((b"HMGET", store.keyspace.chain, b"digest", b"beside"))
     others = (beside or b"").decode().split(",")
@@ -70,8 +67,9 @@ def activate(
 ) -> None:
     """Register a chain's observers in every tablet, so that writers leave marks for them.
 
-    ``rolling`` lets workers of other chains go on, and keeps their observers registered. The first activation
-    after the last of these workers has ended unregisters them (`percolator_core.worker.housekeeping`).
+    With ``rolling``, workers of other chains continue, and their observers stay registered. After these
+    workers have ended, the next activation unregisters their observers
+    (`percolator_core.worker.housekeeping`).
 
     Raises:
         ConfigurationError: workers of another chain are alive, and ``rolling`` is False.
@@ -82,15 +80,15 @@ def activate(
 
 
 class _Overtaken(Exception):
-    """Another activation has begun, because this one took too long. This one must read the workers again."""
+    """This activation took too long, and another one has begun. Start again, from the list of workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """An activation under way.
+    """A running activation.
 
-    A later activation has a greater ``number``. Once the chain's record or a tablet knows a number, it
-    refuses requests with a lower one. ``renew`` extends the lock for which other activations wait.
+    A later activation has a greater ``number``. The chain's record and each tablet refuse a request with a
+    lower number than the greatest one so far. ``renew`` extends the lock for which other activations wait.
     """
 
     number: int
@@ -117,30 +115,29 @@ def _activate(
     others = sorted({worker.digest for worker in strangers})
     if others and not rolling:
         raise ConfigurationError(
-            f"a worker with another set of observers is running ({strangers[0].where}): stop it first, start "
-            "this one as a rolling one, which runs beside it, or use another namespace"
+            f"a worker with another set of observers is running ({strangers[0].where}): stop that worker, "
+            "start this worker as a rolling one, or use another namespace"
         )
     before = active(db.client)
-    # A worker is registered before it is refused, or while it was suspended: its chain may have lost marks.
+    # A chain that was not allowed may have lost marks: its worker is about to be refused, or was suspended.
     others = [other for other in others if before.allows(other)]
     names = {name for observers in observed.values() for name in observers}
     known = db.active_observers()
     retired = [] if others else sorted(known - names)
-    # A suspended worker may resume after this activation has broken off. It may go on only if its chain lost
-    # no marks: its chain runs beside the new one, or is the new one and was active before.
+    # If this activation stops halfway, a suspended worker may resume. The worker may continue only if its
+    # chain lost no marks: the chain is in `others`, or is the new chain and was allowed before.
     allowed = {*others, digest} if before.allows(digest) else others
     still = digest if before.digest == digest else ""
-    # Write the record first, then list the tables. A creation writes its entry first and then reads the
-    # record: so either it reads this record, or its table is in the list.
+    # Write the record first, then list the tables. The creation of a table writes the catalog entry first,
+    # then reads the record. So either the creation reads this record, or its table is in the list.
     everything = json.dumps(_merged(db.client.observed_columns() if others else {}, observed), sort_keys=True)
     turn.record(db, observed=everything, digest=still, beside=",".join(sorted(allowed)))
     how: Literal["replace", "add"] = "add" if others else "replace"
     while changed := _register_in_tablets(db, observed, how, retired, turn):
-        # A table was changed in between, or a failover has lost a part of a change.
+        # A concurrent schema change, or a failover that lost a part of one, caused the refusal.
         for name, version in changed:
             db.schema_changes.finish_or_repair(name, version)
-    # This write is the last one: if an activation breaks off before it, the next worker repeats the
-    # activation.
+    # The digest is written last: if this activation stops earlier, the next worker repeats the activation.
     observers = ",".join(sorted(names | known if others else names))
     turn.record(db, digest=digest, observers=observers, beside=",".join(others))
 
@@ -169,8 +166,8 @@ def _register_in_tablets(
 ) -> set[tuple[str, bytes]]:
     """Register observers in the tablets of all tables.
 
-    Returns the tables with a tablet that refused because it has another version, each with the version that
-    the catalog has. Raises _Overtaken.
+    Return each table with a tablet that refused the table's version, with the version in the catalog. Raises
+    _Overtaken.
     """
     store = db.store
     asked: list[tuple[str, bytes]] = []
@@ -187,7 +184,7 @@ def _register_in_tablets(
         asked += [(handle.name, handle.version)] * len(handle.tags)
     # The wait for schema changes may have taken longer than the activation lock lasts.
     turn.renew()
-    # The write is durable, like that of the record: if a failover undid it, later writes would have no marks.
+    # If a failover undid this write, later writes would set no marks. So the write is durable.
     replies = store.run_all(requests, durably=True)
     if "overtaken" in replies:
         raise _Overtaken
@@ -205,16 +202,15 @@ def settled_entries(db: Database) -> list[Entry]:
 def _one_at_a_time(db: Database) -> Iterator[Callable[[], None]]:
     """Hold the namespace's activation lock: one activation runs at a time.
 
-    Yields a function that renews the lock, and raises _Overtaken if it has expired: then another activation
-    may hold it.
+    Yield a function that renews the lock. If the lock has expired, the function raises _Overtaken: another
+    activation may hold the lock.
 
-    The lock only saves work: without it two activations would overtake each other again and again. An
-    activation that is late cannot undo the registrations of a later one, because its number (`_Turn`) is
-    lower.
+    The lock only saves work: without the lock two activations would overtake each other again and again. A
+    late activation cannot undo the registrations of a later one, because its number (`_Turn`) is lower.
     """
     store, key, mine = db.store, db.store.keyspace.activating, uuid.uuid4().hex.encode()
     milliseconds = int(_LONGEST * 1000)
-    # A request whose reply was lost is sent again: NX refuses it then, and GET returns our own name.
+    # After a lost reply the request is repeated: NX refuses the second one, and GET returns our own name.
     while store.call((b"SET", key, mine, b"NX", b"PX", milliseconds), (b"GET", key))[1] != mine:
         store.sleep(_PAUSE)
 
@@ -234,8 +230,8 @@ def _one_at_a_time(db: Database) -> Iterator[Callable[[], None]]:
 class LiveWorker:
     """A registered worker whose liveness token has not expired. ``since`` is in microseconds.
 
-    ``until_idle`` is True for a drain, which ends when no mark is left; other workers run until they are
-    stopped. ``observers`` has the sorted names of the observers whose cells it takes; None is all.
+    ``until_idle`` is True for a drain, which ends when no mark is left. ``observers`` has the sorted names of
+    the observers that the worker runs; None means all observers.
     """
 
     owner: str
@@ -262,11 +258,11 @@ def live_workers(db: Database) -> list[LiveWorker]:
 
 def workers_command(db: Database) -> Command:
     """Return the command that lists the registered workers, for `liveness_commands` and `living`."""
-    return (b"HGETALL", _workers_key(db))
+    return (b"HGETALL", db.store.keyspace.workers)
 
 
 def liveness_commands(db: Database, registered: Sequence[bytes]) -> list[Command]:
-    """Return for each registered worker the command that asks for its liveness token."""
+    """Return for each registered worker the command that reads its liveness token."""
     return [db.client.liveness(_owner_of(name)) for name in registered[0::2]]
 
 
@@ -294,7 +290,7 @@ def _live_worker(name: bytes, packed: bytes) -> LiveWorker:
 
 
 class Registration:
-    """The registration of one worker. Workers that share a database connection have one each."""
+    """The registration of one worker, also if several workers share a database connection."""
 
     def __init__(
         self,
@@ -323,16 +319,12 @@ class Registration:
         self.refresh()
 
     def refresh(self) -> None:
-        """Register again: others may have unregistered a worker that was suspended for long."""
-        self._tally.send_along((b"HSET", _workers_key(self._db), self.name, self._record))
+        """Register again: while this worker was suspended, another process may have unregistered it."""
+        self._tally.send_along((b"HSET", self._db.store.keyspace.workers, self.name, self._record))
 
     def withdraw(self) -> None:
-        """Unregister, and report the last counts."""
-        self._tally.send_along((b"HDEL", _workers_key(self._db), self.name))
-
-
-def _workers_key(db: Database) -> bytes:
-    return db.store.keyspace.workers
+        """Unregister, and report the remaining counts."""
+        self._tally.send_along((b"HDEL", self._db.store.keyspace.workers, self.name))
 
 
 def _owner_of(name: bytes) -> bytes:

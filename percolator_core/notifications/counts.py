@@ -1,9 +1,9 @@
 """Counts of runs by observer since the namespace was created, summed over all workers.
 
 Each worker reports its new counts with its registration, every second or two, and at its end. The counts are
-approximate; they serve people and schedulers only. A request that is sent again because its reply was lost
-counts twice. The last second or two of a killed worker are missing, and so are runs in threads that a stopped
-worker did not wait for.
+approximate, and only people and schedulers read them. A request that is repeated after a lost reply counts
+twice. Counts of the last second or two of a killed worker are missing. So are runs in threads for which a
+stopped worker did not wait.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RunCounts:
     """The runs of one observer, of all workers since the namespace was created.
 
     ``ran``: runs that committed. ``failed``: runs that raised. ``quarantined``: cells put into quarantine,
-    also those retried since. ``conflicts``: runs that lost against another transaction and were repeated.
+    including cells that were retried later. ``conflicts``: runs that were repeated after a conflict.
     """
 
     ran: int = 0
@@ -38,7 +38,7 @@ _FIELDS: Final = tuple(field.name for field in fields(RunCounts))
 
 
 class Counted(Protocol):
-    """The counts of one worker, which only grow: `percolator_core.worker.ObserverCounts`."""
+    """The counts of one worker: `percolator_core.worker.ObserverCounts`. Counts only grow."""
 
     ran: int
     failed: int
@@ -47,12 +47,12 @@ class Counted(Protocol):
 
 
 def run_counts(db: Database) -> dict[str, RunCounts]:
-    """Return the counts by observer. An observer without any report is left out.
+    """Return the counts by observer, without observers that no worker has reported.
 
     Raises:
         StoreUnavailable: the store does not answer.
     """
-    flat = db.store.one((b"HGETALL", _counts_key(db.store)))
+    flat = db.store.one((b"HGETALL", db.store.keyspace.counts))
     found: dict[str, RunCounts] = {}
     for packed, number in zip(flat[0::2], flat[1::2], strict=True):
         field, _, name = packed.decode().partition(":")
@@ -76,11 +76,10 @@ class Tally:
             StoreUnavailable: no reply; the next report contains the same counts.
         """
         before, now = self._reported, {name: _copy(counted) for name, counted in self._counts.items()}
-        # This is set before the request, not after it: a task that is ended while it waits has sent the
-        # request.
+        # Set this before the request: a task that is cancelled while it waits has sent the request.
         self._reported = now
         try:
-            self._store.call(command, *_increments(_counts_key(self._store), before, now))
+            self._store.call(command, *_increments(self._store.keyspace.counts, before, now))
         except PercolatorError:
             self._reported = before
             raise
@@ -98,7 +97,3 @@ def _increments(key: bytes, before: Mapping[str, RunCounts], now: Mapping[str, R
         for field, old, new in zip(_FIELDS, astuple(before[name]), astuple(counts), strict=True)
         if new != old
     ]
-
-
-def _counts_key(store: Store) -> bytes:
-    return store.keyspace.counts

@@ -1,9 +1,9 @@
 """The dirty index: the changed cells of each observer (paper, section 2.4).
 
 A write to an observed column sets a *dirty mark* for each observer of that column, in an index apart from the
-data. A worker *claims* marks in batches: each claimed cell has a *lease*. After the run the mark is cleared,
-unless the cell has a change that the run did not see. The acknowledgement lets at most one run commit for a
-change (`percolator_core.notifications.ack`).
+data. A worker *claims* marks in batches: each claimed cell has a *lease*. After the run the worker clears the
+mark, unless the cell has a newer change. The acknowledgement lets at most one run commit for a change
+(`percolator_core.notifications.ack`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ LEASE: Final = 5.0
 """Seconds of a lease; a worker renews the leases of runs that take longer."""
 
 _LOOKED_AT: Final = 1024
-"""About the pairs of tablet and observer that one claim examines. Other clients wait for the claim's
-script."""
+"""About so many pairs of tablet and observer are examined by one claim: its script blocks other clients."""
 
 LeasedCell: TypeAlias = tuple[str, bytes, bytes, bytes]
 """Observer, tablet, row and column."""
@@ -46,9 +45,10 @@ LeasedCell: TypeAlias = tuple[str, bytes, bytes, bytes]
 class Lease:
     """A dirty cell that this worker may run until ``deadline`` (µs, the server's time).
 
-    ``before`` is the deadline before the last renewal, which is still valid if that renewal was lost. ``due``
-    is when the mark was set, or when its retry was due. ``renewed`` is in monotonic seconds. ``version`` is
-    the version of the table at the time of the claim: a table that is created again has another one.
+    ``before`` is the deadline before the newest renewal; it is valid if that renewal was lost. ``due`` is the
+    time of the mark, or the time from which its retry is due. ``renewed`` is in monotonic seconds.
+    ``version`` is the version of the table at the time of the claim. It changes if the table is dropped and
+    created again.
     """
 
     observer: str
@@ -69,10 +69,9 @@ class Lease:
         return self.observer, self.tag, self.row, self.column
 
     def prolong(self) -> tuple[int, int]:
-        """Extend the deadline by the time since it was set. Return the old deadline and the new one.
+        """Extend the deadline by the time since it was set. Return the old and the new deadline.
 
-        The client computes the deadlines, not the server, so that a run that ends during the renewal knows
-        both.
+        The client computes the deadlines, so that a run that ends during the renewal has both values.
         """
         now = time.monotonic()
         self.before = self.deadline
@@ -83,11 +82,11 @@ class Lease:
 
 
 def horizon(longest_delay: float) -> int:
-    """Return the milliseconds by which the time of a mark may lie ahead, for retries of ``longest_delay`` s.
+    """Return the milliseconds by which a mark may be in the future, for retries of ``longest_delay`` seconds.
 
-    If a mark lies further ahead, the server's clock was set back after the mark was set, and the mark is due.
+    If a mark is further in the future, the server's clock was set back after the mark was set: it is due.
     """
-    # A lease is renewed from the time of the request, which may be long before the server granted it.
+    # A lease is renewed from the time of the request. The server may have granted the lease much later.
     return int((2 * longest_delay + 2 * LEASE) * 1000)
 
 
@@ -96,7 +95,7 @@ Place: TypeAlias = tuple[str, bytes, tuple[str, ...]]
 
 
 def known_table(catalog: Catalog, table: str) -> TableHandle | None:
-    """Return the table of that name, None if there is none."""
+    """Return the table, or None if it does not exist."""
     try:
         return catalog.table(table)
     except UnknownTable:
@@ -143,7 +142,7 @@ class DirtyIndex:
     def places(self) -> list[Place]:
         """Return the tablets that may have marks, also after a table was split, dropped or created again.
 
-        A missing table has no marks; the catalog is asked for it once a second.
+        A missing table has no marks. It is looked up in the catalog again once a second.
         """
         catalog = self._client.catalog
         catalog.keep_fresh()
@@ -155,7 +154,7 @@ class DirtyIndex:
 
     @property
     def tablets(self) -> int:
-        """The largest number of tablets of a table: all tablet numbers are below it."""
+        """The number of tablets of the table with the most tablets."""
         return max((_number(place) + 1 for place in self.places()), default=0)
 
     def claim(
@@ -169,9 +168,9 @@ class DirtyIndex:
         """Lease up to ``most`` cells. Return the leases, and the seconds until the next cell is due, or None.
 
         Each observer with due cells gets an equal share, and each tablet an equal part of that share. Unused
-        parts go to the others, oldest marks first. ``limits`` has the greatest number of cells by observer;
-        an observer that it does not name gets none. Tablets with numbers in ``own`` come first; the others
-        are examined only if no cell is due in those.
+        parts go to other tablets and observers, oldest marks first. ``limits`` has the greatest number of
+        cells by observer, 0 for an observer without an entry. Tablets with numbers in ``own`` come first;
+        other tablets are examined only if no cell is due in the own tablets.
         """
         leases: list[Lease] = []
         next_due: float | None = None
@@ -208,7 +207,7 @@ class DirtyIndex:
     def _rounds(self, own: Collection[int]) -> Iterator[tuple[list[Place], bool]]:
         """Yield the places in parts, own tablets first, from a random place on (paper, section 2.4).
 
-        So two workers rarely examine the same places at the same time.
+        The random start keeps two workers from examining the same places at the same time.
         """
         every = self.places()
         mine = [place for place in every if _number(place) in own] if own else []
@@ -222,10 +221,9 @@ class DirtyIndex:
                 yield rotated[first : first + at_once], are_own
 
     def renew(self, leases: Sequence[Lease]) -> None:
-        """Extend leases.
+        """Extend the leases that have not expired.
 
-        A lease that has expired is not renewed; if the cell runs twice, the acknowledgement lets one run
-        commit.
+        The cell of an expired lease may run twice; the acknowledgement lets only one run commit.
         """
         by_tag: dict[bytes, list[bytes | str | int]] = {}
         for held in leases:
@@ -239,9 +237,10 @@ class DirtyIndex:
         return self._client.store.command(calls.clear(lease.tag, *_settling(lease, mode, start_ts)))
 
     def postpone(self, lease: Lease, seconds: float, *, failed: bool) -> Command:
-        """Return the command that gives the cell back, due in so many seconds; ``failed`` counts an attempt.
+        """Return the command that ends the lease and makes the mark due in ``seconds``.
 
-        It removes the mark if in no active chain the observer watches that column.
+        ``failed`` counts a failed attempt. If no active chain has the observer on that column, the command
+        removes the mark.
         """
         cell = (lease.tag, lease.observer, lease.row, lease.column)
         attempt: Literal["failed", "unharmed"] = "failed" if failed else "unharmed"
@@ -255,7 +254,7 @@ class DirtyIndex:
         return self._client.store.command(calls.quarantine(lease.tag, *settling, json.dumps(record)))
 
     def backlog(self) -> dict[str, int]:
-        """Return the number of dirty cells by observer, with those that are leased or wait for a retry."""
+        """Return the number of dirty cells by observer, including leased cells and cells to retry."""
         asked = [(name, tag) for _, tag, names in self.places() for name in names]
         sizes = self._client.store.call(*[(b"ZCARD", dirty_key(tag, name)) for name, tag in asked])
         counts = dict.fromkeys((name for name, _ in asked), 0)

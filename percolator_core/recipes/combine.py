@@ -1,12 +1,12 @@
 """A queue for a cell that many transactions change (paper, section 2.4: weak notifications).
 
-Transactions that read and write one cell conflict. With a queue each transaction writes a row of its own, so
-it never conflicts. A weak observer folds the queued items into the cell, many in one transaction. The cell
-lacks the items of the last moments, until the observer has run.
+Transactions that read and write one cell conflict. With a queue each transaction writes a new row, and no
+two transactions conflict. A weak observer folds the queued items into the cell, many in one transaction.
+Until the observer has run, the cell lacks the newest items.
 
 The rows of a key are in *slices* of time, one slice after another, and each slice has its own notification. A
-drained row stays as a deletion until garbage collection removes it. Because of the slices, a run does not
-read all drained rows, but only those of one slice. Run ``collect_garbage`` regularly, as for all tables.
+drained row stays as a deletion until garbage collection removes it. A run reads only the drained rows of its
+slice. Run ``collect_garbage`` regularly, as for all tables.
 """
 
 from __future__ import annotations
@@ -32,22 +32,21 @@ _SLICE: Final = 1 << 15
 conflict."""
 
 _BYTES: Final = 4 << 20
-"""About the bytes of items that one transaction folds."""
+"""The approximate limit for the bytes of items that one transaction folds."""
 
 _TIME: Final = struct.Struct(">Q")
 _ITEM: Final = struct.Struct(">QQ")
 _END: Final = MAX_TIMESTAMP // _SLICE + 1
 
 _sequence: Final = itertools.count()
-"""A counter of the process. It makes the rows of one transaction unique; no other transaction has its
-start."""
+"""A counter of the process, which makes the rows of one transaction unique. Start timestamps are unique."""
 
 
 class CombineQueue:
-    """Items for many keys, in one table; folded into one cell a key.
+    """Items for many keys, in one table, which are folded into one cell a key.
 
-    The table has a notify-only column ``added``. It needs few tablets, because every run reads all of them.
-    The observer is weak, and notifies itself if items are left::
+    The table has a notify-only column ``added``. Use few tablets, because every run reads all tablets. The
+    observer is weak, and notifies itself if items are left::
 
         tables:
           deposits: {tablets: 1, notify_only: [added]}
@@ -68,11 +67,11 @@ class CombineQueue:
         def deposit(t, cell):
             deposits.drain(t, cell)
 
-    Every item is folded exactly once: the transaction that folds it deletes it. Items that are added without
-    an active observer, or while the observer has another name, have no notification; `notify_all` writes the
-    missing ones afterwards. A run folds the items of a key in the order of the transactions' starts, and of
-    the calls within a transaction. Several runs may fold items in any order: a transaction may commit after a
-    later one was drained.
+    Every item is folded exactly once: the transaction that folds an item deletes it. Items that are added
+    without an active observer, or while the observer has another name, have no notification. `notify_all`
+    writes the missing notifications. A run folds the items of a key in the order of start timestamps, and
+    the items of one transaction in the order of the calls. Two runs may fold in another order: a transaction
+    may commit after the items of a later transaction were folded.
     """
 
     __slots__ = ("_fold", "_into", "_most", "_table")
@@ -81,9 +80,8 @@ class CombineQueue:
         """``into`` is the table and column of the cells; the row is the key.
 
         ``fold`` gets the value of a cell (None without a cell) and a sequence of items. It returns the new
-        value, or None to delete the cell. It must not have side effects, because a run may be repeated.
-        ``most`` is the number of items that one transaction folds, 1 or more, else ValueError; 4 MiB are a
-        limit, too.
+        value, or None to delete the cell. ``fold`` must not have side effects, because a run may be repeated.
+        One transaction folds at most ``most`` items (1 or more, else ValueError), and at most about 4 MiB.
         """
         if most < 1:
             raise ValueError(f"most is 1 or more, not {most}")
@@ -93,9 +91,9 @@ class CombineQueue:
         self._most = most
 
     def add(self, t: AnyTransaction, key: str | bytes, value: bytes) -> None:
-        """Add an item for ``key`` when ``t`` commits. Conflicts with no other transaction.
+        """Add an item for ``key`` when ``t`` commits. The item conflicts with no other transaction.
 
-        Fixes the snapshot of ``t``, which costs a round trip if ``t`` has read nothing yet.
+        The call fixes the snapshot of ``t``, which costs a round trip if ``t`` has read nothing yet.
 
         Raises:
             UnknownTable, UnknownColumn: the queue's table does not exist, or has no such notify-only column.
@@ -112,8 +110,8 @@ class CombineQueue:
         """Yield the items of ``key`` that are not folded yet, as ``t`` sees them, in the order of `drain`.
 
         A drain deletes items and changes the cell in one commit. So in one snapshot each item either is in
-        the cell or waits. The scan passes all rows that were drained since the last garbage collection, and
-        reads while it is consumed.
+        the cell or waits. The scan also passes all rows that were drained since the previous garbage
+        collection. It reads lazily.
 
         Raises:
             ValueError: the key has more than 65,000 bytes.
@@ -124,7 +122,7 @@ class CombineQueue:
         return (cells[VALUE] for _, cells in rows)
 
     def notify_all(self, db: Database) -> int:
-        """Notify every slice with items; return the number of slices. Reads the whole queue.
+        """Read the whole queue, notify every slice with items, and return the number of slices.
 
         Raises:
             UnknownTable, UnknownColumn, StoreUnavailable: as for `add`.
@@ -136,9 +134,9 @@ class CombineQueue:
         return len(slice_rows)
 
     def drain(self, t: AnyTransaction, cell: Cell) -> int:
-        """Fold items of the notified cell's key, in ``t``; return their number.
+        """Fold items of the notified cell's key, in ``t``, and return their number.
 
-        The observer calls it. If items may be left, it notifies the cell again.
+        Call this in the observer. If items may be left, the call notifies the cell again.
 
         Raises:
             UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as for `Transaction.scan`.
@@ -149,8 +147,7 @@ class CombineQueue:
         if not taken:
             return 0  # a run for an earlier slice has folded them
         if len(taken) < self._most:
-            # Fold later slices, too: their own runs would only conflict with this run, in the cell of the
-            # key.
+            # Fold later slices, too: separate runs for them would conflict with this run in the key's cell.
             rest = self._most - len(taken)
             taken += self._take(t, _slice_row(key, number + 1), _slice_row(key, _END), rest)
         sizes = itertools.accumulate(len(item) for _, item in taken)
@@ -174,7 +171,7 @@ class CombineQueue:
 
 
 def _slice_row(key: bytes, number: int) -> bytes:
-    """The prefix of the rows of a slice; it is also the row that is notified."""
+    """The prefix of the rows of a slice, and the row that is notified."""
     return key_row(key) + _TIME.pack(number)
 
 

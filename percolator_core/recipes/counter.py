@@ -1,7 +1,7 @@
 """Exact counters that many transactions change at the same time.
 
-A counter is a `CombineQueue` of increments, which never conflict. Its value in a snapshot is the number in
-its cell plus the increments that wait.
+A counter is a `CombineQueue` of increments, which never conflict. The counter's value in a snapshot is the
+number in its cell plus the increments that wait.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ class Counter:
         def count(t, cell):
             hits.drain(t, cell)
 
-    The cell has decimal digits, any number of them. The cell alone may lack the newest increments; `value` is
-    exact.
+    The cell has decimal digits, without a limit. The cell may lack the newest increments; `value` is exact.
     """
 
     __slots__ = ("_into", "_queue")
@@ -34,13 +33,13 @@ class Counter:
     def __init__(self, table: str, into: tuple[str, str], *, most: int = 512) -> None:
         """``into`` is the table and column of the cells; the row is the key. Nothing else may write there.
 
-        ``most`` is the number of increments that one transaction folds, 1 or more, else ValueError.
+        One transaction folds at most ``most`` increments (1 or more, else ValueError).
         """
         self._into = into
         self._queue = CombineQueue(table, into, _sum, most=most)
 
     def add(self, t: AnyTransaction, key: str | bytes, n: int = 1) -> None:
-        """Add ``n``, which may be negative, when ``t`` commits. Conflicts with no other transaction.
+        """Add ``n``, which may be negative, when ``t`` commits. This conflicts with no other transaction.
 
         Raises:
             TypeError: ``n`` is no int.
@@ -51,10 +50,11 @@ class Counter:
         self._queue.add(t, key, b"%d" % n)
 
     def value(self, t: AnyReader, key: str | bytes) -> int:
-        """Return the exact sum of all increments that ``t`` sees, also its own; 0 without any.
+        """Return the exact sum of all increments that ``t`` sees, including its own; 0 without increments.
 
-        Reads the cell and the increments that wait, and passes rows that were drained since the last garbage
-        collection. Two transactions may read the same value and both add: they do not conflict.
+        The call reads the cell and the increments that wait, and passes all rows that were drained since the
+        previous garbage collection. Two transactions may read the same value and then add: they do not
+        conflict.
 
         Raises:
             LockTimeout, SnapshotTooOld, StoreUnavailable, UnknownTable: as for `Transaction.scan`.
@@ -63,10 +63,7 @@ class Counter:
         return int(t.get(table, key, column) or 0) + sum(map(int, self._queue.waiting(t, key)))
 
     def drain(self, t: AnyTransaction, cell: Cell) -> int:
-        """Fold increments into the cell; return their number. The observer calls it.
-
-        Raises the errors of `CombineQueue.drain`.
-        """
+        """Fold increments into the cell, and return their number, as `CombineQueue.drain` does."""
         return self._queue.drain(t, cell)
 
     def notify_all(self, db: Database) -> int:

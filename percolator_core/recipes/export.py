@@ -1,23 +1,23 @@
 """A queue of changes for a system outside the store, which takes no part in transactions.
 
-A run of an observer may be repeated. So an observer that sends its results to another system may send them
-twice, may send results that are never committed, or may send a newer one before an older one. With a queue,
+A run of an observer may be repeated. So an observer that sends its results to another system may send a
+result twice, send a result that is never committed, or send a newer result before an older one. With a queue,
 the transaction of a change adds an item, which commits with the change or not at all. An observer of the
-queue passes the items of a key to a sink, one after another, and deletes each from the queue in the
-transaction of the run.
+queue passes the items of a key to a sink, one after another. The transaction of the run deletes these items
+from the queue.
 
-Order: every item of a key has a *sequence*. The item's transaction reads the last sequence from a cell of the
-key, and writes a new one. If two transactions add for one key at the same time, one conflicts and runs again,
-so sequences rise in the order of commits. A sequence is the start timestamp, or the last sequence plus 1 if
-that is higher. A plain count would start again, below the sequences that the sink has seen, after a table was
-dropped and created again, or after a failover lost commits.
+Order: every item of a key has a *sequence*. The item's transaction reads the key's newest sequence from a
+cell, and writes a greater one. If two transactions add for one key at the same time, one conflicts and runs
+again, so sequences rise in the order of commits. A sequence is the greater of the start timestamp and the
+previous sequence plus 1. A plain count would not be enough: a failover may lose commits, and a table may be
+dropped and created again. The count would then start below sequences that the sink has seen.
 
-The sink is called before the transaction commits. After a crash or a conflict in between the call is
+The sink is called before the transaction commits. If a crash or a conflict prevents the commit, the call is
 repeated. Two runs for one key may call at the same time, and one of the calls may be late. So a sink ignores
-a sequence that is not above the last one of its key; see `percolator_core.recipes.sinks`.
+a sequence that is not above the key's newest one; see `percolator_core.recipes.sinks`.
 
-The observer is strong (paper, section 2.4), on a cell that every add writes. A weak notification would cut
-the backoff after a failure short: if a sink is down, a busy key would be in quarantine at once.
+The observer is strong (paper, section 2.4), on a cell that every add writes. A weak notification would end
+the backoff after a failure early: while a sink is down, a busy key would soon be in quarantine.
 """
 
 from __future__ import annotations
@@ -33,18 +33,16 @@ from percolator_core.recipes.sinks import Sink
 from percolator_core.runtime.log import Log
 
 LAST: Final = "last"
-"""The column of the sequence of a key's newest item. Every add writes it, so it is observed."""
+"""The observed column with the sequence of a key's newest item. Every add writes this column."""
 
 MORE: Final = "more"
-"""The column that a run writes if items are left. It is observed, too.
+"""The observed column that a run writes if items are left.
 
-If a run wrote ``last`` instead, every add would conflict with the run, which lasts as long as the calls of
-its sink.
+If a run wrote ``last`` instead, adds would conflict with the run during all its calls of the sink.
 """
 
 DONE: Final = "done"
-"""The column of the newest exported sequence. A run begins behind this sequence, and so reads no deleted
-rows."""
+"""The column of the newest exported sequence. A run reads from there on, and so skips deleted rows."""
 
 PAYLOAD: Final = "payload"
 
@@ -63,8 +61,8 @@ class Item(NamedTuple):
 class ExportQueue:
     """Changes of many keys, in one table, passed to a sink in the order of commits.
 
-    The table needs few tablets, because every run reads all of them. The observer is strong. It runs in
-    threads, because it waits for the sink::
+    Use few tablets, because every run reads all tablets. The observer is strong. It runs in threads, because
+    it waits for the sink::
 
         tables:
           exports: {tablets: 1}
@@ -86,9 +84,9 @@ class ExportQueue:
         def ship(t, cell):
             exports.export(t, cell, sink)
 
-    The sink gets every item at least once, and none before its commit. It gets the items of a key in order:
-    if it refuses one, later ones wait. A key's ``last`` and ``done``, two cells of 8 bytes, stay in the
-    table. An exported row is a deletion until garbage collection removes it.
+    The sink gets every item at least once, after the item's commit. It gets the items of a key in order: if
+    the sink refuses an item, later items wait. The cells ``last`` and ``done`` of each key, of 8 bytes each,
+    stay in the table. An exported row is a deletion until garbage collection removes the row.
     """
 
     __slots__ = ("_most", "_seconds", "_size", "_table")
@@ -97,14 +95,15 @@ class ExportQueue:
         """Name the table, and limit the work of one run.
 
         Args:
-            table: the table of the queue, and of nothing else.
-            most: most items of a run; 1 or more.
-            size: bytes of payload of a run, 1 or more; a single item may be larger.
-            seconds: after which the run takes no further item, above 0. Together with the time of one item it
-                has to be below the observer's ``timeout``: a run that exceeds the timeout exports nothing.
+            table: the table of the queue, without other data.
+            most: the limit of items of a run, 1 or more.
+            size: the limit of payload bytes of a run, 1 or more; a single item may be larger.
+            seconds: the time after which the run takes no further item, above 0. The sum of this time and the
+                time of one item has to be below the observer's ``timeout``: a run that exceeds the timeout
+                exports nothing.
 
         Raises:
-            ValueError: a number out of range.
+            ValueError: a number is out of range.
         """
         if most < 1 or size < 1 or not seconds > 0:
             raise ValueError(
@@ -116,11 +115,11 @@ class ExportQueue:
         self._seconds = seconds
 
     def add(self, t: AnyTransaction, key: str | bytes, payload: bytes) -> int:
-        """Export ``payload`` for ``key`` once ``t`` has committed; return the item's sequence.
+        """Add ``payload`` to the items of ``key`` when ``t`` commits, and return the item's sequence.
 
         Two transactions that add for one key conflict: one raises TransactionConflict at its commit, and
-        `Database.run` or the worker runs it again. Adds for other keys do not conflict. Reads a cell, which
-        fixes the snapshot of ``t``.
+        `Database.run` or the worker repeats that transaction. Adds for other keys do not conflict. The call
+        reads a cell, which fixes the snapshot of ``t``.
 
         Raises:
             UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as for `Transaction.get`.
@@ -129,18 +128,16 @@ class ExportQueue:
         """
         row = key_row(row_bytes(key))
         last = t.get(self._table, row, LAST)
-        # The cell is read and written, so another commit to this key in between is a conflict, and a greater
-        # sequence is a later commit. A transaction sees its own writes, so several items of one transaction
-        # are in order, too.
+        # The transaction reads and writes this cell, so a concurrent add is a conflict, and a greater
+        # sequence is a later commit. A transaction sees its own writes, so its own items are in order, too.
         sequence = t.start_timestamp if last is None else max(_number(last) + 1, t.start_timestamp)
-        # This write comes first: if the observer does not declare the column, it fails before a part of the
-        # item is added.
+        # This write is the first: if the observer does not declare the column, nothing is written.
         t.set(self._table, row, LAST, _SEQUENCE.pack(sequence))
         t.set(self._table, row + _SEQUENCE.pack(sequence), PAYLOAD, payload)
         return sequence
 
     def waiting(self, t: AnyReader, key: str | bytes, limit: int | None = None) -> list[Item]:
-        """Return the items of ``key`` that are not exported yet, in order, at most ``limit`` of them.
+        """Return the items of ``key`` that are not exported yet, in order, at most ``limit``.
 
         Raises:
             UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as for `Transaction.scan`.
@@ -151,24 +148,24 @@ class ExportQueue:
         return [Item(_number(found[len(row) :]), cells[PAYLOAD]) for found, cells in rows]
 
     def export(self, t: AnyTransaction, cell: Cell, sink: Sink) -> int:
-        """Pass the items of the observed cell's key to ``sink``, in ``t``; return the number that it took.
+        """Pass the items of the observed cell's key to ``sink``, in ``t``; return the number of taken items.
 
-        The observer calls it. It takes a bounded batch, and notifies the observer again if items are left. If
-        the sink refuses an item, the batch ends: the items before it are committed, and the next run begins
-        with the refused one. If that is the first of the batch, its exception is raised, and the worker tries
-        again later.
+        Call this in the observer. The call exports a bounded batch, and notifies the observer again if items
+        are left. If the sink refuses an item, the batch ends: the previous items are committed, and the next
+        run begins with the refused item. If the sink refuses the first item, the exception of the sink is
+        raised, and the worker tries again later.
 
         Raises:
             UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as for `Transaction.scan`.
             ConfigurationError: the observer does not declare its writes.
-            Exception: the exception of the sink for the first item.
+            Exception: the sink refused the first item.
         """
         key, _ = split_row(cell.row)
         batch, more = self._batch(t, cell.row)
         begun = time.monotonic()
         taken = 0
         for sequence, payload in batch:
-            # A run takes at least one item: otherwise a queue with a slow sink would never progress.
+            # A run takes at least one item, so that a queue with a slow sink makes progress.
             if taken and time.monotonic() - begun > self._seconds:
                 break
             try:
@@ -176,22 +173,21 @@ class ExportQueue:
             except Exception as error:
                 if not taken:
                     raise
-                # If the exception were raised, a sink that fails now and then would get the whole batch again
-                # each time.
+                # If the exception were raised, the sink would get the whole batch again.
                 log.info("a sink refused an item, which is tried again", table=self._table, error=repr(error))
                 break
             t.delete(self._table, cell.row + _SEQUENCE.pack(sequence), PAYLOAD)
             taken += 1
         if taken:
-            # Two runs for one key conflict in this cell. An add does not write the cell, and so never
-            # conflicts with a run.
+            # Two runs for one key conflict in this cell. An add does not write the cell, and so does not
+            # conflict with a run.
             t.set(self._table, cell.row, DONE, _SEQUENCE.pack(batch[taken - 1].sequence))
         if more or taken < len(batch):
             t.set(self._table, cell.row, MORE, b"")
         return taken
 
     def notify_all(self, db: Database) -> int:
-        """Notify the observer of every key with items; return the number of keys. Reads the whole queue.
+        """Read the whole queue, notify the observer of every key with items, and return the number of keys.
 
         Call this for items that were added without an active observer, or while the observer had another
         name.
@@ -208,7 +204,7 @@ class ExportQueue:
         return len(key_rows)
 
     def _batch(self, t: AnyTransaction, row: bytes) -> tuple[list[Item], bool]:
-        """Return the items of one run, and True if more items wait."""
+        """Return the items of one run, and True if further items wait."""
         batch: list[Item] = []
         size = 0
         for found, cells in t.scan(

@@ -1,8 +1,8 @@
-"""Find rows by the value of a column: a table is the index, and the transactions of the data maintain it.
+"""Find rows by the value of a column. The index is a table, which the transactions of the data maintain.
 
-Each row with the column has an *entry*: a row of the index's table whose key is the value, then the row. The
-encoding is unique, and entries sort by value, then by row. A transaction that sets a cell through the index
-moves the entry, too. So index and data agree in every snapshot.
+Each row with the column has an *entry*: a row of the index's table, with the value and the data's row as its
+key. The encoding is unique, and entries sort by value, then by row. A transaction that sets a cell through
+the index also moves the entry. So index and data agree in every snapshot.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _BATCH: Final = 500
 _ZERO: Final = b"\x00"
 _ESCAPED: Final = b"\x00\xff"
 _END: Final = b"\x00\x01"
-"""The end of a value. It sorts below all continuations of a longer value, so the shorter value goes first."""
+"""The end of a value. It sorts below any further byte, so that a prefix sorts before a longer value."""
 
 _AFTER: Final = b"\x00\x02"
-"""The end of a bound that is above all entries of a value, and below those of greater values."""
+"""The end of a bound above all entries of a value, and below the entries of greater values."""
 
 Key: TypeAlias = Callable[[bytes], bytes | None]
 
@@ -39,9 +39,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference of index and data: a missing entry, or one whose row does not have the value.
+    """A missing entry, or an entry whose row does not have the value.
 
-    ``row`` is the data's row, ``value`` the indexed value of the entry.
+    ``row`` is the row of the data, ``value`` the indexed value of the entry.
     """
 
     row: bytes
@@ -52,7 +52,7 @@ class Difference:
 class SecondaryIndex:
     """An index of one column of one table.
 
-    Its table is an ordinary table, with nothing else in it::
+    The entries need a raw table of their own::
 
         tables:
           users: {}
@@ -63,8 +63,8 @@ class SecondaryIndex:
         by_city.set(t, "ada", b"London")
         rows = list(by_city.find(t, b"London"))
 
-    It is correct as long as all writes of the column go through the index. It does not make values unique:
-    two transactions that both find nothing and set the same value in different rows do not conflict.
+    The index is correct if all writes of the column use it. It does not make values unique: two transactions
+    may find no row, and then set the same value in different rows, without a conflict.
     """
 
     __slots__ = ("_column", "_index", "_key", "_table")
@@ -73,8 +73,7 @@ class SecondaryIndex:
         """``index`` is the table of the entries.
 
         ``key`` computes the indexed value from a cell's value, and returns None to leave the row out. The
-        result must not depend on anything else. By default the value itself is indexed. Indexed values sort
-        as bytes.
+        result may depend only on the cell's value, which is the default. Indexed values sort as bytes.
         """
         self._table = table
         self._column = column
@@ -87,8 +86,9 @@ class SecondaryIndex:
         Raises:
             UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld, StoreUnavailable: as for
             `Transaction.get`.
-            ConfigurationError: the observer does not declare the column. TypeError, ValueError: as for
-            `Transaction.set`; value and row together are too long for a row key.
+            ConfigurationError: the observer does not declare the column.
+            TypeError, ValueError: as for `Transaction.set`; value and row together are too long for a row
+            key.
         """
         old = t.get(self._table, row, self._column)
         self.update(t, row, old, value)
@@ -100,10 +100,10 @@ class SecondaryIndex:
         t.delete(self._table, row, self._column)
 
     def update(self, t: AnyTransaction, row: str | bytes, old: bytes | None, new: bytes | None) -> None:
-        """Move the entry only, for a transaction that sets the cell itself.
+        """Move only the entry. The transaction has to set or delete the cell with its own call.
 
-        ``old`` is the cell's value that ``t`` has read, ``new`` the one that ``t`` writes; None for no cell.
-        ``t`` has to write the cell, or two transactions that move one entry might not conflict.
+        ``old`` is the cell's value that ``t`` has read, ``new`` the value that ``t`` writes; None means no
+        cell. Without the write of the cell, two transactions that move one entry might not conflict.
 
         Raises the errors of `set`.
         """
@@ -119,7 +119,7 @@ class SecondaryIndex:
             t.set(self._index, entry, ENTRY, b"")
 
     def find(self, t: AnyReader, value: bytes, *, limit: int | None = None) -> Iterator[bytes]:
-        """Yield the rows with this value, in row order, as ``t`` sees them. Reads while it is consumed.
+        """Yield the rows with this value, in row order, as ``t`` sees them. The scan is lazy.
 
         Raises:
             UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as for `Transaction.scan`.
@@ -159,13 +159,12 @@ class SecondaryIndex:
     def rebuild(self, db: Database) -> int:
         """Make the index agree with the data; return the number of entries that were added or removed.
 
-        Call this for data that is older than the index, or was not written through the index. Others may
-        write through the index at the same time: a concurrent write of the same entry is a conflict, and the
-        repair runs again. The data is not written, so no observer of the data runs. An interrupted rebuild
-        can be run again.
+        Call this for data that is older than the index, or was not written through the index. Other clients
+        may use the index at the same time: after a concurrent write of the same entry, the repair runs again.
+        The data is not written, so no observer of the data runs. Call this again after an interruption.
 
         Raises:
-            TransactionConflict: other transactions changed the same rows again and again: run it once more.
+            TransactionConflict: other transactions changed the same rows again and again. Call this again.
             ValueError: a value and its row are too long for a row key of the index.
             UnknownTable, UnknownColumn, LockTimeout, StoreUnavailable: as for `Transaction.scan`.
         """
@@ -193,7 +192,7 @@ class SecondaryIndex:
                     yield Difference(row, value, missing=False)
 
     def _repair(self, t: Transaction, batch: list[Difference]) -> int:
-        """Check each difference again, and repair it. A concurrent move of the entry is a conflict."""
+        """Repair each difference that still exists. A concurrent move of the entry is a conflict."""
         repaired = 0
         cells = t.get_many([(self._table, difference.row, self._column) for difference in batch])
         for difference, cell in zip(batch, cells, strict=True):

@@ -13,16 +13,16 @@ AnyTransaction: TypeAlias = Transaction | ObserverTransaction
 """A transaction of the user, or of an observer."""
 
 AnyReader: TypeAlias = Snapshot | ObserverTransaction
-"""A snapshot, a transaction (which is a snapshot), or a transaction of an observer."""
+"""A snapshot, a transaction (a subclass of Snapshot), or a transaction of an observer."""
 
 LONGEST_KEY: Final = 65_000
-"""Bytes of a key, so that it still fits into a row key with the suffix of a recipe."""
+"""Bytes of a key. Key and suffix together fit into a row key."""
 
 _KEY: Final = struct.Struct(">H")
 
 
 def key_row(key: bytes) -> bytes:
-    """The prefix of the rows of a key, and of no other key: it begins with the key's length."""
+    """Return the prefix of a key's rows. It begins with the key's length, so no other key has this prefix."""
     if len(key) > LONGEST_KEY:
         raise ValueError(
             f"a recipe's key has at most {LONGEST_KEY} bytes, not {len(key)}: use a digest of it"

@@ -222,5 +222,7 @@ def test_a_part_of_no_table(db: Database) -> None:
         with pytest.raises(UnknownTable):
             clean(NOTHING, tablets=[("other", 0)])
         for number in (-1, TABLETS):
-            with pytest.raises(ValueError, match=f"has 16 tablets, numbered from 0: there is no {number}"):
+            with pytest.raises(
+                ValueError, match=f"has 16 tablets, numbered from 0: no tablet {number} exists"
+            ):
                 clean(NOTHING, tablets=[("t", 0), ("t", number)])
