@@ -1,4 +1,4 @@
-"""The catalog: the definitions of all tables. They live in the store, and each client keeps a copy."""
+"""The catalog: the definitions of all tables, in the store. Each client has a copy."""
 
 from __future__ import annotations
 
@@ -14,32 +14,31 @@ from percolator_core.layout.keys import decode_column
 from percolator_core.schema.definitions import TableDefinition, from_json, to_json
 from percolator_core.scripts import calls
 from percolator_core.store import Store
-from percolator_core.store.packing import Command
 
 LOOKED_AT_EVERY: Final = 1.0
-"""Seconds after which a transaction that begins looks for changed tables again.
+"""Seconds after which a new transaction looks for changed tables again.
 
-Correctness does not depend on it: the timestamp of a snapshot comes with the catalog's epoch. But after a
-recent look a transaction is seldom refused because of a schema change.
+Correctness does not depend on this interval, because the timestamp of a snapshot comes with the catalog's
+epoch. But with a fresh copy a transaction is seldom refused after a schema change.
 """
 
 CHANGED: Final = "table changed"
 """The reason of a conflict with a schema change or with the drop of a table."""
 
 _EPOCH: Final = b"\xff"
-"""The catalog's field that counts its changes. No table has this name, because names are UTF-8."""
+"""The catalog's field with its number of changes. No table has this name, because names are UTF-8."""
 
 _ENTRY: Final = b"{"
 """The first byte of a table's entry, which is a JSON object."""
 
 _CHANGING: Final = b"?"
-"""The version of a table during a schema change. No tablet has it, so every write is refused."""
+"""The version of a table during a schema change. No tablet has this version, so every write is refused."""
 
 
 class Tables(dict[str, TableHandle]):
     """The handles of all tables at one moment, by name.
 
-    ``epoch`` is the catalog's number of changes at that moment; None before the first one. ``entries`` has
+    ``epoch`` is the catalog's number of changes at that moment; None before the first change. ``entries`` has
     all entries of the catalog. A missing table may be newer than this copy, so a lookup reads the catalog
     again and adds the table. The tablets of a newer table refuse older snapshots.
     """
@@ -62,8 +61,8 @@ class Entry:
     """A table's entry in the catalog; ``raw`` is its text.
 
     ``pending`` is an unfinished schema change, which any client may finish
-    (`percolator_core.catalog.schema_change`). ``sweep`` has the stored names of dropped columns that may have
-    cells left.
+    (`percolator_core.catalog.schema_change`). ``sweep`` has the stored names of dropped columns whose cells
+    are not all removed yet.
     """
 
     raw: bytes
@@ -98,8 +97,8 @@ class Entry:
 class Catalog:
     """A client's copy of the catalog.
 
-    ``handles`` is the newest copy; a transaction keeps the copy with which it began to read. `keep_fresh`
-    looks for changes once `time.monotonic` has passed ``due``.
+    ``handles`` is the newest copy; a transaction uses one copy for all its reads. `keep_fresh` looks for
+    changes if `time.monotonic` is past ``due``.
     """
 
     __slots__ = ("_store", "due", "handles")
@@ -110,12 +109,12 @@ class Catalog:
         self.handles = Tables(None, self._find)
 
     def table(self, name: str) -> TableHandle:
-        """Return the table of that name. Raises UnknownTable after another look at the store."""
+        """Return the table. Raises UnknownTable if the store does not have it, either."""
         self.keep_fresh()
         return self.handles[name]
 
     def column_name(self, table: str, encoded: bytes) -> str:
-        """Return a column's name for messages, from its name in the store; the table may be gone."""
+        """Return a column's name for messages, from its stored name; the table may have been dropped."""
         try:
             return self.handles[table].decode(encoded)
         except UnknownTable:
@@ -136,15 +135,16 @@ class Catalog:
         return UnknownTable(f"there is no table {name!r} in the namespace {namespace!r}: create it first")
 
     def entry(self, name: str) -> Entry | None:
-        """Return a table's present entry; None if there is none."""
+        """Return a table's present entry, or None."""
         raw = self._store.one((b"HGET", self._store.keyspace.catalog, name))
         return None if raw is None else _decode(raw)
 
     def add(self, definition: TableDefinition, pending: Mapping[str, Any], format_: str) -> tuple[Any, Entry]:
-        """Add an entry with a new version, unless there is one of that name.
+        """Add an entry with a new version, unless the table has an entry.
 
-        Returns the namespace's format and the entry of the catalog. The first entry of a namespace sets the
-        format. If the format is another one, nothing is added and the returned entry is not in the catalog.
+        Return the namespace's format and the entry of the catalog. The first entry of a namespace sets the
+        format. If the namespace has another format, nothing is added, and the returned entry is not in the
+        catalog.
         """
         store, keys = self._store, self._store.keyspace
         text = _encode(definition, pending=pending)
@@ -162,13 +162,13 @@ class Catalog:
     ) -> Entry | None:
         """Replace an entry unless it has changed since it was read; return the present entry.
 
-        A ``definition`` of None removes the entry; a ``version`` of None stands for a new version.
+        A ``definition`` of None removes the entry; a ``version`` of None means a new version.
         """
         name, store = entry.definition.name, self._store
         text = "" if definition is None else _encode(definition, version, pending, sweep)
         keys = store.keyspace
         change = calls.change_table(keys.catalog, name, entry.raw, text, numbered=version is None)
-        # Durably: a failover must not lose an entry that others rely on. No client relies on a new table yet.
+        # The write is durable, because other clients rely on the entry. No client relies on a new table yet.
         (held,) = store.run_all([change], durably=not entry.is_new)
         self.expire()
         return _decode(held) if held else None
@@ -178,11 +178,11 @@ class Catalog:
         self.due = 0.0
 
     def keep_fresh(self) -> None:
-        """Look for changes unless this was done a moment ago. Raises StoreUnavailable."""
+        """Look for changes if the copy is older than `LOOKED_AT_EVERY`. Raises StoreUnavailable."""
         now = time.monotonic()
         if now < self.due:
             return
-        self.due = now + LOOKED_AT_EVERY  # set before the look: of many tasks only one looks
+        self.due = now + LOOKED_AT_EVERY  # set first, so that only one of many tasks looks
         try:
             self.look()
         except BaseException:
@@ -192,7 +192,8 @@ class Catalog:
     def look(self) -> None:
         """Refresh the copy if the catalog has changed. Raises StoreUnavailable."""
         looked = time.monotonic()
-        if not self.handles or self._store.one(self._epoch_command) != self.handles.epoch:
+        epoch = (b"HGET", self._store.keyspace.catalog, _EPOCH)
+        if not self.handles or self._store.one(epoch) != self.handles.epoch:
             self.refresh()
         else:
             self.due = looked + LOOKED_AT_EVERY
@@ -200,7 +201,7 @@ class Catalog:
     def refresh(self) -> Tables:
         """Read the catalog into ``handles``. Raises StoreUnavailable.
 
-        A table that has not changed keeps its handle, with everything that the handle caches.
+        An unchanged table keeps its handle with the caches of the handle.
         """
         looked = time.monotonic()
         flat = self._store.one((b"HGETALL", self._store.keyspace.catalog))
@@ -208,7 +209,7 @@ class Catalog:
         before, tables = self.handles, Tables(found.pop(_EPOCH, None), self._find)
         for raw in found.values():
             if not raw.startswith(_ENTRY):
-                continue  # no entry: a user with few rights can add such a field (docs/how-to/secure.md)
+                continue  # not an entry: a user with few rights can add such a field (docs/how-to/secure.md)
             entry = _decode(raw)
             name = entry.definition.name
             tables.entries[name] = entry
@@ -222,12 +223,7 @@ class Catalog:
         """Return the table and the tag of every present tablet, sorted by table and number."""
         return [(name, tag) for name, handle in sorted(self.refresh().items()) for tag in handle.tags]
 
-    @property
-    def _epoch_command(self) -> Command:
-        return b"HGET", self._store.keyspace.catalog, _EPOCH
-
     def _find(self, name: str) -> TableHandle:
-        """Return a table that is newer than the copy."""
         handle = self.refresh().get(name)
         if handle is None:
             raise self.unknown_table(name)
@@ -243,10 +239,10 @@ class Catalog:
 def raise_safe_points(
     store: Store, tags: Iterable[bytes], timestamp: int = 0, *, durably: bool = False
 ) -> list[int]:
-    """Raise the safe points of tablets to at least ``timestamp``; return the safe points afterwards.
+    """Raise the safe points of tablets to at least ``timestamp``, and return the new safe points.
 
-    ``durably`` also makes everything durable that was written to the tablets before. A timestamp of 0 raises
-    nothing, but it is a write, and replicas acknowledge only writes.
+    ``durably`` also makes all earlier writes to the tablets durable. For this a timestamp of 0 is enough: it
+    raises nothing, but is a write, and replicas acknowledge only writes.
 
     Raises:
         StoreUnavailable: replicas or disks do not acknowledge in time.
@@ -275,7 +271,7 @@ def _encode(
 def _decode(raw: bytes) -> Entry:
     if not raw.startswith(_ENTRY):
         raise PercolatorError(
-            f"the catalog has a field of that name whose value is {raw[:40]!r}, which is no table: delete it"
+            f"the catalog has a field of that name with {raw[:40]!r}, which is no table: delete the field"
         )
     plain = json.loads(raw)
     return Entry(

@@ -1,23 +1,22 @@
 """Create, change and drop tables while other clients use them.
 
-A schema change is first written into the table's entry in the catalog as ``pending``. Then it proceeds in
-steps that may be repeated. Any client that meets a pending change finishes it, even if the client that began
-it has died:
+The table's entry in the catalog first gets the schema change as ``pending``. Then the change proceeds in
+steps that may be repeated. Any client that meets a pending change finishes the change, even if the client
+that began it has died:
 
 1. *begin*: the entry gets the pending change and a new version.
-2. *fence*: every tablet gets that version. From now on it refuses writes by the old definition.
+2. *fence*: every tablet gets that version. From now on tablets refuse writes by the old definition.
 3. *settle*: the client waits for the transactions with locks from before the fence, or ends them. Now no
    write by the old definition is in flight.
-4. *publish*: the entry gets the new definition, and writers use it.
+4. *publish*: the entry gets the new definition, and writers use this definition.
 5. *sweep*: data of dropped columns is removed.
 
-A change that turns out to be impossible publishes the old definition.
+If the change proves impossible, the old definition is published.
 
-Readers do not wait. The timestamp of a snapshot comes with the catalog's epoch, so a snapshot uses the
-definitions of its timestamp until it ends. This stays correct during a change: no row moves, no stored name
-is used again, and every commit to a new tablet is newer than the snapshot. Only after a change that removes
-data would such a snapshot miss some. So that change first raises the safe point above every snapshot by the
-old definition, and these snapshots are refused.
+Readers do not wait. The timestamp of a snapshot comes with the catalog's epoch, so a snapshot always uses the
+definitions of its timestamp. This stays correct during a change: no row moves, no stored name is used again,
+and every commit to a new tablet is newer than the snapshot. A change that removes data first raises the safe
+point above every snapshot by the old definition, so that these snapshots are refused.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from percolator_core.schema.definitions import (
 from percolator_core.store import FORMAT
 
 _Plan: TypeAlias = dict[str, Any]
-"""A pending change in JSON types: its ``kind`` and what the kind needs."""
+"""A pending change in JSON types: its ``kind`` and the arguments of the kind."""
 
 
 class SchemaChanges:
@@ -68,7 +67,7 @@ class SchemaChanges:
         while True:
             entry = self._catalog.entry(definition.name)
             if entry is None:
-                # Indexes first: a client that finds the table finds its indexes, too.
+                # Create the indexes first: a client that finds the table has to find them, too.
                 for rule in definition.indexes:
                     self.create(index_definition(definition, rule))
                 format_, entry = self._catalog.add(definition, {"kind": "create"}, FORMAT)
@@ -88,13 +87,13 @@ class SchemaChanges:
         if entry is None:
             raise self._catalog.unknown_table(name)
         table = entry.definition.index_of
-        # An index without a table remains if a client dies while it creates both.
+        # A client that dies during a creation may leave an index without its table.
         if table and self._catalog.entry(table) is not None:
-            raise ConfigurationError(f"{name} is an index: drop its table, {entry.definition.index_of!r}")
+            raise ConfigurationError(f"{name} is an index: drop its table, {table!r}")
         self._drop(name)
 
     def _drop(self, name: str, before: float = math.inf) -> None:
-        """Drop a table if its version is less than ``before``: a later version is that of a new table."""
+        """Drop a table if its version is less than ``before``: a new table has a later version."""
         while True:
             entry = self._catalog.entry(name)
             if entry is None or (entry.is_there and entry.version >= before):
@@ -113,11 +112,8 @@ class SchemaChanges:
 
     def add_column(self, name: str, column: Column) -> None:
         """Add a column to a typed table; existing rows have ``column.missing``. See `Database.add_column`."""
-
-        def plan(found: TableDefinition) -> _Plan | None:
-            return _to_definition(found, with_column(found, column))
-
-        self._change(name, ["add column", column.name, column.type], plan)
+        what = ["add column", column.name, column.type]
+        self._change(name, what, lambda found: _to_definition(found, with_column(found, column)))
 
     def drop_column(self, name: str, column: str) -> None:
         """Drop a column and its cells; see `Database.drop_column`."""
@@ -130,12 +126,9 @@ class SchemaChanges:
         self._change(name, ["drop column", column], plan)
 
     def rename_column(self, name: str, old: str, new: str) -> None:
-        """Rename a column, whose stored name stays; see `Database.rename_column`."""
-
-        def plan(found: TableDefinition) -> _Plan | None:
-            return _to_definition(found, with_renamed(found, old, new))
-
-        self._change(name, ["rename column", old, new], plan)
+        """Rename a column, and keep its stored name; see `Database.rename_column`."""
+        what = ["rename column", old, new]
+        self._change(name, what, lambda found: _to_definition(found, with_renamed(found, old, new)))
 
     def add_range(self, name: str, value: bytes) -> None:
         """Split the range that contains an encoded value; see `Database.add_range`.
@@ -154,9 +147,7 @@ class SchemaChanges:
         self._change(name, ["add range", value.hex()], plan)
 
     def finish_or_repair(self, name: str, version: bytes) -> None:
-        """Finish or repair the pending schema change after a tablet refused ``version``.
-
-        The caller can retry then.
+        """Finish or repair the pending schema change after a tablet refused ``version``. Then retry.
 
         Raises:
             LockTimeout: a transaction is still committing.
@@ -167,11 +158,10 @@ class SchemaChanges:
         if entry.pending is not None:
             self.finish(entry, sweep=False)
         elif entry.writers_version == version and not self._pending(entry).tablets_have(version):
-            # Entry and tablets disagree although no change is pending: a failover has lost a write of one of
-            # them. (If the tablets do have the version, another table of the transaction caused the refusal.
-            # If this table got a new version, its other writers would be refused, and would do the same to
-            # the next table. And an index with a newer version than the drop of its table would not be
-            # dropped.)
+            # Entry and tablets disagree without a pending change: a failover has lost a write. (If the
+            # tablets have the version, another table of the transaction caused the refusal. A new version of
+            # this table would refuse its other writers, which would then repair further tables. And an index
+            # with a newer version than the drop of its table would not be dropped.)
             held = self.begin(entry, {"kind": "mend", "definition": to_json(entry.definition)})
             if held is not None:
                 self.finish(held, sweep=False)
@@ -212,7 +202,7 @@ class SchemaChanges:
         change.settle()
         yield "settle"
         if plan["kind"] == "drop":
-            # Indexes first: without the table's entry no client could find its indexes.
+            # Drop the indexes first: without the table's entry no client could find them.
             for rule in entry.definition.indexes:
                 self._drop(rule.table, before=entry.version)
             yield "indexes"
@@ -239,12 +229,12 @@ class SchemaChanges:
             yield "sweep"
 
     def begin(self, entry: Entry, plan: _Plan) -> Entry | None:
-        """Write a pending change into the entry; return the new entry, None if another client was faster."""
+        """Write a pending change into the entry. Return the new entry, or None after a concurrent change."""
         token = uuid.uuid4().hex
         pending = {**plan, "token": token}
         held = self._catalog.replace(entry, entry.definition, pending=pending, sweep=entry.sweep)
-        # If the reply was lost, the request is sent again, and is refused because the first copy succeeded.
-        # Then the entry has our token.
+        # After a lost reply the request is repeated. If the first request succeeded, the second one is
+        # refused, and the entry has our token.
         is_ours = held is not None and held.pending is not None and held.pending.get("token") == token
         return held if is_ours else None
 
@@ -253,9 +243,8 @@ class SchemaChanges:
     ) -> None:
         """Begin a change and finish it.
 
-        ``plan`` returns the change of a definition, None if there is nothing to do. ``what`` identifies the
-        change: a client that repeats an interrupted change has nothing left to do after the pending change is
-        finished.
+        ``plan`` returns the change of a definition, or None if there is nothing to do. ``what`` identifies
+        the change, so that a client that repeats an interrupted change only finishes the pending one.
         """
         while True:
             entry = self._catalog.entry(name)
@@ -291,13 +280,13 @@ class SchemaChanges:
         names = [name for name in (registered or b"").decode().split(",") if name in active]
         if names:
             raise ConfigurationError(
-                f"{definition.name}.{column} is watched by the observer {names[0]!r}: take it out of the "
-                "chain and start its workers again first"
+                f"the observer {names[0]!r} observes {definition.name}.{column}: remove the observer from "
+                "the chain and restart the workers first"
             )
 
 
 def _to_definition(found: TableDefinition, new: TableDefinition, **more: Any) -> _Plan | None:
-    """Return the change to another definition; None if it is the same."""
+    """Return the change to another definition, or None if the definition stays the same."""
     if new == found:
         return None
     check_definition(new)

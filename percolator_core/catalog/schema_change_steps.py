@@ -22,7 +22,7 @@ from percolator_core.scripts.calls import Fencing
 from percolator_core.store import Store
 
 _ROWS_AT_ONCE: Final = 1000
-"""Rows of a tablet that one call drops, sweeps or reads: a script blocks all other clients."""
+"""Rows of a tablet that one call drops, sweeps or reads, because a script blocks all other clients."""
 
 
 class Oracle(Protocol):
@@ -48,7 +48,7 @@ class Client(Protocol):
         """The oracle."""
 
     def active_observers(self) -> set[str]:
-        """Return the observers of the last activation."""
+        """Return the names of the active observers."""
 
     def observed_columns(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
         """Return the recorded observers of each column by table."""
@@ -58,7 +58,7 @@ class LockSettler(Protocol):
     """The part of `percolator_core.maintenance.locks.Locks` that a schema change uses."""
 
     def settle_table(self, table: str, tags: Sequence[bytes], upto: int, *, primaries: bool) -> None:
-        """Settle the locks of one table, and with ``primaries`` those whose primary is in it."""
+        """Resolve the locks of one table, and with ``primaries`` all locks whose primary is in the table."""
 
 
 class PendingChange:
@@ -76,32 +76,32 @@ class PendingChange:
 
     def fence(self) -> None:
         """Give all tablets the entry's version: from now on they refuse writes by the old definition."""
-        # A new table refuses older snapshots; a table that is dropped refuses all snapshots that exist; a
-        # tablet that is repaired may have lost its safe point.
+        # A new table refuses older snapshots. A table that is being dropped refuses all existing snapshots. A
+        # repaired tablet may have lost its safe point.
         refuses = self._kind in ("create", "drop", "mend")
         least = self._client.oracle.timestamp() if refuses else 0
         hows: dict[str, Fencing] = {"create": "found", "mend": "mend"}
         how = hows.get(self._kind, "raise")
-        # The record of the chain is read after the entry was written, so an activation that this read misses
-        # finds the entry.
+        # This reads the chain's record after the entry was written. A later activation finds the entry.
         fields = () if how == "raise" else _flat(self._observers(self._definition), b"o")
         self._fence(self._tags, how, least, fields)
 
     def settle(self) -> None:
         """Wait for the transactions that have locks from before the fence, or end them."""
-        # Locks from before the fence have older starts. Newer locks are possible if another client is ahead.
+        # Locks from before the fence have older starts. If another client has already published the change,
+        # newer locks are possible.
         upto = self._client.oracle.timestamp()
-        # If the change removes data, the locks elsewhere that have their primary here are settled, too:
-        # without the primary no client could later find out if they were committed.
+        # If the change removes data, resolve all locks whose primary is in this table: without the primary
+        # no client could later find out if they were committed.
         removes_data = self._kind == "drop" or bool(self._plan.get("sweep"))
         self._locks.settle_table(self._definition.name, self._tags, upto, primaries=removes_data)
         if removes_data:
-            # A failover must not bring back a resolved lock after its primary is gone.
+            # A failover must not restore a resolved lock after its primary was removed.
             tags = [tag for _, tag in self._client.catalog.tablets()]
             raise_safe_points(self._store, tags, durably=True)
 
     def publish(self, definition: TableDefinition, sweep: Sequence[str] = ()) -> Entry | None:
-        """Write the definition into the catalog; return the present entry, which may be another client's."""
+        """Write the definition into the catalog, unless the entry has changed; return the present entry."""
         return self._client.catalog.replace(self._entry, definition, self._entry.version, sweep=sweep)
 
     def split_range(self) -> TableDefinition:
@@ -111,8 +111,8 @@ class PendingChange:
     def seed(self, new: TableDefinition) -> None:
         """Give the added tablets the version and the meta hash of an old tablet, before any write to them.
 
-        A concurrent activation loses nothing. If it reaches an old tablet after the fence, the tablet
-        refuses, and the activation repeats. Its writes from before the fence are copied here.
+        A concurrent activation loses no registration. This copies its writes from before the fence. After
+        the fence an old tablet refuses its write, and the activation repeats.
         """
         flat = self._store.one((b"HGETALL", meta_key(self._tags[0])))
         pairs = zip(flat[::2], flat[1::2], strict=True)
@@ -120,7 +120,7 @@ class PendingChange:
         self._fence(tags_of(self._store, new)[len(self._tags) :], "found", fields=fields)
 
     def observe_new_columns(self, new: TableDefinition) -> None:
-        """Register the observers of added columns, before anybody can write to these."""
+        """Register the observers of added columns, before any client can write to these columns."""
         stored = {column.stored.encode() for column in self._definition.columns}
         added = {column: names for column, names in self._observers(new).items() if column not in stored}
         if added:
@@ -141,10 +141,10 @@ class PendingChange:
         self._client.catalog.replace(self._entry, None)
 
     def sweep(self) -> None:
-        """Remove the cells of dropped columns, then the note about them in the entry."""
-        # Raise the safe point above every snapshot that can read the columns: no published definition has
-        # them. All tablets come first, before a cell is removed, and the write is durable: a failover must
-        # not allow such a snapshot again.
+        """Remove the cells of dropped columns, then remove the columns from ``sweep`` of the entry."""
+        # First raise the safe point of all tablets above every snapshot that can read the columns; no
+        # published definition has them. The write is durable: a failover must not allow such a snapshot
+        # after a cell was removed.
         safe = self._client.oracle.timestamp()
         raise_safe_points(self._store, self._tags, safe, durably=True)
         columns = [name.encode() for name in self._entry.sweep]
@@ -153,11 +153,11 @@ class PendingChange:
             while bound:
                 bound = self._store.run(calls.sweep(tag, self._entry.version, bound, _ROWS_AT_ONCE, columns))
                 if bound is None:
-                    return  # another client has changed the table, and finds the rest in the entry
+                    return  # another client has changed the table, and continues the sweep
         self.publish(self._definition)
 
     def tablets_have(self, version: bytes) -> bool:
-        """Return True if all tablets have this version."""
+        """Return True if all tablets have ``version``."""
         wanted = [(b"HGET", meta_key(tag), VERSION) for tag in self._tags]
         return all((found or b"") == version for found in self._store.call(*wanted))
 
@@ -165,20 +165,20 @@ class PendingChange:
         self, tags: Sequence[bytes], how: Fencing, least: int = 0, fields: Sequence[bytes] = ()
     ) -> None:
         """Give tablets the entry's version and at least the safe point ``least`` (`fence.lua`)."""
-        # The write is durable, because the entry that is published next relies on it. No client writes to a
-        # new table by another definition.
+        # The write is durable, because the next entry relies on the fence. A new table has no writers by
+        # another definition.
         fences = [calls.fence(tag, self._entry.version, least, how, fields) for tag in tags]
         self._store.run_all(fences, durably=not self._entry.is_new)
 
     def _observers(self, definition: TableDefinition) -> dict[bytes, bytes]:
         """Return the recorded observers of the table's columns, joined by commas, by encoded column.
 
-        A new table is thus observed from its first write, even if it is made again while workers run.
+        So a new table is observed from its first write, even if it is created again while workers run.
         """
         handle = TableHandle(definition, self._store)
         found: dict[bytes, bytes] = {}
         for column, observers in self._client.observed_columns().get(definition.name, {}).items():
-            with suppress(UnknownColumn):  # the chain has another definition, so its start will be refused
+            with suppress(UnknownColumn):  # the chain has another definition, so its workers will be refused
                 found[handle.encode(column)] = ",".join(observers).encode()
         return found
 
@@ -202,13 +202,13 @@ def split_range(store: Store, definition: TableDefinition, value: bytes) -> Tabl
     below = above = None
     for number in partition.tablets_of_range(value):
         low, high = _row_on_each_side(store, partition, store.keyspace.tag(definition.name, number), value)
-        # An empty row key is possible, so only None means that there is no row.
+        # An empty row key is possible: only None means "no row".
         below, above = low if below is None else below, high if above is None else above
     if below is not None and above is not None:
         raise ConfigurationError(
             f"table {definition.name!r}: a split there would move rows, such as {codec.describe(below)} "
-            f"below it or {codec.describe(above)} above: add ranges where there are no rows yet; of "
-            "deleted rows something is left until garbage is collected"
+            f"below it or {codec.describe(above)} above: add ranges where there are no rows yet; a deleted "
+            "row counts until garbage is collected"
         )
     return with_range(definition, value, upper_is_new=above is None)
 
@@ -216,7 +216,7 @@ def split_range(store: Store, definition: TableDefinition, value: bytes) -> Tabl
 def _row_on_each_side(
     store: Store, partition: Partition, tag: bytes, value: bytes
 ) -> tuple[bytes | None, bytes | None]:
-    """Return a row of the tablet below the value, and one at or above it."""
+    """Return a row of the tablet below the value, and a row at or above the value."""
     key = rows_key(tag)
     bound = partition.first_row(value)
     if bound is not None:

@@ -1,4 +1,4 @@
-"""A client's view of one table: tablets, columns and the keys of its cells."""
+"""A client's copy of one table's description: tablets, columns and the keys of its cells."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from percolator_core.store.packing import pack, pack_fields
 T = TypeVar("T")
 
 SPARSE: Final = 64
-"""After a row was found without the column, this many reads also ask for the tablet's standing."""
+"""After a read found a row without the column, this many reads also ask for the tablet's standing."""
 
 COLUMNS_BYTES: Final = 64 << 20
-"""Most memory, in bytes, for the remembered columns of a raw table; then all of them are forgotten."""
+"""The limit of memory, in bytes, for the cached columns of a raw table. Above the limit the cache is
+emptied."""
 
 COLUMN_BYTES: Final = 400
-"""Memory of a remembered column in bytes, without its name."""
+"""Memory of a cached column in bytes, without its name."""
 
 
 class ColumnFields:
@@ -40,13 +41,13 @@ class ColumnFields:
 
     A table handle has one instance for each column, so columns can be compared by identity, which is cheap.
     ``sparse`` is the number of further reads that also ask for the tablet's standing: without the standing a
-    missing cell proves nothing. It starts at 1; `note_missing` sets it to `SPARSE`.
+    missing cell proves nothing. ``sparse`` is 1 at first; `note_missing` sets it to `SPARSE`.
     """
 
     __slots__ = ("encoded", "lock", "name", "names_bytes", "packed", "sparse", "version")
 
     def __init__(self, name: str, encoded: bytes | None = None) -> None:
-        """``encoded`` is the column's name in the store; None if that is ``name``."""
+        """``encoded`` is the column's name in the store, by default ``name``."""
         self.name = name
         self.encoded = encode_column(name) if encoded is None else encoded
         self.version = VERSION_MARK + self.encoded
@@ -57,12 +58,12 @@ class ColumnFields:
         """Estimated memory of the name in bytes: there are about six copies."""
 
     def note_missing(self) -> None:
-        """Note that a read found a row without the column."""
+        """Record that a read found a row without the column."""
         self.sparse = SPARSE
 
 
 class _RawColumns(dict[str, ColumnFields]):
-    """The columns of a raw table that were looked up; a lookup adds a new column."""
+    """A cache of columns of a raw table; a lookup adds the column."""
 
     __slots__ = ("_bytes_left", "_definition")
 
@@ -78,9 +79,9 @@ class _RawColumns(dict[str, ColumnFields]):
         size = COLUMN_BYTES + fields.names_bytes
         self._bytes_left -= size
         if self._bytes_left < 0:
-            self.clear()  # names that contain data, such as dates, have no end
+            self.clear()  # column names that contain data, such as dates, may be unlimited
             self._bytes_left = COLUMNS_BYTES - size
-        return self.setdefault(column, fields)  # one instance, even if two threads add the column at once
+        return self.setdefault(column, fields)  # one instance, even if two threads add the column
 
 
 class _TypedColumns(dict[str, ColumnFields]):
@@ -101,7 +102,7 @@ class _TypedColumns(dict[str, ColumnFields]):
             raise _no_data(definition, column)
         if column in definition.key:
             raise UnknownColumn(
-                f"{definition.name}.{column} is part of the key: it is in the row key and is no cell"
+                f"{definition.name}.{column} is part of the key, and so has no cell of its own"
             )
         raise UnknownColumn(
             f"the table {definition.name!r} has no column {abbreviated(column)!r}: it has "
@@ -115,16 +116,16 @@ def _no_data(definition: TableDefinition, column: str) -> UnknownColumn:
 
 
 class TableHandle:
-    """A client's means to reach the cells of one table.
+    """A client's copy of one table's description, for access to its cells.
 
-    ``columns`` has the columns that hold data, by name; looking up any other one raises UnknownColumn.
+    ``columns`` has the columns that hold data, by name; a lookup of another column raises UnknownColumn.
     ``row_prefixes`` has, by tablet, the prefix of the keys of its rows. ``standings`` has, by tablet, the
     packed command that reads its standing: version and safe point. ``place`` returns the tablet of a row;
-    None means ``crc32(row) % tablets``. ``by_encoded`` maps the names in the store to the names of a typed
-    table's columns; it is empty for a raw table, where both are the same. ``marker`` is the internal column
-    that every row of a typed table has. ``bindings`` caches what `percolator_core.tables` derives from models
-    and indexes. ``version`` is the version of the catalog's entry as text, or ``?`` during a schema change.
-    Writes carry it, and a tablet with another version refuses them.
+    None means ``crc32(row) % tablets``. ``by_encoded`` maps the stored names of a typed table's columns to
+    their names; it is empty for a raw table, where both names are equal. ``marker`` is the internal column
+    that every row of a typed table has. ``bindings`` caches values that `percolator_core.tables` derives from
+    models and indexes. ``version`` is the version of the catalog's entry as text, or ``?`` during a schema
+    change. A write contains this version, and a tablet with another version refuses the write.
     """
 
     __slots__ = (
@@ -163,7 +164,7 @@ class TableHandle:
         )
 
     def tablet(self, row: bytes) -> int:
-        """Return the number of the row's tablet. Raises ValueError for a row that is no key of the table."""
+        """Return the number of the row's tablet. Raises ValueError if the row is no key of the table."""
         place = self.place
         return tablet_of(row, self.tablets) if place is None else place(row)
 
@@ -180,7 +181,7 @@ class TableHandle:
         return self.standings[self.tablet(row)]
 
     def encode(self, column: str) -> bytes:
-        """Return the name in the store of a column, which may be notify-only.
+        """Return the stored name of a column that holds data or is notify-only.
 
         Raises:
             UnknownColumn: the typed table has no such column outside its key.
@@ -190,10 +191,7 @@ class TableHandle:
         return self.columns[column].encoded
 
     def decode(self, encoded: bytes) -> str:
-        """Return the name of a column from its name in the store.
-
-        An internal column gets a name for messages.
-        """
+        """Return the name of a column, or a name for messages of an internal column."""
         if not self.is_typed:
             return decode_column(encoded)
         name = self.by_encoded.get(encoded)
@@ -203,11 +201,11 @@ class TableHandle:
         if observed:
             return decode_column(encoded[: -len(observed)]) + self.decode(observed)
         plain = decode_column(encoded)
-        # Another column may now have the name of a dropped one.
+        # A new column may have the name of a dropped one.
         return f"{plain} (dropped)" if plain in self.definition.retired else plain
 
     def fields(self, encoded: bytes) -> ColumnFields:
-        """Return the column with this name in the store. Raises UnknownColumn if there is none."""
+        """Return the column with this stored name. Raises UnknownColumn if there is none."""
         if not self.is_typed:
             return self.columns[decode_column(encoded)]
         if encoded == MARKER:
@@ -220,7 +218,7 @@ class TableHandle:
         return self.columns[name]
 
     def named(self, cells: Mapping[bytes, T]) -> dict[bytes, T]:
-        """Replace the columns' names in the store by their present names."""
+        """Replace the stored names of columns by their names."""
         if not self.by_encoded:
             return dict(cells)
         return {
@@ -229,7 +227,7 @@ class TableHandle:
         }
 
     def notify_column(self, column: str) -> bytes:
-        """Return the name in the store of a notify-only column. Raises UnknownColumn for any other."""
+        """Return the stored name of a notify-only column. Raises UnknownColumn for another column."""
         if column not in self.definition.notify_only:
             raise UnknownColumn(
                 f"{self.name}.{abbreviated(column)} is not notify-only: list it under notify_only of the "

@@ -1,8 +1,9 @@
 """The sinks of an `ExportQueue`: the interface, and three implementations.
 
-A call may be repeated, even after it succeeded. Calls for one key may overlap, and then the call with the
-older item may end last. So a sink stores the last sequence of every key with the key's data, compares and
-replaces both in one step, and ignores an item whose sequence is not above the stored one.
+A call may be repeated, even after it succeeded. Calls for one key may overlap, and the call with the older
+item may end after the newer one. So a sink stores the newest sequence of every key with the key's data. In
+one atomic step the sink compares and replaces both. It ignores an item whose sequence is not above the stored
+sequence.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from urllib.parse import quote, urlsplit
 from percolator_core.errors import PercolatorError
 
 SEQUENCE_HEADER: Final = "sequence"
-"""The header of a message in which `KafkaSink` writes the sequence, in decimal digits."""
+"""The header of a `KafkaSink` message with the sequence, in decimal digits."""
 
 _LONGEST_READABLE_KEY: Final = 100
 _BODY_SHOWN: Final = 200
@@ -34,16 +35,16 @@ class NotTaken(PercolatorError):
 
 
 class Sink(Protocol):
-    """A receiver of items. Any object with this method is one."""
+    """A receiver of items: any object with this method."""
 
     def take(self, key: bytes, sequence: int, payload: bytes) -> None:
         """Take an item durably: after the return the item leaves the queue.
 
-        The items of a key come in order, but an item may come more than once, and a delayed run may pass an
-        item that is older than one already taken. Threads and processes call it at the same time for
-        different keys. ``sequence`` is above 0 and below 2**53, and rises with every item of a key: ignore,
-        without an error, an item whose sequence is not above the last one of its key. Raise any exception if
-        the item was not taken, or if that is unknown.
+        The items of a key come in order. But an item may come more than once, and a delayed run may pass an
+        item that is older than a taken one. Threads and processes call this method at the same time for
+        different keys. ``sequence`` is above 0 and below 2**53, and rises with every item of a key. Return
+        without an error if the sequence is not above the key's newest one. Raise any exception if the item
+        was not taken, or may not have been taken.
         """
 
 
@@ -53,11 +54,11 @@ Effect: TypeAlias = Callable[[sqlite3.Connection, bytes, int, bytes], object]
 class SQLiteSink:
     """Stores the newest payload of each key, with its sequence, in an SQLite file.
 
-    The table is ``(key BLOB PRIMARY KEY, sequence INTEGER, payload BLOB)``. For more than the newest payload,
-    such as a log of all items or columns of your own, pass an ``effect``. It is called for every new item, in
-    the transaction that takes the item, and so takes effect exactly once.
+    The table is ``(key BLOB PRIMARY KEY, sequence INTEGER, payload BLOB)``. To store more, such as a log of
+    all items or further columns, pass an ``effect``. It is called for every new item, in the transaction that
+    takes the item, so its writes are committed exactly once.
 
-    Threads of a process may share it, and processes may share the file. A context manager.
+    Threads may share the sink, and processes may share the file. The sink is a context manager.
     """
 
     def __init__(
@@ -74,11 +75,11 @@ class SQLiteSink:
             path: the file; its folder must exist.
             table: the name of the table.
             effect: called as ``effect(connection, key, sequence, payload)`` for every new item, in a
-                transaction that it must not end; an exception rolls the item back.
+                transaction. It must not end the transaction; an exception rolls the item back.
             timeout: seconds to wait for another process that writes.
 
         Raises:
-            sqlite3.Error: the file cannot be opened, or is no database.
+            sqlite3.Error: the file cannot be opened, or is not a database.
         """
         self._name = '"' + table.replace('"', '""') + '"'
         self._effect = effect
@@ -93,22 +94,21 @@ class SQLiteSink:
             raise
 
     def take(self, key: bytes, sequence: int, payload: bytes) -> None:
-        """Store the item if its sequence is above the last one of its key.
+        """Store the item if its sequence is above the key's newest one.
 
         Raises:
-            sqlite3.Error: nothing was written; for instance, the disk is full, or another process has the
-            lock.
-            Exception: the exception of the effect; nothing was written.
+            sqlite3.Error: nothing was written: the disk is full, or another process has the lock.
+            Exception: the effect failed, and nothing was written.
         """
         connection = self._connection
         with self._lock:
             try:
                 if connection.in_transaction:
-                    connection.execute("ROLLBACK")  # an earlier call was interrupted in its rollback
+                    connection.execute("ROLLBACK")  # an earlier call was interrupted before its rollback
                 connection.execute("BEGIN IMMEDIATE")
                 changed = connection.execute(
                     # One statement compares and writes, so that two processes cannot both find a lower
-                    # sequence.
+                    # sequence in the file.
                     f"INSERT INTO {self._name} AS kept VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE "  # noqa: S608
                     "SET sequence = excluded.sequence, payload = excluded.payload "
                     "WHERE excluded.sequence > kept.sequence",
@@ -150,12 +150,12 @@ class SQLiteSink:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 break
             except sqlite3.OperationalError as error:
-                # The processes of a worker open the file at the same time, and SQLite does not wait for this
+                # Several processes may open the file at the same time, and SQLite does not wait for this
                 # lock.
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
             time.sleep(_PAUSE)
-        # The item leaves the queue after this write, which therefore has to survive a loss of power.
+        # A write has to survive a loss of power, because the item then leaves the queue.
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute(
             f"CREATE TABLE IF NOT EXISTS {self._name} "
@@ -164,16 +164,16 @@ class SQLiteSink:
 
 
 class KafkaSink:
-    """Sends items as messages of a Kafka topic: with the key of the item, and its sequence in a header.
+    """Sends items as messages of a Kafka topic, with the item's key, and its sequence in a header.
 
-    It takes a producer with the interface of the common Python clients: ``send(topic, key=, value=,
-    headers=)`` returns a future with ``get(timeout)``, and ``flush()`` sends buffered messages. The producer
-    has to wait for all replicas (``acks="all"``) and be thread-safe. It has to give up a message before the
+    The producer has the interface of the common Python clients: ``send(topic, key=, value=, headers=)``
+    returns a future with ``get(timeout)``, and ``flush()`` sends buffered messages. The producer has to be
+    thread-safe, and has to wait for all replicas (``acks="all"``). It has to give up a message before the
     observer's ``timeout``, because the timeout cannot interrupt the producer.
 
-    The producer chooses the partition by the key, so the messages of a key go to one partition. Each message
-    is acknowledged before the next is sent, so their order is kept. Messages may be repeated: a consumer
-    stores the last sequence of each key, and drops messages that are not above it (`sequence_of`).
+    The producer chooses the partition by the key, so the messages of a key go to one partition. The sink
+    waits for the acknowledgement of each message, which keeps the order. Messages may be repeated: a consumer
+    stores the newest sequence of each key, and drops a message without a greater one (`sequence_of`).
     """
 
     def __init__(self, producer: Any, topic: str, *, timeout: float = 30.0) -> None:
@@ -186,7 +186,7 @@ class KafkaSink:
         """Send the item, and wait until it is acknowledged.
 
         Raises:
-            Exception: of the producer or its future. The message may still have been sent.
+            Exception: the producer or its future failed. The message may have been sent.
         """
         headers = [(SEQUENCE_HEADER, b"%d" % sequence)]
         future = self._producer.send(self._topic, key=key, value=payload, headers=headers)
@@ -195,7 +195,7 @@ class KafkaSink:
 
     @staticmethod
     def sequence_of(headers: Iterable[tuple[str, bytes]]) -> int | None:
-        """Return the sequence in the headers of a message, for consumers; None without one."""
+        """Return the sequence in the headers of a message, for consumers; None if there is none."""
         for name, value in headers:
             if name == SEQUENCE_HEADER:
                 return int(value)
@@ -205,14 +205,14 @@ class KafkaSink:
 class HTTPSink:
     """Sends each item as a request to an HTTP or HTTPS server.
 
-    ``{key}`` in the path or query of the URL is replaced by the item's key, percent-encoded. The body is the
+    The item's percent-encoded key replaces ``{key}`` in the path or query of the URL. The body is the
     payload. The request has two headers. ``Idempotency-Key`` consists of key and sequence, and is the same
-    for each repetition. ``Export-Sequence`` is the sequence in decimal digits. If the server knows the
-    idempotency key, it answers 409, or its earlier answer. If it has a higher sequence of the key, it ignores
-    the request and answers 409.
+    for each repetition. ``Export-Sequence`` is the sequence in decimal digits. If the server has seen the
+    idempotency key, it sends 409, or its earlier answer. If it has a higher sequence of the key, it ignores
+    the request and sends 409.
 
-    The answer 2xx means that the item was taken, and 409 that the server already has this item or a newer
-    one. All other answers, also redirections, mean that the item was not taken.
+    The answer 2xx means that the item was taken, and 409 that the server has this item or a newer one. All
+    other answers, also redirections, mean that the item was not taken.
     """
 
     def __init__(
@@ -224,14 +224,14 @@ class HTTPSink:
         headers: Mapping[str, str] | None = None,
         context: ssl.SSLContext | None = None,
     ) -> None:
-        """Check the arguments; nothing is sent yet.
+        """Check the arguments, and send nothing.
 
         Args:
-            url: ``http://`` or ``https://``, without user and password: put those into ``headers``.
+            url: ``http://`` or ``https://``, without user and password: put credentials into ``headers``.
             method: POST or PUT.
             timeout: seconds to wait for the server, above 0.
             headers: sent with every request, such as Authorization and Content-Type.
-            context: the trusted authorities for https; by default those of the system.
+            context: the trusted authorities for https; by default the authorities of the system.
 
         Raises:
             ValueError: the URL, method or timeout is not valid.
@@ -253,7 +253,7 @@ class HTTPSink:
 
         Raises:
             NotTaken: the answer was not 2xx or 409.
-            OSError, http.client.HTTPException: no answer. The item may still have been taken.
+            OSError, http.client.HTTPException: no answer. The item may have been taken.
         """
         name = quote(key, safe="")
         headers = {
@@ -269,13 +269,12 @@ class HTTPSink:
                     return
                 said = answer.read(_BODY_SHOWN).decode("utf-8", "replace")
                 raise NotTaken(
-                    f"{self._host} answered {answer.status} {answer.reason}: {said!r}; it must answer 2xx, "
-                    "or 409 for an item that it has already"
+                    f"{self._host} answered {answer.status} {answer.reason}: {said!r}; the server must "
+                    "answer 2xx, or 409 for an item that it already has"
                 )
 
     def _connect(self) -> http.client.HTTPConnection:
-        # The opener of urllib is not used: it follows a redirection, and turns a POST into a GET without the
-        # payload.
+        # urllib's opener would follow a redirection, and turn a POST into a GET without the payload.
         if self._context is None:
             return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
         return http.client.HTTPSConnection(
@@ -284,7 +283,7 @@ class HTTPSink:
 
 
 def _short(key: bytes, name: str) -> str:
-    """Encode the key for a header, as a unique text that is short enough for servers."""
+    """Return a unique text for the key, short enough for a header."""
     if len(name) <= _LONGEST_READABLE_KEY:
         return name
     return "sha256=" + hashlib.sha256(key).hexdigest()  # no percent-encoded key has a "="

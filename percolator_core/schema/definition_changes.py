@@ -1,4 +1,4 @@
-"""The definitions that a table gets by a schema change, and the changes that are refused."""
+"""The new definition of a table for each schema change; impossible changes are refused."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def with_column(definition: TableDefinition, column: Column) -> TableDefinition:
     """Add a column; return the same definition if the table has the column already.
 
     Raises:
-        ConfigurationError: the table is raw, has another column of that name, or existing rows would have no
-        value for the column.
+        ConfigurationError: the table is raw or has another column of that name, or existing rows would have
+        no value for the column.
     """
     where = f"{_name_of_typed(definition)}.{column.name}"
     found = definition.by_name.get(column.name)
@@ -23,18 +23,18 @@ def with_column(definition: TableDefinition, column: Column) -> TableDefinition:
         if _kind(found) == _kind(column) and found.name not in definition.key:
             return definition
         raise ConfigurationError(
-            f"{where} is there, as {_kind(found)} and not {_kind(column)}: give the new column another name"
+            f"{where} exists as {_kind(found)}, not {_kind(column)}: give the new column another name"
         )
     if column.name in definition.notify_only:
-        raise ConfigurationError(f"{where} is there and is notify-only: give the new column another name")
+        raise ConfigurationError(f"{where} exists and is notify-only: give the new column another name")
     if column.nullable and column.missing is not None:
         raise ConfigurationError(
-            f"{where} may be null, so rows that are there have null in it: give it the default None, or make "
-            "it not nullable"
+            f"{where} may be null, so existing rows have null: give the column the default None, or make it "
+            "not nullable"
         )
     if not column.nullable and column.missing is None:
         raise ConfigurationError(
-            f"{where} cannot be null, and rows that are there have no value for it: give it a default"
+            f"{where} cannot be null, and existing rows have no value: give the column a default"
         )
     stored = _unused_name(definition, column.name)
     return definition.with_(columns=(*definition.columns, replace(column, stored=stored)))
@@ -50,9 +50,9 @@ def without_column(definition: TableDefinition, name: str) -> TableDefinition:
     where = f"{_name_of_typed(definition)}.{name}"
     column = definition.column(name)
     if name in definition.key:
-        raise ConfigurationError(f"{where} is part of the key, which stays as it is: make another table")
+        raise ConfigurationError(f"{where} is part of the key, which cannot change: create another table")
     if any(rule.column == name for rule in definition.indexes):
-        raise ConfigurationError(f"{where} has an index, which stays as it is: make another table")
+        raise ConfigurationError(f"{where} has an index, which cannot change: create another table")
     return definition.with_(
         columns=tuple(one for one in definition.columns if one is not column),
         retired=(*definition.retired, column.stored),
@@ -60,7 +60,7 @@ def without_column(definition: TableDefinition, name: str) -> TableDefinition:
 
 
 def with_renamed(definition: TableDefinition, old: str, new: str) -> TableDefinition:
-    """Rename a column in the columns, the key and all rules; its stored name stays.
+    """Rename a column in the columns, the key and all rules, and keep its stored name.
 
     Raises:
         UnknownColumn: the table has no column ``old``.
@@ -71,7 +71,7 @@ def with_renamed(definition: TableDefinition, old: str, new: str) -> TableDefini
     if old == new:
         return definition
     if new in definition.by_name or new in definition.notify_only:
-        raise ConfigurationError(f"{where}.{new} is there: rename {old!r} to something else")
+        raise ConfigurationError(f"{where}.{new} exists: give {old!r} another name")
 
     def renamed(name: str) -> str:
         return new if name == old else name
@@ -90,9 +90,9 @@ def with_renamed(definition: TableDefinition, old: str, new: str) -> TableDefini
 
 
 def with_range(definition: TableDefinition, value: bytes, *, upper_is_new: bool) -> TableDefinition:
-    """Split the range that contains ``value``; return the same definition if it is a split already.
+    """Split the range that contains ``value``; return the same definition if ``value`` is a split already.
 
-    The new tablets go to the upper part or to the lower part.
+    The new tablets go to the upper part if ``upper_is_new``, else to the lower part.
 
     Raises:
         ConfigurationError: the table has no ranges.
@@ -100,7 +100,7 @@ def with_range(definition: TableDefinition, value: bytes, *, upper_is_new: bool)
     rule = definition.ranges
     if rule is None:
         raise ConfigurationError(
-            f"table {definition.name!r} has no Range(…) among its partition rules, so none can be added"
+            f"table {definition.name!r} has no Range(…) in its partition rules, so no range can be added"
         )
     if value in rule.splits:
         return definition
@@ -116,7 +116,7 @@ def with_range(definition: TableDefinition, value: bytes, *, upper_is_new: bool)
 
 
 def agrees(wanted: TableDefinition, found: TableDefinition) -> bool:
-    """Return True if the table ``found`` is ``wanted``, apart from columns and ranges that were added."""
+    """Return True if ``found`` is ``wanted``, apart from columns and ranges that were added later."""
     if not (wanted.is_typed and found.is_typed):
         return wanted == found
     if any(_kind(one) != _kind(found.by_name.get(one.name)) for one in wanted.columns):
@@ -152,9 +152,7 @@ def describe(definition: TableDefinition) -> str:
 
 def _name_of_typed(definition: TableDefinition) -> str:
     if not definition.is_typed:
-        raise ConfigurationError(
-            f"table {definition.name!r} is raw and has whatever columns are written: there are none to change"
-        )
+        raise ConfigurationError(f"table {definition.name!r} is raw, so it has no declared columns to change")
     return definition.name
 
 
@@ -163,7 +161,7 @@ def _kind(column: Column | None) -> str:
 
 
 def _unused_name(definition: TableDefinition, name: str) -> str:
-    """Return a stored name that no column has or had: ``name`` itself, or one with a number in front."""
+    """Return a stored name that no column has or had: ``name``, or a number and ``name``."""
     used = {*(one.stored for one in definition.columns), *definition.retired, *definition.notify_only}
     number, found = 1, name
     while found in used:

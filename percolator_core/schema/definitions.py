@@ -1,4 +1,4 @@
-"""Table definitions, as the catalog keeps them, and the rules that every one of them obeys."""
+"""Table definitions, as in the catalog, and the checks of a definition."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from percolator_core.schema.types import column_type, shown
 DEFAULT_TABLETS: Final = 16
 
 MOST_COLUMNS: Final = 1000
-"""Most columns of a typed table: a row is written and removed as a whole."""
+"""The limit of columns of a typed table, because a row is written and removed as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a typed table.
 
-    ``type`` names one of `percolator_core.schema.types`. ``stored`` is the column's name in the store. It
-    never changes and no other column of the table ever gets it, so renaming a column touches no data.
-    ``missing`` is the encoded value of a row without a cell: None for null, or the default of a column that
-    was added to a table with rows.
+    ``type`` names a type of `percolator_core.schema.types`. ``stored`` is the column's name in the store. A
+    stored name never changes and is never used for another column, so a rename changes no data. ``missing``
+    is the encoded value of a row without a cell: None for null, or the default of a column that was added to
+    a table with rows.
     """
 
     name: str
@@ -53,8 +53,8 @@ class HashRule:
 class RangeRule:
     """Rows are divided at the ``splits`` of a key column: encoded values in ascending order.
 
-    A split belongs to the range above it. ``numbers`` has a number for each range, in order. The number
-    determines the tablets of the range, so a range that is added later moves no other range.
+    A split is the first value of a range. ``numbers`` has a number for each range, in order. The number
+    determines the tablets of the range, so a new range moves no other range.
     """
 
     column: str
@@ -64,7 +64,7 @@ class RangeRule:
 
 @dataclass(frozen=True, slots=True)
 class IndexRule:
-    """An index of ``column``, kept in the table ``table``; a unique index allows each value once."""
+    """An index of ``column``, in the table ``table``; a unique index allows each value once."""
 
     column: str
     unique: bool
@@ -73,13 +73,13 @@ class IndexRule:
 
 @dataclass(frozen=True)
 class TableDefinition:
-    """A raw table, which has cells of bytes, or a typed table, which has ``columns``.
+    """A raw table with cells of bytes, or a typed table with ``columns``.
 
-    ``tablets`` is the number of tablets. A hash of the row key chooses the tablet in a raw table; ``hashes``
-    and then ``ranges`` over key columns choose it in a typed table. ``notify_only`` columns hold no data:
-    ``Transaction.notify`` marks them for weak observers. ``key`` names the columns of the primary key, in
-    order. ``retired`` has the stored names of dropped columns, which are never used again. ``index_of`` is
-    the table that this one indexes.
+    ``tablets`` is the number of tablets. In a raw table, a hash of the row key determines the tablet of a
+    row. In a typed table, ``hashes`` and then ``ranges`` over key columns determine the tablet.
+    ``notify_only`` columns hold no data: ``Transaction.notify`` marks them for weak observers. ``key`` names
+    the columns of the primary key, in order. ``retired`` has the stored names of dropped columns, which are
+    never used again. ``index_of`` is the name of the indexed table, if this is the table of an index.
     """
 
     name: str
@@ -114,7 +114,7 @@ class TableDefinition:
         return tuple(column for column in self.columns if column.name not in self.key)
 
     def column(self, name: str) -> Column:
-        """Return the column of that name. Raises UnknownColumn, which lists the columns."""
+        """Return the column. Raises UnknownColumn with a list of the columns."""
         found = self.by_name.get(name)
         if found is None:
             names = ", ".join(self.by_name) or "none, because it is not typed"
@@ -132,7 +132,7 @@ def count_tablets(hashes: Sequence[HashRule], ranges: RangeRule | None) -> int:
 
 
 def index_definition(definition: TableDefinition, rule: IndexRule) -> TableDefinition:
-    """Return the definition of the table that keeps an index (`percolator_core.tables.indexes`).
+    """Return the definition of the table of an index (`percolator_core.tables.indexes`).
 
     Raises:
         ConfigurationError: the column does not exist, is part of the key, or has a type without an order.
@@ -140,12 +140,16 @@ def index_definition(definition: TableDefinition, rule: IndexRule) -> TableDefin
     where = f"table {definition.name!r}, index of {rule.column!r}"
     column = definition.by_name.get(rule.column)
     if column is None:
-        raise ConfigurationError(f"{where}: there is no such column: it has {', '.join(definition.by_name)}")
+        raise ConfigurationError(
+            f"{where}: there is no such column: the table has {', '.join(definition.by_name)}"
+        )
     if rule.column in definition.key:
-        raise ConfigurationError(f"{where}: it is in the key, which rows are found by anyway: leave it out")
+        raise ConfigurationError(f"{where}: the key has this column already: remove the index")
     if not column_type(column.type).has_order:
-        raise ConfigurationError(f"{where}: it is {column.type}, which has no order: index another column")
-    # The index uses stored names and finds its columns by position, so a rename does not change the index.
+        raise ConfigurationError(
+            f"{where}: the column is {column.type}, which has no order: index another column"
+        )
+    # The index uses stored names and identifies its columns by position, so a rename does not change it.
     value = Column(column.stored, column.type)
     others: tuple[Column, ...]
     if rule.unique:
@@ -217,7 +221,7 @@ def check_definition(definition: TableDefinition) -> None:
     """Check that a table can have this definition.
 
     Raises:
-        ConfigurationError: it cannot; the message names the table, the fault and the remedy.
+        ConfigurationError: the table cannot; the message names the table, the fault and the remedy.
         TypeError: ``tablets`` is no int, or a name is not str.
     """
     where = f"table {definition.name!r}"
@@ -281,7 +285,7 @@ def _check_partition(definition: TableDefinition, where: str) -> None:
     for name in (*hashed, *ranged):
         if name not in definition.key:
             raise ConfigurationError(
-                f"{where}: a partition rule is over {name!r}, which is no column of the key: "
+                f"{where}: a partition rule uses {name!r}, which is no column of the key: "
                 f"the key is {', '.join(definition.key)}"
             )
     for rule in definition.hashes:
@@ -295,12 +299,12 @@ def _check_partition(definition: TableDefinition, where: str) -> None:
         raise ConfigurationError(f"{where} has no partition rule: give it a Hash(…) or a Range(…)")
     made = count_tablets(definition.hashes, definition.ranges)
     if definition.tablets != made:
-        raise ConfigurationError(f"{where}: its rules make {made} tablets, not {definition.tablets}")
+        raise ConfigurationError(f"{where}: the rules make {made} tablets, not {definition.tablets}")
 
 
 def _check_hash(rule: HashRule, where: str) -> None:
     if not rule.columns:
-        raise ConfigurationError(f"{where}: a Hash(…) names no column: name some of the key")
+        raise ConfigurationError(f"{where}: a Hash(…) names no column: name columns of the key")
     if isinstance(rule.buckets, bool) or not isinstance(rule.buckets, int):
         raise TypeError(f"buckets is int, not {type(rule.buckets).__name__}")
     if not 1 <= rule.buckets <= MAX_TABLETS:

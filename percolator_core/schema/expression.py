@@ -1,20 +1,20 @@
 """Predicates as text, for the command line and for messages: ``size > 5 and url ^= 'https:'``.
 
 ====================================  ========================================================================
-``=`` ``==`` ``!=`` ``<>``            compare; with ``null``: the column has no value, or has one
+``=`` ``==`` ``!=`` ``<>``            compare; with ``null``: the column has no value, or has a value
 ``<`` ``<=`` ``>`` ``>=``             compare
 ``^=``                                starts with: text and bytes
-``in (1, 2)`` ``not in (1, 2)``       one of these, none of these; ``null`` in the list means no value
+``in (1, 2)`` ``not in (1, 2)``       is one of the values, or none; ``null`` in the list means no value
 ``between 1 and 2``                   both bounds included; also ``not between``
-``is null`` ``is not null``           the column has no value, or has one
+``is null`` ``is not null``           the column has no value, or has a value
 ``like 'abc%'``                       starts with; no other pattern; also ``not like``
 ``not`` ``and`` ``or`` ``(`` ``)``    in this order of precedence; any case
-``paid``                              a column of bool alone: it is true
+``paid``                              a bool column without an operator: the column is true
 ``true`` ``false``                    as a value; in place of a comparison: true for every row, or for none
-``'it''s'``                           text; times, days, UUIDs, ``'nan'`` and ``'inf'`` are written so, too
+``'it''s'``                           text; also times, days, UUIDs, ``'nan'`` and ``'inf'``
 ``5`` ``-0.5`` ``1e3``                numbers
-``x'00ff'`` ``hex'00ff'``             bytes; of a raw table ``'text'`` is bytes, too: its UTF-8
-``"page rank"``                       the name of a column that is no plain word, or one of the words above
+``x'00ff'`` ``hex'00ff'``             bytes; in a raw table ``'text'`` also means bytes, in UTF-8
+``"page rank"``                       a column whose name is no plain word, or is a word of this table
 ====================================  ========================================================================
 """
 
@@ -30,6 +30,7 @@ from percolator_core.schema.literals import RESERVED, Token, literal, name, poin
 from percolator_core.schema.predicates import (
     MOST_DEPTH,
     MOST_NODES,
+    OPERATORS,
     Comparison,
     In,
     IsNull,
@@ -41,23 +42,13 @@ from percolator_core.schema.predicates import (
 )
 from percolator_core.schema.types import ColumnType, column_type, shown
 
-_OPERATORS: Final[Mapping[str, Operator]] = {
-    "=": "=",
-    "==": "=",
-    "!=": "!=",
-    "<>": "!=",
-    "<": "<",
-    "<=": "<=",
-    ">": ">",
-    ">=": ">=",
-    "^=": "^=",
-}
+_OPERATORS: Final[Mapping[str, Operator]] = {**{op: op for op in OPERATORS}, "==": "=", "<>": "!="}
 
 
 def parse(text: str, definition: TableDefinition) -> Predicate:
-    """Return the predicate that a text expresses about the rows of a table, for `bind`.
+    """Return the predicate of a text about the rows of a table, for `bind`.
 
-    Values are of the Python types of their columns.
+    Values have the Python types of their columns.
 
     Raises:
         UnknownColumn: the table has no such column.
@@ -66,13 +57,13 @@ def parse(text: str, definition: TableDefinition) -> Predicate:
     """
     parser = _Parser(text, definition)
     found = parser.whole()
-    # The parser counts the nesting of brackets only. `bind` also counts that of connectives.
+    # The parser counts only the nesting of brackets. `bind` also counts the nesting of connectives.
     bind(found, definition)
     return found
 
 
 class _Parser:
-    """A recursive-descent parser: each method parses the part that it is named after, and leaves the rest."""
+    """A recursive-descent parser: each method parses one part of the grammar, at the current position."""
 
     __slots__ = ("_at", "_definition", "_nested", "_nodes", "_text", "_tokens")
 
@@ -86,10 +77,10 @@ class _Parser:
 
     def whole(self) -> Predicate:
         if self._next().kind == "end":
-            self._fail(self._next(), "the filter is empty: write for instance page_rank > 0.5")
+            self._fail(self._next(), "the filter is empty: write a comparison, such as page_rank > 0.5")
         found = self._any()
         if self._next().kind != "end":
-            self._fail(self._next(), f"and, or or the end is expected, not {self._next()}")
+            self._fail(self._next(), f"and, or, or the end is expected, not {self._next()}")
         return found
 
     def _next(self) -> Token:
@@ -102,14 +93,14 @@ class _Parser:
         return token
 
     def _taken(self, word: str) -> bool:
-        """Take the word or mark if it comes next; return True if it did."""
+        """Take the next token and return True, if the token is ``word``."""
         found = self._next().word == word
         self._at += found
         return found
 
-    def _expect(self, word: str, behind: str) -> None:
+    def _expect(self, word: str, after: str) -> None:
         if not self._taken(word):
-            self._fail(self._next(), f"{word} is expected behind {behind}, not {self._next()}")
+            self._fail(self._next(), f"{word} is expected after {after}, not {self._next()}")
 
     def _fail(self, token: Token, sentence: str) -> NoReturn:
         raise ValueError(pointed(self._text, token.at, sentence))
@@ -133,7 +124,7 @@ class _Parser:
         parts = [first]
         while self._taken(how):
             parts.append(part())
-        # Nested groups with the same connective become part of this group, which is equal and less deep.
+        # Merge nested groups with the same connective: the result is equal, and less deep.
         flat = (one.parts if isinstance(one, Joined) and one.how == how else (one,) for one in parts)
         return Joined(how, tuple(itertools.chain.from_iterable(flat)))
 
@@ -152,7 +143,7 @@ class _Parser:
         else:
             found = self._any()
             if not self._taken(")"):
-                self._fail(self._next(), f"and, or or ) is expected, not {self._next()}")
+                self._fail(self._next(), f"and, or, or ) is expected, not {self._next()}")
         self._nested -= 1
         return found
 
@@ -177,7 +168,7 @@ class _Parser:
         if operator.word == "is" and not negated:
             return self._is_null(column)
         if not kind.has_order and not (operator.word in _OPERATORS and self._next().word == "null"):
-            self._fail(operator, f"{column} is {kind.name}: only is null and is not null may be asked of it")
+            self._fail(operator, f"{column} is {kind.name}: its only tests are is null and is not null")
         match operator.word:
             case "in":
                 found = self._in(column, kind)
@@ -189,7 +180,7 @@ class _Parser:
                 return self._comparison(column, kind, operator)
             case _:
                 some = "in, between or like" if negated else "an operator such as =, in or is null"
-                self._fail(operator, f"{some} is expected behind {column}, not {operator}")
+                self._fail(operator, f"{some} is expected after {column}, not {operator}")
         return Not(found) if negated else found
 
     def _type_of(self, token: Token) -> ColumnType:
@@ -206,7 +197,7 @@ class _Parser:
     def _comparison(self, column: str, kind: ColumnType, operator: Token) -> Predicate:
         op = _OPERATORS[operator.word]
         if op == "^=" and kind.name not in {"str", "bytes"}:
-            self._fail(operator, f"{column} is {kind.name}: only str and bytes can start with something")
+            self._fail(operator, f"{column} is {kind.name}: ^= is for str and bytes")
         if not self._taken("null"):
             return Comparison(column, op, self._value(column, kind))
         if op not in {"=", "!="}:
@@ -242,11 +233,11 @@ class _Parser:
         if kind.name != "str":
             self._fail(token, f"{column} is {kind.name}: like is for str")
         if token.kind != "text":
-            self._fail(token, f"a text in single quotes is expected behind like, not {token}")
+            self._fail(token, f"a text in single quotes is expected after like, not {token}")
         prefix = token.text.removesuffix("%")
         if "%" in prefix or "_" in prefix:
             self._fail(
-                token, "like takes a beginning and one %, such as 'abc%': write ^= where it has _ or %"
+                token, "like takes a prefix and one %, such as 'abc%': use ^= for a prefix with _ or %"
             )
         return Comparison(
             column, "=" if prefix == token.text else "^=", self._checked(token, column, kind, prefix)
@@ -255,7 +246,7 @@ class _Parser:
     def _value(self, column: str, kind: ColumnType) -> Any:
         token = self._take()
         if token.kind in {"name", "end"} or (token.kind == "word" and token.word not in RESERVED):
-            self._fail(token, f"a value is expected, not {token}: a text stands in single quotes")
+            self._fail(token, f"a value is expected, not {token}: a text needs single quotes")
         if not self._definition.is_typed:
             return self._raw_value(column, token)
         try:
@@ -283,10 +274,10 @@ class _Parser:
 
 
 def show(predicate: Predicate) -> str:
-    """Return the predicate as text; `parse` returns an equal predicate: it has the same result for every row.
+    """Return the predicate as text. `parse` returns a predicate with the same result for each row.
 
-    The text is for messages, so this raises nothing. A predicate that no table accepts is shown as some text,
-    and a part that is nested deeper than `bind` allows as an ellipsis.
+    The text is for messages, so this raises nothing, even for a predicate that no table accepts. A part that
+    is nested deeper than `bind` allows becomes an ellipsis.
     """
     return _show(predicate, 0, 0)
 

@@ -30,7 +30,7 @@ _PLAIN_NAME: Final = re.compile(r"[^\W\d]\w*")
 _WORD: Final = re.compile(r"[\w.]+")
 
 RESERVED: Final = frozenset(("and", "or", "not", "in", "between", "is", "null", "like", "true", "false"))
-"""Words of the language; a column with such a name needs double quotes."""
+"""Words of the filter language; a column with such a name needs double quotes."""
 
 _NO_NUMBERS: Final = frozenset({"nan", "inf", "-inf"})
 _BEFORE: Final = 40
@@ -51,7 +51,7 @@ class Token:
 
     @property
     def word(self) -> str:
-        """A word or mark in lower case; empty for all other kinds."""
+        """The text of a word or mark in lower case; empty for all other kinds."""
         return self.text.lower() if self.kind in {"word", "mark"} else ""
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Token:
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Yield the tokens of the text and the end. Raises ValueError, with the position, for anything else."""
+    """Yield the tokens of the text, then ``end``. Raises ValueError with the position of other characters."""
     at = 0
     while at < len(text):
         found = _TOKEN.match(text, at)
@@ -80,22 +80,18 @@ def tokens(text: str) -> Iterator[Token]:
 
 def _unreadable(text: str, at: int) -> str:
     if text[at] in {"'", '"'}:
-        return f"a {text[at]} is missing that ends what begins here"
+        return f"the closing {text[at]} is missing"
     if text[at] in "&|!~":
-        return "and, or and not are written as words"
+        return "write the words and, or, not"
     word = _WORD.match(text, at)
-    return f"{shown(word[0])} is no number" if word else f"{shown(text[at])} means nothing here"
+    return f"{shown(word[0])} is no number" if word else f"{shown(text[at])} has no meaning here"
 
 
 def pointed(text: str, at: int, sentence: str) -> str:
-    """Return the sentence, then the text around the position, then a caret below it."""
+    """Return the sentence, the text around the position, and a caret below the position."""
     start = max(0, at - _BEFORE)
     around = "".join(one if one.isprintable() else " " for one in text[start : at + _BEHIND])
     return f"{sentence}, at character {at + 1}:\n  {around}\n  {' ' * (at - start)}^"
-
-
-def _whole_number(text: str) -> int:
-    return int(text)
 
 
 def _float(text: str) -> float:
@@ -127,13 +123,13 @@ def _time(text: str) -> datetime:
 def _uuid(text: str) -> UUID:
     value = UUID(text)
     if value.hex != text.replace("-", "").lower():
-        raise ValueError("not as UUIDs are written")
+        raise ValueError("no UUID")
     return value
 
 
 _READERS: Final[Mapping[tuple[str, str], Callable[[str], Any]]] = {
     ("bool", "word"): lambda text: {"true": True, "false": False}[text.lower()],
-    ("int", "number"): _whole_number,
+    ("int", "number"): int,
     ("float", "number"): _float,
     ("float", "text"): _no_number,
     ("str", "text"): str,
@@ -161,7 +157,7 @@ def read(kind: ColumnType, token: Token) -> Any:
     """Return the value of a token for a column of that type.
 
     Raises:
-        ValueError: the token is no such value; the message describes the column's values.
+        ValueError: the token is no value of the type; the message describes the column's values.
     """
     family = "decimal" if kind.digits else kind.name
     try:
@@ -171,19 +167,19 @@ def read(kind: ColumnType, token: Token) -> Any:
 
 
 def name(column: str) -> str:
-    """Return a column's name as the language writes it."""
+    """Return a column's name as part of a filter."""
     if _PLAIN_NAME.fullmatch(column) and column.lower() not in RESERVED:
         return column
     return '"' + column.replace('"', '""') + '"'
 
 
 def quoted(text: str) -> str:
-    """Return a text as the language writes it."""
+    """Return a text as part of a filter, in single quotes."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def literal(value: Any) -> str:
-    """Return a value as the language writes it; a value of no column's type as some text."""
+    """Return a value as part of a filter. Return some text for a value that no column can have."""
     if isinstance(value, Enum):
         value = value.value
     if value is None or isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The tablets of typed tables: which one holds a row, and where the rows of a predicate can be."""
+"""The tablets of typed tables: the tablet of a row, and the tablets of a predicate's rows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from percolator_core.schema.predicates import Bound, Bounds, bounds_of
 from percolator_core.schema.row_keys import KeyCodec
 
 MOST_COMBINATIONS: Final = 1000
-"""Most combinations of values that pruning tries for one hash rule; if there are more, it prunes nothing."""
+"""The limit of combinations of values for one hash rule. Above the limit no tablet is pruned."""
 
 MOST_RANGES: Final = 1000
-"""Most key ranges of a predicate; if there are more, one range covers them all."""
+"""The limit of key ranges of a predicate. Above the limit one range covers them all."""
 
 _WORD: Final = 0xFFFFFFFF
 
@@ -26,8 +26,8 @@ _WORD: Final = 0xFFFFFFFF
 class Partition:
     """The partition rules of a typed table.
 
-    The number of a tablet is ``range number * buckets + bucket``, where ``bucket`` combines all hash rules.
-    A table without rules is hashed by the whole key.
+    The number of a tablet is ``range number * buckets + bucket``; ``bucket`` combines all hash rules. A table
+    without rules is hashed by the whole key.
     """
 
     __slots__ = ("_codec", "_hashes", "_ranges", "_whole", "buckets")
@@ -46,7 +46,7 @@ class Partition:
         self.buckets = math.prod(rule.buckets for rule in hashes)
 
     def tablet_of(self, row: bytes) -> int:
-        """Return the number of the row's tablet. Raises ValueError for a row that is no key of the table."""
+        """Return the number of the row's tablet. Raises ValueError if the row is no key of the table."""
         parts = self._codec.split(row)
         bucket = 0
         for seed, (places, buckets) in enumerate(self._hashes):
@@ -81,7 +81,7 @@ class Partition:
         return range(number * self.buckets, (number + 1) * self.buckets)
 
     def first_row(self, value: bytes) -> bytes | None:
-        """Return the least row key with at least this value; None if rows do not sort by the range column."""
+        """Return the least row key with this value or a greater one; None unless rows sort by the column."""
         place, _ = self._range_rule
         return None if place else self._codec.bounds((), low=value)[0]
 
@@ -116,8 +116,8 @@ class Partition:
 def _mixed(found: int) -> int:
     """Apply the last steps of MurmurHash3 for 32 bits.
 
-    A CRC is linear: the bits in which two CRCs differ depend only on the bits in which the values differ, not
-    on the seed. So without these steps some buckets stay empty if a column has few values, or if two columns
+    A CRC is linear: the differing bits of two CRCs depend on the differing bits of the values, but not on the
+    seed. So without these steps some buckets would be empty if a column has few values, or if two columns
     have the same values.
     """
     found = (found ^ found >> 16) * 0x85EBCA6B & _WORD
@@ -126,7 +126,7 @@ def _mixed(found: int) -> int:
 
 
 def placement(definition: TableDefinition) -> Callable[[bytes], int] | None:
-    """Return the function from row to tablet; None if it is the hash of the row key, as in raw tables."""
+    """Return the function from row to tablet; None means the hash of the row key, as in raw tables."""
     if not definition.is_typed:
         return None
     if definition.ranges is None and [rule.columns for rule in _hash_rules(definition)] == [definition.key]:
@@ -156,7 +156,7 @@ def _ranges_left(rule: RangeRule, bounds: Bounds | None) -> set[int]:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Keys of one tablet from ``low``, inclusive, to ``high``, exclusive; None is the end of the tablet."""
+    """Keys of one tablet from ``low``, inclusive, to ``high``, exclusive; None means no upper bound."""
 
     tablet: int
     low: bytes
@@ -166,8 +166,8 @@ class Piece:
 def pieces(definition: TableDefinition, bound: Bound | None) -> list[Piece]:
     """Return the pieces of a table that can have rows for the predicate, ordered by tablet, then by key.
 
-    If the predicate fixes the first columns of the key, there is a range for each combination of their
-    values; bounds of the next column narrow these ranges.
+    If the predicate fixes the first columns of the key, each combination of their values is a range. Bounds
+    of the next column narrow these ranges.
     """
     bounds = bounds_of(bound)
     partition, codec = Partition(definition), KeyCodec(definition)
@@ -182,7 +182,7 @@ def pieces(definition: TableDefinition, bound: Bound | None) -> list[Piece]:
 def _key_ranges(
     definition: TableDefinition, codec: KeyCodec, bounds: Mapping[str, Bounds]
 ) -> Iterator[tuple[Mapping[str, Bounds], bytes, bytes | None]]:
-    """Yield each range of keys, with the bounds that hold within it."""
+    """Yield each range of keys, and the bounds of the columns within the range."""
     fixed: list[Sequence[bytes]] = []
     for name in definition.key:
         values = bounds[name].values if name in bounds else None
@@ -204,5 +204,5 @@ def _key_ranges(
 
 
 def whole(definition: TableDefinition) -> list[Piece]:
-    """Return all of a table, one piece for each tablet."""
+    """Return the pieces of a whole table, one for each tablet."""
     return [Piece(tablet, b"", None) for tablet in range(definition.tablets)]

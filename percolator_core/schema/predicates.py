@@ -1,12 +1,12 @@
 """Predicates: the conditions of a select on the columns of a row.
 
-A predicate is written with the columns of a model, ``(Document.page_rank > 0.5) & (Document.url >= "a")``,
-parsed from a text, or given by Spark. `bind` encodes its values. The store evaluates the bound predicate
-(`scripts/select.lua` on the arguments of `program`); for rows with a lock the client does (`Bound.holds`), by
-the same rules.
+A predicate comes from the columns of a model, ``(Document.page_rank > 0.5) & (Document.url >= "a")``, from a
+text, or from Spark. `bind` encodes its values. The store evaluates the bound predicate
+(`scripts/select.lua` on the arguments of `program`). For rows with a lock the client evaluates it
+(`Bound.holds`), by the same rules.
 
-The logic is SQL's: a comparison with null is neither true nor false. A select returns the rows for which the
-predicate is true.
+The logic is that of SQL: a comparison with null is unknown, neither true nor false. A select returns the rows
+for which the predicate is true.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ OPERATORS: Final[tuple[Operator, ...]] = ("=", "!=", "<=", ">=", "^=", "<", ">")
 """``^=`` means: starts with."""
 
 MOST_NODES: Final = 2000
-"""Most comparisons and connectives of one predicate."""
+"""The limit of comparisons and connectives in one predicate."""
 
 MOST_VALUES: Final = 5000
-"""Most values of one ``in_``: every step of a select sends them to the store."""
+"""The limit of values of one ``in_``, because every step of a select sends them to the store."""
 
 MOST_DEPTH: Final = 50
-"""Deepest nesting of a predicate."""
+"""The limit of the nesting of a predicate."""
 
 
 class Predicate:
@@ -51,8 +51,8 @@ class Predicate:
 
     def __bool__(self) -> NoReturn:
         raise TypeError(
-            "a predicate is neither true nor false before it is asked of a row: combine predicates with "
-            "& | ~, not with and, or, not, and write a < x < b as (x > a) & (x < b)"
+            "a predicate has no truth value of its own: combine predicates with & | ~, not with and, or, "
+            "not, and write a < x < b as (x > a) & (x < b)"
         )
 
 
@@ -89,7 +89,7 @@ class Not(Predicate):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joined(Predicate):
-    """All parts are true, or at least one is."""
+    """All parts are true (``and``), or at least one part is true (``or``)."""
 
     how: Literal["and", "or"]
     parts: tuple[Predicate, ...]
@@ -124,7 +124,7 @@ class ColumnExpression:
     __hash__ = None  # type: ignore[assignment]
 
     def in_(self, values: Iterable[Any]) -> Predicate:
-        """Return the predicate that the column has one of the values; None stands for null."""
+        """Return the predicate that the column has one of the values; None means null."""
         if isinstance(values, str | bytes):
             raise TypeError(f"{self.name}: in_ takes a list of values, not one {type(values).__name__}")
         wanted = tuple(values)
@@ -140,22 +140,22 @@ class ColumnExpression:
         return Comparison(self.name, "^=", prefix)
 
     def __bool__(self) -> NoReturn:
-        raise TypeError(f"the column {self.name} is no predicate: compare it, such as with == True")
+        raise TypeError(f"the column {self.name} is no predicate: write a comparison, such as == True")
 
     def __repr__(self) -> str:
         return f"<column {self.name}>"
 
 
 def col(column: object) -> ColumnExpression:
-    """Return the column itself: ``col(Document.page_rank) > 0.5`` satisfies type checkers.
+    """Return ``column``, with the type that type checkers need: ``col(Document.page_rank) > 0.5``.
 
-    A type checker gives ``Document.page_rank`` the type of the field, which may have no ``>`` and never has
-    ``in_``. At run time there is no difference.
+    For a type checker ``Document.page_rank`` has the type of the field, without ``in_`` and possibly without
+    ``>``.
 
     Raises TypeError unless ``column`` is a column of a model.
     """
     if not isinstance(column, ColumnExpression):
-        raise TypeError(f"{shown(column)} is no column: give one of a model, such as Document.page_rank")
+        raise TypeError(f"{shown(column)} is no column of a model: give one, such as Document.page_rank")
     return column
 
 
@@ -169,7 +169,7 @@ def _joined(how: Literal["and", "or"], left: Predicate, right: object) -> Predic
 
 
 Cells: TypeAlias = Callable[[str], bytes | None]
-"""Returns the encoded value of one row's column by the column's name; None is null."""
+"""Returns the encoded value of a row's column, by the column's name; None means null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class Test:
     values: tuple[bytes, ...] = ()
 
     def holds(self, cells: Cells) -> bool | None:
-        """Return True if the test is true of the row, False if not; None if the cell is null."""
+        """Return True or False for the row, or None if the cell is null."""
         found = cells(self.column)
         if self.op == "null":
             return found is None
@@ -200,7 +200,7 @@ class Group:
     parts: tuple[Bound, ...]
 
     def holds(self, cells: Cells) -> bool | None:
-        """Return True if the group is true of the row, False if not; None if a null leaves this open."""
+        """Return True or False for the row, or None if the result is unknown because of a null."""
         if self.how == "not":
             found = self.parts[0].holds(cells)
             return None if found is None else not found
@@ -255,7 +255,7 @@ def bind(predicate: Predicate, definition: TableDefinition) -> Bound:
             return Test(part.column, "null")
         if isinstance(part, In | Comparison):
             return _bound_test(part, definition)
-        raise TypeError(f"{shown(part)} is no predicate: write for instance (Document.page_rank > 0.5)")
+        raise TypeError(f"{shown(part)} is no predicate: write one such as (Document.page_rank > 0.5)")
 
     return bound(predicate, 0)
 
@@ -264,13 +264,15 @@ def _bound_test(part: In | Comparison, definition: TableDefinition) -> Test:
     kind = _ordered(part.column, definition)
     if isinstance(part, In):
         if len(part.values) > MOST_VALUES:
-            raise ValueError(f"{part.column}: one of {len(part.values)} values is asked for: split it up")
+            raise ValueError(
+                f"{part.column}: {len(part.values)} values, and the limit is {MOST_VALUES}: split the list"
+            )
         values = {_encoded(part.column, kind, value) for value in part.values}
         return Test(part.column, "in", tuple(sorted(values)))
     if part.op not in OPERATORS:
         raise TypeError(f"{part.column} {part.op}: an operator is one of {' '.join(OPERATORS)}")
     if part.op == "^=" and kind.name not in {"str", "bytes"}:
-        raise TypeError(f"{part.column} is {kind.name}: only str and bytes can start with something")
+        raise TypeError(f"{part.column} is {kind.name}: startswith is for str and bytes")
     if part.value is None:
         raise TypeError(f"{part.column} {part.op} None: only == and != compare with None")
     return Test(part.column, part.op, (_encoded(part.column, kind, part.value),))
@@ -279,7 +281,7 @@ def _bound_test(part: In | Comparison, definition: TableDefinition) -> Test:
 def _ordered(name: str, definition: TableDefinition) -> ColumnType:
     kind = column_type(definition.column(name).type)
     if not kind.has_order:
-        raise TypeError(f"{name} is {kind.name}, which is compared with nothing but None")
+        raise TypeError(f"{name} is {kind.name}, which can only be compared with None")
     return kind
 
 
@@ -300,8 +302,8 @@ def columns_of(bound: Bound) -> Iterator[str]:
 class Bounds:
     """The encoded values that a predicate allows in a column: ``values``, between two inclusive bounds.
 
-    None means no limit. ``high`` need not be a value of the column. ``low`` is above ``high`` if the
-    predicate contradicts itself.
+    None means no limit. ``high`` need not be a value of the column. If the predicate contradicts itself,
+    ``low`` may be above ``high``.
     """
 
     values: frozenset[bytes] | None = None
@@ -310,7 +312,7 @@ class Bounds:
 
 
 def bounds_of(bound: Bound | None) -> dict[str, Bounds]:
-    """Return bounds by column, as implied by the tests that must all be true (`required`)."""
+    """Return bounds by column, which follow from the `required` tests."""
     found: dict[str, Bounds] = {}
     for test in required(bound):
         narrowed = _narrowed(found.get(test.column, Bounds()), test)
@@ -338,7 +340,7 @@ def _narrowed(bounds: Bounds, test: Test) -> Bounds | None:
         case "<" | "<=":
             more = Bounds(bounds.values, high=test.values[0])
         case "^=":
-            # Bounds are inclusive, so the upper bound admits one value without the prefix. This does no harm.
+            # The inclusive upper bound is one value without the prefix. Bounds may allow too much.
             more = Bounds(bounds.values, test.values[0], least_above(test.values[0]))
         case _:
             return None
@@ -354,8 +356,8 @@ def _narrowed(bounds: Bounds, test: Test) -> Bounds | None:
 class Program:
     """A bound predicate as arguments of `scripts/select.lua`, behind the columns of the select.
 
-    ``columns`` is the number of cells that the predicate reads of a row and ``tests`` the number of its tests
-    and connectives: they determine how long a row takes.
+    ``columns`` is the number of cells that the predicate reads in each row. ``tests`` is the number of tests
+    and connectives. Both determine the time for a row.
     """
 
     arguments: tuple[bytes | int, ...]
@@ -368,7 +370,7 @@ EVERYTHING: Final = Program((0, 0))
 
 
 def program(bound: Bound | None, definition: TableDefinition) -> Program:
-    """Return the program of a predicate over a table; None selects every row."""
+    """Return the program of a predicate over a table; a predicate of None selects every row."""
     if bound is None:
         return EVERYTHING
     names = set(columns_of(bound))

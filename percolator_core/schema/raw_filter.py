@@ -1,4 +1,4 @@
-"""Filters of raw tables, written like `expression`: ``row`` is the row key, and all values are bytes."""
+"""Filters of raw tables, in the language of `expression`: ``row`` is the row key, and values are bytes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _RawRow(TableDefinition):
 
 @dataclass(frozen=True, slots=True)
 class RawFilter:
-    """A predicate over the row key and the cells of a raw row; a cell that is missing is null.
+    """A predicate over the row key and the cells of a raw row; a missing cell is null.
 
     ``columns`` are the columns that the filter compares. If ``needs_cell`` is True, every row that meets the
     filter has a cell in at least one of these columns, so a scan may read these columns alone.
@@ -47,7 +47,7 @@ class RawFilter:
 
     @classmethod
     def of(cls, conditions: Iterable[str | Predicate], table: str) -> RawFilter:
-        """Return the filter that a row meets if it meets all conditions.
+        """Return the conjunction of the conditions.
 
         Raises:
             TypeError: a predicate compares with a value that is not bytes.
@@ -66,10 +66,7 @@ class RawFilter:
         return self.bound.holds(lambda name: row if name == ROW else cells.get(name)) is True
 
     def key_ranges(self) -> list[tuple[bytes, bytes | None]]:
-        """Return ranges of row keys, with inclusive lower and exclusive upper bounds.
-
-        No other row meets the filter.
-        """
+        """Return the ranges of row keys that may meet the filter, from inclusive to exclusive bounds."""
         low, high = self.key.low or b"", self.key.high
         if self.key.values is not None:
             return [(one, one + b"\0") for one in sorted(self.key.values)]

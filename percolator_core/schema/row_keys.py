@@ -1,7 +1,7 @@
-"""Row keys of typed tables: the encoded values of the key columns, joined so that keys sort like the tuples.
+"""Row keys of typed tables: the joined encoded values of the key columns. Keys sort like tuples of values.
 
-A value of variable length ends with the mark ``00 01``, and a zero byte within it becomes ``00 FF``, so the
-mark sorts before any longer value. The last column needs no mark: a key of one text column is that text.
+A value of variable length ends with the mark ``00 01``, and a zero byte within the value becomes ``00 FF``,
+so the mark sorts before any longer value. The last column has no mark: a key of one text column is that text.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class KeyCodec:
             ValueError: the number of values is not the number of key columns.
         """
         if len(values) != len(self._types):
-            raise ValueError(f"the key is ({', '.join(self.columns)}), of which {len(values)} are given")
+            raise ValueError(f"the key is ({', '.join(self.columns)}), but {len(values)} values are given")
         return self.join([self.encode_part(position, value) for position, value in enumerate(values)])
 
     def encode_part(self, position: int, value: Any) -> bytes:
@@ -54,7 +54,7 @@ class KeyCodec:
         )
 
     def split(self, row: bytes) -> list[bytes]:
-        """Return the encoded values of a row key, from which `join` makes the same row key.
+        """Return the encoded values of a row key; `join` is the inverse.
 
         Raises:
             ValueError: ``row`` is no key of this table.
@@ -108,9 +108,9 @@ class KeyCodec:
     ) -> tuple[bytes, bytes | None]:
         """Return the inclusive and the exclusive bound of the keys that begin with the encoded ``equal``.
 
-        ``low`` and ``high``, both inclusive, bound the column after these; None leaves that side open. They
-        have the column's width if the column has one. If no key is possible, the upper bound may be below the
-        lower bound. An upper bound of None is the end of the table.
+        ``low`` and ``high`` are inclusive bounds of the next column; None means no bound. They have the
+        column's width, if it has one. If no key is possible, the returned upper bound may be below the lower
+        bound. An upper bound of None means the end of the table.
         """
         front = self.join(equal) if equal else b""
         behind = len(equal)

@@ -1,7 +1,7 @@
 """The types of columns, and the bytes of their values in the store.
 
-Encoded values sort like the values, so keys, partition rules and comparisons in the store need no types. The
-exception is ``json``, which has no order.
+Encoded values sort like the values, so keys, partition rules and comparisons in the store need no types. Only
+``json`` has no order.
 
 =================  =====================  ==============================================================
 type               in Python              bytes
@@ -20,7 +20,7 @@ type               in Python              bytes
 =================  =====================  ==============================================================
 
 A float column rounds an int to the nearest float. A datetime outside the years 1 to 9999 in UTC is refused,
-because Python could not represent it when it is read.
+because Python cannot represent the read value.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from uuid import UUID
 from percolator_core.errors import abbreviated
 
 MAX_DIGITS: Final = 38
-"""Most digits of a decimal, as in Arrow and Spark."""
+"""The limit of digits of a decimal, as in Arrow and Spark."""
 
 MOST_SHOWN: Final = 80
-"""Most characters of a value in an error's message."""
+"""The limit of characters of a value in an error's message."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DAY: Final = date(1970, 1, 1)
@@ -64,11 +64,11 @@ _CONTEXT: Final = decimal.Context(prec=MAX_DIGITS + 2, traps=[decimal.InvalidOpe
 class ColumnType:
     """The conversion between the values of a column and bytes.
 
-    ``encode`` raises TypeError for a value of another type and ValueError for a value that does not fit.
-    ``decode`` takes the bytes that ``encode`` returned; for other bytes it raises ValueError or
+    ``encode`` raises TypeError for a value of another type, and ValueError for a value that does not fit.
+    ``decode`` takes the bytes that ``encode`` returned. For other bytes it raises ValueError or
     OverflowError, or returns any value. ``width`` is the length of every encoded value, None if lengths
-    differ. ``has_order`` is False if values cannot be compared and cannot be part of a key. ``digits`` and
-    ``places`` are those of a decimal: all digits, and the digits behind the point.
+    differ. ``has_order`` is False if values cannot be compared and cannot be part of a key. A decimal has
+    ``digits`` digits, ``places`` of them after the point.
     """
 
     name: str
@@ -93,7 +93,7 @@ def encode_value(column: str, encode: Callable[[Any], bytes], value: Any) -> byt
 
 
 def shown(value: object) -> str:
-    """Return the value as text for an error's message; long text is cut off."""
+    """Return the value as text for an error's message, abbreviated if it is long."""
     try:
         text = repr(value)
     except ValueError:  # Python refuses to convert very large ints to text.
@@ -146,7 +146,7 @@ def _encode_str(value: Any) -> bytes:
     try:
         encoded: bytes = value.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{shown(value)} is no text that UTF-8 can hold") from None
+        raise ValueError(f"{shown(value)} cannot be encoded in UTF-8") from None
     return encoded
 
 
@@ -190,9 +190,9 @@ def _encode_json(value: Any) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     except RecursionError:
-        raise ValueError("no JSON can be made of it: it is nested too deeply") from None
+        raise ValueError("the value cannot be written as JSON: it is nested too deeply") from None
     except (TypeError, ValueError) as error:
-        raise ValueError(f"no JSON can be made of it: {error}") from None
+        raise ValueError(f"the value cannot be written as JSON: {error}") from None
 
 
 def _decimal(digits: int, places: int) -> ColumnType:
@@ -214,7 +214,7 @@ def _decimal(digits: int, places: int) -> ColumnType:
         scaled = most if exact is None or exact != number else int(exact.scaleb(places, context=_CONTEXT))
         if not -most < scaled < most:
             raise ValueError(
-                f"{shown(value)} does not fit into {digits} digits, {places} of them behind the point"
+                f"{shown(value)} does not fit into {digits} digits, {places} of them after the point"
             )
         return (scaled + half).to_bytes(width, "big")
 
@@ -245,14 +245,14 @@ def column_type(name: str) -> ColumnType:
     """Return the type of that name.
 
     Raises:
-        ValueError: there is no such type; or a decimal has not 1 to 38 digits, or more places than digits.
+        ValueError: there is no such type; or a decimal has 0 or over 38 digits, or more places than digits.
     """
     plain = _PLAIN.get(name)
     if plain is not None:
         return plain
     found = _DECIMAL.fullmatch(name)
     if found is None:
-        raise ValueError(f"there is no type {shown(name)}: it is one of {', '.join(_PLAIN)} or decimal(p,s)")
+        raise ValueError(f"there is no type {shown(name)}: use one of {', '.join(_PLAIN)} or decimal(p,s)")
     digits, places = int(found[1]), int(found[2])
     if not (1 <= digits <= MAX_DIGITS and places <= digits):
         raise ValueError(f"{name}: a decimal has 1 to {MAX_DIGITS} digits, and no more places than digits")

@@ -1,1 +1,1 @@
-"""Typed tables: models of rows, and their use in transactions and snapshots."""
+"""Typed tables: models of rows in transactions and snapshots."""

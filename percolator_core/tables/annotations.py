@@ -39,13 +39,13 @@ _ALIASES: Final[dict[Any, str]] = {
 
 
 def unwrapped(annotation: Any, metadata: list[Any]) -> tuple[Any, bool]:
-    """Return the type inside ``Annotated`` and ``| None``, and whether None is allowed; fill ``metadata``."""
+    """Return the type inside ``Annotated`` and ``| None``, and True if None is allowed; fill ``metadata``."""
     nullable = False
     while True:
         origin = get_origin(annotation)
         if origin is Annotated:
             annotation, *more = get_args(annotation)
-            for one in more:  # pydantic does not take apart a Field(…) within ``| None``
+            for one in more:  # pydantic does not unpack a Field(…) within ``| None``
                 metadata += one.metadata if isinstance(one, FieldInfo) else [one]
         elif hasattr(annotation, "__supertype__"):
             annotation = annotation.__supertype__
@@ -76,7 +76,7 @@ def type_of(annotation: Any, metadata: Iterable[Any], where: str) -> tuple[str, 
         return _decimal(metadata, where), None, None
     for python_type, name in _KNOWN:
         if issubclass(annotation, python_type):
-            # An instance of a subclass, of str for example, is restored from the plain value.
+            # An instance of a subclass, such as one of str, is restored from the plain value.
             plain = annotation is python_type or python_type in {datetime, date, UUID}
             return name, None, None if plain else annotation
     return "json", None, None
@@ -112,20 +112,19 @@ def _decimal(metadata: Iterable[Any], where: str) -> str:
 def json_codec(annotation: Any) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
     """Return functions that convert a value to JSON and back.
 
-    The first raises ValueError for a value that would not be read back as it is.
+    The first function raises ValueError if the second one would not restore the same value.
     """
     adapter: TypeAdapter[Any] = TypeAdapter(annotation)
 
     def encode(value: Any) -> bytes:
         try:
             encoded = adapter.dump_json(value, warnings="error")
-            # A value that is not read back, such as a secret or NaN in a list, is refused before it is
-            # stored.
+            # A secret, or NaN in a list, for example, is not restored.
             same = adapter.validate_json(encoded) == value
         except ValueError as error:
-            raise ValueError(f"no JSON can be made of it that reads back: {error}") from None
+            raise ValueError(f"the value cannot be written as JSON and restored: {error}") from None
         if not same:
-            raise ValueError("the JSON that is made of it does not read back as the same value")
+            raise ValueError("the value cannot be restored from its JSON")
         return encoded
 
     return encode, adapter.validate_json

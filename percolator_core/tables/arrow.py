@@ -1,4 +1,4 @@
-"""Typed tables as Arrow: conversion of rows that were read, and of rows to write.
+"""Typed tables as Arrow: conversion of rows from reads and for writes.
 
 numpy converts whole columns at once, so a cell costs nanoseconds. pyarrow and numpy come with
 ``percolator-core[spark]``.
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _AT_ONCE: Final = 4
-"""Pieces of a table whose steps share one round trip."""
+"""The number of pieces of a table whose steps share one round trip."""
 
 
 def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
@@ -59,7 +59,7 @@ def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
 
 
 def record_batch(columns: Sequence[Column], batch: Batch) -> pa.RecordBatch:
-    """Return the rows of a batch, without unsettled rows; ``columns`` are some of its select's columns.
+    """Return the rows of a batch, without unsettled rows; ``columns`` are a subset of its columns.
 
     Raises:
         ConfigurationError: pyarrow is not installed, or the cells do not match the table's definition.
@@ -76,7 +76,7 @@ def record_batch(columns: Sequence[Column], batch: Batch) -> pa.RecordBatch:
 
 
 def from_rows(columns: Sequence[Column], rows: Sequence[Sequence[bytes | None]]) -> pa.RecordBatch:
-    """Return rows that were read one by one, from the encoded values of the columns; None is a null.
+    """Return rows from the encoded values of the columns; None means null.
 
     Raises ConfigurationError if pyarrow is not installed.
     """
@@ -98,9 +98,9 @@ def read_table(
 ) -> pa.Table:
     """Return the rows of a query in some pieces of a table, in no particular order.
 
-    ``own`` has the rows that the transaction has written, which are evaluated with its writes.
+    ``own`` has the rows that the transaction has written. They are evaluated with these writes.
 
-    Raises ConfigurationError if pyarrow is not installed; otherwise like a select.
+    Raises ConfigurationError if pyarrow is not installed, and the errors of a select.
     """
     pa = pyarrow()
     batches = []
@@ -134,25 +134,25 @@ def _of_found(query: Query, found: Sequence[Found]) -> list[pa.RecordBatch]:
 def encoded_rows(
     definition: TableDefinition, batch: pa.RecordBatch
 ) -> list[tuple[bytes, dict[str, bytes | None]]]:
-    """Return the row key and the encoded cells by column of each row in an Arrow batch; None is a null.
+    """Return the row key and the encoded cells by column of each row in an Arrow batch; None means null.
 
-    The batch names columns like the table; it need not have all of them.
+    The batch has some or all columns of the table, under the same names.
 
     Raises:
         UnknownColumn: the table has no such column.
-        ConfigurationError: pyarrow is not installed; a column of the key is missing; or a column occurs twice
-            or has a type that does not fit the table's.
+        ConfigurationError: pyarrow is not installed; a column of the key is missing; a column occurs twice;
+            or a column's type does not fit the table.
         ValueError: a value does not fit; the message names row, column and reason.
     """
     names = batch.schema.names
     for name in names:
         definition.column(name)
         if names.count(name) > 1:
-            raise ConfigurationError(f"{definition.name}: the column {name!r} comes twice, leave one out")
+            raise ConfigurationError(f"{definition.name}: the column {name!r} occurs twice: leave one out")
     for name in definition.key:
         if name not in names:
             raise ConfigurationError(
-                f"{definition.name}: the column {name!r} is missing, which is part of the key"
+                f"{definition.name}: the column {name!r}, which is part of the key, is missing"
             )
     codec = KeyCodec(definition)
     parts: list[Any] = [_encoded(definition, column, batch, None) for column in definition.key_columns]
@@ -168,7 +168,7 @@ def encoded_rows(
 def _encoded(
     definition: TableDefinition, column: Column, batch: pa.RecordBatch, keys: Sequence[bytes] | None
 ) -> list[bytes | None]:
-    """Encode the values of one column; errors name rows by their keys if these are known."""
+    """Encode the values of one column. Errors name rows by ``keys``, if given."""
     nullable = column.nullable and keys is not None
     try:
         return encoded(column_type(column.type), nullable, batch.column(column.name))
@@ -183,7 +183,7 @@ def _encoded(
 
 
 def _only_rows(count: int) -> pa.RecordBatch:
-    """Return a batch without columns but with a number of rows."""
+    """Return a batch of ``count`` rows without columns."""
     pa = pyarrow()
     return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
 
@@ -244,12 +244,12 @@ class _Rows:
 
 
 def _pieces(joined: bytes, starts: Numbers, ends: Numbers, valid: Numbers | None = None) -> pa.Array:
-    """Return the bytes between each start and end, in ascending order; null where ``valid`` is False."""
+    """Return the bytes between each start and end, which ascend; null where ``valid`` is False."""
     import numpy as np
 
     pa = pyarrow()
     count = len(starts)
-    # Every second element is a piece; the elements between are the bytes between pieces.
+    # Every second element is a piece; the other elements are the bytes between pieces.
     offsets = np.zeros(2 * count + 1, np.int32)
     offsets[1::2] = starts
     offsets[2::2] = ends
@@ -268,7 +268,7 @@ def _offsets(lengths: Numbers) -> Numbers:
 
 
 def _gathered(joined: bytes, starts: Numbers, width: int) -> Bytes:
-    """Return ``width`` bytes from each start, as rows; the bytes of a start out of bounds are arbitrary."""
+    """Return ``width`` bytes from each start, as rows; the row of a start out of bounds is arbitrary."""
     import numpy as np
 
     if len(joined) < width:

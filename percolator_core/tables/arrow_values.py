@@ -58,7 +58,7 @@ def arrow_type(type_name: str) -> pa.DataType:
 
 
 def of_values(kind: ColumnType, values: Sequence[bytes | None]) -> pa.Array:
-    """Return the Arrow column of encoded values; None is a null."""
+    """Return the Arrow column of encoded values; None means null."""
     import numpy as np
 
     pa = pyarrow()
@@ -77,14 +77,14 @@ def texts(kind: ColumnType, found: pa.Array) -> pa.Array:
 
 
 def of_bytes(kind: ColumnType, found: Bytes, valid: Numbers | None = None) -> pa.Array:
-    """Return the column of encoded values of one width, given as one row of bytes for each value."""
+    """Return the column of encoded values of one width; each row of ``found`` is a value."""
     import numpy as np
 
     pa = pyarrow()
     mask = None if valid is None or bool(valid.all()) else pa.py_buffer(np.packbits(valid, bitorder="little"))
     if kind.name == "uuid":
         return _uuids(found, mask)
-    values = _DECODED["decimal" if kind.digits else kind.name](np.ascontiguousarray(found))
+    values = _DECODED[_family(kind)](np.ascontiguousarray(found))
     return pa.Array.from_buffers(arrow_type(kind.name), len(found), [mask, pa.py_buffer(values)])
 
 
@@ -158,30 +158,30 @@ class Refused(ValueError):
 
 
 def encoded(kind: ColumnType, nullable: bool, found: pa.Array) -> list[bytes | None]:
-    """Return the encoded values of an Arrow column; None is a null.
+    """Return the encoded values of an Arrow column; None means null.
 
     Raises:
         Refused: a value does not fit.
-        TypeError: the column's Arrow type does not fit the type.
+        TypeError: the Arrow type does not fit the column's type.
     """
     pa = pyarrow()
     if pa.types.is_dictionary(found.type):
         found = found.dictionary_decode()
     if not nullable and found.null_count:
-        raise Refused(found.is_null().index(True).as_py(), "it cannot be null")
+        raise Refused(found.is_null().index(True).as_py(), "the value cannot be null")
     if pa.types.is_null(found.type):
         return [None] * len(found)
-    if not any(getattr(pa.types, f"is_{one}")(found.type) for one in _ACCEPTED[_name(kind)]):
-        raise TypeError(f"it is {found.type}, which is no {kind.name}: cast it to {arrow_type(kind.name)}")
+    if not any(getattr(pa.types, f"is_{one}")(found.type) for one in _ACCEPTED[_family(kind)]):
+        raise TypeError(f"{found.type} is no {kind.name}: cast the column to {arrow_type(kind.name)}")
     if pa.types.is_timestamp(found.type) and found.type.tz is None:
-        raise TypeError(f"it is {found.type}, which has no time zone: cast it to {arrow_type(kind.name)}")
+        raise TypeError(f"{found.type} has no time zone: cast the column to {arrow_type(kind.name)}")
     if not len(found):
         return []  # an empty column may have no buffers
     how = _ENCODED.get(f"decimal {kind.width}" if kind.digits else kind.name)
     if how is None:
         return _one_by_one(kind, found)
     try:
-        # An integer too large for a float is rounded, as it is without Arrow.
+        # An integer that is too large for a float is rounded, as without Arrow.
         whole = kind.name == "float" and pa.types.is_integer(found.type)
         values = how(found.cast(arrow_type(kind.name), safe=not whole))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -204,7 +204,7 @@ _ACCEPTED: Final = {
 }
 
 
-def _name(kind: ColumnType) -> str:
+def _family(kind: ColumnType) -> str:
     return "decimal" if kind.digits else kind.name
 
 
@@ -216,7 +216,7 @@ def _with_nulls(values: list[bytes | None], found: pa.Array) -> list[bytes | Non
 
 
 def _one_by_one(kind: ColumnType, found: pa.Array) -> list[bytes | None]:
-    """Encode single values: for types that Arrow does not have, and to find the value that does not fit."""
+    """Encode values one by one, for types that Arrow lacks, or to find the value that does not fit."""
     read = _READ.get(kind.name)
     values: list[bytes | None] = []
     for place, scalar in enumerate(found):
@@ -249,7 +249,7 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {"uuid": _uuid, "json": _json, "
 
 
 def _raw(found: pa.Array, dtype: str, width: int = 1) -> Numbers:
-    """Return the values of a column as they are in memory; the value of a null is arbitrary."""
+    """Return the memory of a column's values; the value of a null is arbitrary."""
     import numpy as np
 
     values = np.frombuffer(found.buffers()[1], dtype)
@@ -268,7 +268,7 @@ def _check(name: str, found: pa.Array, values: Numbers, bounds: Sequence[int]) -
     """Raise Refused for the first value out of bounds."""
     bad = ((values < bounds[0]) | (values > bounds[1])) & found.is_valid().to_numpy(zero_copy_only=False)
     if bad.any():
-        raise Refused(int(bad.argmax()), f"it is no {name} within the years 1 to 9999 in UTC")
+        raise Refused(int(bad.argmax()), f"the {name} is not within the years 1 to 9999 in UTC")
 
 
 def _encode_bools(found: pa.Array) -> list[bytes | None]:

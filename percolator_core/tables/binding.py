@@ -1,6 +1,6 @@
-"""The binding of a model to a table of the catalog: it compares both and converts rows.
+"""The binding of a model to a table of the catalog, which compares both and converts rows.
 
-Values are encoded one by one, without validation: pydantic validated them when the instance was created.
+Values are encoded without validation, because pydantic validated them when the instance was created.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from percolator_core.tables.instances import made
 from percolator_core.tables.model import Field, Table, definition_of, fields_of
 
 Cells: TypeAlias = dict[str, bytes | None]
-"""The encoded values of a row by column; None is null."""
+"""The encoded values of a row by column; None means null."""
 
 
 class Binding:
@@ -42,7 +42,7 @@ class Binding:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of rows by default: those of the model, or all."""
+        """The default columns of rows: the columns of the model, or all columns."""
         return tuple(self._fields)
 
     def key(self, values: Mapping[str, Any]) -> bytes:
@@ -55,8 +55,10 @@ class Binding:
         """
         for name in values:
             if name not in self._key:
-                what = "is no column of its key" if name in self.definition.by_name else "is no column of it"
-                raise UnknownColumn(f"{self._name}: {name!r} {what}: the key is {self._key_text}")
+                of_what = "the key" if name in self.definition.by_name else "the table"
+                raise UnknownColumn(
+                    f"{self._name}: {name!r} is no column of {of_what}: the key is {self._key_text}"
+                )
         missing = [name for name in self.definition.key if name not in values]
         if missing:
             raise ConfigurationError(f"{self._name}: {missing[0]} is missing: the key is {self._key_text}")
@@ -88,14 +90,14 @@ class Binding:
         for column in self.definition.value_columns:
             if column.name not in cells and not column.nullable and column.missing is None:
                 raise ValueError(
-                    f"{self._name}, row {self._codec.describe(row)}: {column.name}: it is missing"
+                    f"{self._name}, row {self._codec.describe(row)}: {column.name}: the value is missing"
                 )
 
     def decode(self, row: bytes, cells: Mapping[str, bytes | None], columns: Sequence[str]) -> Any:
         """Return a row with these columns as an instance of the model, or as a dict.
 
         ``cells`` has the values of the columns outside the key. Only the key columns of an instance count as
-        set, so that an update writes just the fields that were assigned later.
+        set, so that a later update writes only fields that were assigned after the read.
         """
         values: dict[str, Any] = {}
         parts: dict[str, bytes] | None = None
@@ -141,11 +143,13 @@ class Binding:
             raise UnknownColumn(f"{self._name} has no column {name!r}: it has {', '.join(self._fields)}")
         if value is None:
             if not field.column.nullable:
-                raise ValueError(f"{name}: it cannot be null")
+                raise ValueError(f"{name}: the value cannot be null")
             return None
         encoded = encode_value(name, field.encode, value)
         if len(encoded) > MAX_VALUE:
-            raise ValueError(f"{name}: it has {len(encoded)} bytes, and may have {MAX_VALUE}: cut it up")
+            raise ValueError(
+                f"{name}: the value has {len(encoded)} bytes, and may have {MAX_VALUE}: split it"
+            )
         return encoded
 
 
@@ -164,12 +168,12 @@ def binding_of(handle: TableHandle, model: type[Table] | None) -> Binding:
 
 
 def table_name(table: type[Table] | str) -> str:
-    """Return the table's name from a model or a name. Raises TypeError for anything else."""
+    """Return the table's name. Raises TypeError if ``table`` is no model and no name."""
     return table if isinstance(table, str) else definition_of(table).name
 
 
 def model_of(table: type[Table] | str) -> type[Table] | None:
-    """Return the model, None if the table is given by name."""
+    """Return the model, or None if the table is given by name."""
     return None if isinstance(table, str) else table
 
 
@@ -184,19 +188,19 @@ _NEWER: Final = "this program and the table are of different versions"
 def _must_agree(model: TableDefinition, table: TableDefinition) -> None:
     """Raise ConfigurationError unless the table can store rows of the model.
 
-    The table may have more columns: newer programs added them, with a default or as nullable.
+    The table may have more columns, which newer programs added, with a default or as nullable.
     """
     if model.key != table.key:
         raise ConfigurationError(
             f"table {table.name!r} has the key {', '.join(table.key)}, the model {', '.join(model.key)} "
-            f"({_NEWER}): a key stays as it is; give the model this key, or a table of its own"
+            f"({_NEWER}): a key cannot change; give the model this key, or another table"
         )
     for column in model.columns:
         found = table.by_name.get(column.name)
         if found is None:
             raise ConfigurationError(
                 f"table {table.name!r} has no column {column.name!r}, which the model has ({_NEWER}): "
-                "add it with Database.add_column, or take it out of the model"
+                "add it with Database.add_column, or remove it from the model"
             )
         if found.type != column.type:
             raise ConfigurationError(
@@ -215,7 +219,7 @@ def _must_agree(model: TableDefinition, table: TableDefinition) -> None:
             kind = "a unique index" if rule.unique else "an index"
             raise ConfigurationError(
                 f"table {table.name!r} does not have the model's index of {rule.column!r} ({kind}; {_NEWER}"
-                "): an index is made with its table; take it out of the model, or make another table"
+                "): an index is created with its table; remove it from the model, or create another table"
             )
 
 
@@ -232,10 +236,10 @@ def added_column(model: type[Table], name: str) -> Column:
         raise UnknownColumn(f"{model.__name__} has no column {name!r}: add it to the model first")
     if field.role == "key":
         raise ConfigurationError(
-            f"{table}.{name} is part of the key, which stays as it is: make another table"
+            f"{table}.{name} is part of the key, which cannot change: create another table"
         )
     if field.role is not None:
-        raise ConfigurationError(f"{table}.{name} has an index, which rows that are there would not be in")
+        raise ConfigurationError(f"{table}.{name} has an index, which would have no entries of existing rows")
     info = model.__pydantic_fields__[name]
     default = None if info.is_required() else info.get_default(call_default_factory=True, validated_data={})
     if default is None:
@@ -243,11 +247,11 @@ def added_column(model: type[Table], name: str) -> Column:
     try:
         return replace(field.column, missing=field.encode(default))
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{table}.{name}: its default {default!r} cannot be kept: {error}") from None
+        raise ConfigurationError(f"{table}.{name}: the default {default!r} is not valid: {error}") from None
 
 
 def range_value(definition: TableDefinition, model: type[Table] | None, value: Any) -> bytes:
-    """Return an encoded value of the column whose ranges divide the table.
+    """Encode a value of the table's range column.
 
     Raises:
         TypeError, ValueError: ``value`` is not of the column's type.

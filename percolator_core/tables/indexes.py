@@ -1,13 +1,13 @@
-"""Secondary indexes of typed tables: each is a table, changed in the transactions that change the data.
+"""Secondary indexes of typed tables. An index is a table, which the transactions of the data change.
 
-Each row with a value in the indexed column has an *entry* in the index; null has none. The key of an entry in
-a plain index consists of the value and the row's key, and the entry has no columns. A hash of the value alone
-chooses the tablet, so all rows with one value are in one tablet, in the order of their keys. The key of an
-entry in a unique index is the value, and its only column has the row's key. So two transactions that give one
-value to two rows write the same cell, and one of them conflicts.
+Each row with a value in the indexed column has an *entry* in the index; null has no entry. In a plain index,
+the key of an entry consists of the value and the row's key, and the entry has no columns. A hash of only the
+value determines the tablet, so all rows with one value are in one tablet, in the order of their keys. In a
+unique index, the key of an entry is the value, and the only column has the row's key. So two transactions
+that give one value to two rows write the same cell, and one of them conflicts.
 
-The columns of an index have the stored names of the indexed columns and are found by position, so a rename
-does not change the index (`percolator_core.schema.definitions.index_definition`).
+The columns of an index have the stored names of the indexed columns, and are identified by position, so a
+rename does not change the index (`percolator_core.schema.definitions.index_definition`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HERE: Final = Write(PUT, b"")
 """The writes that remove a cell, and that set a cell without a value, such as the marker of a row."""
 
 Cells: TypeAlias = Mapping[str, bytes | None]
-"""Encoded values by column; None is null."""
+"""Encoded values by column; None means null."""
 
 Wanted: TypeAlias = tuple[TableHandle, bytes, Sequence[ColumnFields]]
 """Cells of one row to read."""
@@ -58,7 +58,7 @@ class Writer(Reader, Protocol):
 
 
 class Index:
-    """An index of a table; converts between entries and rows."""
+    """An index of a table, which converts between entries and rows."""
 
     __slots__ = ("_codec", "column", "rule")
 
@@ -70,7 +70,7 @@ class Index:
 
     def entry(self, value: bytes, row: bytes) -> bytes:
         """Return the key of the entry for an encoded value and a row."""
-        # The key columns of the row are also the last ones of the entry, so the row key is a suffix.
+        # The key of an entry ends with the key columns of the row, so the row key is a suffix.
         front = self._codec.join([value])
         return front if self.rule.unique else front + row
 
@@ -91,12 +91,12 @@ def indexes_of(handle: TableHandle) -> tuple[Index, ...]:
 
 
 def holder_of(table: TableHandle) -> ColumnFields:
-    """Return the column of a unique index that has the row's key."""
+    """Return the column of a unique index with the row's key."""
     return table.columns[table.definition.value_columns[0].name]
 
 
 def holders_to_read(t: Writer, handle: TableHandle, cells: Cells) -> list[tuple[str, Wanted]]:
-    """Return, for each unique column with a value, the index's cell that names the row with the value."""
+    """Return, for each unique column with a value, the cell of the index with the value's row."""
     wanted: list[tuple[str, Wanted]] = []
     for index in indexes_of(handle):
         value = cells.get(index.rule.column) if index.rule.unique else None
@@ -108,7 +108,7 @@ def holders_to_read(t: Writer, handle: TableHandle, cells: Cells) -> list[tuple[
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The move of a row's entry in one index from ``old`` to ``new``; None is no entry."""
+    """The move of a row's entry in one index from ``old`` to ``new``; None means no entry."""
 
     index: Index
     table: TableHandle
@@ -117,7 +117,7 @@ class Move:
     new: bytes | None
 
     def write(self, t: Writer) -> None:
-        """Buffer the writes of the move."""
+        """Buffer the deletion of ``old``, and the write of ``new``."""
         for entry, here in ((self.old, False), (self.new, True)):
             if entry is None:
                 continue
@@ -130,11 +130,10 @@ class Move:
 def moves(  # noqa: PLR0917
     t: Writer, handle: TableHandle, row: bytes, before: Cells, after: Cells, holders: Cells
 ) -> list[Move]:
-    """Return how a row's entries in the indexes move if the cells in ``after`` are written.
+    """Return the moves of a row's entries in the indexes for a write of the cells in ``after``.
 
     ``before`` has the values of the indexed columns that the transaction sees now. ``holders`` has the rows
-    with the new values of unique columns. This function raises every error of the indexes, so that nothing is
-    written before one.
+    with the new values of unique columns. All errors of indexes come from here, before any write.
 
     Raises:
         RowExists: another row has the new value of a unique column.
@@ -151,7 +150,7 @@ def moves(  # noqa: PLR0917
         holder = holders.get(name)
         if index.rule.unique and new is not None and holder is not None:
             raise RowExists(
-                f"{handle.name} has a row with {name}={_shown(index, new)} already, "
+                f"{handle.name} already has a row with {name}={_shown(index, new)}, "
                 f"{described(handle, holder)}: {name} is unique"
             )
         found.append(
@@ -172,7 +171,7 @@ def described(handle: TableHandle, row: bytes) -> str:
 
 
 def indexed(handle: TableHandle, names: Iterable[str] | None = None) -> list[str]:
-    """Return the indexed columns, all or those among ``names``."""
+    """Return all indexed columns, or the indexed columns in ``names``."""
     some = None if names is None else set(names)
     columns = dict.fromkeys(rule.column for rule in handle.definition.indexes)
     return [name for name in columns if some is None or name in some]

@@ -12,9 +12,9 @@ from percolator_core.tables.model import Table
 
 
 def assigned(model: type[Table], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate some values of a row, each by its field; return the values that the model makes of them.
+    """Validate some values of a row, each by its field; return the validated values.
 
-    Validators of the whole model do not run, because this is no whole row.
+    Validators of the whole model do not run, because some values of the row are unknown.
 
     Raises:
         UnknownColumn: the model has no such field.
@@ -23,7 +23,7 @@ def assigned(model: type[Table], values: Mapping[str, Any]) -> dict[str, Any]:
     found: SchemaValidator | None = model.__dict__.get("_each")
     if found is None:
         found = _validator_of_fields(model)
-        model._each = found  # noqa: SLF001 - the class keeps it for us
+        model._each = found  # noqa: SLF001 - a cache in the class
     for name in values:
         if name not in model.__pydantic_fields__:
             raise UnknownColumn(
@@ -34,7 +34,7 @@ def assigned(model: type[Table], values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validator_of_fields(model: type[Table]) -> SchemaValidator:
-    """Return a validator of the model's fields, with their own validators, without those of the model."""
+    """Return a validator of the model's fields, without the validators of the whole model."""
     if not model.__pydantic_complete__:
         model.model_rebuild()
     schema: Any = model.__pydantic_core_schema__
@@ -47,7 +47,7 @@ def _validator_of_fields(model: type[Table]) -> SchemaValidator:
             continue
         config = schema.get("config", config)
         schema = schema["schema"]
-    # These values change a stored row, so a frozen field, which an instance may not assign, is allowed.
+    # An instance may not assign a frozen field, but an update of a stored row may change it.
     fields = {name: {**field, "frozen": False} for name, field in schema["fields"].items()}
     schema = {**schema, "fields": fields}
     if beside is not None:
@@ -56,10 +56,10 @@ def _validator_of_fields(model: type[Table]) -> SchemaValidator:
 
 
 def made(model: type[Table], values: dict[str, Any], given: set[str]) -> Table:
-    """Return an instance with these values by field name, unchecked; other fields are not set.
+    """Return an instance with these values by field name, without validation; other fields are not set.
 
-    Pydantic's `model_construct` does not serve: it looks at aliases first, which may be names of other
-    fields, and takes a field called ``cls`` for its own argument.
+    Pydantic's `model_construct` is not usable: it looks at aliases first, which may be names of other fields,
+    and it fails for a field with the name ``cls``.
     """
     instance = model.__new__(model)
     fields = model.__pydantic_fields__
@@ -77,6 +77,6 @@ def made(model: type[Table], values: dict[str, Any], given: set[str]) -> Table:
                 values[name] = fields[name].get_default(call_default_factory=True, validated_data=values)
         instance.model_post_init(None)
         for name in unread:
-            # A column that was not read must not show a default, which the row may not have.
+            # A column that was not read must not show a default, because the row may have another value.
             values.pop(name, None)
     return instance

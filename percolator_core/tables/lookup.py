@@ -1,9 +1,9 @@
 """The plan of a select: read ranges of keys, or use a secondary index that leaves fewer rows.
 
-An index can serve if the predicate requires some values, or a range of values, in the indexed column. Row
-keys are in sorted sets, so the store counts in one round trip how many entries and how many rows remain, and
-the plan depends on the present data. Entries are read at the select's snapshot; their rows are fetched many
-at a time, and the whole predicate is evaluated here.
+An index is usable if the predicate requires some values, or a range of values, in the indexed column. Row
+keys are in sorted sets, so the store counts the remaining entries and rows in one round trip, and the plan
+depends on the present data. Entries are read at the select's snapshot. Their rows are fetched in batches, and
+the client evaluates the whole predicate.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from percolator_core.tables.query import Found, Query, Selector, in_order
 A_FETCH: Final = 8
 """The cost of fetching a row by its key, in rows that the store evaluates in a select.
 
-Measured with 100,000 rows of 8 columns: for a tenth of them both ways take the same time.
+In a measurement with 100,000 rows of 8 columns, both plans took the same time for a tenth of the rows.
 """
 
 FEW: Final = 200
 """A table with fewer rows is read without an index, in one round trip."""
 
 MOST_SORTED: Final = 200_000
-"""Most entries of several values that are sorted by their rows in memory."""
+"""The limit of entries of several values that are sorted by their rows in memory."""
 
 MOST_COUNTED: Final = 64
-"""Most pieces whose rows are counted; if there are more, a sample is counted."""
+"""The limit of pieces whose rows are counted; of more pieces a sample is counted."""
 
 _FIRST_FETCH: Final = 64
 _MOST_FETCHED: Final = 1000
-"""Rows fetched at once: few at first, because a limit may soon be reached."""
+"""Rows of one fetch. The first fetch is small, because a limit may soon be reached."""
 
 
 class Planner(Selector, Protocol):
@@ -50,7 +50,7 @@ class Planner(Selector, Protocol):
         """Return a table by name."""
 
     def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
-        """Return the approximate number of rows in each key range of a tablet."""
+        """Return the approximate number of rows in each key range."""
 
     def own_rows(self, table: str) -> Collection[bytes]:
         """Return the rows of a table that the transaction has written."""
@@ -75,8 +75,8 @@ class ByKey:
 class ByIndex:
     """Read the entries of an index that can have rows for the predicate, and fetch their rows.
 
-    ``values`` has the encoded values of the indexed column; None means a range of values. ``entries`` is
-    about the number of entries, None if they were not counted.
+    ``values`` has the encoded values of the indexed column; None means a range of values. ``entries`` is the
+    approximate number of entries, or None if they were not counted.
     """
 
     query: Query
@@ -88,7 +88,7 @@ class ByIndex:
 
     @property
     def comes_in_order(self) -> bool:
-        """True if the entries come in the order of their rows, so that they need not be sorted first."""
+        """True if the entries are sorted by their rows."""
         return self.values is not None and len(self.values) == 1
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ class ByIndex:
 
 
 def choose(t: Planner, query: Query, limit: int | None) -> ByKey | ByIndex:
-    """Return the plan of a query of which ``limit`` rows are enough."""
+    """Return the plan of a query for the first ``limit`` rows; None means all rows."""
     definition = query.handle.definition
     by_key = ByKey(query, pieces(definition, query.bound))
     candidates = _candidates(t, query) if definition.indexes else []
@@ -132,7 +132,7 @@ def found_rows(
 ) -> Iterator[Found]:
     """Yield at most ``limit`` rows of the query in the order of their keys.
 
-    Writes of the same transaction after the first row may or may not be seen.
+    Writes of the same transaction during the iteration may be seen or not.
     """
     plan = choose(t, query, limit)
     if isinstance(plan, ByKey):
@@ -147,7 +147,7 @@ def _candidates(t: Planner, query: Query) -> list[ByIndex]:
     found: list[ByIndex] = []
     for index in indexes_of(query.handle):
         known = bounds.get(index.rule.column)
-        # Rows older than the column have its default but no entry.
+        # Rows from before the column was added have its default, but no entry.
         if known is None or index.column.missing is not None:
             continue
         handle = t.handle_of(index.rule.table)
@@ -185,9 +185,9 @@ def by_index(
     limit: int | None = None,
     reverse: bool = False,
 ) -> Iterator[list[Found]]:
-    """Yield the rows of the query in the order of their keys, in lists that are fetched at once.
+    """Yield the rows of the query in the order of their keys, one list for each fetch.
 
-    ``limit`` is the number of rows that are needed, if known.
+    ``limit`` is the number of needed rows, if known.
     """
     size = _FIRST_FETCH if limit is None else min(max(limit, 1), _MOST_FETCHED)
     rows = _rows(t, plan, reverse)
@@ -197,7 +197,7 @@ def by_index(
 
 
 def _rows(t: Planner, plan: ByIndex, reverse: bool) -> Iterator[bytes]:
-    """Yield the keys of the rows that have entries, in order."""
+    """Yield the keys of the rows with entries, in order."""
     index, values = plan.index, plan.values
     if index.rule.unique and values is not None:
         holder = holder_of(plan.handle)

@@ -1,11 +1,11 @@
-"""Models of typed tables: one pydantic model a table. A model becomes a table definition once.
+"""Models of typed tables: one pydantic model a table. Each model has one table definition.
 
 >>> class Document(Table, name="documents", partition=[Hash("url", buckets=16)]):
 ...     url: PrimaryKey[str]
 ...     contents: bytes | None = None
 ...     page_rank: float = 0.0
 
-A column of the class is used in predicates, ``Document.page_rank > 0.5``; a column of an instance is a value.
+A column of the class is for predicates, ``Document.page_rank > 0.5``; a column of an instance is a value.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from percolator_core.schema.types import column_type, encode_value
 from percolator_core.tables.annotations import json_codec, type_of, unwrapped
 
 if TYPE_CHECKING:
-    # Without this base of the metaclass type checkers refuse every subclass of `Table`.
+    # Without this base class type checkers refuse every subclass of `Table`.
     from pydantic._internal._model_construction import ModelMetaclass as _ModelType
 else:
     _ModelType = type(BaseModel)
@@ -55,7 +55,7 @@ Indexed = Annotated[T, _Role("index")]
 entries for nulls."""
 
 Unique = Annotated[T, _Role("unique")]
-"""Like `Indexed`, and no two rows have the same value; null is allowed in any number of rows."""
+"""Like `Indexed`, but each value occurs in at most one row; any number of rows may have null."""
 
 
 class Hash:
@@ -72,7 +72,7 @@ class Hash:
 
 
 class Range:
-    """Divides a table at the ascending ``splits`` of one key column; a split belongs to the range above it.
+    """Divides a table at the ascending ``splits`` of one key column; a split is the first value of a range.
 
     `Database.add_range` adds a split later.
     """
@@ -91,7 +91,7 @@ class _TableType(_ModelType):
     """Gives the class an attribute for each column."""
 
     def __getattr__(cls, name: str) -> Any:  # noqa: N805 - a metaclass
-        fields = cls.__dict__.get("__pydantic_fields__", ())  # missing while the class is created
+        fields = cls.__dict__.get("__pydantic_fields__", ())  # missing during the creation of the class
         if name in fields:
             return ColumnExpression(name)
         return super().__getattr__(name)  # type: ignore[misc]
@@ -100,9 +100,9 @@ class _TableType(_ModelType):
 class Table(BaseModel, metaclass=_TableType):
     """A row of a typed table; each subclass with a ``name`` is a table.
 
-    The arguments of the class are ``name``, the name of the table; ``partition``, rules over key columns, by
-    default a hash of the whole key into 16 buckets; and ``notify_only``, columns without data for weak
-    observers. A class without a name is a common base of tables.
+    The class has these arguments: ``name``, the name of the table; ``partition``, rules over key columns, by
+    default a hash of the whole key into 16 buckets; ``notify_only``, columns without data for weak observers.
+    A class without a name is a common base of tables.
 
     Raises ConfigurationError for a model that cannot be a table.
     """
@@ -148,7 +148,7 @@ class Table(BaseModel, metaclass=_TableType):
 
     @classmethod
     def row_key(cls, /, **key: Any) -> bytes:
-        """Return the row key of key values, as ``cell.row`` has it.
+        """Return the row key of key values, as in ``cell.row``.
 
         Raises:
             TypeError, ValueError: a key column is missing, a name is no key column, or a value is not of its
@@ -165,7 +165,7 @@ class Table(BaseModel, metaclass=_TableType):
         return codec.join(parts)
 
     def __getitem__(self, column: str) -> Any:
-        """Return the value of a column by its name, like a row that was read without a model."""
+        """Return the value of a column by its name, as in a row that was read without a model."""
         if column not in type(self).__pydantic_fields__:
             raise KeyError(column)
         return getattr(self, column)
@@ -231,7 +231,7 @@ def _define(model: type[Table]) -> TableDefinition:
     arguments = model.__dict__.get("_arguments")
     if arguments is None:
         raise ConfigurationError(
-            f"{model.__name__} is no table, for it has no name: write class {model.__name__}(Table, name=…)"
+            f"{model.__name__} is no table without a name: write class {model.__name__}(Table, name=…)"
         )
     name, partition, notify_only = arguments
     fields = fields_of(model)
@@ -268,8 +268,8 @@ def _range_rule(table: str, rule: Range, fields: dict[str, Field]) -> RangeRule:
     field = fields.get(rule.column)
     if field is None or field.role != "key":
         raise ConfigurationError(
-            f"table {table!r}: {rule!r} is over {rule.column!r}, which is no column of the key: name one, or "
-            "declare it as PrimaryKey[…]"
+            f"table {table!r}: {rule!r} uses {rule.column!r}, which is no column of the key: use a key "
+            "column, or declare this column as PrimaryKey[…]"
         )
     try:
         splits = tuple(field.encode(split) for split in rule.splits)
@@ -284,15 +284,15 @@ def _field(model: type[Table], name: str, info: FieldInfo) -> Field:
     annotation, nullable = unwrapped(info.annotation, metadata)
     roles = {one.name for one in metadata if isinstance(one, _Role)}
     if len(roles) > 1:
-        raise ConfigurationError(f"{where}: one of PrimaryKey, Indexed and Unique, not {len(roles)} of them")
+        raise ConfigurationError(f"{where}: use one of PrimaryKey, Indexed and Unique, not {len(roles)}")
     role = next(iter(roles), None)
     if annotation is NaiveDatetime:
-        raise ConfigurationError(f"{where}: a datetime has a time zone here: declare it as datetime")
+        raise ConfigurationError(f"{where}: a datetime needs a time zone: declare the field as datetime")
     type_name, convert, restore = type_of(annotation, metadata, where)
     if role == "key" and nullable:
         raise ConfigurationError(f"{where}: a column of the key cannot be null: leave out None")
     if role is not None and type_name == "json":
-        raise ConfigurationError(f"{where}: what is kept as JSON has no order, so it can be no key or index")
+        raise ConfigurationError(f"{where}: JSON has no order, so this column can be no key and no index")
     kind = column_type(type_name)
     if type_name == "json":
         encode, decode = json_codec(info.annotation)

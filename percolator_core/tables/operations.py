@@ -33,8 +33,8 @@ M = TypeVar("M", bound=Table)
 class TypedReads:
     """The reads of typed tables; `Snapshot` inherits them.
 
-    A table is given by its model or by its name. Rows are then instances of the model, or dicts of Python
-    values.
+    Name a table by its model, for rows that are instances of the model, or by its name, for rows that are
+    dicts of Python values.
     """
 
     __slots__ = ()
@@ -71,7 +71,7 @@ class TypedReads:
         return self._handles[table]
 
     def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
-        """Return the number of rows in each key range of a tablet; removed rows may still count."""
+        """Return the number of rows in each key range, perhaps including removed rows."""
         commands = [
             (b"ZLEXCOUNT", rows_key(tag), b"[" + low, b"+" if high is None else b"(" + high)
             for tag, low, high in ranges
@@ -91,7 +91,7 @@ class TypedReads:
         ``t.find(Document, url="http://a")``; a composite key needs all its columns.
 
         Raises:
-            UnknownTable, UnknownColumn: no such table, or a name is no column of its key.
+            UnknownTable, UnknownColumn: there is no such table, or a name is no column of its key.
             ConfigurationError: the table is raw, the model does not match it, or a column of the key is
             missing.
             TypeError, ValueError: a value is not of its column's type.
@@ -131,12 +131,12 @@ class TypedReads:
         limit: int | None = None,
         reverse: bool = False,
     ) -> Iterator[Any]:
-        """Yield the rows for which ``where`` is true, in the order of their keys; all rows if it is None.
+        """Yield the rows for which ``where`` is true, in the order of their keys; None means all rows.
 
         ``t.select(Document, where=(Document.page_rank > 0.5) & (Document.url >= "a"), columns=["url"])``. The
-        store evaluates the predicate. Its conditions on key columns determine which tablets and keys are
-        read. An index is used if it finds few enough rows. Only the ``columns`` are read, and instances of a
-        model have no others. Rows are fetched in bounded steps while the iterator is consumed.
+        store evaluates the predicate. Conditions on key columns limit the tablets and keys to read. An index
+        is used if it finds few enough rows. Only the ``columns`` are read; other fields of an instance are
+        not set. Rows are fetched in bounded steps during the iteration.
 
         Raises:
             UnknownTable, UnknownColumn, ConfigurationError: like `find`.
@@ -160,7 +160,7 @@ class TypedReads:
         where: Predicate | bool | None = None,
         limit: int | None = None,
     ) -> str:
-        """Return a text that names the tablets, or the index, with which `select` would find these rows.
+        """Return a text that names the tablets, or the index, that `select` would use for these rows.
 
         Raises like `select`.
         """
@@ -175,12 +175,12 @@ class TypedReads:
     ) -> pa.Table:
         """Return the rows for which ``where`` is true as a ``pyarrow.Table``, in no particular order.
 
-        pandas (``.to_pandas()``), Polars (``polars.from_arrow``) and DuckDB (by the variable's name) read it.
-        An index is used as in `select`.
+        pandas (``.to_pandas()``), Polars (``polars.from_arrow``) and DuckDB (by the variable's name) read
+        this table. An index is used as in `select`.
 
         Raises:
-            ConfigurationError: pyarrow is not installed, or like `select`.
-            Others like `select`.
+            ConfigurationError: pyarrow is not installed.
+            Others: as for `select`.
         """
         from percolator_core.tables.arrow import read_table, table_of
 
@@ -192,10 +192,7 @@ class TypedReads:
         return read_table(self, query, plan.pieces, frozenset(self.own_rows(query.handle.name)))
 
     def _binding(self, table: type[Table] | str, *, fixed: bool = False) -> Binding:
-        """Return the binding.
-
-        Reads in several steps set ``fixed``: the snapshot is fixed before the table is looked up.
-        """
+        """Return the binding; ``fixed`` fixes the snapshot first, for reads in several steps."""
         tables = self._fixed() if fixed else self._handles
         return binding_of(tables[table_name(table)], model_of(table))
 
@@ -214,7 +211,7 @@ class TypedWrites(TypedReads):
 
         Raises:
             RowExists: a row has the same key, or the same value in a unique column.
-            UnknownTable, UnknownColumn: no such table or column.
+            UnknownTable, UnknownColumn: there is no such table or column.
             ConfigurationError: the table is raw, the model does not match it, or a column of the key is
             missing.
             TypeError, ValueError: a value does not fit its column, or is missing; the message names row,
@@ -227,9 +224,9 @@ class TypedWrites(TypedReads):
     def upsert(self, row: Table | type[Table] | str, /, **values: Any) -> None:
         """Add a row, or change the row with its key.
 
-        Only the fields that were set change in an existing row: ``Document(url=…, page_rank=1.0)`` leaves the
-        contents as they are. If all fields are set, nothing is read first. Raises like `insert`, but never
-        because of the key.
+        In an existing row only the fields that were set change: ``Document(url=…, page_rank=1.0)`` does not
+        change the contents. If all fields are set, nothing is read first. Raises like `insert`, but an
+        existing key is no error.
         """
         binding, key, cells, given = self._encoded(row, values)
         rows.upsert(self, binding.handle, key, given, cells)
@@ -237,18 +234,18 @@ class TypedWrites(TypedReads):
     def update(self, row: Table | type[Table] | str, /, **values: Any) -> None:
         """Change the fields that were set in an existing row.
 
-        In a row that was read these are the fields assigned later. By values,
+        In an instance from a read, these are the fields that were assigned after the read. By values,
         ``t.update(Document, url="a", page_rank=1.0)`` needs the key and the changes.
 
         Raises:
             RowNotFound: there is no row with this key.
-            Others like `insert`.
+            Others: as for `insert`.
         """
         binding, key, given = self._changed(row, values)
         rows.update(self, binding.handle, key, given)
 
     def remove(self, table: type[Table] | str, /, **key: Any) -> bool:
-        """Remove a row; return False if there is none. Raises like `find`."""
+        """Remove a row; return False if the row does not exist. Raises like `find`."""
         binding = self._to_write(table)
         return rows.remove(self, binding.handle, binding.key(key))
 
@@ -293,7 +290,7 @@ def _no_values_beside(row: object, values: Mapping[str, Any]) -> None:
     if not isinstance(row, Table):
         raise TypeError(f"{row!r} is no row: give an instance of a model, or a table and values")
     if values:
-        raise TypeError(f"{next(iter(values))} is given beside a row: assign it to the row")
+        raise TypeError(f"{next(iter(values))} is given in addition to a row: assign it to the row")
 
 
 def _query(binding: Binding, where: Predicate | bool | None, columns: Sequence[str]) -> Query:

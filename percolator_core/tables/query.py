@@ -1,8 +1,8 @@
 """Selects over all tablets: the rows of a typed table for which a predicate is true, in the order of keys.
 
-The store evaluates the predicate in bounded steps of one tablet (`percolator_core.tables.select`). Rows that
-it cannot evaluate because of a lock, and rows that the transaction has written, are read cell by cell and
-evaluated here by the same rules.
+The store evaluates the predicate in bounded steps of one tablet (`percolator_core.tables.select`). Some rows
+are read cell by cell, and evaluated here by the same rules: rows with a lock that hides the value, and rows
+that the transaction has written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from percolator_core.tables.indexes import Reader
 from percolator_core.tables.select import Batch, TabletSelect
 
 Found: TypeAlias = tuple[bytes, Sequence[bytes | None]]
-"""A row key, and the encoded values of the selected columns; None is null."""
+"""A row key, and the encoded values of the selected columns; None means null."""
 
 
 class Selector(Reader, Protocol):
@@ -49,18 +49,10 @@ class Query:
         limit: int | None = None,
         reverse: bool = False,
     ) -> TabletSelect:
-        """Return the select of one piece; ``limit`` is the number of rows that are needed, if known."""
-        tag = self.handle.tags[piece.tablet]
-        return TabletSelect(
-            self.handle,
-            tag,
-            piece.low,
-            piece.high,
-            self.columns,
-            self.bound,
-            reverse=reverse,
-            limit=limit,
-        )
+        """Return the select of one piece; ``limit`` is the number of needed rows, if known."""
+        handle = self.handle
+        where = (handle, handle.tags[piece.tablet], piece.low, piece.high)
+        return TabletSelect(*where, self.columns, self.bound, reverse=reverse, limit=limit)
 
     def judge_many(self, t: Reader, some: Sequence[bytes]) -> list[Found]:
         """Read rows cell by cell; return the rows that exist and satisfy the predicate, in the same order."""
@@ -91,7 +83,7 @@ def in_order(
 ) -> Iterator[Found]:
     """Yield at most ``limit`` rows of the query in the order of their keys.
 
-    ``own`` has the rows that the transaction has written, which are evaluated with its writes.
+    ``own`` has the rows that the transaction has written. They are evaluated with these writes.
     """
     chosen = list(pieces)
     most = None if limit is None else limit + len(own)
@@ -142,7 +134,7 @@ def _rows_of(
 def settled(
     t: Reader, query: Query, batch: Batch, own: Collection[bytes] = (), *, reverse: bool = False
 ) -> list[Found]:
-    """Return the rows of a batch in order, including those that the store could not evaluate."""
+    """Return the rows of a batch in order, including rows that the store could not evaluate."""
     found: list[Found] = [one for one in batch.rows() if one[0] not in own] if own else list(batch.rows())
     late = [row for row in batch.unsettled if row not in own]
     if late:

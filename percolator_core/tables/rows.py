@@ -1,11 +1,11 @@
 """Insert, upsert, update, remove and read encoded rows in a transaction.
 
-A row exists if its marker exists. The marker is a cell of every row: an insert writes it and a remove deletes
-it, so two inserts of one key conflict. A remove also deletes all columns, even those without a value, so that
-it conflicts with any concurrent update.
+A row exists if its marker exists. The marker is a cell of every row. An insert writes the marker and a remove
+deletes it, so two inserts of one key conflict. A remove also deletes all columns, even columns without a
+value, so that the remove conflicts with any concurrent update.
 
-The entries of a row in indexes move in the same transaction (`percolator_core.tables.indexes`). Such a
-transaction has read the indexed cell and writes it, so two moves of one row's entries conflict.
+The entries of a row in indexes move in the same transaction (`percolator_core.tables.indexes`). This
+transaction reads and writes the indexed cell, so two moves of one row's entries conflict.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from percolator_core.tables.indexes import (
 def read(
     t: Reader, handle: TableHandle, row: bytes, columns: Iterable[str]
 ) -> dict[str, bytes | None] | None:
-    """Return the cells of a row, None if there is no such row. ``columns`` has no key columns."""
+    """Return the cells of a row, or None if the row does not exist. ``columns`` has no key columns."""
     names = list(columns)
     return _row(handle, names, t.values(handle, row, _fields(handle, names)))
 
@@ -47,10 +47,10 @@ def read_many(
 
 
 def prefetch(t: Writer, handle: TableHandle, some: Iterable[tuple[bytes, Cells]], *, whole: bool) -> None:
-    """Read everything that writing these rows will read, into the transaction's cache.
+    """Read all cells that the writes of these rows will need, into the transaction's cache.
 
-    An insert, and an upsert that lacks some columns, need all columns and set ``whole``. Other writes need
-    only the indexed columns.
+    An insert, or an upsert without some columns, needs all columns (``whole``). Other writes need only the
+    indexed columns.
     """
     columns = handle.definition.value_columns
     fields = _fields(handle, [column.name for column in columns] if whole else indexed(handle))
@@ -72,33 +72,26 @@ def insert(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
     marker, found, holders = _look(t, handle, row, names, cells)
     if marker is not None:
         raise RowExists(f"{handle.name} has a row {described(handle, row)}: use update or upsert")
-    _add(t, handle, row, cells, found, holders)
+    _write(t, handle, row, _to_add(cells, found), {}, holders, is_new=True)
 
 
 def upsert(t: Writer, handle: TableHandle, row: bytes, cells: Cells, defaults: Cells) -> None:
     """Set cells of a row, or add the row, with ``defaults`` for the other columns.
 
-    Raises like `insert`, but never because of the key.
+    Raises like `insert`, but an existing key is no error.
     """
     names = [column.name for column in handle.definition.value_columns]
     whole = all(name in cells for name in names)
     if whole and not handle.definition.indexes:
-        # Everything is written in any case, so nothing has to be read.
-        t.put(handle, row, handle.marker.encoded, HERE)
-        _set(t, handle, row, cells)
+        # All columns are written, whether the row exists or not, so no read is necessary.
+        _write(t, handle, row, cells, {}, {}, is_new=True)
         return
     every = {**defaults, **cells}
     marker, found, holders = _look(t, handle, row, indexed(handle) if whole else names, every)
     if marker is not None:
-        _change(t, handle, row, cells, found, holders)
-    elif whole:
-        planned = moves(t, handle, row, {}, cells, holders)
-        t.put(handle, row, handle.marker.encoded, HERE)
-        _set(t, handle, row, cells)
-        for move in planned:
-            move.write(t)
+        _write(t, handle, row, cells, found, holders)
     else:
-        _add(t, handle, row, every, found, holders)
+        _write(t, handle, row, cells if whole else _to_add(every, found), {}, holders, is_new=True)
 
 
 def update(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
@@ -106,16 +99,17 @@ def update(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
 
     Raises:
         RowNotFound: there is no such row.
-        RowExists, ValueError: like `insert`, but never because of the key.
+        RowExists: another row has the value of a unique column.
+        ValueError: like `insert`.
     """
     marker, found, holders = _look(t, handle, row, indexed(handle, cells), cells)
     if marker is None:
         raise RowNotFound(f"{handle.name} has no row {described(handle, row)}: use insert or upsert")
-    _change(t, handle, row, cells, found, holders)
+    _write(t, handle, row, cells, found, holders)
 
 
 def remove(t: Writer, handle: TableHandle, row: bytes) -> bool:
-    """Remove a row; return False if there is none."""
+    """Remove a row; return False if the row does not exist."""
     marker, found, _ = _look(t, handle, row, indexed(handle), {})
     if marker is None:
         return False
@@ -147,7 +141,7 @@ def _row(
 def _look(
     t: Writer, handle: TableHandle, row: bytes, names: Sequence[str], cells: Cells
 ) -> tuple[bytes | None, dict[str, bytes | None], dict[str, bytes | None]]:
-    """Return the marker, the cells of some columns, and the rows with the new values of unique columns."""
+    """Read the marker, the cells of some columns, and the rows with the new values of unique columns."""
     fields = _fields(handle, names)
     unique = holders_to_read(t, handle, cells) if handle.definition.indexes else []
     if unique:
@@ -159,37 +153,32 @@ def _look(
     return marker, dict(zip(names, found, strict=True)), taken
 
 
-def _add(  # noqa: PLR0917
-    t: Writer, handle: TableHandle, row: bytes, cells: Cells, found: Cells, holders: Cells
-) -> None:
-    """Write a new row.
-
-    The write replaces the cells in ``found``, which a program has written without a row.
-    """
+def _to_add(cells: Cells, found: Cells) -> Cells:
+    """Return the cells of a new row, and nulls for cells that a program has written without a marker."""
     every = {name: cells.get(name) for name in found}
-    planned = moves(t, handle, row, {}, every, holders)
-    t.put(handle, row, handle.marker.encoded, HERE)
-    for name, value in every.items():
-        if value is not None or found[name] is not None:
-            t.put(handle, row, handle.columns[name].encoded, written(value))
-    for move in planned:
-        move.write(t)
+    return {name: value for name, value in every.items() if value is not None or found[name] is not None}
 
 
-def _change(  # noqa: PLR0917
-    t: Writer, handle: TableHandle, row: bytes, cells: Cells, found: Cells, holders: Cells
+def _write(  # noqa: PLR0917
+    t: Writer,
+    handle: TableHandle,
+    row: bytes,
+    cells: Cells,
+    before: Cells,
+    holders: Cells,
+    *,
+    is_new: bool = False,
 ) -> None:
-    planned = moves(t, handle, row, found, cells, holders)
-    _set(t, handle, row, cells)
-    for move in planned:
-        move.write(t)
-
-
-def _set(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
+    """Write cells of a row, and move its entries in the indexes (`moves`)."""
+    planned = moves(t, handle, row, before, cells, holders)
+    if is_new:
+        t.put(handle, row, handle.marker.encoded, HERE)
     for name, value in cells.items():
         t.put(handle, row, handle.columns[name].encoded, written(value))
+    for move in planned:
+        move.write(t)
 
 
 def written(value: bytes | None) -> Write:
-    """Return the write of an encoded value; None is null, which has no cell."""
+    """Return the write of an encoded value; null (None) has no cell."""
     return GONE if value is None else Write(PUT, value)

@@ -341,7 +341,7 @@ def test_a_filter_of_raw_rows(filled: Project) -> None:
     assert rows("--where", "revision<'2'", *only) == ["b"]
     ended = filled("scan", "docs", "--where", "text")
     assert ended.code == 2
-    assert "an operator such as =, in or is null is expected behind text" in ended.error
+    assert "an operator such as =, in or is null is expected after text" in ended.error
 
 
 def test_history_of_a_typed_cell(project: Project, shop: Any) -> None:

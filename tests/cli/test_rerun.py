@@ -106,7 +106,7 @@ def test_a_misspelt_name_is_told_for_what_it_is_taken(done: Project) -> None:
     ("arguments", "said"),
     [
         (["nobody"], "words has no observer 'nobody': it has split, total"),
-        (["split", "--where", "text"], "an operator such as =, in or is null is expected behind text"),
+        (["split", "--where", "text"], "an operator such as =, in or is null is expected after text"),
         (["split", "--where", "revision<new"], "a value is expected, not new"),
         (
             ["split", "--where", "row=x'xy'"],

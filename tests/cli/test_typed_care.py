@@ -109,7 +109,7 @@ def test_a_part_is_rerun(project: Project, models: Any) -> None:
     ("text", "said"),
     [
         ("row^=north", "--where 'row^=north': orders has no column 'row': it has shop, number"),
-        ("number", "an operator such as =, in or is null is expected behind number"),
+        ("number", "an operator such as =, in or is null is expected after number"),
         ("amount=much", "--where 'amount=much': "),
     ],
 )

@@ -388,9 +388,9 @@ def test_columns_that_cannot_be_dropped_added_or_renamed(made: Database) -> None
     changes = made.schema_changes
     refused: list[tuple[Callable[[], None], str]] = [
         (lambda: changes.drop_column("docs", "site"), "part of the key"),
-        (lambda: changes.rename_column("docs", "title", "rank"), "rank is there"),
-        (lambda: changes.add_column("docs", Column("title", "int", nullable=True)), "is there, as str"),
-        (lambda: changes.add_column("docs", Column("x", "int")), "give it a default"),
+        (lambda: changes.rename_column("docs", "title", "rank"), "rank exists"),
+        (lambda: changes.add_column("docs", Column("title", "int", nullable=True)), "exists as str"),
+        (lambda: changes.add_column("docs", Column("x", "int")), "give the column a default"),
         (lambda: changes.add_column("docs", Column("x", "int", True, missing=b"1")), "may be null"),
         (lambda: changes.add_column("docs", Column("x", "fancy", True)), "there is no type"),
     ]

@@ -59,7 +59,7 @@ def test_a_column_is_added_with_what_old_rows_have(made: Database, connect: Conn
         made.add_column(Second, name)
     for name, match in (
         ("bad", "may be null"),
-        ("worse", "give it a default"),
+        ("worse", "give the column a default"),
         ("worst", "has an index"),
         ("day", "part of the key"),
     ):

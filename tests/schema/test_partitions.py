@@ -255,7 +255,7 @@ def test_both_halves_of_a_cut_range() -> None:
 def test_a_split_that_is_there_changes_nothing_and_without_ranges_there_is_none() -> None:
     definition = made("bytes", "bytes", ranges=RANGES)
     assert with_range(definition, SPLITS[1], upper_is_new=True) is definition
-    with pytest.raises(ConfigurationError, match=r"'t' has no Range\(…\) among its partition rules"):
+    with pytest.raises(ConfigurationError, match=r"'t' has no Range\(…\) in its partition rules"):
         with_range(TABLES["one"], b"b", upper_is_new=True)
 
 

@@ -90,7 +90,7 @@ def test_keys_of_other_lengths_are_refused() -> None:
         with pytest.raises(ValueError, match="no key"):
             codec.split(wrong)
     for values in ([], [1], [1, True, 2]):
-        with pytest.raises(ValueError, match=rf"the key is \(a, b\), of which {len(values)} are given"):
+        with pytest.raises(ValueError, match=rf"the key is \(a, b\), but {len(values)} values are given"):
             codec.encode(values)
     with pytest.raises(TypeError, match=r"^b: 5 is no bool"):
         codec.encode([1, 5])

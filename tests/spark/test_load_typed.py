@@ -170,8 +170,8 @@ def test_what_does_not_fit_is_put_aside_with_row_field_and_reason(typed: Loading
         )
         assert found["line"] == number + 2
     assert [one["reason"] for one in aside[6:]] == [
-        "column 'number': it cannot be null",
-        "column 'price': it cannot be null",
+        "column 'number': the value cannot be null",
+        "column 'price': the value cannot be null",
     ]
 
 
@@ -193,7 +193,7 @@ def test_json_lines_may_have_some_of_the_columns(typed: Loading, tmp_path: Path)
     assert (report.read, report.changed, report.bad) == (5, 1, 4)
     assert items(typed.db) == [loaded | {"price": Decimal(99), "tags": None}]
     aside = sorted(put_aside(report.aside), key=lambda one: one["byte"])
-    assert aside[0]["reason"] == "documents, row shop='east', number=8: price: it is missing"
+    assert aside[0]["reason"] == "documents, row shop='east', number=8: price: the value is missing"
     assert "code='978' already" in aside[1]["reason"]
     assert "'colour', and documents no such column" in aside[2]["reason"]
     assert "column 'price': True is no" in aside[3]["reason"]

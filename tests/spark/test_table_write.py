@@ -170,7 +170,7 @@ def test_remove(tables: Tables) -> None:
             ["size"],
             {"mode_of_rows": "update"},
             ConfigurationError,
-            "'url' is missing, which is part of the key",
+            "'url', which is part of the key, is missing",
         ),
         (["url", "size"], {"mode_of_rows": "remove"}, ConfigurationError, "leave size out"),
         (["url"], {"table": "nothing"}, UnknownTable, "no table 'nothing'"),

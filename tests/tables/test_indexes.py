@@ -117,8 +117,8 @@ def test_columns_of_an_index_are_called_as_in_the_store() -> None:
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        ("id", "it is in the key"),
-        ("tags", "it is json, which has no order"),
+        ("id", "the key has this column already"),
+        ("tags", "the column is json, which has no order"),
         ("x", "there is no such column"),
     ],
 )
@@ -242,7 +242,7 @@ def test_what_many_writes_need_is_read_at_once(users: Database) -> None:
 
 def test_a_value_of_another_row_is_refused_by_name(users: Database) -> None:
     put(users, User(name="ada", email="a@x"), User(name="bob", email="b@x"))
-    message = "users has a row with email='a@x' already, name='ada': email is unique"
+    message = "users already has a row with email='a@x', name='ada': email is unique"
     with users.transaction() as t:
         for write, row in (
             (t.insert, User(name="eve", email="a@x")),
@@ -655,7 +655,7 @@ def test_an_index_outlives_new_names_of_its_columns(db: Database, monkeypatch: p
     with db.transaction() as t:
         t.update("users", city="bob", town="Rome", name="b@x")
         with pytest.raises(
-            RowExists, match="users has a row with name='a@x' already, city='ada': name is uni"
+            RowExists, match="users already has a row with name='a@x', city='ada': name is uni"
         ):
             t.insert("users", city="eve", name="a@x")
         where = ColumnExpression("town") == "Rome"
@@ -675,7 +675,7 @@ def test_a_model_that_does_not_know_of_an_index_keeps_it(db: Database) -> None:
     put(db, User(name="ada", age=3), User(name="bob", age=4))
     with db.transaction() as t:
         t.update(User(name="ada", age=5))
-        with pytest.raises(RowExists, match="age=4 already, name='bob'"):
+        with pytest.raises(RowExists, match="age=4, name='bob'"):
             t.update(User(name="ada", age=4))
     assert entries(db.snapshot(), "users(age)") == [(4, b"bob"), (5, b"ada")]
     assert agree(db, User)

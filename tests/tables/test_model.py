@@ -256,7 +256,7 @@ def test_a_definition_has_it_all() -> None:
         ),
         indexes=(IndexRule("city", False, "children(city)"), IndexRule("badge", True, "children(badge)")),
     )
-    with pytest.raises(ConfigurationError, match="Parent is no table, for it has no name"):
+    with pytest.raises(ConfigurationError, match="Parent is no table without a name"):
         definition_of(Parent)
 
 
@@ -277,19 +277,19 @@ def made(fields: dict[str, Any], **arguments: Any) -> None:
     [
         ({"a": int}, {}, "table 'made': no column is its key: declare one as PrimaryKey[…]"),
         ({"a": KEY[int | None]}, {}, "Made.a: a column of the key cannot be null: leave out None"),
-        ({"a": KEY[list[int]]}, {}, "Made.a: what is kept as JSON has no order"),
-        ({"a": PrimaryKey[int], "b": Indexed[Point]}, {}, "Made.b: what is kept as JSON has no order"),
+        ({"a": KEY[list[int]]}, {}, "Made.a: JSON has no order"),
+        ({"a": PrimaryKey[int], "b": Indexed[Point]}, {}, "Made.b: JSON has no order"),
         (
             {"a": KEY[INDEXED[int]]},
             {},
-            "Made.a: one of PrimaryKey, Indexed and Unique, not 2",
+            "Made.a: use one of PrimaryKey, Indexed and Unique, not 2",
         ),
-        ({"a": PrimaryKey[int], "b": NaiveDatetime}, {}, "Made.b: a datetime has a time zone here"),
+        ({"a": PrimaryKey[int], "b": NaiveDatetime}, {}, "Made.b: a datetime needs a time zone"),
         ({"a": PrimaryKey[int], "b": Annotated[Decimal, Field(max_digits=39)]}, {}, "Made.b: decimal(39,0)"),
-        ({"a": PrimaryKey[int]}, {"partition": [Hash("b", buckets=2)]}, "is over 'b', which is no column of"),
+        ({"a": PrimaryKey[int]}, {"partition": [Hash("b", buckets=2)]}, "uses 'b', which is no column of"),
         ({"a": PrimaryKey[int]}, {"partition": [Hash("a", buckets=0)]}, "buckets is 1 to 4096, not 0"),
         ({"a": PrimaryKey[int]}, {"partition": [Hash("a", buckets=5000)]}, "buckets is 1 to 4096, not 5000"),
-        ({"a": PrimaryKey[int]}, {"partition": [Range("b")]}, "Range('b', splits=[]) is over 'b', which is"),
+        ({"a": PrimaryKey[int]}, {"partition": [Range("b")]}, "Range('b', splits=[]) uses 'b', which is"),
         (
             {"a": PrimaryKey[int]},
             {"partition": [Range("a", ["x"])]},
@@ -351,12 +351,15 @@ def test_what_was_put_past_the_model_is_named_when_it_is_written(db: Database) -
         with pytest.raises(ValueError, match="pages, row url='a': tags: "), db.transaction() as t:
             t.insert(page)
     page = Page(url="a", secret=SecretStr("x"))
-    message = r"pages, row url='a': secret: .* does not read back"
+    message = r"pages, row url='a': secret: .* restored"
     with pytest.raises(ValueError, match=message), db.transaction() as t:
         t.insert(page)
     del page.__dict__["rank"]
     page.secret = None
-    with pytest.raises(ValueError, match="pages, row url='a': rank: it is missing"), db.transaction() as t:
+    with (
+        pytest.raises(ValueError, match="pages, row url='a': rank: the value is missing"),
+        db.transaction() as t,
+    ):
         t.insert(page)
     assert list(db.snapshot().select(Page)) == []
 
@@ -371,7 +374,7 @@ def test_a_row_read_in_part_has_no_more_and_updates_no_more(db: Database) -> Non
     part.rank = 2.0
     with db.transaction() as t:
         t.update(part)
-        with pytest.raises(ValueError, match="pages, row url='a': tags: it is missing"):
+        with pytest.raises(ValueError, match="pages, row url='a': tags: the value is missing"):
             t.upsert(part)
     assert db.snapshot().find(Page, url="a") == Page(url="a", rank=2.0, tags=["x"], title="T")
 

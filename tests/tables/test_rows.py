@@ -187,7 +187,7 @@ def test_columns_are_compared_as_type_checkers_have_it(notes: Database) -> None:
     assert titles(col(Note.stars).in_([1, None])) == ["a", "c"]
     assert titles(Note.title >= "b") == ["b", "c"]
     assert repr(col(Note.stars)) == repr(Note.stars) == "<column stars>"
-    with pytest.raises(TypeError, match="'x' is no column: give one of a model"):
+    with pytest.raises(TypeError, match="'x' is no column of a model: give one"):
         col(Note(title="x").title)
 
 
@@ -372,9 +372,9 @@ def test_a_key_is_given_whole_and_by_its_names(db: Database) -> None:
     t = db.snapshot()
     with pytest.raises(ConfigurationError, match="seats: number is missing: the key is hall, number"):
         t.find(Seat, hall="a")
-    with pytest.raises(UnknownColumn, match="seats: 'note' is no column of its key: the key is hall, number"):
+    with pytest.raises(UnknownColumn, match="seats: 'note' is no column of the key: the key is hall, number"):
         t.find(Seat, hall="a", number=1, note="x")
-    with pytest.raises(UnknownColumn, match="seats: 'x' is no column of it: the key is hall, number"):
+    with pytest.raises(UnknownColumn, match="seats: 'x' is no column of the table: the key is hall, number"):
         t.find(Seat, hall="a", number=1, x="x")
     with pytest.raises(TypeError, match="number: '1' is no int"):
         t.find(Seat, hall="a", number="1")
@@ -385,7 +385,7 @@ def test_a_value_that_does_not_fit_is_named_with_its_row_and_nothing_is_written(
     with db.transaction() as t:
         cases: list[tuple[dict[str, Any], type[Exception], str]] = [
             ({"level": 2**63}, ValueError, r"seats, row hall='a', number=1: level: .* does not fit into 64"),
-            ({"level": None}, ValueError, r"seats, row hall='a', number=1: level: it cannot be null"),
+            ({"level": None}, ValueError, r"seats, row hall='a', number=1: level: the value cannot be null"),
             ({"note": 7}, TypeError, r"seats, row hall='a', number=1: note: 7 is no str"),
             ({"note": "\ud800"}, ValueError, r"seats, row hall='a', number=1: note: .* UTF-8"),
         ]
@@ -415,7 +415,9 @@ def test_keys_that_are_too_long(db: Database) -> None:
 def test_values_that_are_too_large(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     create(db, Note)
     monkeypatch.setattr(binding, "MAX_VALUE", 10)
-    with pytest.raises(ValueError, match="notes, row title='a': text: it has 11 bytes, and may have 10"):
+    with pytest.raises(
+        ValueError, match="notes, row title='a': text: the value has 11 bytes, and may have 10"
+    ):
         put(db, Note(title="a", text="x" * 11))
     put(db, Note(title="a", text="x" * 10))
 
