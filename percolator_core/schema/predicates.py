@@ -261,7 +261,9 @@ def bind(predicate: Predicate, definition: TableDefinition) -> Bound:
 
 
 def _bound_test(part: In | Comparison, definition: TableDefinition) -> Test:
-    kind = _ordered(part.column, definition)
+    kind = column_type(definition.column(part.column).type)
+    if not kind.has_order:
+        raise TypeError(f"{part.column} is {kind.name}, which can only be compared with None")
     if isinstance(part, In):
         if len(part.values) > MOST_VALUES:
             raise ValueError(
@@ -276,13 +278,6 @@ def _bound_test(part: In | Comparison, definition: TableDefinition) -> Test:
     if part.value is None:
         raise TypeError(f"{part.column} {part.op} None: only == and != compare with None")
     return Test(part.column, part.op, (_encoded(part.column, kind, part.value),))
-
-
-def _ordered(name: str, definition: TableDefinition) -> ColumnType:
-    kind = column_type(definition.column(name).type)
-    if not kind.has_order:
-        raise TypeError(f"{name} is {kind.name}, which can only be compared with None")
-    return kind
 
 
 def _encoded(name: str, kind: ColumnType, value: Any) -> bytes:
