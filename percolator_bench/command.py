@@ -116,8 +116,8 @@ def _measure(suites: Sequence[str], scale: Scale, output_file: Path | None, plot
     line = StatusLine(sys.stderr)
     try:
         keep = None if output_file is None else lambda so_far: so_far.write(output_file)
-        with interruptible():
-            report = run(suites, scale, tell=line.show, keep=keep)
+        with interruptible(line.show) as tell:
+            report = run(suites, scale, tell=tell, keep=keep)
     finally:
         line.clear()
     if plot is not None:

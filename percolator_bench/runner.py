@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Final
 
 from percolator_bench import (
@@ -78,13 +79,26 @@ def run(
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """Let SIGTERM end a run as Ctrl-C does, so that its servers are stopped.
+def interruptible(tell: progress.Listener) -> Iterator[progress.Listener]:
+    """Let Ctrl-C and SIGTERM end a run, so that its servers are stopped. For the main thread.
 
-    For the main thread.
+    Python discards an interrupt that comes while a finalizer runs, such as that of a redis-py pipeline. So
+    the listener that is yielded calls ``tell``, and raises KeyboardInterrupt after any interrupt.
     """
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    received = []
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    def listener(steps: tuple[str, ...]) -> None:
+        if received:
+            raise KeyboardInterrupt
+        tell(steps)
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield listener
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -4,28 +4,35 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from queue import SimpleQueue
+from threading import Thread
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, Self, TypeAlias, TypeVar
 
 C = TypeVar("C")
+
+_Job: TypeAlias = tuple[Callable[[C], None], SimpleQueue[BaseException | None]]
+"""A function for each connection, and the queue for its outcome."""
 
 
 class Threads(Generic[C]):
     """One thread for each connection; with a single connection the caller's thread does the work.
 
-    A context manager that ends its threads; the caller closes the connections.
+    A context manager that ends its threads; the caller closes the connections. An interrupt can leave a
+    Python lock held, as those of `concurrent.futures`, so that a thread would wait for ever. `SimpleQueue`
+    has no such lock.
     """
 
     def __init__(self, connections: Sequence[C]) -> None:
         """``connections`` are 1 or more."""
         self.connections = tuple(connections)
-        self._threads = ThreadPoolExecutor(len(self.connections))
+        self._jobs: list[SimpleQueue[_Job[C] | None]] = []
+        self._threads: list[Thread] = []
 
     def run(self, one: Callable[[C, int], None], first: int, count: int) -> None:
         """Call ``one(connection, number)`` for ``count`` numbers from ``first``; threads take them in turn.
 
-        Raises the error of the first failed operation, after all operations under way have ended.
+        Raises the error of a failed operation, after all operations under way have ended.
         """
         # Threads may share it: the interpreter takes an item of a range in one step.
         numbers = iter(range(first, first + count))
@@ -37,20 +44,42 @@ class Threads(Generic[C]):
         if len(self.connections) == 1:
             work(self.connections[0])
             return
-        working = [self._threads.submit(work, connection) for connection in self.connections]
+        outcomes: SimpleQueue[BaseException | None] = SimpleQueue()
         try:
-            for future in working:
-                future.result()
-        except BaseException:
-            # Without numbers the work ends: Ctrl-C need not wait for all of it.
+            for jobs in self._jobs:
+                jobs.put((work, outcomes))
+            for _ in self._jobs:
+                failure = outcomes.get()
+                if failure is not None:
+                    raise failure
+        finally:
+            # After a failure or Ctrl-C no thread begins another operation.
             deque(numbers, maxlen=0)
-            wait(working)
-            raise
 
     def __enter__(self) -> Self:
+        if len(self.connections) > 1:
+            for connection in self.connections:
+                jobs: SimpleQueue[_Job[C] | None] = SimpleQueue()
+                self._jobs.append(jobs)
+                self._threads.append(Thread(target=_serve, args=(connection, jobs), daemon=True))
+                self._threads[-1].start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._threads.shutdown()
+        for jobs in self._jobs:
+            jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+
+
+def _serve(connection: C, jobs: SimpleQueue[_Job[C] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        work, outcomes = job
+        failure: BaseException | None = None
+        try:
+            work(connection)
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits for this one
+            failure = error
+        outcomes.put(failure)

@@ -10,7 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -63,10 +63,21 @@ class Lock:
     A signal handler or finalizer gets the lock although the code that it interrupts holds it: otherwise the
     thread would wait for itself. So the guarded data must be consistent for them at every moment. In a forked
     child the lock is free, although another thread may have held it in the parent.
+
+    A ``with`` statement calls the methods of the inner lock, which are not written in Python: otherwise
+    Ctrl-C between two steps of such a method would leave the lock held.
     """
 
+    __slots__ = ("__enter__", "__exit__", "__weakref__", "_lock")
+
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> bool: ...
+
+        def __exit__(self, *_: object) -> None: ...
+
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._renew()
         tell_of_forks(self)
 
     def acquire(self, timeout: float = -1) -> bool:
@@ -77,19 +88,17 @@ class Lock:
         """Release the lock, once for each time that it was taken."""
         self._lock.release()
 
-    def __enter__(self) -> Self:
-        self._lock.acquire()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
     def after_fork(self) -> None:
         """Free the lock, unless the code that forked holds it itself."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
         else:
-            self._lock = threading.RLock()
+            self._renew()
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+        self.__enter__ = self._lock.__enter__  # type: ignore[method-assign]
+        self.__exit__ = self._lock.__exit__  # type: ignore[method-assign,assignment]
 
 
 def _note_fork() -> None:

@@ -152,12 +152,6 @@ class Connections:
         while self.in_flight:
             self.receive()
 
-    def __del__(self) -> None:
-        # Connections end with their thread. An unawaited exchange would keep them open until the garbage
-        # collector finds the cycle.
-        for pipeline in self._pipelines.values():
-            pipeline.close()
-
     def after_fork(self) -> None:
         """Leave the connections to the parent: the child must not read replies that belong to it."""
         for pipeline in self._pipelines.values():
@@ -213,6 +207,18 @@ class Connections:
                 pipeline.break_off("another server has taken its place")
 
 
+class _Idle(list[Connections]):
+    """The idle connections of one thread, which are closed after the end of the thread.
+
+    `Connections` has no finalizer: a hub's connections are freed in the main thread, too, and Python discards
+    a Ctrl-C that comes while a finalizer runs.
+    """
+
+    def __del__(self) -> None:
+        for connections in self:
+            connections.close()
+
+
 class Pool:
     """All connections of one store. A conversation takes idle ones of its thread, and gives them back.
 
@@ -254,7 +260,7 @@ class Pool:
         try:
             return self._local.home.pop()  # type: ignore[no-any-return]
         except AttributeError:
-            home = self._local.home = []
+            home = self._local.home = _Idle()
         except IndexError:
             home = self._local.home
         return self._add(home)

@@ -11,13 +11,26 @@ are on the stack, which a switch moves away; code that then drops one of the lis
 from __future__ import annotations
 
 import gc
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from percolator_core.runtime import process
 
 OBJECTS_A_TASK: Final = 100
 
-collecting = False
+
+class _Collecting(set[Any]):
+    """Has elements while the collector runs: it is called as ``setattr(self, "start" or "stop", info)``.
+
+    No Python code runs in that call, on purpose. Python would handle a signal that came in during the
+    collection at the first step of a callback, and discards what a callback raises: Ctrl-C would be lost.
+    """
+
+    start = property(fset=set.update)
+    stop = property(fset=set.difference_update)
+
+
+collecting = _Collecting()
 """True while the collector runs, which may call a finalizer."""
 
 _lock = process.Lock()
@@ -37,9 +50,4 @@ def allow_for_tasks(tasks: int) -> None:
             gc.set_threshold(max(_before, _tasks * OBJECTS_A_TASK), *others)
 
 
-def _note(phase: str, _: object) -> None:
-    global collecting  # noqa: PLW0603 - the collector is one for the process
-    collecting = phase == "start"
-
-
-gc.callbacks.append(_note)
+gc.callbacks.append(partial(setattr, collecting))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import pty
+import random
 import signal
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from percolator_bench.machine import this_machine
 from percolator_bench.peers.threads import Threads
 from percolator_bench.progress import StatusLine
 from percolator_bench.rounds import Contestant, race
+from percolator_bench.runner import interruptible
 from percolator_core.errors import ConfigurationError
 
 TINY = Scale(operations=30, rounds=2, writes=3, cells=200)
@@ -233,6 +236,47 @@ def test_a_plot_that_cannot_be_drawn_is_refused_before_measuring(tmp_path: Path)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "measuring" not in done.stderr
+
+
+def test_an_interrupt_that_a_finalizer_swallowed_ends_the_run_at_its_next_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+            raise AssertionError("not interrupted")
+
+    swallowed: list[type[BaseException]] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: swallowed.append(args.exc_type))
+    shown: list[tuple[str, ...]] = []
+    before = signal.getsignal(signal.SIGINT)
+    with interruptible(shown.append) as tell:
+        tell(("round 1",))
+        Finalized()
+        assert swallowed == [KeyboardInterrupt]
+        with pytest.raises(KeyboardInterrupt):
+            tell(("round 2",))
+    assert shown == [("round 1",)]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_at_any_moment_ends_the_threads() -> None:
+    """With `concurrent.futures` it can leave a lock held, for which a thread then waits for ever."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    chance = random.Random(4)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(1000):
+            with Threads("abcd") as threads, contextlib.suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0.0001 + 0.003 * chance.random())
+                while True:
+                    threads.run(lambda connection, number: None, 0, 8)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

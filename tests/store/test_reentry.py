@@ -11,6 +11,7 @@ import gc
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core import Database, PercolatorError
+from percolator_core.runtime import process
 from percolator_core.store.embedded.shutdown import pid_in_file
 from percolator_core.transaction.metrics import FOLD, Tally
 from tests.servers.plain import open_pipelines, until
@@ -415,6 +417,56 @@ def test_a_finalizer_does_not_park_the_task_that_collects_garbage(db: Database) 
     assert len(beats) > 5
     assert during == [0] * 5
     assert len(refused) == 10
+
+
+_COLLECT = """
+import _thread, gc, operator, weakref
+from percolator_core.store import python_gc
+
+class AtEnd(weakref.ref):
+    end = staticmethod(_thread.interrupt_main)
+
+class Cycle:
+    def __init__(self):
+        self.me = self
+
+gc.collect()
+# The callback runs no code of Python, so the interrupt is still pending when the collection is over.
+reference = AtEnd(Cycle(), operator.methodcaller("end"))
+try:
+    gc.collect()
+except KeyboardInterrupt:
+    print("interrupted", reference(), bool(python_gc.collecting))
+"""
+
+
+def test_ctrl_c_while_garbage_is_collected_is_raised_after_it() -> None:
+    """In a process of its own: pytest's plugins may have callbacks of the collector, too."""
+    done = subprocess.run([sys.executable, "-c", _COLLECT], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("interrupted None False\n", "")
+
+
+def test_ctrl_c_leaves_no_lock_held() -> None:
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    taken: list[bool] = []
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for count in range(30):
+            lock = process.Lock()
+            with suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0.002 + count / 100_000)
+                while True:
+                    with lock:
+                        pass
+            other = threading.Thread(target=lambda lock: taken.append(lock.acquire(timeout=1)), args=(lock,))
+            other.start()
+            other.join()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert taken == [True] * 30
 
 
 def test_a_collected_generator_lets_go_of_its_pin_in_the_middle_of_a_call(db: Database) -> None:
