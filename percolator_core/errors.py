@@ -167,6 +167,22 @@ class StoreUnavailable(PercolatorError):
     executed_maybe = False
 
 
+class BaseDamaged(PercolatorError):
+    """A file of a table's columnar base is missing or damaged: restore it from a backup.
+
+    No answer is given that would leave out its rows.
+    """
+
+    def __init__(self, url: str, file: str, reason: str) -> None:
+        super().__init__(f"the base at {url} is damaged: {file}: {reason}; restore this file from a backup")
+        self.url = url
+        self.file = file
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[BaseDamaged], tuple[str, str, str]]:
+        return type(self), (self.url, self.file, self.reason)
+
+
 def of_another_process(it: str) -> PercolatorError:
     """The error of a forked child that uses a transaction, snapshot or request of its parent."""
     return PercolatorError(

@@ -1,0 +1,54 @@
+"""Bloom filters of Parquet files: split blocks, as the format defines them.
+
+pyarrow writes them and does not test them. Other readers of the files, such as Spark and DuckDB, use the same
+filters. Source: the format's specification, "Parquet Bloom Filter".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import xxhash
+
+_SALTS: Final = (
+    0x47B6137B,
+    0x44974D91,
+    0x8824AD5B,
+    0xA2B7289D,
+    0x705495C7,
+    0x2DF1424B,
+    0x9EFC4947,
+    0x5C6BFB31,
+)
+"""A multiplier for each of the eight words of a block."""
+
+_WORD: Final = 4
+_BLOCK: Final = _WORD * len(_SALTS)
+_MASK: Final = 0xFFFFFFFF
+
+
+class BloomFilter:
+    """The filter of one column of one row group.
+
+    ``packed`` is the filter with its header, as it is in the file. The size of the bits is a power of two,
+    and the header is shorter than the bits of one block, so the bits are the longest such end of ``packed``.
+    """
+
+    __slots__ = ("_bits", "_blocks")
+
+    def __init__(self, packed: bytes) -> None:
+        size = 1 << (len(packed).bit_length() - 1)
+        self._bits = packed[len(packed) - size :]
+        self._blocks = size // _BLOCK
+
+    def may_have(self, value: bytes) -> bool:
+        """Return False if the column has no such value; True proves nothing."""
+        mixed = xxhash.xxh64_intdigest(value)
+        at = ((mixed >> 32) * self._blocks >> 32) * _BLOCK
+        key = mixed & _MASK
+        for salt in _SALTS:
+            word = int.from_bytes(self._bits[at : at + _WORD], "little")
+            if not word >> ((key * salt & _MASK) >> 27) & 1:
+                return False
+            at += _WORD
+        return True

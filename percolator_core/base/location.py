@@ -1,0 +1,171 @@
+"""The place of a base: a folder of a local file system, or a prefix of a bucket.
+
+A file is written once, under a name that no other file gets, and is never changed or renamed: object stores
+have no rename. A reader learns the name only after the file is complete and synced, so it never finds a part
+of a file. A file whose writer died is named by nobody, and maintenance removes it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from percolator_core.errors import ConfigurationError, StoreUnavailable
+from percolator_core.tables.arrow_values import pyarrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_LOCAL: Final = "local"
+
+
+class Location:
+    """A folder of files, named by a URL.
+
+    ``url`` is a path, ``file:PATH``, ``s3://BUCKET/PREFIX`` or another URL of ``pyarrow.fs``. A relative path
+    is below the current directory. Options of an object store, such as ``endpoint_override``, follow as a
+    query. Credentials come from the environment, as the object store's own tools read them.
+
+    Raises:
+        ConfigurationError: pyarrow is not installed, or does not know the URL.
+    """
+
+    def __init__(self, url: str) -> None:
+        pa = pyarrow()
+        from pyarrow import fs
+
+        self.url = url
+        try:
+            if url.startswith("file:") or "://" not in url:
+                self._files, self._path = fs.LocalFileSystem(), _local_path(url)
+            else:
+                self._files, self._path = fs.FileSystem.from_uri(url)
+            reason = "" if self._path.strip("/") else "it names no folder"
+        except (pa.ArrowException, ValueError) as error:
+            reason = str(error)
+        if reason:
+            raise ConfigurationError(
+                f"{_without_query(url)!r} is no place for a base ({reason}): use file:///FOLDER, "
+                "s3://BUCKET/PREFIX or another URL of pyarrow.fs"
+            )
+
+    def __repr__(self) -> str:
+        return f"Location({_without_query(self.url)!r})"
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[pa.NativeFile]:
+        """Write the file ``name`` in the ``with`` statement; it is complete and on disk after the statement.
+
+        ``name`` may have folders, which are created. An exception leaves no complete file of that name: the
+        local part of a file is removed.
+
+        Raises:
+            StoreUnavailable: the disk is full, the bucket has no such right, or does not answer.
+        """
+        path = self._at(name)
+        with self._told("write", name):
+            if self._files.type_name == _LOCAL:
+                self._files.create_dir(path.rpartition("/")[0], recursive=True)
+            stream = self._files.open_output_stream(path)
+            try:
+                yield stream
+                stream.close()
+                self._sync(path)
+            except BaseException:
+                self._discard(stream, path)
+                raise
+
+    def open(self, name: str) -> pa.NativeFile:
+        """Open a file for reads at random positions.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            StoreUnavailable: the file system or object store does not answer, or refuses.
+        """
+        with self._told("read", name):
+            found: pa.NativeFile = self._files.open_input_file(self._at(name))
+            return found
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file. Raises as `open`."""
+        with self._told("read", name), self._files.open_input_stream(self._at(name)) as stream:
+            content: bytes = stream.read()
+            return content
+
+    def read_at(self, name: str, start: int, size: int) -> bytes:
+        """Return ``size`` bytes of a file from ``start``, fewer at its end. Raises as `open`."""
+        with self._told("read", name), self._files.open_input_file(self._at(name)) as file:
+            content: bytes = file.read_at(size, min(start, file.size()))
+            return content
+
+    def names(self) -> list[str]:
+        """Return the names of all files, with their folders. Raises StoreUnavailable."""
+        from pyarrow import fs
+
+        with self._told("list", ""):
+            found = self._files.get_file_info(
+                fs.FileSelector(self._path, allow_not_found=True, recursive=True)
+            )
+        front = len(self._path.rstrip("/")) + 1
+        return sorted(one.path[front:] for one in found if one.type == fs.FileType.File)
+
+    def remove(self, name: str) -> None:
+        """Remove a file; do nothing if there is none. Raises StoreUnavailable."""
+        with self._told("remove", name):
+            try:
+                self._files.delete_file(self._at(name))
+            except FileNotFoundError:
+                pass
+
+    def _at(self, name: str) -> str:
+        return f"{self._path.rstrip('/')}/{name}"
+
+    def _sync(self, path: str) -> None:
+        """Write a local file, and its name, to the disk. A finished upload is durable by itself."""
+        if self._files.type_name != _LOCAL:
+            return
+        for one in (path, path.rpartition("/")[0]):
+            descriptor = os.open(one, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _discard(self, stream: Any, path: str) -> None:
+        """Remove the part of a file that was written. An upload without its end leaves no object."""
+        if self._files.type_name != _LOCAL:
+            return
+        try:
+            stream.close()
+        except OSError:
+            pass  # on a full disk the rest of the buffer cannot be written
+        Path(path).unlink(missing_ok=True)
+
+    @contextmanager
+    def _told(self, action: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            reason = str(error).splitlines()[0].rstrip(". ")
+            raise StoreUnavailable(
+                f"cannot {action} {name or 'the files'} of the base at {_without_query(self.url)} "
+                f"({reason}): make room or grant the right, then try again"
+            ) from error
+
+
+def _local_path(url: str) -> str:
+    path = url.removeprefix("file:")
+    if path.startswith("//"):
+        path = "/" + path.lstrip("/")
+    return str(Path(path).absolute())
+
+
+def _without_query(url: str) -> str:
+    """Return a URL without its query and user, which may contain keys."""
+    front, separator, rest = url.partition("?")[0].partition("://")
+    return front + separator + rest.rpartition("@")[2]

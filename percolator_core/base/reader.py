@@ -1,0 +1,283 @@
+"""Reads of row sets: single rows by key, and ranges of rows.
+
+A read of a row takes the tail of the file once, then finds the row group by its first key, asks the group's
+Bloom filter, and decodes the columns that are needed of this row group. Tails and decoded columns are kept in
+a cache that all row sets of a client share.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from zlib import crc32
+
+from percolator_core.base import removed
+from percolator_core.base.bloom import BloomFilter
+from percolator_core.base.cache import ByteCache
+from percolator_core.base.location import Location
+from percolator_core.base.manifest import Entry
+from percolator_core.base.row_set import FIRST_KEYS, KEY, chunk_range
+from percolator_core.errors import BaseDamaged
+from percolator_core.tables.arrow_values import pyarrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TAIL_OBJECTS: Final = 4
+"""Estimated memory of an opened tail, as a multiple of its bytes: the parsed footer has many objects."""
+
+
+class Place(NamedTuple):
+    """The rows of one key in a row set: the row group, and the positions in it from ``start`` to ``stop``.
+
+    A typed table has one row for a key, a raw table one for each cell.
+    """
+
+    group: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class _Tail:
+    """The parsed tail of a row set.
+
+    ``numbers`` has the place of each column by name. ``firsts`` has the number of rows before each row group.
+    """
+
+    metadata: Any
+    numbers: Mapping[str, int]
+    first_keys: Sequence[bytes]
+    firsts: Sequence[int]
+    filters: Sequence[BloomFilter]
+
+
+class RowSetReader:
+    """Reads one row set of a manifest. Threads may share it.
+
+    ``filtered`` counts the keys for which the Bloom filters made a read of a row group needless.
+    """
+
+    def __init__(self, location: Location, entry: Entry, cache: ByteCache[Any]) -> None:
+        self.entry = entry
+        self.filtered = 0
+        self._location = location
+        self._file = entry.row_set.file
+        self._cache = cache
+
+    def find(self, key: bytes) -> list[Place]:
+        """Return the places of a row key; an empty list if the row set does not have it, or it is removed.
+
+        The cells of one row of a raw table may be in several row groups, so there may be several places.
+
+        Raises:
+            BaseDamaged: the file is missing or damaged.
+            StoreUnavailable: as `Location.open`.
+        """
+        row_set = self.entry.row_set
+        if not row_set.low <= key <= row_set.high:
+            return []
+        tail = self._tail()
+        places = []
+        # The group before the first one that begins with the key may end with it.
+        first = max(0, bisect_left(tail.first_keys, key) - 1)
+        for group in range(first, bisect_right(tail.first_keys, key)):
+            if not tail.filters[group].may_have(key):
+                self.filtered += 1
+                continue
+            keys = self.column(group, KEY)
+            start = bisect_left(_Keys(keys), key)
+            stop = bisect_right(_Keys(keys), key, start)
+            if start < stop and not self._is_removed(tail.firsts[group] + start):
+                places.append(Place(group, start, stop))
+        return places
+
+    def column(self, group: int, name: str) -> pa.Array | None:
+        """Return a column of a row group; None if the row set does not have it. Raises as `find`."""
+        if name not in self._tail().numbers:
+            return None
+
+        def load() -> pa.Array:
+            return self._read(group, (name,)).column(0)
+
+        found: pa.Array = self._cache.get((self._file, group, name), load, lambda one: one.nbytes)
+        return found
+
+    def batches(
+        self, low: bytes, high: bytes | None, columns: Sequence[str], *, reverse: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows from key ``low`` to below ``high``, without removed ones: a batch a row group.
+
+        The batches have the ``columns`` that the row set has. With ``reverse``, the last rows come first.
+        They do not enter the cache, which a scan would fill. Raises as `find`, also while it is consumed.
+        """
+        pa = pyarrow()
+        row_set = self.entry.row_set
+        if row_set.high < low or (high is not None and row_set.low >= high):
+            return
+        tail = self._tail()
+        first = max(0, bisect_left(tail.first_keys, low) - 1)
+        last = len(tail.first_keys) if high is None else bisect_left(tail.first_keys, high)
+        groups = range(first, last)
+        for group in reversed(groups) if reverse else groups:
+            batch = self._read(group, tuple(dict.fromkeys((KEY, *columns))))
+            keys = _Keys(batch.column(KEY))
+            start = bisect_left(keys, low) if group == first else 0
+            stop = len(batch) if high is None or group != last - 1 else bisect_left(keys, high)
+            places = self._living(tail.firsts[group], start, stop)
+            if len(places) < stop - start or reverse:
+                batch = batch.take(pa.array(places[::-1] if reverse else places))
+            else:
+                batch = batch.slice(start, stop - start)
+            if len(batch):
+                yield batch
+
+    def _living(self, before: int, start: int, stop: int) -> removed.Positions:
+        """Return the numbers from ``start`` to below ``stop`` whose rows are not removed.
+
+        ``before`` is the number of rows of the file in front of row 0.
+        """
+        import numpy as np
+
+        places = np.arange(start, stop, dtype=np.uint32)
+        gone = self._removed()
+        if gone is None:
+            return places
+        inside = gone[np.searchsorted(gone, before + start) : np.searchsorted(gone, before + stop)]
+        return np.delete(places, inside - (before + start))
+
+    def _read(self, group: int, columns: Sequence[str]) -> pa.RecordBatch:
+        """Read, verify and decode columns of a row group, those that the row set has."""
+        pa = pyarrow()
+        from pyarrow import parquet
+
+        tail = self._tail()
+        numbers = [tail.numbers[name] for name in columns if name in tail.numbers]
+        chunks = [group * len(tail.numbers) + number for number in numbers]
+        file = _Chunks(self.entry.row_set.size)
+        with self._damage():
+            for chunk in chunks:
+                start, size = chunk_range(tail.metadata, chunk)
+                content = self._location.read_at(self._file, start, size)
+                if crc32(content) != self.entry.row_set.checksum_of(chunk):
+                    raise BaseDamaged(
+                        self._location.url, self._file, f"the checksum of part {chunk} is wrong"
+                    )
+                file.add(start, content)
+            found = parquet.ParquetFile(pa.PythonFile(file, "r"), metadata=tail.metadata)
+            table = found.read_row_group(group, columns=list(columns), use_threads=False)
+        [batch] = table.combine_chunks().to_batches()
+        return batch
+
+    def _tail(self) -> _Tail:
+        size = self.entry.row_set.size - self.entry.row_set.tail
+        found: _Tail = self._cache.get((self._file, "tail"), self._load_tail, lambda _: _TAIL_OBJECTS * size)
+        return found
+
+    def _load_tail(self) -> _Tail:
+        pa = pyarrow()
+        from pyarrow import parquet
+
+        row_set = self.entry.row_set
+        with self._damage():
+            packed = self._location.read_at(self._file, row_set.tail, row_set.size - row_set.tail + 1)
+            if len(packed) != row_set.size - row_set.tail or crc32(packed) != row_set.checksum:
+                raise self._damaged("its size or the checksum of its tail is wrong")
+            # The footer is found from the end of the file, so the tail is enough.
+            metadata = parquet.read_metadata(pa.BufferReader(packed))
+        first_keys = [bytes.fromhex(one) for one in json.loads(metadata.metadata[FIRST_KEYS.encode()])]
+        numbers = {name: number for number, name in enumerate(metadata.schema.to_arrow_schema().names)}
+        filters, firsts, rows = [], [], 0
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            key = group.column(numbers[KEY])
+            start = key.bloom_filter_offset - row_set.tail
+            filters.append(BloomFilter(packed[start : start + key.bloom_filter_length]))
+            firsts.append(rows)
+            rows += group.num_rows
+        return _Tail(metadata, numbers, first_keys, firsts, filters)
+
+    def _removed(self) -> removed.Positions | None:
+        gone = self.entry.removed
+        if gone is None:
+            return None
+        load = partial(removed.load, self._location, gone)
+        found: removed.Positions = self._cache.get((gone.file,), load, lambda one: one.nbytes)
+        return found
+
+    def _is_removed(self, position: int) -> bool:
+        import numpy as np
+
+        gone = self._removed()
+        if gone is None:
+            return False
+        found = int(np.searchsorted(gone, position))
+        return found < len(gone) and int(gone[found]) == position
+
+    @contextmanager
+    def _damage(self) -> Iterator[None]:
+        """Report a missing file, and content that cannot be decoded, as damage of this row set."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise self._damaged("it is missing") from None
+        except (pyarrow().ArrowException, OSError) as error:
+            raise self._damaged(str(error).splitlines()[0].rstrip(". ")) from error
+
+    def _damaged(self, reason: str) -> BaseDamaged:
+        return BaseDamaged(self._location.url, self._file, reason)
+
+
+class _Chunks(io.RawIOBase):
+    """A file of which only some parts were read."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._at = 0
+        self._parts: list[tuple[int, bytes]] = []
+
+    def add(self, start: int, content: bytes) -> None:
+        self._parts.append((start, content))
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        begin, end = self._at, min(self._at + size, self._size)
+        # pyarrow joins the reads of two columns, with the bytes between them, which it does not use.
+        found = bytearray(end - begin)
+        for start, content in self._parts:
+            first, last = max(begin, start), min(end, start + len(content))
+            if first < last:
+                found[first - begin : last - begin] = content[first - start : last - start]
+        self._at = end
+        return bytes(found)
+
+
+class _Keys(Sequence[bytes]):
+    """The keys of a row group, as `bisect` takes them."""
+
+    def __init__(self, keys: pa.Array) -> None:
+        self._keys = keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, position: Any) -> Any:
+        return self._keys[position].as_py()

@@ -1,0 +1,54 @@
+"""The positions of rows of a row set that are no longer part of the table.
+
+A row of a row set is removed if a newer row set has it, or if it was deleted. The positions are in a file of
+their own, for the row set is immutable: ascending numbers of 32 bits, compressed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from zlib import crc32
+
+from percolator_core.base.location import Location
+from percolator_core.base.manifest import Removed
+from percolator_core.errors import BaseDamaged
+from percolator_core.tables.arrow_values import pyarrow
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Positions: TypeAlias = np.ndarray[Any, np.dtype[np.uint32]]
+
+_TYPE: Final = "<u4"
+_CODEC: Final = "zstd"
+
+
+def write(location: Location, folder: str, positions: Positions) -> Removed:
+    """Write ascending positions, each once. Raises StoreUnavailable as `Location.create`."""
+    pa = pyarrow()
+    content = pa.compress(positions.astype(_TYPE).tobytes(), codec=_CODEC, asbytes=True)
+    name = f"{folder}/removed-{uuid.uuid4().hex}"
+    with location.create(name) as file:
+        file.write(content)
+    return Removed(name, len(positions), crc32(content))
+
+
+def load(location: Location, removed: Removed) -> Positions:
+    """Return the positions.
+
+    Raises:
+        BaseDamaged: the file is missing or damaged.
+        StoreUnavailable: as `Location.read`.
+    """
+    import numpy as np
+
+    pa = pyarrow()
+    try:
+        content = location.read(removed.file)
+    except FileNotFoundError:
+        raise BaseDamaged(location.url, removed.file, "it is missing") from None
+    if crc32(content) != removed.checksum:
+        raise BaseDamaged(location.url, removed.file, "its checksum is wrong")
+    size = removed.rows * np.dtype(_TYPE).itemsize
+    return np.frombuffer(pa.decompress(content, size, codec=_CODEC, asbytes=True), _TYPE)

@@ -1,0 +1,258 @@
+"""Row sets: the rows of one tablet in an immutable Parquet file, sorted by row key.
+
+::
+
+    typed table     key  time  c.<column> …     one row for each row; ``time`` is its newest commit
+    raw table       key  column  time  value    one row for each cell, in order of key and column
+
+``key`` is the row key as in the store. ``c.<column>`` has the name of the column in the store, so that a
+rename touches no file, and Arrow's type of the column, so that other programs read the file as it is. It
+includes the columns of the key.
+
+The file is made for reads of single rows and for scans: row groups of a bounded size, a Bloom filter of the
+keys of each row group, statistics, and a checksum of each page for other readers. The *tail* is everything
+after the last row group: Bloom filters, indexes and the footer. A reader fetches the tail at once.
+
+The manifest has checksums of the tail and of each column of each row group: the format's own checksums leave
+out the headers of pages, and a changed bit there can change values.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
+
+from percolator_core.base.location import Location
+from percolator_core.schema.definitions import Column, TableDefinition
+from percolator_core.schema.row_keys import KeyCodec
+from percolator_core.schema.types import column_type
+from percolator_core.tables.arrow_values import arrow_type, of_values, pyarrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KEY: Final = "key"
+TIME: Final = "time"
+RAW_COLUMN: Final = "column"
+RAW_VALUE: Final = "value"
+
+GROUP_ROWS: Final = 16384
+GROUP_BYTES: Final = 8 << 20
+"""Most rows of a row group, and about the most bytes: a read of one row decodes a column of one row group.
+
+Groups of 16,384 rows are scanned about as fast as groups of a million (docs/decisions/0020).
+"""
+
+FIRST_KEYS: Final = "percolator.first_keys"
+"""The entry of the footer with the first key of each row group: statistics leave out keys above 4 KiB."""
+
+_FALSE_POSITIVES: Final = 0.01
+_TIMES: Final = "int64"
+_CRC: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RowSet:
+    """A row set, as a manifest names it.
+
+    ``rows`` counts the rows of the file; a raw table has one for each cell. ``low`` and ``high`` are its
+    first and last row key, and ``newest`` is its newest commit timestamp. ``size`` is the size of the file
+    in bytes. ``tail`` is the position of the tail, and ``checksum`` the CRC-32 of the tail. ``checksums`` has
+    the CRC-32 of each column of each row group, four bytes each, row group by row group.
+    """
+
+    file: str
+    rows: int
+    size: int
+    low: bytes
+    high: bytes
+    newest: int
+    tail: int
+    checksum: int
+    checksums: bytes
+
+    def checksum_of(self, chunk: int) -> int:
+        """Return the CRC-32 of a column of a row group, by its number in the file."""
+        return int.from_bytes(self.checksums[_CRC * chunk : _CRC * (chunk + 1)], "big")
+
+
+def column_name(column: Column) -> str:
+    """Return the name of a typed table's column in the file."""
+    return f"c.{column.stored}"
+
+
+def schema_of(definition: TableDefinition) -> pa.Schema:
+    """Return the schema of the table's row sets. Raises ConfigurationError if pyarrow is not installed."""
+    pa = pyarrow()
+    key, time = pa.field(KEY, pa.binary(), False), pa.field(TIME, _TIMES, False)
+    if not definition.is_typed:
+        return pa.schema(
+            [
+                key,
+                pa.field(RAW_COLUMN, pa.binary(), False),
+                time,
+                pa.field(RAW_VALUE, pa.binary(), False),
+            ]
+        )
+    return pa.schema(
+        [key, time, *(pa.field(column_name(one), arrow_type(one.type)) for one in definition.columns)]
+    )
+
+
+def typed_batch(
+    definition: TableDefinition,
+    keys: Sequence[bytes],
+    times: Sequence[int],
+    cells: Sequence[Sequence[bytes | None]],
+) -> pa.RecordBatch:
+    """Return rows of a typed table as a batch for `write`.
+
+    ``cells`` has, for each of the table's value columns, the encoded values of all rows; None is no cell.
+
+    Raises:
+        ConfigurationError: pyarrow is not installed.
+        ValueError: a key is no key of the table.
+    """
+    pa = pyarrow()
+    split = KeyCodec(definition).split
+    parts: list[Sequence[Any]] = list(zip(*map(split, keys), strict=True)) or [()] * len(definition.key)
+    values: dict[str, Sequence[bytes | None]] = dict(zip(definition.key, parts, strict=True))
+    values |= dict(zip([one.name for one in definition.value_columns], cells, strict=True))
+    arrays = [of_values(column_type(one.type), values[one.name]) for one in definition.columns]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(keys, pa.binary()), pa.array(times, _TIMES), *arrays], schema=schema_of(definition)
+    )
+
+
+def raw_batch(
+    definition: TableDefinition, cells: Sequence[tuple[bytes, bytes, int, bytes]]
+) -> pa.RecordBatch:
+    """Return cells of a raw table, each with row key, column, commit timestamp and value, for `write`."""
+    pa = pyarrow()
+    schema = schema_of(definition)
+    columns: list[Sequence[Any]] = list(zip(*cells, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def write(location: Location, folder: str, batches: Iterable[pa.RecordBatch]) -> RowSet | None:
+    """Write a row set into ``folder`` of the location; None if there are no rows, and then no file.
+
+    The batches are in ascending order of key, and of column in a raw table, across all of them.
+
+    Raises:
+        ConfigurationError: pyarrow is not installed.
+        ValueError: the rows are not in order.
+        StoreUnavailable: as `Location.create`. No file of this call will be read.
+    """
+    pa = pyarrow()
+    from pyarrow import parquet
+
+    groups = _row_groups(batches)
+    first = next(groups, None)
+    if first is None:
+        return None
+    last, low, newest, first_keys = first, first[KEY][0].as_py(), 0, []
+    # In memory, so that the checksums are of what is written, and an upload is one request.
+    memory = pa.BufferOutputStream()
+    with parquet.ParquetWriter(memory, first.schema, **_options(first.schema)) as writer:
+        for group in chain([first], groups):
+            _check_order(None if group is first else last, group)
+            writer.write_table(group, row_group_size=len(group))
+            newest = max(newest, pa.compute.max(group[TIME]).as_py())
+            first_keys.append(group[KEY][0].as_py().hex())
+            last = group
+        writer.add_key_value_metadata({FIRST_KEYS: json.dumps(first_keys)})
+    content = memoryview(memory.getvalue())
+    metadata = parquet.read_metadata(pa.BufferReader(content))
+    chunks = [
+        chunk_range(metadata, number) for number in range(metadata.num_row_groups * metadata.num_columns)
+    ]
+    tail = max(start + size for start, size in chunks)
+    name = f"{folder}/rows-{uuid.uuid4().hex}.parquet"
+    with location.create(name) as file:
+        file.write(content)
+    return RowSet(
+        name,
+        metadata.num_rows,
+        len(content),
+        low,
+        last[KEY][-1].as_py(),
+        newest,
+        tail,
+        crc32(content[tail:]),
+        b"".join(crc32(content[start : start + size]).to_bytes(_CRC, "big") for start, size in chunks),
+    )
+
+
+def chunk_range(metadata: Any, chunk: int) -> tuple[int, int]:
+    """Return the position and the size of a column of a row group, by its number in the file."""
+    group, column = divmod(chunk, metadata.num_columns)
+    found = metadata.row_group(group).column(column)
+    start = found.data_page_offset
+    if found.dictionary_page_offset:
+        start = min(start, found.dictionary_page_offset)
+    return start, found.total_compressed_size
+
+
+def _options(schema: pa.Schema) -> dict[str, Any]:
+    from pyarrow import parquet
+
+    # A dictionary is of no use for keys, which occur once, nor for numbers, and documents do not fit into it.
+    plain = [KEY, RAW_VALUE]
+    texts = [one.name for one in schema if one.name not in plain and one.type in {"string", "binary"}]
+    return {
+        "compression": "zstd",
+        "use_dictionary": texts,
+        "column_encoding": {KEY: "DELTA_BYTE_ARRAY"},
+        "bloom_filter_options": {KEY: {"ndv": GROUP_ROWS, "fpp": _FALSE_POSITIVES}},
+        "sorting_columns": [parquet.SortingColumn(schema.get_field_index(one)) for one in _order(schema)],
+        "write_page_index": True,
+        "write_page_checksum": True,
+    }
+
+
+def _order(schema: pa.Schema) -> list[str]:
+    """Return the columns by which a row set is sorted."""
+    return [KEY, RAW_COLUMN] if RAW_COLUMN in schema.names else [KEY]
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Cut and join batches to tables of the size of a row group."""
+    pa = pyarrow()
+    waiting: list[Any] = []
+    rows = size = 0
+    for whole in batches:
+        batch = whole
+        while len(batch):
+            a_row = max(1, batch.nbytes // len(batch))
+            room = max(1, min(GROUP_ROWS - rows, (GROUP_BYTES - size) // a_row))
+            part, batch = batch.slice(0, room), batch.slice(room)
+            waiting.append(part)
+            rows, size = rows + len(part), size + a_row * len(part)
+            if rows >= GROUP_ROWS or size >= GROUP_BYTES:
+                yield pa.Table.from_batches(waiting)
+                waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _check_order(before: pa.Table | None, group: pa.Table) -> None:
+    """Raise ValueError unless the rows of ``group`` ascend, after the last one of ``before``."""
+    pa = pyarrow()
+    order = _order(group.schema)
+    rows = group.select(order)
+    if before is not None:
+        rows = pa.concat_tables([before.select(order).slice(len(before) - 1), rows])
+    ascends, same = pa.scalar(False), pa.scalar(True)
+    for name in order:
+        left, right = rows[name].slice(0, len(rows) - 1), rows[name].slice(1)
+        ascends = pa.compute.or_(ascends, pa.compute.and_(same, pa.compute.less(left, right)))
+        same = pa.compute.and_(same, pa.compute.equal(left, right))
+    if not pa.compute.all(ascends, min_count=0).as_py():
+        raise ValueError("the rows of a row set must be in ascending order of key, each once")

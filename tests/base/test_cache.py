@@ -1,0 +1,116 @@
+"""The cache of files is bounded, and a value is loaded once."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from percolator_core.base.cache import ByteCache
+
+
+def test_the_least_recently_used_value_is_forgotten() -> None:
+    cache = ByteCache[bytes](10)
+    loads = []
+
+    def get(key: str, size: int = 4) -> bytes:
+        def load() -> bytes:
+            loads.append(key)
+            return bytes(size)
+
+        return cache.get(key, load, len)
+
+    get("a"), get("b"), get("a"), get("c")
+    assert loads == ["a", "b", "c"]
+    assert cache.size == 8
+    get("a"), get("b")
+    assert loads == ["a", "b", "c", "b"]
+    get("large", 11)
+    assert cache.size == 8
+    cache.forget(lambda key: key == "b")
+    assert cache.size == 4
+    get("b"), get("a")
+    assert loads == ["a", "b", "c", "b", "large", "a"]
+
+
+def test_many_threads_cause_one_load() -> None:
+    cache = ByteCache[int](10)
+    started, go_on = threading.Event(), threading.Event()
+    loads = []
+
+    def load() -> int:
+        loads.append(1)
+        started.set()
+        assert go_on.wait(60)
+        return 7
+
+    found: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(cache.get("a", load, lambda _: 1))) for _ in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    assert started.wait(60)
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert found == [7] * 20
+    assert loads == [1]
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_load_that_fails_is_tried_again(error: type[BaseException]) -> None:
+    cache = ByteCache[int](10)
+    waits = threading.Event()
+    outcomes: list[object] = []
+
+    def fail() -> int:
+        assert waits.wait(60)
+        raise error
+
+    def first() -> None:
+        try:
+            cache.get("a", fail, lambda _: 1)
+        except (OSError, KeyboardInterrupt) as one:
+            outcomes.append(type(one))
+
+    def second() -> None:
+        try:
+            outcomes.append(cache.get("a", lambda: 7, lambda _: 1))
+        except OSError as one:
+            outcomes.append(type(one))
+
+    threads = [threading.Thread(target=first), threading.Thread(target=second)]
+    threads[0].start()
+    while "a" not in cache._loading:
+        pass
+    threads[1].start()
+    waits.set()
+    for thread in threads:
+        thread.join()
+    # The second one shares an error, but nobody else's interruption; or it came after the first one's end.
+    assert error in outcomes
+    assert outcomes.count(7) == 1 or (error is OSError and outcomes == [OSError, OSError])
+    assert cache.get("a", lambda: 8, lambda _: 1) in {7, 8}
+
+
+def test_a_forked_child_does_not_wait_for_a_load_of_its_parent() -> None:
+    cache = ByteCache[int](10)
+    started, go_on = threading.Event(), threading.Event()
+
+    def load() -> int:
+        started.set()
+        assert go_on.wait(60)
+        return 7
+
+    thread = threading.Thread(target=cache.get, args=("a", load, lambda _: 1))
+    thread.start()
+    assert started.wait(60)
+    child = os.fork()
+    if not child:
+        os._exit(cache.get("a", lambda: 3, lambda _: 1))
+    _, status = os.waitpid(child, 0)
+    go_on.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 3

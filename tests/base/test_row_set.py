@@ -1,0 +1,237 @@
+"""Rows come out of a row set as they went in; damage is reported and never read past."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from percolator_core.base import manifest as manifests
+from percolator_core.base import removed, row_set
+from percolator_core.base.cache import ByteCache
+from percolator_core.base.location import Location
+from percolator_core.base.manifest import Entry, Manifest, Removed
+from percolator_core.base.reader import Place, RowSetReader
+from percolator_core.base.row_set import KEY, RowSet
+from percolator_core.errors import BaseDamaged
+from percolator_core.schema.definitions import Column, TableDefinition
+from percolator_core.schema.row_keys import KeyCodec
+from percolator_core.schema.types import column_type
+from percolator_core.tables.arrow_values import encoded
+from tests.schema.values import QUICK
+from tests.tables.test_arrow import filled
+
+FOLDER = "t/0"
+INT = column_type("int").encode
+TYPED = TableDefinition("t", 1, columns=(Column("id", "int"), Column("name", "str", True)), key=("id",))
+RAW = TableDefinition("raw", 1)
+
+
+def reader_of(location: Location, found: RowSet | None, gone: Removed | None = None) -> RowSetReader:
+    assert found is not None
+    return RowSetReader(location, Entry(found, gone), ByteCache(64 << 20))
+
+
+def numbered(location: Location, keys: Sequence[int], batch: int = 1000) -> RowSet:
+    """A row set of typed rows, each named after its key."""
+    batches = [
+        row_set.typed_batch(
+            TYPED, [INT(key) for key in some], [9] * len(some), [[b"name of %d" % key for key in some]]
+        )
+        for some in (keys[at : at + batch] for at in range(0, len(keys), batch))
+    ]
+    found = row_set.write(location, FOLDER, batches)
+    assert found is not None
+    return found
+
+
+def name_of(reader: RowSetReader, key: int) -> str | None:
+    places = reader.find(INT(key))
+    if not places:
+        return None
+    [place] = places
+    assert place.stop == place.start + 1
+    names = reader.column(place.group, "c.name")
+    assert names is not None
+    found: str = names[place.start].as_py()
+    return found
+
+
+@given(filled())
+@QUICK
+def test_typed_rows_of_every_type_come_back(tmp_path_factory: pytest.TempPathFactory, table: Any) -> None:
+    definition, drawn = table
+    codec = KeyCodec(definition)
+    names = [column.name for column in definition.columns]
+    rows = {}
+    for row in drawn:
+        known = dict(zip(names, row, strict=True))
+        rows[codec.join([known[name] or b"" for name in definition.key])] = known
+    keys = sorted(rows)
+    location = Location(str(tmp_path_factory.mktemp("base")))
+    cells = [[rows[key][column.name] for key in keys] for column in definition.value_columns]
+    found = row_set.write(
+        location, FOLDER, [row_set.typed_batch(definition, keys, list(range(len(keys))), cells)]
+    )
+    if not keys:
+        assert found is None
+        assert location.names() == []
+        return
+    assert found is not None
+    assert (found.rows, found.low, found.high, found.newest) == (len(keys), keys[0], keys[-1], len(keys) - 1)
+    reader = reader_of(location, found)
+    for position, key in enumerate(keys):
+        [place] = reader.find(key)
+        assert (place.group, place.start, place.stop) == (0, position, position + 1)
+        assert reader.find(key + b"\0") == []
+    for column in definition.columns:
+        array = reader.column(0, row_set.column_name(column))
+        kind = column_type(column.type)
+        assert encoded(kind, column.nullable, array) == [rows[key][column.name] for key in keys]
+
+
+def test_rows_are_found_across_row_groups(location: Location) -> None:
+    keys = range(0, 3 * row_set.GROUP_ROWS, 2)
+    reader = reader_of(location, numbered(location, keys))
+    for key in [*random.Random(1).sample(range(len(keys) * 2), 300), 0, keys[-1]]:
+        assert name_of(reader, key) == (None if key % 2 else f"name of {key}")
+    assert name_of(reader, -1) is None
+    assert name_of(reader, keys[-1] + 2) is None
+
+
+def test_an_absent_key_seldom_costs_a_read(tmp_path: Path) -> None:
+    reader = reader_of(Location(str(tmp_path)), numbered(Location(str(tmp_path)), range(0, 20_000, 2)))
+    asked = range(1, 19_999, 2)
+    assert not any(reader.find(INT(key)) for key in asked)
+    assert reader.filtered >= 0.99 * len(asked)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("low", "high"), [(0, None), (1001, 1003), (5, 39_999), (40_000, None), (9, 9)])
+def test_a_range_has_its_rows_in_order(tmp_path: Path, low: int, high: int | None, reverse: bool) -> None:
+    location = Location(str(tmp_path))
+    keys = range(40_000)
+    gone = sorted(random.Random(2).sample(keys, 7000))
+    reader = reader_of(
+        location, numbered(location, keys), removed.write(location, FOLDER, np.array(gone, np.uint32))
+    )
+    batches = reader.batches(INT(low), None if high is None else INT(high), ["c.id"], reverse=reverse)
+    found = [key for batch in batches for key in batch.column("c.id").to_pylist()]
+    expected = sorted(set(keys[low:high]) - set(gone), reverse=reverse)
+    assert found == expected
+    assert all(bool(reader.find(INT(key))) == (key not in gone) for key in range(0, 40_000, 777))
+
+
+def test_wide_rows_are_in_small_row_groups(tmp_path: Path) -> None:
+    location = Location(str(tmp_path))
+    some = random.Random(3)
+    names = [some.randbytes(200_000).hex().encode() for _ in range(100)]
+    batch = row_set.typed_batch(TYPED, [INT(key) for key in range(100)], [9] * 100, [names])
+    reader = reader_of(location, row_set.write(location, FOLDER, [batch]))
+    groups = {reader.find(INT(key))[0].group for key in range(100)}
+    assert 4 <= len(groups) <= 10
+    assert name_of(reader, 99) == names[99].decode()
+
+
+def test_cells_of_a_raw_row_are_found_across_row_groups(tmp_path: Path) -> None:
+    location = Location(str(tmp_path))
+    cells = [
+        (b"row %d" % row, b"column %06d" % column, 5, b"%d" % column)
+        for row in range(3)
+        for column in range(row_set.GROUP_ROWS)
+    ]
+    reader = reader_of(location, row_set.write(location, FOLDER, [row_set.raw_batch(RAW, cells[7:])]))
+    for row, count in ((0, row_set.GROUP_ROWS - 7), (1, row_set.GROUP_ROWS), (2, row_set.GROUP_ROWS)):
+        places = reader.find(b"row %d" % row)
+        assert sum(place.stop - place.start for place in places) == count
+        values = []
+        for place in places:
+            column = reader.column(place.group, "value")
+            assert column is not None
+            values += column[place.start : place.stop].to_pylist()
+        assert values == [b"%d" % column for column in range(row_set.GROUP_ROWS - count, row_set.GROUP_ROWS)]
+
+
+@pytest.mark.parametrize("keys", [[2, 1], [1, 1], [*range(1500), 1499]])
+def test_rows_out_of_order_are_refused(tmp_path: Path, keys: list[int]) -> None:
+    location = Location(str(tmp_path))
+    with pytest.raises(ValueError, match="ascending order"):
+        numbered(location, keys)
+    assert location.names() == []
+
+
+def test_a_row_group_that_repeats_the_last_key_of_the_one_before_is_refused(tmp_path: Path) -> None:
+    keys = [*range(row_set.GROUP_ROWS), row_set.GROUP_ROWS - 1]
+    with pytest.raises(ValueError, match="ascending order"):
+        numbered(Location(str(tmp_path)), keys)
+
+
+def test_a_column_that_the_file_does_not_have(tmp_path: Path) -> None:
+    location = Location(str(tmp_path))
+    reader = reader_of(location, numbered(location, range(3)))
+    assert reader.column(0, "c.later") is None
+    [batch] = reader.batches(b"", None, ["c.later", "c.name"])
+    assert batch.schema.names == [KEY, "c.name"]
+
+
+def test_a_manifest_comes_back_and_knows_its_files_and_height(location: Location) -> None:
+    sets = [numbered(location, range(start, start + 10)) for start in (0, 20, 5)]
+    gone = removed.write(location, FOLDER, np.array([3], np.uint32))
+    manifest = Manifest(7, 99, (Entry(sets[0], gone), Entry(sets[1]), Entry(sets[2])))
+    name = manifests.publish(location, FOLDER, manifest)
+    assert manifests.load(location, name) == manifest
+    assert sorted({*manifest.files, name}) == location.names()
+    assert manifest.height == 2
+    assert Manifest(8, 99).height == 0
+    assert Manifest(8, 99, (Entry(sets[0]), Entry(sets[1]))).height == 1
+
+
+def test_a_changed_bit_is_damage_or_changes_nothing(tmp_path: Path) -> None:
+    """Every bit of the pages and their headers, and some of the tail, whose checksum is one number."""
+    location = Location(str(tmp_path))
+    found = numbered(location, range(3))
+    path = tmp_path / found.file
+    whole = path.read_bytes()
+    said, names = [], ["name of 0", "name of 1", "name of 2", None]
+    for position in [*range(found.tail), *range(found.tail, found.size, 50)]:
+        for bit in range(8):
+            content = bytearray(whole)
+            content[position] ^= 1 << bit
+            path.write_bytes(content)
+            reader = reader_of(location, found)
+            try:
+                assert [name_of(reader, key) for key in range(4)] == names
+            except BaseDamaged as error:
+                said.append(str(error))
+    # The columns that are read, key and name, are at least a half of the file.
+    assert len(said) > 8 * found.tail / 2
+    assert all(found.file in message and "restore" in message for message in said)
+
+
+def read(location: Location, name: str) -> list[Place]:
+    """Find a removed row, by way of the manifest."""
+    [entry] = manifests.load(location, name).entries
+    return RowSetReader(location, entry, ByteCache(1 << 20)).find(INT(3))
+
+
+@pytest.mark.parametrize("size", [0, 5, -1])
+def test_a_torn_or_missing_file_is_damage(location: Location, size: int) -> None:
+    found = numbered(location, range(100))
+    gone = removed.write(location, FOLDER, np.array([3], np.uint32))
+    name = manifests.publish(location, FOLDER, Manifest(1, 9, (Entry(found, gone),)))
+    for file in (found.file, gone.file, name):
+        content = location.read(file)
+        location.remove(file)
+        if size:
+            with location.create(file) as stream:
+                stream.write(content[:size])
+        with pytest.raises(BaseDamaged, match=file):
+            read(location, name)
+        with location.create(file) as stream:
+            stream.write(content)
+    assert read(location, name) == []
