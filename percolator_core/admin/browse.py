@@ -1,7 +1,7 @@
 """Browsing: one page of a table's rows, and the key at which the next page begins.
 
-The cost of a page depends on its rows, not on the table. With a filter that few rows meet, a page ends after
-a limited time, and the next page continues there.
+The cost of a page depends on its rows, not on the size of the table. If few rows meet a filter, a page ends
+after a limited time, and the next page continues there.
 
 >>> from percolator_core.admin.browse import browse
 >>> page = browse(db.snapshot(), "documents", limit=50)
@@ -31,13 +31,13 @@ from percolator_core.transaction.scan import TabletScan, first_page
 from percolator_core.transaction.snapshot import Snapshot
 
 Cells: TypeAlias = Mapping[str, bytes | None]
-"""The values of a row by column; those of a typed row are encoded, and None is a null."""
+"""The values of a row by column. The values of a typed row are encoded, and None is a null."""
 
 SECONDS: Final = 1.0
 """After this time a page ends even if it is not full."""
 
 _AT_ONCE: Final = 8
-"""Tablets in one request: those whose scans have reached the lowest keys."""
+"""Tablets in one request: the tablets whose scans have reached the lowest keys."""
 
 _LOOKED_AT: Final = 512
 """Rows that one step reads in a tablet of a raw table with conditions."""
@@ -100,8 +100,8 @@ def page_before(
 ) -> bytes:
     """Return the key at which the page before ``end`` begins; for the first page the prefix, or empty.
 
-    Only keys are read, also those of rows that do not exist at the time of the snapshot. So the page may have
-    fewer than ``limit`` rows before ``end``, or none. To go back further, call this again with the key.
+    Only keys are read, also keys of rows that do not exist at the time of the snapshot. So the page may have
+    fewer than ``limit`` rows before ``end``, or none. To go further back, call this again with the key.
 
     Raises UnknownTable, StoreUnavailable.
     """
@@ -128,7 +128,7 @@ class _Steps(Protocol):
 
 @dataclass(slots=True)
 class _Search:
-    """Scans the tablets together, so that at any time all rows below some key have been read."""
+    """Scans the tablets together: at any time, all rows below a certain key have been read."""
 
     steps: Sequence[_Steps]
     take: Callable[[Sequence[_Steps]], list[tuple[bytes, Cells]]]
@@ -137,7 +137,7 @@ class _Search:
     found: list[tuple[bytes, Cells]] = field(default_factory=list)
 
     def page(self) -> RowsPage:
-        """Return the page. The first step of each tablet is made even if no time is left."""
+        """Return the page. The first step of each tablet is always made."""
         began = time.monotonic()
         if self.steps:
             self.found += self.take(self.steps)
@@ -145,7 +145,7 @@ class _Search:
             open_ones = sorted((one for one in self.steps if one.more), key=lambda one: one.reached)
             frontier = open_ones[0].reached if open_ones else None
             ready = [one for one in self.found if frontier is None or one[0] < frontier]
-            # The next step may take as long as the last one did.
+            # The next step may take as long as this step.
             now = time.monotonic()
             is_late = now + (now - began) > self.until
             if not open_ones or len(ready) > self.limit or is_late:
@@ -173,12 +173,12 @@ def _raw(  # noqa: PLR0917
     low, high = max(bounds[0], ranges[0][0]), _least(bounds[1], ranges[-1][1])
     if high is not None and low >= high:
         return RowsPage(())
-    # The scan reads only the columns that are compared. Other columns are read later, of the rows that are
-    # shown.
+    # The scan reads only the columns that are compared. The other columns are read later, and only of the
+    # rows that are shown.
     tests = where.columns if where.needs_cell else ()
     looked_at = max(1, min(_LOOKED_AT, _LOOKED_AT_TOGETHER // len(handle.tags)))
     size = looked_at if where.columns else first_page(limit + 1, len(handle.tags))
-    # A value that is compared must be whole, so the values of chosen rows are cut off behind the comparison.
+    # A compared value must be complete, so the values of chosen rows are cut off after the comparison.
     steps = snapshot.tablet_scans(handle, low, high, tests, size, None if where.columns else cut)
 
     def take(some: Sequence[_Steps]) -> list[tuple[bytes, Cells]]:

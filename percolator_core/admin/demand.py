@@ -24,10 +24,11 @@ from percolator_core.scripts import calls
 class Demand:
     """The dirty cells of a chain's observers, and the live workers of the namespace.
 
-    ``backlog`` counts the dirty cells, ``due`` those that can be claimed now. ``oldest`` is the number of
-    seconds for which the oldest of these has been due; None if there is none, 0 if the clock was set back in
-    between. ``workers`` run until they are stopped, ``drains`` until no mark is left. ``unattended`` counts
-    the due cells of observers that none of the ``workers`` takes.
+    ``backlog`` counts the dirty cells, ``due`` the dirty cells that can be claimed now. ``oldest`` is the
+    number of seconds for which the oldest due cell has been due; None without a due cell, 0 if the clock was
+    set back in between. ``workers`` counts live workers that run until they are stopped, ``drains`` those
+    that run until no mark is left. ``unattended`` counts the due cells of observers that none of the
+    ``workers`` takes.
     """
 
     backlog: int
@@ -39,10 +40,10 @@ class Demand:
 
 
 def demand(db: Database, chain: Chain) -> Demand:
-    """Return the numbers of due cells of a chain and of live workers.
+    """Count the due cells of a chain and the live workers.
 
     The call takes three round trips, with little more than one command for each tablet and observer. Two
-    calls a second are no burden. Missing tables count as empty. Nothing is written.
+    calls a second cost little. Missing tables count as empty. The call writes nothing.
 
     Raises:
         StoreUnavailable: the store does not answer.

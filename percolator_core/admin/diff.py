@@ -24,20 +24,20 @@ from percolator_core.transaction.row_read import BYTES_AT_ONCE
 from percolator_core.transaction.snapshot import Snapshot
 
 _AT_ONCE: Final = 256
-"""Rows whose missing side is read in one request; fewer if they are large."""
+"""Rows that are read in one request from the snapshot whose scan lacks them; fewer if they are large."""
 
 Kind: TypeAlias = Literal["added", "removed", "changed"]
 RawFilter: TypeAlias = Callable[[bytes, Mapping[str, bytes]], bool]
-"""Gets key and cells of a row of a raw table, and returns True if the row is wanted."""
+"""Returns True if a row of a raw table is wanted; called with its key and its cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
     """A row that differs.
 
-    ``row`` is its key in the store. ``old`` and ``new`` are its values at the two times, None if the row does
-    not exist then. For a raw table they are bytes by column, without the cells that do not exist. For a typed
-    table they are Python values by column, or instances of the model that was given.
+    ``row`` is the key in the store. ``old`` and ``new`` are the row's values at the two times, None if the
+    row does not exist then. The values of a raw table are bytes by column, without missing cells.
+    The values of a typed table are Python values by column, or instances of the model that was given.
     """
 
     row: bytes
@@ -84,9 +84,8 @@ def changes(
         ConfigurationError: the model differs from the table.
         TypeError, ValueError: ``where`` is of the wrong kind; a time has no time zone or is in the future, or
             ``end`` is before ``begin``.
-        SnapshotTooOld: garbage collection has passed ``begin``. This and the following are raised during the
-            iteration.
-        LockTimeout, StoreUnavailable: as `Snapshot.get`.
+        SnapshotTooOld: garbage collection has passed ``begin``; raised during the iteration.
+        LockTimeout, StoreUnavailable: as `Snapshot.get`; raised during the iteration.
     """
     earlier, later = db.snapshot(begin), db.snapshot(end)
     if later.start_timestamp < earlier.start_timestamp:

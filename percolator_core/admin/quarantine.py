@@ -1,6 +1,6 @@
 """The quarantine: cells for which an observer failed as often as its retries allow.
 
-List, retry or discard them.
+`Quarantine` lists, retries and discards these cells.
 
 >>> from percolator_core.admin.quarantine import Quarantine
 >>> quarantine = Quarantine(db, chain)
@@ -45,16 +45,16 @@ _CHANGED_AT_ONCE: Final = 500
 _LISTED_AT_ONCE: Final = 200
 
 _BEGIN: Final = b"0"
-"""The cursor at which a scan of Redis begins and ends."""
+"""The cursor of the begin and of the end of a scan of Redis."""
 
 _CURSORS: Final = 2**64
 """Cursors of Redis are numbers below this; Redis refuses any other."""
 
 _LONGEST_MARK: Final = 200
-"""Bytes of a mark that a cursor contains in full. Column names and row keys have up to 64 KiB."""
+"""Bytes of a mark that a cursor contains completely. Column names and row keys have up to 64 KiB."""
 
 _MARKS_BYTES: Final = 2_000
-"""Bytes of marks in a cursor, at most: servers and proxies accept URLs of 8 KiB."""
+"""Most bytes of marks in a cursor: servers and proxies accept URLs of 8 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class FailedCell:
 
 
 class _Place(NamedTuple):
-    """An observer's cells in one tablet. Pages go through the places in this order."""
+    """An observer's cells in one tablet. Pages list the places in this order."""
 
     observer: str
     table: str
@@ -83,9 +83,10 @@ class _Place(NamedTuple):
 class _Position:
     """The end of a page: a place, the cursor of its scan (None at its end), and cells found but not shown.
 
-    A scan returns some cells more than were requested. Their ``marks`` are part of the position, and the scan
-    continues behind them. If a scan returns all cells of a place at once, they are sorted by their marks, and
-    ``after`` is the last mark shown (see `_sort_key`): a cursor with hundreds of marks is too long for a URL.
+    A scan returns more cells than were requested. The ``marks`` of these extra cells are part of the
+    position, and the scan continues behind them. If a scan returns all cells of a place at once, the cells
+    are sorted by their marks, and ``after`` is the last mark shown (see `_sort_key`): hundreds of marks would
+    be too long for a URL.
     """
 
     place: _Place
@@ -113,7 +114,7 @@ class _Position:
             )
         except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error):
             raise ValueError(
-                "the cursor is none that a page gave: leave it out to begin with the first page"
+                "the cursor is not from a page of this list: leave it out to begin with the first page"
             ) from None
 
 
@@ -136,7 +137,7 @@ class Quarantine:
         }
 
     def count(self) -> dict[str, int]:
-        """Return the number of cells in quarantine for each observer of the chain, without reading cells."""
+        """Return the number of cells in quarantine for each observer of the chain. Reads no cell."""
         asked = [(name, tag) for _, tag, names in self._index(None).places() for name in names]
         sizes = self._db.store.call(*[(b"HLEN", failed_key(tag, name)) for name, tag in asked])
         counts = dict.fromkeys(self._chain.observers, 0)
@@ -149,8 +150,8 @@ class Quarantine:
     ) -> Iterator[FailedCell]:
         """Return the cells, in no order: all, those of one observer, or those of the rows in ``keys``.
 
-        ``keys`` has one row key for each table; only the cells of these rows are read. A cell may come twice
-        if the quarantine changes during the iteration. Cells that stay in quarantine are never left out.
+        ``keys`` has one row key for each table; only the cells of these rows are read. If the quarantine
+        changes during the iteration, a cell may be returned twice, but each cell that stays is returned.
 
         Raises:
             ConfigurationError: the chain has no such observer.
@@ -214,16 +215,16 @@ class Quarantine:
     def page(
         self, limit: int, cursor: str | None = None, observer: str | None = None
     ) -> tuple[list[FailedCell], str | None]:
-        """Return the next ``limit`` cells (1 or more), by observer, and the cursor behind them.
+        """Return the next ``limit`` cells (1 or more), by observer, and the cursor of the next page.
 
-        ``cursor`` is the one that the page before returned, for the same ``observer``; the last page returns
-        None. The cost of a page depends on its size and on the number of tablets, not on the number of cells.
-        If cells leave the quarantine in between, a page may be short and a cell may come twice; a cell that
-        stays is never left out. A page is longer than ``limit`` if the names of the next columns or rows are
-        too long for a cursor.
+        ``cursor`` is the cursor that the previous page returned for the same ``observer``; the last page
+        returns None. The cost of a page depends on its size and on the number of tablets, not on the number
+        of cells. If cells leave the quarantine in between, a page may be short and a cell may be returned
+        twice, but each cell that stays is returned. A page is longer than ``limit`` if the names of the next
+        columns or rows are too long for a cursor.
 
         Raises:
-            ValueError: the limit is below 1, or the cursor is not one of a page.
+            ValueError: the limit is below 1, or the cursor is not from a page.
             ConfigurationError: the chain has no such observer.
         """
         if limit < 1:
@@ -233,7 +234,7 @@ class Quarantine:
         return found, pages.cursor
 
     def retry(self, cells: Iterable[FailedCell] | None = None, observer: str | None = None) -> int:
-        """Make cells dirty again, with all attempts: the given ones, all of an observer, or all.
+        """Make ``cells`` dirty again, or all cells of an observer, or all cells. Each gets all its attempts.
 
         Return the number of cells; cells that are no longer in quarantine do not count.
 
@@ -250,7 +251,7 @@ class Quarantine:
         )
 
     def discard(self, cells: Iterable[FailedCell]) -> int:
-        """Remove cells from quarantine: they are observed when they change again, or by a rerun.
+        """Remove cells from quarantine. A later change or a rerun makes them dirty again.
 
         Return the number of cells. A cell that was retried and failed again after ``cells`` were read stays
         in quarantine. If a cell has changed since it failed, its dirty mark stays.
@@ -263,7 +264,7 @@ class Quarantine:
             records = store.one((b"HMGET", failed_key(tag, name), *[mark for mark, _ in marked]))
             pairs: list[bytes | str] = []
             for (mark, cell), record in zip(marked, records, strict=True):
-                # The time is the start timestamp of a run, so no two records have the same.
+                # The time is the start timestamp of a run, so each record has another time.
                 if record is not None and json.loads(record)["time"] == cell.time:
                     pairs += (mark, hashlib.sha1(record, usedforsecurity=False).hexdigest())
             if pairs:
@@ -273,7 +274,7 @@ class Quarantine:
     def _batches(
         self, index: DirtyIndex, cells: Iterable[FailedCell]
     ) -> Iterator[tuple[bytes, str, list[tuple[bytes, FailedCell]]]]:
-        """Yield tag, observer and marked cells, some at a time. Cells without an observer are left out."""
+        """Yield tag, observer and marked cells in batches. Cells without an observer are left out."""
         observed = {(table, tag, name) for table, tag, names in index.places() for name in names}
         marked: dict[tuple[bytes, str], list[tuple[bytes, FailedCell]]] = {}
         for cell in cells:
@@ -287,7 +288,7 @@ class Quarantine:
                 yield tag, name, every[start : start + _CHANGED_AT_ONCE]
 
     def _requeue(self, tag: bytes, observer: str, *marks: bytes) -> int:
-        """Make these cells dirty, or without marks all of the observer in the tablet."""
+        """Make these cells dirty; without marks, all cells of the observer in the tablet."""
         store, cursor = self._db.store, _BEGIN
         count = 0
         while True:
@@ -335,23 +336,23 @@ class _Pages:
         self.cursor: str | None = None
 
     def after(self, position: _Position | None, limit: int) -> list[FailedCell]:
-        """Return the next cells behind a position; None is the beginning."""
+        """Return the next cells behind a position; None is the beginning. Set ``cursor``."""
         at = 0 if position is None else bisect_left(self._places, position.place)
         if position is None or at == len(self._places) or self._places[at] != position.place:
             position = self._start(at)  # the table of that place was dropped
         found: list[FailedCell] = []
         while position is not None:
-            # One cell more than the page has shows if there is another page.
+            # One more cell than the page has room for is read, to find out if there is another page.
             new, is_whole = self._take(position, limit + 1 - len(found))
             space = limit - len(found)
-            found += [self._cell(position.place, mark, record) for mark, record in new[:space]]
+            found += self._cells(position.place, new[:space])
             if len(new) > space:
                 if is_whole:
                     position.scan, position.after = _BEGIN, _sort_key(new[space - 1][0]) if space else b""
                 elif sum(len(mark) for mark, _ in new[space:]) <= _MARKS_BYTES:
                     position.marks = [mark for mark, _ in new[space:]] + position.marks
                 else:
-                    found += [self._cell(position.place, mark, record) for mark, record in new[space:]]
+                    found += self._cells(position.place, new[space:])
                     if position.scan is None and not position.marks:
                         position = self._following(position)
                 self.cursor = None if position is None else position.pack()
@@ -376,7 +377,7 @@ class _Pages:
     def _take(self, position: _Position, wanted: int) -> tuple[list[tuple[bytes, bytes]], bool]:
         """Return about ``wanted`` cells of a place, as mark and record, and move the position behind them.
 
-        Return also True if these are all further cells of the place, in order.
+        The second result is True if these are all remaining cells of the place, in order.
         """
         key = self._keys[bisect_left(self._places, position.place)]
         if position.marks:
@@ -389,10 +390,10 @@ class _Pages:
         began, after = position.scan, position.after
         cursor, flat = self._store.one((b"HSCAN", key, began, b"COUNT", wanted))
         position.scan, position.after = None if cursor == _BEGIN else cursor, b""
-        # If the place has many new cells, the scan returns them in parts, and some cells are shown again.
+        # If the place has many new cells, the scan returns them in parts, and some cells are shown twice.
         pairs = zip(flat[::2], flat[1::2], strict=True)
         found = sorted((_sort_key(mark), mark, record) for mark, record in pairs)
         return [one[1:] for one in found if one[0] > after], began == cursor == _BEGIN
 
-    def _cell(self, place: _Place, mark: bytes, record: bytes) -> FailedCell:
-        return _failed_cell(self._catalog, place.table, place.observer, mark, record)
+    def _cells(self, place: _Place, found: Iterable[tuple[bytes, bytes]]) -> list[FailedCell]:
+        return [_failed_cell(self._catalog, place.table, place.observer, *pair) for pair in found]

@@ -1,4 +1,4 @@
-"""Reruns: make cells dirty again that an observer has observed, after a change of its code.
+"""Reruns: after a change of an observer's code, make the cells that it has observed dirty again.
 
 >>> from percolator_core.admin.rerun import rerun
 >>> rerun(db, chain, "parse", ["revision<2"]).marked
@@ -51,8 +51,8 @@ _LONGEST_SLEEP: Final = 0.25
 class CellCounts:
     """Counts of one column.
 
-    ``looked_at``: cells that the observer has observed or has yet to observe. ``chosen``: those that meet all
-    conditions. ``marked``: chosen cells that were not dirty before.
+    ``looked_at``: cells that the observer has observed or will observe. ``chosen``: cells of these that meet
+    all conditions. ``marked``: chosen cells that were not dirty before.
     """
 
     looked_at: int = 0
@@ -68,12 +68,12 @@ class RerunCounts:
 
     @property
     def looked_at(self) -> int:
-        """Cells that the observer has observed or has yet to observe."""
+        """Cells that the observer has observed or will observe."""
         return sum(one.looked_at for one in self.columns.values())
 
     @property
     def chosen(self) -> int:
-        """Cells that meet all conditions: each is dirty now, except after a dry run."""
+        """Cells that meet all conditions. All of them are dirty now, except after a dry run."""
         return sum(one.chosen for one in self.columns.values())
 
     @property
@@ -99,8 +99,8 @@ def rerun(
     garbage collection. For a weak observer these are the cells that it ran for, until garbage collection
     drops their acknowledgements. Memory does not grow with the table.
 
-    After an error call this again: marked cells stay marked, and a cell without acknowledgement meets every
-    condition on its revision until an observer has run for it.
+    After an error, call this again. Marked cells stay marked. A cell without acknowledgement meets every
+    condition on its revision until the observer has run for it.
 
     Args:
         db: the database with the tables.
@@ -118,7 +118,7 @@ def rerun(
             to do.
         TypeError, ValueError: a condition, limit or rate is invalid.
         UnknownTable: an observed table does not exist.
-        UnknownColumn: a condition names a notify-only column, or one that a typed table does not have.
+        UnknownColumn: a condition names a notify-only column, or a column that a typed table does not have.
         TransactionConflict, LockTimeout, CommitUndetermined, StoreUnavailable: call it again.
     """
     pace = _Pace(limit, rate, dry_run, progress)
@@ -188,13 +188,7 @@ class _Pace:
 class _Rerun:
     """One rerun: tablet by tablet, a batch of rows at a time."""
 
-    def __init__(
-        self,
-        db: Database,
-        observer: Observer,
-        where: Sequence[Asked],
-        pace: _Pace,
-    ) -> None:
+    def __init__(self, db: Database, observer: Observer, where: Sequence[Asked], pace: _Pace) -> None:
         self._db = db
         self._store = db.store
         self._observer = observer
@@ -273,8 +267,8 @@ class _Rerun:
                 rows = rows[: self._pace.limit - self._counts.chosen]
             if not self._pace.dry_run:
                 for row in rows:
-                    # This is written even without an acknowledgement: then a first run that is under way
-                    # conflicts, and is repeated.
+                    # The deletion is written even if there is no acknowledgement. So a first run that is
+                    # under way conflicts, and is repeated.
                     t.write(place.handle.name, row, place.acked, Write(DELETE, b""))
         return _Taken(len(cells), rows, resume)
 
@@ -295,7 +289,7 @@ class _Rerun:
     def _versions(
         self, t: Transaction, place: _Place, row: bytes, cells: Sequence[Any]
     ) -> list[Version | None]:
-        """Return the versions of a row's cells, from a scan: the newest one, or the reply of read.lua."""
+        """Return the versions of scanned cells; a cell is its newest version, or a reply of read.lua."""
         versions: list[Version | None] = []
         for cell in cells:
             if type(cell) is not list:
@@ -307,7 +301,7 @@ class _Rerun:
         return versions
 
     def _is_known(self, versions: Sequence[Version | None]) -> bool:
-        """Return True if the observer has observed the cell or has yet to observe it."""
+        """Return True if the observer has observed the cell, or will observe it."""
         observed, acked = versions[:2]
         return (acked if self._observer.mode == "weak" else observed) is not None
 

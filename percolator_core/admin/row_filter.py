@@ -1,7 +1,7 @@
 """The conditions of a rerun, which choose an observer's cells, applied to one table.
 
-A text that begins with ``revision`` is a condition on the last run for a cell. All other conditions are
-predicates over the row: over row key and cells in a raw table, over the columns in a typed one.
+A text that begins with ``revision`` is a condition on the last run for a cell. Each other condition is a
+predicate over the row: over row key and cells in a raw table, over the columns in a typed table.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ REVISION: Final = "revision"
 _RUN: Final = TableDefinition("a run", columns=(Column(REVISION, "int"),), key=(REVISION,))
 
 Asked: TypeAlias = str | Predicate
-"""A condition, as the caller gives it."""
+"""A condition: a text or a predicate."""
 
 
 class RowFilter(Protocol):
     """A filter for the rows of one table.
 
-    ``columns`` are the encoded columns that the filter reads. Rows that meet it are within ``ranges``.
+    ``columns`` are the encoded columns that the filter reads. Rows that meet the filter are in ``ranges``.
     """
 
     @property

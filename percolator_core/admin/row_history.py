@@ -37,11 +37,12 @@ _FEWEST: Final = 2
 class CellHistory:
     """A cell with versions or with a lock.
 
-    ``versions`` are committed, newest first; ``more`` is True if there are older ones. ``version`` is the
-    version that a reader at that time sees; it may be older than ``versions``. It is None if the cell did not
-    exist yet, or if it is ``unsettled``: a lock decides about it. ``size`` is that of the newest value in
-    bytes. ``unread`` is True and no version is known if the value is larger than `LARGEST`, or the row too
-    large. ``locked`` is True if a transaction is committing to the cell, or died while it did.
+    ``versions`` has committed versions, newest first; ``more`` is True if there are older ones. ``version``
+    is the version that a reader at that time sees; it may be older than all of ``versions``. It is None if
+    the cell did not exist yet, or if the cell is ``unsettled``: its version depends on a lock. ``size`` is
+    the size of the newest value in bytes. If the value is larger than `LARGEST`, or the row too large,
+    ``unread`` is True and no version is known. ``locked`` is True if a transaction is committing to the cell,
+    or its client died during the commit.
     """
 
     column: str
@@ -58,9 +59,9 @@ class CellHistory:
 class RowHistory:
     """Cells of a row by column, as of ``at`` (µs).
 
-    ``behind`` is the last column of the page if there are further ones, else None. ``marker`` has the
-    versions of a typed row itself: the row exists from a version with a value to the next one without. It is
-    empty for a raw table.
+    ``behind`` is the last column of the page if there are more columns, else None. ``marker`` has the
+    versions of a typed row's marker: the row exists from a version with a value to the next version without
+    one. For a raw table ``marker`` is empty.
     """
 
     at: int
@@ -91,7 +92,7 @@ def row_history(
     limit: int = 50,
     versions: int = 10,
 ) -> RowHistory:
-    """Return the cells of a row with their versions, also deleted cells. This waits for no lock.
+    """Return the cells of a row with their versions, also deleted cells. The call waits for no lock.
 
     Args:
         db: the database.
@@ -99,7 +100,7 @@ def row_history(
         row: the row's key.
         at: a timestamp (µs); None is now.
         columns: only these.
-        after: only columns behind this one; those of a typed table are in the order of its definition.
+        after: only columns behind this one. Columns of a typed table are in the order of its definition.
         limit: the greatest number of columns.
         versions: the greatest number of versions of each column, 1 or more.
 
@@ -115,7 +116,7 @@ def row_history(
     if not stands(db.store.one(handle.standing(key)), moment):
         raise SnapshotTooOld(
             f"{table} as of {moment} is not known any more: garbage collection has passed that time, or the "
-            "table was dropped or made since"
+            "table was dropped or created since"
         )
     names = _names(db, handle, key, columns)
     if after is not None:
@@ -146,7 +147,7 @@ def seen_at(versions: Sequence[Version], at: int) -> Version | None:
 
 
 def _names(db: Database, handle: TableHandle, row: bytes, columns: Sequence[str] | None) -> list[str]:
-    """The columns to read: those named, those of a typed table, or those that a raw row has."""
+    """Return the columns to read: ``columns``, or all of a typed table, or all of a raw row."""
     if columns is not None:
         return list(columns)
     if handle.is_typed:
@@ -168,7 +169,7 @@ def _cells(  # noqa: PLR0917
             count = min(most, max(_FEWEST, left // size))
             left -= size * min(count, _FEWEST)
         asked.append((one, size, count, bool(lock)))
-    # One version more than wanted shows if there are further ones.
+    # One version more than wanted is read, to find out if there are more.
     newest = [calls.history(tag, row, one.encoded, count + 1) for one, _, count, _ in asked if count]
     replies = iter(db.store.run_all(newest))
     found = [
@@ -182,7 +183,7 @@ def _cells(  # noqa: PLR0917
 def _older(
     db: Database, handle: TableHandle, row: bytes, cells: Sequence[CellHistory], at: int
 ) -> list[CellHistory]:
-    """Read the version that a reader sees, for cells where it is older than the versions read so far."""
+    """Read the version that a reader sees, where it is older than the versions read so far."""
     late = [cell for cell in cells if cell.version is None and cell.more]
     tag = handle.tag(row)
     reads = [calls.read(tag, at, row, [handle.columns[cell.column].encoded]) for cell in late]

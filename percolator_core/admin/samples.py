@@ -29,7 +29,7 @@ MOST: Final = 500
 """The default limit of samples: more than a plot can show."""
 
 _AHEAD: Final = 3_600_000
-"""If a time is further ahead than so many milliseconds, the clock has been set back since."""
+"""Milliseconds: if a sample is further ahead than this, the clock has been set back since."""
 
 
 class ObserverSample(NamedTuple):
@@ -46,8 +46,8 @@ class ObserverSample(NamedTuple):
 class Sample:
     """A namespace at ``time`` (µs of the server's clock, rounded to milliseconds).
 
-    ``memory`` is that of the servers, in bytes. ``workers`` run until they are stopped, ``drains`` until no
-    mark is left.
+    ``memory`` is that of the servers, in bytes. ``workers`` counts live workers that run until they are
+    stopped, ``drains`` those that run until no mark is left.
     """
 
     time: int
@@ -61,7 +61,7 @@ class Sample:
 def record(db: Database, status: Status, keep: float) -> None:
     """Add a sample, and remove samples that are more than ``keep`` seconds older.
 
-    Some older samples may stay for a while. A request that is sent again after a lost reply adds the sample
+    Some older samples may stay for a while. If a request is repeated after a lost reply, the sample is added
     twice, which does no harm.
 
     Raises:
@@ -71,13 +71,7 @@ def record(db: Database, status: Status, keep: float) -> None:
     if not keep > 0:
         raise ValueError(f"keep is a number of seconds above 0, not {keep!r}")
     rows = [
-        (
-            one.backlog,
-            None if one.oldest is None else round(one.oldest, 1),
-            one.failed,
-            one.ran,
-            one.failures,
-        )
+        (one.backlog, one.oldest and round(one.oldest, 1), one.failed, one.ran, one.failures)
         for one in status.observers
     ]
     numbers = [
@@ -88,7 +82,7 @@ def record(db: Database, status: Status, keep: float) -> None:
     # The time is that of the server's clock, like the ids of the entries. Redis removes only whole blocks of
     # entries.
     oldest = max(0, int(status.time / 1000 - keep * 1000))
-    key = _key(db)
+    key = db.store.keyspace.samples
     add = (b"XADD", key, b"MINID", b"~", oldest, b"*", names, _pack(numbers))
     if _milliseconds([db.store.one(add)]) > status.time / 1000 + _AHEAD:
         # The clock was set back. The ids of a stream never decrease, and samples from the future would stay.
@@ -101,8 +95,8 @@ def samples(
     """Return the samples from ``since`` to ``until`` (µs, inclusive; None is no bound), oldest first.
 
     If there are more than ``limit`` (2 or more), the time from the first to the last is divided into equal
-    parts, and the first sample of each part is returned, and the last sample of all. So the cost depends on
-    the limit, not on the number of samples.
+    parts, and the first sample of each part and the very last sample are returned. So the cost depends on the
+    limit, not on the number of samples.
 
     Raises:
         ValueError: the limit is below 2.
@@ -110,7 +104,7 @@ def samples(
     """
     if limit < 2:
         raise ValueError(f"limit is 2 or more, not {limit}")
-    key = _key(db)
+    key = db.store.keyspace.samples
     least = b"-" if since is None else b"%d" % max(0, -(-since // 1000))
     most = b"+" if until is None else b"%d" % max(0, until // 1000)
     found, last = db.store.call(
@@ -147,7 +141,3 @@ def _pack(value: Any) -> bytes:
 
 def _milliseconds(entry: Sequence[Any]) -> int:
     return int(entry[0].partition(b"-")[0])
-
-
-def _key(db: Database) -> bytes:
-    return db.store.keyspace.samples

@@ -1,4 +1,4 @@
-"""The state of a namespace, from counts that the store keeps: no row is read.
+"""The state of a namespace, from counts in the store: no row is read.
 
 >>> from percolator_core.admin.status import status
 >>> now = status(db)
@@ -63,12 +63,12 @@ class TabletStatus:
 class ObserverStatus:
     """An observer.
 
-    ``backlog`` counts its dirty cells; ``waiting`` of them cannot be claimed yet: they are leased or wait for
-    a retry. Of the other cells, ``oldest`` is the number of seconds for which the oldest one has been due,
-    None if there is none. ``failed`` counts its cells in quarantine. ``active`` is True if writers set marks
-    for it, which begins with the first worker of the chain. ``revision`` is that of its code in the chain,
-    None without a chain. ``ran`` and ``failures`` count the runs of all workers that committed and that
-    raised, approximately (`percolator_core.notifications.counts`).
+    ``backlog`` counts its dirty cells. ``waiting`` counts the dirty cells that cannot be claimed yet, because
+    they are leased or wait for a retry. ``oldest`` is the number of seconds for which the oldest of the other
+    dirty cells has been due, None if there is none. ``failed`` counts its cells in quarantine. ``active`` is
+    True if writers set marks for it: the first worker of the chain activates it. ``revision`` is the revision
+    of its code in the chain, None without a chain. ``ran`` and ``failures`` count the runs of all workers
+    that committed and that raised, approximately (`percolator_core.notifications.counts`).
     """
 
     name: str
@@ -85,7 +85,7 @@ class ObserverStatus:
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """The servers with data. Memory in bytes, of all servers; ``memory_limit`` is 0 if one has no limit."""
+    """The servers with data. Memory is in bytes, of all servers; ``memory_limit`` is 0 if one has none."""
 
     url: str
     version: str
@@ -131,21 +131,21 @@ class Status:
 
     @property
     def locks(self) -> int:
-        """Locks in all tables; a few short-lived ones are those of working writers."""
+        """Locks in all tables. Running writers hold some of them for a short time."""
         return sum(table.locks for table in self.tables)
 
     @property
     def idle(self) -> bool:
-        """True if no cell is dirty; cells in quarantine do not count."""
+        """True if no cell is dirty; a cell in quarantine is not dirty."""
         return self.backlog == 0
 
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """A lock in the lock index. ``age`` is in seconds since it was written or refreshed.
+    """A lock in the lock index. ``age`` is the time in seconds since the lock was written or refreshed.
 
-    ``start_timestamp`` identifies its transaction. ``primary`` is the primary cell of the transaction, as
-    ``(table, row, column)``. ``owner_alive`` is True if the client that wrote the lock lives.
+    ``start_timestamp`` identifies the transaction. ``primary`` is its primary cell, as ``(table, row,
+    column)``. ``owner_alive`` is True if the client that wrote the lock lives.
     """
 
     table: str
@@ -164,7 +164,7 @@ def status(db: Database, chain: Chain | None = None) -> Status:
     """Return the state of the namespace.
 
     The observers are those registered in the store and those of ``chain``. The cost depends on the number of
-    tablets, not of rows: a few commands for each, in few round trips.
+    tablets, not of rows: a few commands for each tablet, in few round trips.
 
     Raises:
         StoreUnavailable: the store does not answer, or one of its servers evicts keys or has done so.
@@ -172,7 +172,7 @@ def status(db: Database, chain: Chain | None = None) -> Status:
     definitions = db.tables()
     registered = _registered(db, definitions)
     info = db.store.all_server_info()
-    for one in info:  # of a cluster, also servers that this client has no connection to
+    for one in info:  # in a cluster, also servers to which this client has no connection
         refuse_eviction(one, db.url)
     limits = [one.maxmemory for one in info]
     memory = sum(one.used_memory for one in info)
@@ -188,10 +188,10 @@ def status(db: Database, chain: Chain | None = None) -> Status:
 
 
 def backlog(db: Database, chain: Chain) -> dict[str, int]:
-    """Return the number of dirty cells by observer. An observer is counted after those that wake it.
+    """Return the number of dirty cells by observer. An observer is counted after the observers that wake it.
 
-    Because of this order, zeros for all observers mean that a chain without cycles is idle: a run sets new
-    marks before its own mark is cleared.
+    A run sets new marks before its own mark is cleared. So, because of the order of the counts, a chain
+    without cycles is idle if all numbers are 0.
     """
     columns = {one.name: one.observe for generation in chain.order() for one in generation}
     asked = observed_tablets(db, db.tables(), columns)
@@ -271,7 +271,7 @@ def call(db: Database, commands: Sequence[Command]) -> list[Any]:
 
 
 def _merged(registered: Observed, chain: Chain | None) -> dict[tuple[str, str], tuple[str, ...]]:
-    """The observers of each column, from the store and from a chain."""
+    """Return the observers of each column, from the store and from a chain."""
     merged: dict[tuple[str, str], set[str]] = {}
     for part in (registered, {} if chain is None else chain.observed):
         for column, names in part.items():
@@ -282,8 +282,8 @@ def _merged(registered: Observed, chain: Chain | None) -> dict[tuple[str, str], 
 def _registered(
     db: Database, definitions: Sequence[TableDefinition]
 ) -> dict[tuple[str, str], tuple[str, ...]]:
-    """The observers of each column for which writers set marks (`Chain.create_tables` registers them)."""
-    # All tablets of a table have the same observers, so the first one is enough.
+    """Return the observers for which writers set marks, by column (`Chain.create_tables` registers them)."""
+    # All tablets of a table have the same observers, so the first tablet is enough.
     metas = call(db, [(b"HGETALL", meta_key(db.catalog.table(one.name).tags[0])) for one in definitions])
     found = {}
     for definition, flat in zip(definitions, metas, strict=True):

@@ -2,8 +2,8 @@
 
 The processes are those of ``airflow standalone``, started one by one. ``airflow standalone`` has three
 drawbacks: its log servers listen on every address of the machine, it does not notice when a process dies, and
-it ends the API server while tasks still report to it. Here only the API server listens, and it ends last. No
-log servers are needed, because all processes read the logs of tasks from the same disk.
+it ends the API server while tasks still report to that server. Here only the API server listens, and it ends
+last. No log servers are needed, because all processes read the logs of tasks from the same disk.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 _HEALTHY: Final = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 _STAMP: Final = "percolator.version"
 _TASKS_LIMIT: Final = 10.0
-"""Seconds for running tasks to end by themselves, and the same again after they got SIGTERM."""
+"""Seconds for running tasks to end by themselves, and the same time after SIGTERM."""
 _OTHERS_LIMIT: Final = 5.0
 """Seconds for the DAG processor and the triggerer to end."""
 _API_LIMIT: Final = 3.0
@@ -182,7 +182,7 @@ def missing_parts(port: int) -> list[str]:
 
 
 def stop_parts(children: Sequence[Child]) -> None:
-    """End Airflow's processes in order. None of them runs afterwards, even if this function is interrupted.
+    """End Airflow's processes in order. No process is left, even if this function is interrupted.
 
     Tasks get time to finish, and then SIGTERM. The API server ends last, because tasks report to it.
     """
@@ -192,7 +192,7 @@ def stop_parts(children: Sequence[Child]) -> None:
     try:
         for child in (*tasks, *others):
             child.send_signal(signal.SIGTERM)
-        # These can be killed: the next start repeats their work, and nothing is lost.
+        # These two can be killed: the next start repeats their work.
         await_end(others, _OTHERS_LIMIT)
         for child in others:
             child.kill()
@@ -210,9 +210,9 @@ def stop_parts(children: Sequence[Child]) -> None:
 
 
 def _plugins(project: Path, home: Path) -> Path:
-    """Return the project's plugins folder, or an empty one if the plugins are installed as a package, too.
+    """Return the project's plugins folder, or an empty one if the plugins are also installed as a package.
 
-    Otherwise Airflow would load them twice.
+    Airflow would load such plugins twice.
     """
     own = project / "plugins"
     for entry in metadata.entry_points(group="airflow.plugins"):

@@ -1,7 +1,7 @@
-"""The command ``percolator``: its subcommands, and the frame that other command lines share with it.
+"""The command ``percolator`` with its subcommands, and functions that make other command lines.
 
 `COMMANDS` registers each subcommand: its name and the location of its function. The module is imported when
-the command runs or its help is shown. A command imports its heavy dependencies inside its function, so that
+the command runs or the help is shown. A command imports its heavy dependencies inside its function, so that
 ``percolator --help`` is quick and needs neither Spark nor matplotlib.
 
 Other packages add subcommands by entry points of the group `PLUGINS`. An application makes its own command
@@ -88,10 +88,10 @@ def installed() -> Mapping[str, Registered]:
 
 
 class Commands(TyperGroup):
-    """Import subcommands when they are needed, and turn errors into exit codes, which no other place does."""
+    """Imports subcommands when they are needed, and turns errors into exit codes."""
 
     def registered(self, name: str) -> Registered | None:
-        """Return where a subcommand is, or None if there is none of that name."""
+        """Return the subcommand of that name, or None."""
         return COMMANDS.get(name) or installed().get(name)
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
@@ -99,7 +99,7 @@ class Commands(TyperGroup):
         return list(dict.fromkeys([*COMMANDS, *installed()]))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """Return the subcommand of that name, or None."""
+        """Import the subcommand of that name; return None if there is none."""
         registered = self.registered(cmd_name)
         if registered is None:
             return None
@@ -121,7 +121,7 @@ class Commands(TyperGroup):
     def main(self, args: Sequence[str] | None = None, *rest: Any, **settings: Any) -> Any:
         """Run the command line ``args`` and exit with an `ExitCode`."""
         arguments = list(sys.argv[1:] if args is None else args)
-        # Read before parsing, so that errors of the parser itself are reported as JSON, too.
+        # `--json` is looked up before the parser runs, so that the parser's own errors are JSON, too.
         options = arguments[: arguments.index("--")] if "--" in arguments else arguments
         output = outputs.begin(as_json="--json" in options, debug="--debug" in options)
         settings["standalone_mode"] = False
@@ -143,9 +143,8 @@ class Interrupted(Exception):
 
 def interrupted(output: Output) -> ExitCode:
     """Report a Ctrl-C, and return its exit code."""
-    return output.error(
-        outputs.Failure(f"interrupted; nothing is lost: {output.carry_on}", ExitCode.INTERRUPTED)
-    )
+    message = f"interrupted; nothing is lost: {output.carry_on}"
+    return output.error(outputs.Failure(message, ExitCode.INTERRUPTED))
 
 
 def with_common_options(function: Callable[..., None]) -> Callable[..., None]:

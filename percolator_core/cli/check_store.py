@@ -28,7 +28,7 @@ _TIMEOUT: Final = 5.0
 _LITTLE_SPACE: Final = 1 << 30
 _TOO_LITTLE_SPACE: Final = 64 << 20
 _SLOW_CLOCK: Final = 1.0
-"""Seconds of difference to the server's clock from which ages and "as of" times become misleading."""
+"""With a larger difference to the server's clock (s), ages and "as of" times mislead."""
 
 _FULL: Final = 0.9
 _SOCKET_PATH_LIMIT: Final = 103
@@ -152,16 +152,12 @@ def _eviction(info: dict[str, Any]) -> Finding:
 
 def _durability(info: dict[str, Any], address: Address) -> Finding:
     if int(info.get("aof_enabled", 0)):
-        if (
-            info.get("aof_last_write_status", "ok") != "ok"
-            or info.get("aof_last_bgrewrite_status", "ok") != "ok"
-        ):
-            return fail(
-                "append-only file",
-                "on, but its last write failed",
-                "read the server's log; is the disk full?",
-            )
-        return ok("append-only file", "on")
+        statuses = ("aof_last_write_status", "aof_last_bgrewrite_status")
+        if all(info.get(name, "ok") == "ok" for name in statuses):
+            return ok("append-only file", "on")
+        return fail(
+            "append-only file", "on, but its last write failed", "read the server's log; is the disk full?"
+        )
     if address.kind == "embedded":
         return fail(
             "append-only file", "off", "stop this server: the next command starts one with the right settings"
@@ -223,7 +219,7 @@ def _clock(difference: float) -> Finding:
 
 
 def _contents(url: str, namespace: str | None, *, indexes: bool) -> Iterator[Finding]:
-    """Check each namespace: its format, on connecting, its workers, its quarantine and its tables."""
+    """Check each namespace: its format (on connecting), workers, quarantine and tables."""
     from percolator_core.cli.namespaces import namespaces
     from percolator_core.database import connect
 

@@ -20,7 +20,7 @@ _QUICK: Final = 10_000
 def check_tables(db: Database, tables: Sequence[TableStatus], *, indexes: bool) -> Iterator[Finding]:
     """Run all checks of the tables.
 
-    With ``indexes``, also compare large tables with their indexes, which reads all of both.
+    With ``indexes``, also compare large tables with their indexes, which reads both completely.
     """
     entries = db.catalog.entries()
     for entry in entries:
@@ -57,7 +57,7 @@ def _inconsistent(db: Database, names: Sequence[str]) -> Iterator[Finding]:
 
     for name in names:
         try:
-            # Do not pin the snapshot: pinning is a write, which this user may not be allowed.
+            # The snapshot is not pinned: pinning is a write, and this user may have no right to write.
             found = check_indexes(db.snapshot(), name)
         except (LockTimeout, SnapshotTooOld, UnknownTable) as error:
             yield warn(

@@ -10,7 +10,7 @@ from percolator_core.cli.output import table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from percolator_core.worker import Counts, ObserverCounts
+    from percolator_core.worker import Counts
 
 _COLUMNS: Final = {
     "ran": "ran",
@@ -21,24 +21,21 @@ _COLUMNS: Final = {
     "reads": "operations",
     "sent": "sent",
 }
-"""The columns of the table, and the attribute that each of them shows."""
+"""The attribute that each column of the table shows."""
 
 
 def counts_table(counts: Counts) -> Table:
     """Return a table with a line per observer and the totals."""
     shown = table("observer", *_COLUMNS, numbers=tuple(_COLUMNS))
-    for name, one in counts.observers.items():
-        shown.add_row(name, *_numbers(one))
-    shown.add_row(f"in {counts.seconds:.1f} s", *_numbers(counts.total()), style="bold")
+    total = f"in {counts.seconds:.1f} s"
+    for name, one in {**counts.observers, total: counts.total()}.items():
+        numbers = [str(getattr(one, attribute)) for attribute in _COLUMNS.values()]
+        shown.add_row(name, *numbers, style="bold" if name == total else None)
     return shown
 
 
-def _numbers(one: ObserverCounts) -> list[str]:
-    return [str(getattr(one, name)) for name in _COLUMNS.values()]
-
-
 def counts_data(counts: Counts) -> dict[str, Any]:
-    """Return the same numbers by name, for JSON."""
+    """Return the counts for JSON."""
     return {
         "seconds": round(counts.seconds, 3),
         "observers": {name: asdict(one) for name, one in counts.observers.items()},

@@ -20,7 +20,7 @@ from percolator_core.notation.bytestext import json_bytes, parse_bytes, show_byt
 from percolator_core.notation.times import parse_time, show_time
 from percolator_core.notation.typedtext import (
     json_row,
-    json_typed,
+    json_value,
     parse_key,
     parse_row,
     raw_typed,
@@ -159,7 +159,7 @@ def _typed_row(
     return _Found(
         {name: show_typed(definition, name, value) for name, value in wanted.items()},
         {name: raw_typed(definition, name, value) for name, value in wanted.items()},
-        {"row": {name: json_typed(definition, name, value) for name, value in wanted.items()}},
+        {"row": {name: json_value(value) for name, value in wanted.items()}},
     )
 
 
@@ -192,9 +192,8 @@ def scan(
         definition = db.catalog.table(table).definition
         snapshot = snapshot_at(db, moment)
         head = {"table": table, "at": snapshot.start_timestamp}
-        rows = (_typed_rows if definition.is_typed else _raw_rows)(
-            snapshot, definition, asked, output.console.width
-        )
+        read = _typed_rows if definition.is_typed else _raw_rows
+        rows = read(snapshot, definition, asked, output.console.width)
         cut: list[bytes] = []
         count = output.stream(head, "rows", _shown(rows, limit, cut))
         if cut:
@@ -218,7 +217,7 @@ class _Asked(NamedTuple):
 
     @property
     def most(self) -> int | None:
-        """Return the limit plus one: the additional row shows that there are more."""
+        """The limit plus one: the additional row shows that there are more."""
         return self.limit + 1 if self.limit else None
 
 
@@ -257,7 +256,7 @@ def _typed_rows(
     found = snapshot.select(definition.name, _predicate(definition, asked), wanted, asked.most, asked.reverse)
     for values in found:
         row = encode_key(definition, [values[name] for name in definition.key])
-        data = {name: json_typed(definition, name, value) for name, value in values.items()}
+        data = {name: json_value(value) for name, value in values.items()}
         lines: list[RenderableType] = [Text(show_key(definition, values), style="bold")]
         lines += [
             Text(f"  {name}  {show_typed(definition, name, value, room_for(name, width))}")
@@ -296,7 +295,7 @@ def _text_key(definition: TableDefinition) -> bool:
 
 
 def _shown(rows: Iterator[tuple[bytes, Shown]], limit: int, cut: list[bytes]) -> Iterator[Shown]:
-    """Yield the rows up to the limit; put the key of the next row, if there is one, into ``cut``."""
+    """Yield the rows up to the limit, and put the key of the next row, if any, into ``cut``."""
     for _, shown in islice(rows, limit or None):
         yield shown
     if limit:
@@ -332,15 +331,15 @@ def history(
 
 
 def _version(definition: TableDefinition, column: str, value: bytes | None) -> tuple[str, Any]:
-    """Return the value of a version as text and in JSON."""
+    """Return the value of a version as text and for JSON."""
     if value is None:
         return "(deleted)", None
     if not definition.is_typed:
-        return show_bytes(value, 60), json_bytes(value)
+        return show_bytes(value, 60), json_value(value)
     from percolator_core.schema.types import column_type
 
     decoded = column_type(definition.by_name[column].type).decode(value)
-    return show_typed(definition, column, decoded, 60), json_typed(definition, column, decoded)
+    return show_typed(definition, column, decoded, 60), json_value(decoded)
 
 
 def snapshot_at(db: Database, moment: int | datetime | None, option: str = "--at") -> Snapshot:

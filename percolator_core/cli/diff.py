@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -14,9 +14,9 @@ from percolator_core.cli.data import Columns, TableName, parse_columns, snapshot
 from percolator_core.cli.filters import Where, parse_filter, parse_raw_filter
 from percolator_core.cli.options import StoreOptions
 from percolator_core.errors import abbreviated
-from percolator_core.notation.bytestext import json_bytes, show_bytes
+from percolator_core.notation.bytestext import show_bytes
 from percolator_core.notation.times import parse_time
-from percolator_core.notation.typedtext import json_row, json_typed, show_row, show_typed
+from percolator_core.notation.typedtext import json_row, json_value, show_row, show_typed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -64,7 +64,7 @@ def diff(
         raise typer.BadParameter("--from is empty: write 2026-11-20T10:00:00Z, or microseconds since 1970")
     with store.existing() as db:
         definition = db.catalog.table(table).definition
-        # The result states both timestamps, so that the same diff can be made again.
+        # The result has both timestamps, so that the same diff can be made again.
         first = snapshot_at(db, earlier, "--from").start_timestamp
         last = snapshot_at(db, later, "--to").start_timestamp
         if last < first:
@@ -87,7 +87,7 @@ def diff(
 def _counted(
     definition: TableDefinition, found: Iterable[RowChange], counts: Counter[str], width: int
 ) -> Iterator[tuple[dict[str, Any], Sequence[RenderableType]]]:
-    """Yield each change for JSON and as lines, and count it."""
+    """Yield each change for JSON and as lines of text; count the changes by kind."""
     for change in found:
         counts[change.kind] += 1
         mark, style = _MARKS[change.kind]
@@ -120,17 +120,11 @@ def _text(definition: TableDefinition, name: str, value: Any, longest: int) -> s
 
 
 def _data(definition: TableDefinition, change: RowChange) -> dict[str, Any]:
-    def as_json(name: str, value: Any) -> Any:
-        if definition.is_typed:
-            return json_typed(definition, name, value)
-        return None if value is None else json_bytes(value)
-
-    columns: Mapping[str, tuple[Any, Any]] = change.columns
     return {
         "change": change.kind,
         "row": json_row(definition, change.row),
         "columns": {
-            name: {"old": as_json(name, old), "new": as_json(name, new)}
-            for name, (old, new) in columns.items()
+            name: {"old": json_value(old), "new": json_value(new)}
+            for name, (old, new) in change.columns.items()
         },
     }

@@ -32,7 +32,7 @@ def doctor(
 ) -> None:
     """Check the installation and the store, and say how to fix each problem.
 
-    The exit code is 0 unless a check failed; warnings are no failures.
+    The exit code is 0 if no check failed; a warning is not a failure.
     """
     from percolator_core.cli.check_installation import check_installation
     from percolator_core.cli.check_store import check_store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -160,32 +160,27 @@ def _with_spark(
                 threads=threads,
                 master=master,
                 observers=observers,
-                progress=_Bar(progress, chain).show if output.errors.is_terminal else None,
+                progress=_bar(progress, chain) if output.errors.is_terminal else None,
             )
         except NotIdle as error:
             raise Failure(str(error), ExitCode.NOT_IDLE, **counts_data(error.counts)) from error
 
 
-class _Bar:
-    """A progress bar of a drain on Spark.
+def _bar(progress: Progress, chain: Chain) -> Callable[[DrainProgress], None]:
+    """Return a function that shows the progress of a drain on Spark as a bar.
 
-    It counts runs by the change of the backlog, because tasks report their counts only at the end.
+    The bar counts runs by the change of the backlog, because tasks report their counts only at the end.
     """
+    task = progress.add_task(f"starting Spark for {chain.name}", total=None)
+    before = done = 0
 
-    def __init__(self, progress: Progress, chain: Chain) -> None:
-        self._progress = progress
-        self._name = chain.name
-        self._task = progress.add_task(f"starting Spark for {chain.name}", total=None)
-        self._before = self._done = 0
+    def show(now: DrainProgress) -> None:
+        nonlocal before, done
+        done += max(0, before - now.left)
+        before = now.left
+        progress.update(task, completed=done, total=done + now.left, description=f"draining {chain.name}")
 
-    def show(self, now: DrainProgress) -> None:
-        """Update the bar."""
-        self._done += max(0, self._before - now.left)
-        self._before = now.left
-        total = self._done + now.left
-        self._progress.update(
-            self._task, completed=self._done, total=total, description=f"draining {self._name}"
-        )
+    return show
 
 
 @contextmanager
@@ -207,7 +202,7 @@ def _progress(
             try:
                 counts = backlog(db, chain)
             except PercolatorError:
-                return  # the worker gets the same error and reports it
+                return  # the worker gets the same error, and reports it
             left = sum(counts[name] for name in set(observers))
             total = worker.counts.total()
             done = total.ran + total.collapsed + total.quarantined

@@ -22,7 +22,7 @@ _FORMAT_KEY: Final = re.compile(rb"\{([^{}:]+)\}format")
 _STEP: Final = 10_000
 _TIMEOUT: Final = 10.0
 _GLANCE: Final = 2.0
-"""Seconds to wait for the first answer; without one, `connect` is called, which waits longer."""
+"""Seconds to wait for the first answer. After that, `connect` is called, which waits longer."""
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def refuse_unknown(url: str, namespace: str) -> None:
             return  # `connect` waits for a server that still loads its data, and reports other errors
         there = namespaces(url)
     if namespace in there:
-        return  # created since the first check, by a worker that has just started
+        return  # a worker has created it since the first check
     raise ConfigurationError(
         f"{redacted(url)} has no namespace {namespace!r}: "
         + (f"it has {', '.join(there)}" if there else "it holds no tables yet, load data first")
@@ -104,7 +104,7 @@ def namespaces(url: str) -> list[str]:
 def _namespaces_at(client: Any) -> list[str]:
     keys = client.scan_iter(match="{*}format", count=_STEP, _type="string")
     found = {unquote(match[1].decode()) for match in map(_FORMAT_KEY.fullmatch, keys) if match}
-    # A namespace's own keys are all in one slot.
+    # All keys of the namespace itself are in one slot.
     return [name for name in found if _holds(client, Keyspace(name).catalog)]
 
 

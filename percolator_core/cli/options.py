@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PATIENCE: Final = 3.0
-"""Seconds after which a command that reads reports that the store does not answer."""
+"""Seconds until a reading command reports that the store does not answer."""
 
 _Url = Annotated[
     str,
@@ -60,7 +60,7 @@ OptionalChainPath = Annotated[
 
 
 def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a parser whose errors say what is wrong; typer alone only reports an invalid value."""
+    """Return a parser that reports its own error messages; typer would only report an invalid value."""
 
     def parsed(text: str) -> T:
         try:
@@ -95,7 +95,7 @@ class StoreOptions(NamedTuple):
     namespace: str | None
 
     def of_chain(self, chain: Chain) -> Database:
-        """Open the chain's database; create it if it is missing. Close it, or use it as a context manager."""
+        """Open the chain's database, and create it if it is missing."""
         from percolator_core.database import connect
 
         return connect(self.url, self.namespace or chain.name)
@@ -105,8 +105,8 @@ class StoreOptions(NamedTuple):
 
         Raises:
             StoreUnavailable: the folder of an embedded store is missing; it is not created.
-            ConfigurationError: the store lacks the namespace, or none is named and the store has none or
-                several.
+            ConfigurationError: the store lacks the namespace, or ``namespace`` is None and the store has none
+                or several.
         """
         from percolator_core.cli.namespaces import existing_store, only_namespace, refuse_unknown
         from percolator_core.database import connect

@@ -95,7 +95,7 @@ class Output:
         """
         count = 0
         pieces = iter(found)
-        # Read the first item before printing, so that an early error is reported as usual, in JSON too.
+        # The first item is read before anything is printed, so that an early error is one JSON value.
         first = list(itertools.islice(pieces, 1))
         if self.as_json:
             self._printed_json = True
@@ -211,7 +211,7 @@ def exit_code(error: BaseException) -> ExitCode:
 
 
 def is_usage_error(error: BaseException) -> bool:
-    """Return True if typer refused the arguments. Only the method is the same in all versions."""
+    """Return True if typer refused the arguments. The class of the error depends on typer's version."""
     return hasattr(error, "format_message")
 
 

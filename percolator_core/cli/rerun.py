@@ -94,7 +94,7 @@ def rerun(
 
 
 def _columns(db: Database, observer: Observer, texts: list[str]) -> list[str]:
-    """Return the names in the conditions that stand for columns of raw tables, misspelt ones included.
+    """Return the names in the conditions that are read as columns of raw tables, also misspelt ones.
 
     Raises typer.BadParameter for a condition that does not fit one of the tables.
     """
@@ -127,9 +127,9 @@ def _human(counts: RerunCounts, *, dry_run: bool) -> list[RenderableType]:
 
 @contextmanager
 def _progress(output: Output, db: Database, observer: Observer) -> Iterator[Callable[[RerunCounts], None]]:
-    """Show a bar; let an interruption end the rerun between two batches, and add a note to an error.
+    """Show a bar, and add a note to an error. An interruption ends the rerun between two batches.
 
-    Between two batches, no acknowledgement is removed without its mark being set.
+    Between two batches, the mark of each removed acknowledgement has been set.
     """
     interrupted = False
 
@@ -153,7 +153,7 @@ def _progress(output: Output, db: Database, observer: Observer) -> Iterator[Call
 
 @contextmanager
 def _bar(output: Output, db: Database, observer: Observer) -> Iterator[Callable[[RerunCounts], None]]:
-    """Show a bar of the cells looked at, against the number of rows."""
+    """Show a bar of the cells looked at, with the number of rows as the total."""
     if not output.errors.is_terminal:
         yield lambda _: None
         return

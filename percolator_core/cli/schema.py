@@ -16,7 +16,7 @@ from percolator_core.cli import output as outputs
 from percolator_core.cli.options import OptionalChainPath, StoreOptions, load_chain
 from percolator_core.cli.output import Failure
 from percolator_core.notation.amounts import count_of
-from percolator_core.notation.typedtext import json_typed, show_typed
+from percolator_core.notation.typedtext import json_value, show_typed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -85,7 +85,7 @@ def _of_chain(path: Path) -> tuple[dict[str, str], list[_Described]]:
 
 def _of_store(store: StoreOptions) -> tuple[dict[str, str], list[_Described]]:
     with store.existing() as db:
-        # The index is shown with its table.
+        # Each index is shown with its table.
         found = [one for one in db.tables() if not one.index_of]
         return {"namespace": db.namespace}, [_Described(one, None, _defaults(one, None)) for one in found]
 
@@ -93,7 +93,7 @@ def _of_store(store: StoreOptions) -> tuple[dict[str, str], list[_Described]]:
 def _defaults(definition: TableDefinition, model: type[Table] | None) -> dict[str, str]:
     """Return the default of each column, as text.
 
-    Without a model, only columns that were added later have one: the value in rows older than the column.
+    Without a model, only a column that was added later has a default: its value in older rows.
     """
     from percolator_core.schema.types import column_type
     from percolator_core.tables.model import fields_of
@@ -135,7 +135,7 @@ def table_data(definition: TableDefinition, defaults: Mapping[str, str] | None =
     ]
     if definition.ranges is not None:
         name = definition.ranges.column
-        splits = [json_typed(definition, name, value) for value in _splits(definition)]
+        splits = [json_value(value) for value in _splits(definition)]
         partition.append({"range": name, "splits": splits})
     typed = {"columns": columns, "key": list(definition.key), "partition": partition, "indexes": indexes}
     return plain | typed | ({"index_of": definition.index_of} if definition.index_of else {})

@@ -1,8 +1,8 @@
-"""Long-running child processes, each in its own session, so that all its descendants can be ended with it.
+"""Long-running child processes. Each has its own session, so that all its descendants can be ended.
 
 Ctrl-C in a terminal reaches only the command, which then ends its children in order. Descendants of a child
-may leave its process group, as Airflow's tasks do, but stay in its session. Sessions are read from ``/proc``;
-without ``/proc``, only the child's process group is ended.
+may leave its process group, as Airflow's tasks do, but they stay in its session. Sessions are read from
+``/proc``; without ``/proc``, only the child's process group is ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LONGEST: Final = 300
 class Child:
     """A process that was started here or by an earlier run; ``process`` is None for one of an earlier run.
 
-    ``born``, its start time, distinguishes it from a later process with the same id; "" if unknown.
+    ``born`` is the start time, "" if unknown. A later process with the same id has another start time.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Child:
 
     @classmethod
     def left_behind(cls, name: str, pid: int, born: str, log: Path) -> Self | None:
-        """Return the child of an earlier run; None if it ended or another process may have its id."""
+        """Return the child of an earlier run; None if the child has ended, or its id may be reused."""
         return cls(name, pid, born, log) if born and _born(pid) == born else None
 
     @property
@@ -78,11 +78,11 @@ class Child:
             os.kill(self.pid, number)
 
     def signal_group(self, number: int) -> None:
-        """Send the signal to its process group, which Airflow's tasks have left."""
+        """Send the signal to the process group, which Airflow's tasks have left."""
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
-            pass  # no process is left; macOS raises PermissionError then
+            pass  # the group has no process; macOS raises PermissionError then
 
     def kill(self) -> None:
         """Kill every process of the session."""
@@ -98,7 +98,7 @@ class Child:
             time.sleep(_LOOK)
 
     def last_log_line(self) -> str:
-        """Return the last line that it printed; the last error line if there is one."""
+        """Return the last error line that the process printed; without one, the last line."""
         try:
             with self.log.open("rb") as file:
                 file.seek(max(0, self.log.stat().st_size - _LAST_BYTES))
@@ -124,14 +124,11 @@ def _members(session: int) -> list[int]:
     """Return the running processes of the session, without zombies."""
     if not _PROC.is_dir():
         return []
-    running = ((pid, _fields(pid)) for pid in _processes())
+    processes = [int(folder.name) for folder in _PROC.iterdir() if folder.name.isdecimal()]
+    running = ((pid, _fields(pid)) for pid in processes)
     return [
         pid for pid, fields in running if fields and int(fields[3]) == session and fields[0] not in _ENDED
     ]
-
-
-def _processes() -> list[int]:
-    return [int(folder.name) for folder in _PROC.iterdir() if folder.name.isdecimal()]
 
 
 def _fields(pid: int) -> list[str]:
@@ -139,7 +136,7 @@ def _fields(pid: int) -> list[str]:
     try:
         return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
-        return []  # it has just ended
+        return []  # the process has just ended
 
 
 def _born(pid: int) -> str:

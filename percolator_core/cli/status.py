@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def status(path: OptionalChainPath = None, *, store: StoreOptions) -> None:
     """Show tables, observers with their backlog, locks, workers and the store.
 
-    With PATH, all observers of the chain are shown, in dependency order and with the revisions of their code,
-    even if no worker has run them yet.
+    With PATH, show all observers of the chain in dependency order, with the revisions of their code.
+    Observers that no worker has run yet are shown, too.
     """
     from percolator_core.admin.status import status as read_status
 

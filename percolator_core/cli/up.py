@@ -33,7 +33,7 @@ _LOOK: Final = 0.1
 """Seconds between two checks for a signal and for processes that ended."""
 _START_LIMIT: Final = 300.0
 _WORKER_LIMIT: Final = 60.0
-"""Seconds for a worker to finish its runs or give them back, which takes at most about fifteen."""
+"""Seconds for a worker to finish its runs or give them back; it needs about 15."""
 
 
 def up(
@@ -127,7 +127,7 @@ class _Up:
             except _Stopped:
                 pass
             finally:
-                # If not all have ended, the next run ends them.
+                # The next run ends the processes that this run leaves.
                 if not any(child.lives() for child in self.children):
                     (self.folder / _STATE).unlink(missing_ok=True)
         if self.received.number == signal.SIGINT:
@@ -140,7 +140,7 @@ class _Up:
 
         with ExitStack() as stack:
             with self.output.status("starting: the store") as line:
-                # Stay connected until the others have ended, so that an embedded store is stopped last.
+                # Stay connected until all processes have ended, so that an embedded store is stopped last.
                 for chain in self.chains:
                     stack.enter_context(connect(self.url, chain.name))
                 self._log("store ready", store=redacted(self.url))
@@ -203,7 +203,7 @@ class _Up:
         return child
 
     def _await(self, condition: Callable[[], bool], done: Child | None = None) -> None:
-        """Wait for the condition; the process ``done`` may exit with code 0 before it holds.
+        """Wait until the condition is true. The process ``done`` may exit with code 0 before that.
 
         Raises:
             _Stopped: a signal came.
@@ -275,7 +275,7 @@ class _Up:
 
     def _announce(self) -> None:
         if self.output.as_json:
-            return  # a log line and the final result have it
+            return  # a log line and the final result have the address
         data = self._data()
         self.output.result(
             None,
@@ -341,7 +341,7 @@ def _is_free(port: int) -> bool:
     from percolator_core.cli.airflow_home import LOOPBACK
 
     with socket.socket() as probe:
-        # As the server does, so that closed connections do not block the port.
+        # The server sets this option, too; then closed connections do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -355,7 +355,7 @@ def _log_contains(log: Path, words: bytes) -> bool:
 
 
 def _stop_in_order(workers: Sequence[Child]) -> None:
-    """End workers, which finish their runs or give them back. No process of theirs runs afterwards."""
+    """End workers, which finish their runs or give them back. No process of a worker is left."""
     from percolator_core.cli.sessions import await_end
 
     try:

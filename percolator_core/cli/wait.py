@@ -55,7 +55,7 @@ def wait(
 
 
 def _until_idle(output: Output, db: Database, chain: Chain, deadline: float | None) -> None:
-    """Return when the backlog was empty twice in a row: in a chain with a loop, once is not enough."""
+    """Wait until the backlog is empty twice in a row: in a chain with a loop, once is not enough."""
     from percolator_core.admin.status import backlog
     from percolator_core.notifications.activation import live_workers
 

@@ -1,4 +1,4 @@
-"""Worker processes under one parent: one process uses one core, a crew uses several.
+"""Worker processes under one parent. One process uses one core; a crew uses several.
 
 `Crew` starts the processes, relays their logs, replaces processes that die, and ends all together. Each
 process runs a `percolator_core.worker.Worker` with its own hub, connections and registration.

@@ -1,8 +1,8 @@
 """One worker process of a crew: ``python -m percolator_core.crew.member``, its orders on stdin.
 
-The process ends on the parent's order, on SIGTERM, and when its parent is gone. In each case the worker
-stops: the runs under way end, or, if they take too long, their cells are given back. A Ctrl-C in a terminal
-reaches parent and children; the parent decides what to do, and the child ignores the signal.
+The process ends on the parent's order, on SIGTERM, and after the end of its parent. In each case the worker
+stops: the current runs end, or, if they take too long, their cells are given back. A Ctrl-C in a terminal
+reaches parent and children. The parent reacts to the signal, and the child ignores it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ from percolator_core.worker import Worker
 from percolator_core.worker.runs import RunTimes
 
 _BEAT: Final = 0.25
-"""Seconds between two reports of the counts. The counts of a killed process after its last report are
-lost."""
+"""Seconds between two reports of the counts. A killed process loses its counts after the last report."""
 
 _PARENT_LOOK: Final = 1.0
 """Seconds between two checks that the parent lives. Usually the pipe closes as soon as the parent dies."""
@@ -56,7 +55,7 @@ log = Log("percolator.worker")
 class Reports:
     """The reports to the parent, written in order by a thread.
 
-    So an observer that logs never waits for the parent, and no timeout interrupts the writing of a line.
+    So an observer that logs never waits for the parent, and a timeout never interrupts a line.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -69,9 +68,9 @@ class Reports:
         self._thread.start()
 
     def up(self, worker: Worker, times: RunTimes, name: str) -> None:
-        """Report that the worker begins, and from now on its counts and the times of its runs.
+        """Report the begin of the worker, and from now on its counts and the times of its runs.
 
-        ``name`` is the name of its client in locks.
+        ``name`` is the name of the worker's client in locks.
         """
         self._times, self._began = times, time.monotonic()
         self._worker = worker
@@ -88,7 +87,7 @@ class Reports:
         self._lines.put(report("error", error_content(error, trace)))
 
     def close(self) -> None:
-        """Report the last counts, and wait until all is written."""
+        """Report the last counts, and wait until all reports are written."""
         self._lines.put(None)
         self._thread.join(_LAST_REPORT)
 
@@ -121,7 +120,7 @@ class Reports:
             while line:
                 line = line[os.write(self._descriptor, line) :]
         except OSError:
-            pass  # the parent is gone, which `Member.obey` notices
+            pass  # the parent has ended; `Member.obey` notices
 
 
 class Member:
@@ -134,13 +133,13 @@ class Member:
         self._breaking_off = False
 
     def work(self, orders: Orders) -> None:
-        """Run the observers until `stop` is called. Raise the error that ends them earlier."""
+        """Run the observers until `stop` is called. Raise an error that ends them earlier."""
         chain = Chain.load(orders.chain)
         times = RunTimes(chain.observers, logged=orders.log_level == "debug")
         with connect(orders.url, orders.namespace) as db:
             db.client.declare_dead(orders.dead)
-            # First set the worker, then check for a stop. A stop in between either finds the worker or is
-            # found by the check.
+            # First set the worker, then check for a stop. A stop before the check is found by the check, and
+            # a later one finds the worker.
             self._worker = worker = Worker(db, chain, **orders.settings, listener=times.take)
             if self._stopping:
                 worker.stop()
@@ -152,7 +151,7 @@ class Member:
                 )
 
     def stop(self) -> None:
-        """Make `work` return when the runs under way have ended or, after the grace period, are given back.
+        """Make `work` return when the current runs have ended or, after the grace period, are given back.
 
         For any thread and for signal handlers.
         """
@@ -169,7 +168,7 @@ class Member:
             raise KeyboardInterrupt
 
     def obey(self, words: int, given: list[bytes], lines: LineCutter, parent: int) -> None:
-        """Carry out the words of the parent as long as it lives. Runs in a thread."""
+        """Execute the words of the parent as long as it lives. Runs in a thread."""
         while True:
             for word in given:
                 self._do(word)
@@ -194,14 +193,14 @@ class Member:
 
 
 def main() -> None:
-    """Carry out the orders of the parent, and exit."""
+    """Execute the orders of the parent, and exit."""
     words, reports = _take_pipes()
     lines = LineCutter()
     given: list[bytes] = []
     while not given:
         received = os.read(words, 4096)
         if not received:
-            return  # the parent is gone already
+            return  # the parent has ended already
         given = lines.feed(received)
     code = _serve(Orders.from_line(given[0]), Reports(reports), words, given[1:], lines)
     end_process(code)
@@ -240,7 +239,7 @@ def _work(member: Member, orders: Orders, reports: Reports) -> int:
 
 
 def _take_pipes() -> tuple[int, int]:
-    """Return the descriptors for words and reports, so that an observer cannot read or print there.
+    """Return new descriptors for words and reports, which observers cannot read or write.
 
     The stdout and stderr of observers go to the pipe of stderr.
     """
@@ -254,7 +253,7 @@ def _take_pipes() -> tuple[int, int]:
 
 
 def _print_nowhere() -> None:
-    """Discard the output of observers: without a parent nobody reads the pipe, and printing would fail."""
+    """Discard the output of observers: without a reader of the pipe, their printing would fail."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)

@@ -1,9 +1,9 @@
-"""The messages between a parent and its worker processes: lines over pipes that nobody else reads.
+"""The messages between a parent and its worker processes: lines over private pipes.
 
-The parent writes the `Orders` as one line of JSON, then words. A process writes reports, each a JSON object
-with one member::
+The parent writes the `Orders` as one line of JSON, then words such as `STOP`. A process writes reports. Each
+report is a JSON object with one member::
 
-    {"up": NAME}                             chain and store are ready; its name in locks
+    {"up": NAME}                             chain and store are ready; the process's name in locks
     {"log": {"event": …, "level": …, …}}     a line for the parent's log
     {"counts": {"seconds": …, "observers": {NAME: {FIELD: NUMBER}}, "stalled": …, "begun": …,
      "times": {NAME: [SECONDS, NUMBER, …]}}}
@@ -26,14 +26,14 @@ from percolator_core.worker.attempt import ObserverCounts
 from percolator_core.worker.plan import WorkerSettings
 
 STOP: Final = b"stop"
-"""Finish the runs under way, then end."""
+"""Finish the current runs, then end."""
 
 BREAK_OFF: Final = b"break off"
 """End at once, but give back all leased cells."""
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
-"""Exit codes of a process that reported an error, and of one that received `BREAK_OFF`."""
+"""The exit codes after a reported error, and after `BREAK_OFF`."""
 
 BLOCKED: Final = (signal.SIGINT, signal.SIGTERM)
 """The signals that a process blocks until it has set handlers for them."""
@@ -50,10 +50,9 @@ _COUNTED: Final = tuple(field.name for field in fields(ObserverCounts))
 class Orders:
     """The task of a worker process. ``parent`` is the id of the parent process.
 
-    ``settings`` are those of its worker. Log lines below ``log_level`` are not reported. ``dead`` has the
-    names, in locks, of processes that have ended.
-
-    The URL may contain a password, so the orders go through a pipe and not on a command line.
+    ``settings`` are those of the worker. Log lines below ``log_level`` are not reported. ``dead`` has the
+    names, in locks, of processes that have ended. The URL may contain a password, so the orders go through a
+    pipe and not on a command line.
     """
 
     chain: str
@@ -84,14 +83,14 @@ class LineCutter:
         self._begun = b""
 
     def feed(self, received: bytes) -> list[bytes]:
-        """Return the lines that are complete now, without their ends."""
+        """Return the complete lines, without line ends."""
         *whole, self._begun = (self._begun + received).split(b"\n")
         if len(self._begun) > _LONGEST_LINE:
             whole.append(self.rest())
         return whole
 
     def rest(self) -> bytes:
-        """Return the unfinished line, and forget it."""
+        """Return and remove the unfinished line."""
         begun, self._begun = self._begun, b""
         return begun
 
@@ -99,13 +98,13 @@ class LineCutter:
 def report(kind: str, content: Any) -> bytes:
     """Return a report as one line.
 
-    Bytes are kept; any other value that JSON lacks is replaced by its `repr`.
+    Bytes stay bytes in `read_report`; any other value that JSON lacks is replaced by its `repr`.
     """
     return json.dumps({kind: content}, default=_encoded, skipkeys=True).encode() + b"\n"
 
 
 def read_report(line: bytes) -> tuple[str, Any] | None:
-    """Return the kind and the content of a report, None for a line that is no report."""
+    """Return the kind and the content of a report; None if the line is no report."""
     try:
         ((kind, content),) = json.loads(line, object_hook=_decoded).items()
     except (ValueError, AttributeError):
@@ -134,7 +133,7 @@ def counts_content(
 def read_counts(content: Mapping[str, Any]) -> Counts:
     """Invert `counts_content`.
 
-    A new process may run newer code than its parent. Counts that the parent does not know are ignored.
+    A new process may run newer code than its parent. Counts that the parent's code lacks are ignored.
     """
     observers = {
         name: ObserverCounts(**{field: one[field] for field in _COUNTED if field in one})
@@ -144,7 +143,7 @@ def read_counts(content: Mapping[str, Any]) -> Counts:
 
 
 def read_times(content: Mapping[str, Any]) -> dict[str, Histogram]:
-    """Return the times of runs in a report of counts; empty if newer code uses other buckets."""
+    """Return the times of runs in a report of counts; empty if the process uses other buckets."""
     try:
         return {name: Histogram.from_flat(numbers) for name, numbers in content.get("times", {}).items()}
     except ValueError:

@@ -28,7 +28,7 @@ from percolator_core.worker import Counts
 
 _PROGRAM: Final = "percolator_core.crew.member"
 _CHUNK: Final = 1 << 16
-"""Bytes of one read from a pipe. The number is also the most reads after the process has ended."""
+"""Bytes of one read from a pipe. Also the greatest number of reads after the process has ended."""
 
 log = Log("percolator.worker")
 
@@ -47,7 +47,7 @@ class _Pipe:
         selector.register(file, selectors.EVENT_READ, self.read)
 
     def read(self) -> bool:
-        """Take the lines that are there. Return False if there is nothing more for now."""
+        """Take the available lines. Return False if there are no more bytes for now."""
         try:
             chunk = os.read(self._file.fileno(), _CHUNK)
         except BlockingIOError:
@@ -63,8 +63,7 @@ class _Pipe:
         if self._file.closed:
             return
         self._selector.unregister(self._file)
-        # The number of reads is bounded, because a process that an observer started may still write to the
-        # pipe.
+        # The number of reads is bounded: a process that an observer started may still write to the pipe.
         for _ in range(_CHUNK):
             try:
                 chunk = os.read(self._file.fileno(), _CHUNK)
@@ -83,9 +82,9 @@ class _Pipe:
 class Process:
     """A worker process, which the constructor starts. The data of ``selector`` are the readers of its pipes.
 
-    ``up`` is True once its worker has begun; then ``name`` is its name in locks. ``counts``, ``times`` and
-    ``begun`` (True if its loop runs) are from its last report. ``error`` is the error that it reported at its
-    end. ``killed`` is True if the parent killed it.
+    ``up`` is True after the worker has begun; then ``name`` is its name in locks. ``counts``, ``times`` and
+    ``begun`` (True if the loop runs) are from the last report. ``error`` is the error that the process
+    reported at its end. ``killed`` is True if the parent killed the process.
     """
 
     def __init__(self, orders: Orders, selector: selectors.BaseSelector) -> None:
@@ -122,7 +121,7 @@ class Process:
         self._write(word + b"\n")
 
     def stalled(self) -> float:
-        """Return the seconds since the last turn of its loop, including those since its last report."""
+        """Return the seconds since the last turn of the loop, including the time since the last report."""
         return self._stalled + time.monotonic() - self._heard_at
 
     def has_ended(self) -> bool:
@@ -131,11 +130,11 @@ class Process:
 
     @property
     def returncode(self) -> int:
-        """Its exit code; the negative number of a signal if that ended it."""
+        """The exit code; the negative number of the signal if a signal ended the process."""
         return self._process.wait()
 
     def ending(self) -> str:
-        """Return how it ended: ``exit code 1``, ``SIGKILL``."""
+        """Return the exit code or the signal as text: ``exit code 1``, ``SIGKILL``."""
         code = self.returncode
         if code >= 0:
             return f"exit code {code}"
@@ -145,12 +144,12 @@ class Process:
             return f"signal {-code}"
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the process."""
         self.killed = True
         self._process.kill()
 
     def close(self) -> None:
-        """Wait for its end and take its last lines. Idempotent."""
+        """Wait for the end of the process, and take the last lines. Idempotent."""
         self._process.wait()
         for pipe in self._pipes:
             pipe.close()
@@ -163,7 +162,7 @@ class Process:
         try:
             self._words.write(line)
         except OSError:
-            pass  # it has ended, which the supervisor notices
+            pass  # the process has ended; the supervisor notices
 
     def take_report(self, line: bytes) -> None:
         """Act on a line from the pipe of reports; log it if it is no report."""
@@ -193,13 +192,13 @@ class Process:
             self.error = read_error(content)
 
     def _take_printed(self, line: bytes) -> None:
-        # The text becomes a log line: the log may be JSON, and must have nothing else.
+        # The text becomes a log line, because a log in JSON must have nothing else.
         log.info("printed", text=line.decode(errors="backslashreplace").rstrip("\r"), process=self.pid)
 
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Block the signals for which a new process has no handlers yet."""
+    """Block the signals while a new process has no handlers for them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     try:
         yield

@@ -1,6 +1,6 @@
-"""The parent of the worker processes: starts them, replaces those that die, ends all together.
+"""The parent of the worker processes: starts them, replaces dead ones, and ends all together.
 
-One loop in one thread. It uses neither the store nor code of the chain, so no observer can block it.
+The parent is one loop in one thread. It uses no store and no code of the chain, so no observer can block it.
 """
 
 from __future__ import annotations
@@ -27,23 +27,22 @@ from percolator_core.worker.plan import WorkerSettings
 
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 30.0
-"""Most seconds until a process that died is replaced. The pause doubles each time, up to this."""
+"""Most seconds until a dead process is replaced. The pause doubles each time, up to this limit."""
 
 LIVED: Final = 10.0
-"""If a process has worked for this many seconds, its start has succeeded: the next pause is the shortest
-again."""
+"""Seconds of work after which the start of a process has succeeded: the next pause is the shortest again."""
 
 STARTS: Final = 4
 """The crew gives up after this many failed starts in a row."""
 
 GRACE: Final = 15.0
-"""Seconds that a stopping process gets: the 10 of `Worker.stop`, and some to report and to end."""
+"""Seconds that a stopping process gets: 10 for `Worker.stop`, and 5 for its reports and its end."""
 
 BREAK_OFF_GRACE: Final = 5.0
 """Seconds that a process gets after `BREAK_OFF`."""
 
 _REMEMBERED: Final = 64
-"""Most names of ended processes that a new process gets, so that it resolves their locks at once."""
+"""Most names of ended processes that a new process gets. It resolves the locks of these at once."""
 
 _TICK: Final = 0.1
 """Seconds between two turns while no pipe has data."""
@@ -53,9 +52,9 @@ log = Log("percolator.worker")
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A process that has ended. ``ending`` is how: ``exit code 0``, ``SIGKILL``.
+    """A process that has ended. ``ending`` is its exit code or signal: ``exit code 0``, ``SIGKILL``.
 
-    The counts of a killed process lack its last quarter of a second.
+    The counts of a killed process lack the last quarter of a second.
     """
 
     process: int
@@ -73,7 +72,7 @@ class _Seat:
         self._pause = FIRST_PAUSE
 
     def rest(self, lived: float) -> float:
-        """Delay the next start after a process that worked for ``lived`` seconds; return the delay (s)."""
+        """Delay the next start, after a process that worked for ``lived`` seconds; return the delay (s)."""
         if lived > LIVED:
             self._pause = FIRST_PAUSE
         pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
@@ -82,11 +81,11 @@ class _Seat:
 
 
 class Crew:
-    """Workers in processes of their own that run the observers of a chain.
+    """Runs the observers of a chain in several worker processes.
 
-    Each process loads the chain from its folder, so here a chain without its functions is enough. The
-    processes start an embedded store themselves. Its server outlives them if this process keeps a database
-    open.
+    Each process loads the chain from its folder, so a chain without its functions is enough here. The
+    processes start an embedded store themselves. The embedded server outlives the processes if this process
+    keeps a database open.
 
     Args:
         chain: the observers.
@@ -123,7 +122,7 @@ class Crew:
         self._dead: deque[str] = deque(maxlen=_REMEMBERED)
         self._times: dict[str, Histogram] = {}
         self._counting = Lock()
-        """Held while the counts of a process move from those that run to those that have ended."""
+        """Held while a process moves from the running to the ended ones, so that it is counted once."""
         self._turned_at = time.monotonic()
         self._was_up = False
         self._error: PercolatorError | None = None
@@ -132,7 +131,7 @@ class Crew:
 
     @property
     def served(self) -> tuple[Served, ...]:
-        """The processes that have ended, the first one first."""
+        """The processes that have ended, in the order of their ends."""
         return tuple(self._served)
 
     @property
@@ -142,7 +141,7 @@ class Crew:
 
     @property
     def counts(self) -> Counts:
-        """The counts of all processes, also of ended ones. For any thread; no number ever falls."""
+        """The counts of all processes, also of ended ones. Thread-safe; no number ever decreases."""
         with self._counting:
             every = [served.counts for served in self._served] + [one.counts for one in self._running()]
         observers = {
@@ -152,32 +151,32 @@ class Crew:
         return Counts(observers, (self._ended or time.monotonic()) - self._began)
 
     def times(self) -> dict[str, Histogram]:
-        """Return the times of the runs of all processes by observer. For any thread; no number ever falls."""
+        """Return the times of the runs of all processes by observer. Thread-safe; no number decreases."""
         with self._counting:
             return _added_up([self._times, *(process.times for process in self._running())])
 
     @property
     def begun(self) -> bool:
-        """True if the loop of a process runs. For any thread."""
+        """True if the loop of a process runs. Thread-safe."""
         return any(process.begun for process in self._running())
 
     def stalled(self) -> float:
-        """Return the seconds since the last turn of the loop that is stuck longest. For any thread.
+        """Return the longest time (s) since the last turn of a loop. Thread-safe.
 
-        These are the loops of the processes, and the loop of the supervisor.
+        The loops are those of the processes, and the loop of the supervisor.
         """
         loops = [process.stalled() for process in self._running()]
         return max([time.monotonic() - self._turned_at, *loops])
 
     def run(self) -> Counts:
-        """Run until `stop` is called; once only. When this returns or raises, no process is left.
+        """Run until `stop` is called. Call this once. When it returns or raises, no process is left.
 
-        After Ctrl-C the runs under way end without a commit, and leased cells are given back.
+        After Ctrl-C, the current runs end without a commit, and leased cells are given back.
 
         Raises:
             ConfigurationError: the chain cannot be loaded, or workers of another chain run.
-            StoreUnavailable: the store has never answered. While a store is away, the workers wait for it.
-            PercolatorError: processes keep dying at their start.
+            StoreUnavailable: the store has never answered. If it stops answering later, the workers wait.
+            PercolatorError: processes repeatedly die at their start.
         """
         self._began = time.monotonic()
         with selectors.DefaultSelector() as self._selector:
@@ -194,7 +193,7 @@ class Crew:
         return self.counts
 
     def stop(self) -> None:
-        """Make `run` return when the runs under way have ended or, after the grace period, are given back.
+        """Make `run` return when the current runs have ended or, after the grace period, are given back.
 
         For any thread and for signal handlers.
         """
@@ -256,18 +255,19 @@ class Crew:
                 **_error_field(process),
             )
             return
-        log.info("worker stopped", process=process.pid, ran=process.counts.ran, seconds=_rounded(process))
+        counts = process.counts
+        log.info("worker stopped", process=process.pid, ran=counts.ran, seconds=round(counts.seconds, 1))
 
     def _replace(self, seat: _Seat, process: Process) -> None:
-        # A start that failed because the store was away does not count, unless the store has never answered.
+        # A start that failed because the store did not answer counts only if the store has never answered.
         excused = self._was_up and isinstance(process.error, StoreUnavailable)
         seat.failed_starts = 0 if process.up else seat.failed_starts + (not excused)
         if seat.failed_starts >= STARTS:
             self._fail(
                 process.error
                 or PercolatorError(
-                    f"the worker processes die at their start, the last by {process.ending()}: "
-                    "the log lines above tell what they said"
+                    f"the worker processes die at their start, the last process with {process.ending()}: "
+                    "the log lines above have the cause"
                 )
             )
             return
@@ -282,12 +282,12 @@ class Crew:
         )
 
     def _fail(self, error: PercolatorError) -> None:
-        """End all processes, because each has or will have this error; `run` raises the first one."""
+        """End all processes, because all of them meet this error; `run` raises the first error."""
         self._error = self._error or error
         self._stopping.set()
 
     def _end_stopping_processes(self, now: float) -> None:
-        """Send STOP to all processes, once; kill those that have not ended in time."""
+        """Send STOP to all processes, once. Kill the processes that have not ended in time."""
         if not self._stop_sent:
             self._stop_sent, self._end_at = True, now + GRACE
             for process in self._running():
@@ -326,7 +326,3 @@ def _added_up(parts: Sequence[Mapping[str, Histogram]]) -> dict[str, Histogram]:
 
 def _error_field(process: Process) -> dict[str, str]:
     return {} if process.error is None else {"error": str(process.error)}
-
-
-def _rounded(process: Process) -> float:
-    return round(process.counts.seconds, 1)

@@ -87,7 +87,7 @@ class Exposition:
         yield from self._of_the_store()
 
     def describe(self) -> list[Metric]:
-        """Return an empty list: the list of the families would need a read of the store."""
+        """Return an empty list: a list of the families would need a read of the store."""
         return []
 
     def _about_itself(self) -> Iterator[Metric]:
@@ -119,8 +119,8 @@ class Exposition:
         for field, (name, text) in COUNTERS.items():
             family = CounterMetricFamily(name, text, labels=["namespace", "observer"])
             for observer in sorted(self._subject.chain.observers):
-                # The counters exist before the first run: Prometheus sees no increase of a counter that first
-                # appears as 1.
+                # Each counter exists before the first run. If a counter first appeared as 1, Prometheus would
+                # not see an increase.
                 one = counts.observers.get(observer)
                 number = getattr(one, field) if one is not None else 0
                 family.add_metric([self._subject.namespace, observer], number)

@@ -1,4 +1,4 @@
-"""Decide if a worker is alive, and if it is ready; each answer has its reason."""
+"""Check if a worker is alive and ready. Each answer has a reason."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from percolator_core.monitoring.subject import Subject
 from percolator_core.observers import Chain
 
 SLACK: Final = 30.0
-"""Seconds for which a loop may stand still, in addition to the longest run that blocks it.
+"""Seconds that a turn of the loop may take, in addition to the longest run that blocks the loop.
 
-While a loop repeats a request to a store that does not answer, it may stand still for this time.
+A turn takes this long while the loop repeats a request to a store that does not answer.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The answer, the reason for it, and the values that it depends on."""
+    """An answer, its reason, and the values that it depends on."""
 
     ok: bool
     reason: str
@@ -26,16 +26,16 @@ class Health:
 
 
 def stall_limit(chain: Chain) -> float:
-    """Seconds for which the loop of a worker of this chain may stand still.
+    """Return the longest time (s) between two turns of the loop of a healthy worker of this chain.
 
-    An observer that runs in the loop itself blocks it while it computes, for its ``timeout`` at most.
+    An observer that runs in the loop itself blocks the loop while it computes, for its ``timeout`` at most.
     """
     blocking = [one.timeout for one in chain.observers.values() if one.executor == "hub"]
     return SLACK + max(blocking, default=0.0)
 
 
 def liveness(subject: Subject) -> Health:
-    """Report if the worker is alive. If it is not, only a restart helps."""
+    """Report if the worker is alive. If it is not alive, only a restart helps."""
     stalled, limit = subject.stalled(), stall_limit(subject.chain)
     details = {"stalled_seconds": round(stalled, 3), "limit_seconds": limit, "processes": subject.processes()}
     if stalled <= limit:

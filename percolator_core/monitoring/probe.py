@@ -1,4 +1,4 @@
-"""Read the status of the store for requests: one read at a time, whose result is kept for some seconds."""
+"""Read the status of the store, one read at a time; keep the result for some seconds."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from percolator_core.observers import Chain
 from percolator_core.store.eviction import is_about_eviction
 
 FRESH: Final = 5.0
-"""Seconds for which a result is kept, even the error of a read."""
+"""Seconds for which a result is kept, also if it is an error."""
 
 FRESH_PER_SECOND: Final = 20
-"""A result is kept for this multiple of the duration of its read, so reads take 5 % of the time at most."""
+"""A result is kept for this multiple of the duration of its read: reads take at most 5 % of the time."""
 
 PATIENCE: Final = 2.0
 """Seconds for which a read waits for a store that does not answer."""
 
 _CLOSE_WAIT: Final = 0.2
-"""Seconds for which `Probe.close` waits for a read under way."""
+"""Seconds for which `Probe.close` waits for the current read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
     """The status of the store, or the error of the read.
 
-    ``evicts`` is True if the error is that a server evicts keys, or has evicted some.
+    ``evicts`` is True if the error says that a server evicts keys, or has evicted some.
     """
 
     status: Status | None
@@ -40,7 +40,7 @@ class ProbeResult:
 
 
 class Probe:
-    """Reads the status through a connection of its own, so no other user of the store waits for the read.
+    """Reads the status through its own connection, so that no other user of the store waits for the read.
 
     ``connect`` opens the connection when the first read needs it. Thread-safe.
     """
@@ -66,7 +66,7 @@ class Probe:
             return self._result
 
     def close(self) -> None:
-        """Close the connection, if there is one; a read under way fails."""
+        """Close the connection, if there is one. The current read fails."""
         self._closed = True
         locked = self._lock.acquire(timeout=_CLOSE_WAIT)
         try:

@@ -1,7 +1,7 @@
 """The HTTP server: few threads, short requests, independent of the worker.
 
-It has no password and no TLS: each client that reaches the port gets an answer. So it listens on this machine
-only, unless the address names another host.
+The server has no password and no TLS: each client that reaches the port gets an answer. So it listens on the
+loopback address only, unless the address names another host.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LOCAL: Final = "127.0.0.1"
 """The default host."""
 
 AT_A_TIME: Final = 8
-"""Requests that are answered at a time; further ones are refused."""
+"""Requests that are answered at a time; more requests are refused."""
 
 REQUEST_TIME: Final = 5.0
 """Seconds that a client may take for each part of its request."""
 
 _TICK: Final = 0.1
-"""Seconds until the server notices that it has to end."""
+"""Seconds between two checks for the end of the server."""
 
 log = Log("percolator.worker")
 
@@ -93,7 +93,7 @@ class Monitor:
         self.close()
 
     def close(self) -> None:
-        """Stop the server. Does not wait for requests under way. Idempotent."""
+        """Stop the server, without waiting for current requests. Idempotent."""
         self._server.shutdown()
         self._server.server_close()
         self._probe.close()

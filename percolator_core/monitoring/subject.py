@@ -1,4 +1,4 @@
-"""The worker or crew that is monitored, as functions that return its current state."""
+"""The monitored worker or crew, as functions that return its current state."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Subject:
         chain: the observers that it runs.
         namespace: the namespace of its tables.
         counts: its runs so far; the numbers never decrease.
-        begun: True when it works.
-        stalled: seconds for which the loop has stood still, of all processes the longest; normally near 0.
-        stopping: True when it has been asked to end.
+        begun: True after the start.
+        stalled: seconds since the last turn of the loop, in a crew of the slowest process; normally near 0.
+        stopping: True after a request to end.
         processes: number of running processes.
         replaced: number of processes that ended and were replaced.
         times: durations of the runs, by observer; empty if they are not measured.

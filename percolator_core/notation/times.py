@@ -26,18 +26,18 @@ def parse_length(text: str) -> timedelta:
 
 def show_time(timestamp: float, to: Literal["milliseconds", "microseconds"] = "milliseconds") -> str:
     """Return a timestamp in microseconds since 1970 as a time in UTC."""
-    # A float of seconds since 1970 cannot hold microseconds exactly: divide integers.
+    # A float of seconds since 1970 cannot hold microseconds exactly, so integers are divided.
     seconds, microseconds = divmod(int(timestamp), 1_000_000)
     moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
     return moment.isoformat(sep=" ", timespec=to).replace("+00:00", "Z")
 
 
 def parse_time(text: str | None, option: str = "--at") -> int | datetime | None:
-    """Parse a time; None for an empty text. Raises NotationError if it is no time or has no time zone."""
+    """Parse a time; None for an empty text. Raises NotationError for another text, or without a time zone."""
     if text is None or not text.strip():
         return None
     if text.isascii() and text.isdecimal():
-        # 2**53 has 16 digits. Python is slow to parse a very long integer, or refuses it.
+        # 2**53 has 16 digits. Python parses a very long integer slowly, or refuses it.
         if len(text) <= 16 and 0 < int(text) < 2**53:
             return int(text)
         raise NotationError(f"{option} {text[:40]}: microseconds since 1970 are 1 to 2**53 - 1")

@@ -129,8 +129,7 @@ def json_row(definition: TableDefinition, row: bytes) -> Any:
     """Return a row key for JSON: bytes for a raw table, the key's values by column for a typed one."""
     if not definition.is_typed:
         return json_bytes(row)
-    key = key_of(definition, row)
-    return {name: json_typed(definition, name, value) for name, value in key.items()}
+    return {name: json_value(value) for name, value in key_of(definition, row).items()}
 
 
 class Rows:
@@ -145,7 +144,7 @@ class Rows:
         try:
             shown = show_bytes(row, longest) if definition is None else show_row(definition, row)
         except ValueError:
-            # The key is of an earlier table with this name.
+            # The key is from an earlier table with this name.
             shown = show_bytes(row, longest)
         return shown if longest is None else abbreviated(shown, longest)
 
@@ -179,12 +178,13 @@ def show_typed(definition: TableDefinition, name: str, value: Any, longest: int 
     return abbreviated(line, longest)
 
 
-def json_typed(definition: TableDefinition, name: str, value: Any) -> Any:
-    """Return a value for JSON.
+def json_value(value: Any) -> Any:
+    """Return the value of a column for JSON.
 
-    Numbers stay numbers, times are ISO 8601, decimals and UUIDs are text, bytes are as in `json_bytes`.
+    Numbers stay numbers, times are ISO 8601, decimals and UUIDs are text, bytes are as in `json_bytes`. The
+    value of a json column is returned as it is.
     """
-    if definition.by_name[name].type == "json" or value is None or isinstance(value, bool | int | str):
+    if value is None or isinstance(value, bool | int | str | dict | list):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
@@ -194,7 +194,7 @@ def json_typed(definition: TableDefinition, name: str, value: Any) -> Any:
 
 
 def raw_typed(definition: TableDefinition, name: str, value: Any) -> bytes:
-    """Return the bytes to write into a file: bytes unchanged, other values as text."""
+    """Return the bytes to write into a file: bytes unchanged, any other value as text."""
     return value if isinstance(value, bytes) else show_typed(definition, name, value).encode()
 
 

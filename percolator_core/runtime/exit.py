@@ -1,8 +1,8 @@
 """Ends a process although threads of observers still run.
 
-At its end the interpreter waits for every thread of a pool, however long the code in it blocks. By then the
-leases of such threads have been given back, so that no run is lost: the run of the thread does not commit. If
-it still does, its acknowledgement keeps another run from committing the same change.
+At its end, the interpreter waits for every thread of a pool, however long the thread blocks. The worker has
+given back the leases of such threads before, so no run is lost: the run of the thread does not commit. If it
+does commit, no other run can commit for the same change, because the acknowledgement exists.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OBSERVER_THREADS: Final = "percolator-observer"
 """The prefix of the names of a worker's threads."""
 
 _MOMENT: Final = 0.3
-"""Seconds given to threads that have no more work and are about to end."""
+"""Seconds to wait for threads that have no more work and are about to end."""
 
 
 def end_process(code: int) -> None:
@@ -34,7 +34,7 @@ def end_process(code: int) -> None:
         try:
             stream.flush()
         except (OSError, ValueError):
-            pass  # the reader is gone, or the stream is closed
+            pass  # the reader has ended, or the stream is closed
     os._exit(code)
 
 

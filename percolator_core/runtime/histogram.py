@@ -1,4 +1,4 @@
-"""Histograms of durations: of constant size, and can be added up over processes."""
+"""Histograms of durations. They have a constant size, and can be added up over processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2
 
 @dataclass(slots=True)
 class Histogram:
-    """``counts`` has a number for each of `BOUNDS` and one for the rest; ``seconds`` sums up the durations.
+    """``counts`` has a number for each of `BOUNDS` and one for the rest; ``seconds`` is the sum.
 
     Only one thread at a time may use it.
     """
@@ -27,7 +27,7 @@ class Histogram:
         self.seconds += seconds
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Return each bound as text, ``+Inf`` at last, with the number of durations up to it."""
+        """Return each bound as text (the last is ``+Inf``), with the number of durations up to it."""
         names = [*map(str, BOUNDS), "+Inf"]
         sums: list[tuple[str, float]] = []
         so_far = 0

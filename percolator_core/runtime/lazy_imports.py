@@ -1,6 +1,6 @@
 """Imports the public names of a package when they are first used.
 
-Without this, to import the package would import everything that any of its names needs.
+Otherwise an import of the package would import everything that any of its names needs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The library's log: it follows the program's configuration of structlog, or goes to stderr without one.
+"""The library's log: it uses the program's configuration of structlog, or writes to stderr without one.
 
 The default of structlog is stdout, where a program writes its results.
 """
@@ -13,7 +13,7 @@ import structlog
 
 
 class Log:
-    """A logger that reads the configuration when it is used, and not when it is made."""
+    """A logger that reads the configuration at each call, not at its creation."""
 
     __slots__ = ("_name",)
 

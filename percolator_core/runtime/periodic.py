@@ -1,4 +1,4 @@
-"""Calls a function at regular intervals in a thread of its own."""
+"""Calls a function at regular intervals in its own thread."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def periodically(act: Callable[[], object], seconds: float, name: str) -> Iterator[None]:
-    """Call ``act`` every so many seconds until the block ends, for the first time after one interval.
+    """Call ``act`` every ``seconds`` until the block ends, for the first time after one interval.
 
     An exception of ``act`` ends the calls, and `threading.excepthook` reports it. ``name`` is the thread's
-    name. The end of the block waits for a call that is under way.
+    name. The end of the block waits for the current call.
     """
     over = threading.Event()
 

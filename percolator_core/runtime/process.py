@@ -1,7 +1,7 @@
 """The id of this process, objects that must change in a forked child, and the number of usable cores.
 
-A fork copies everything except the other threads. So in the child a lock may be held by a thread that does
-not exist there, and a connection has two users that would read each other's replies.
+A fork copies everything except the other threads. So in the child, a lock may be held by a thread that does
+not exist. A connection has two users, parent and child, which would read each other's replies.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ class Forked(Protocol):
 _forked: Living[Forked] = Living()
 
 
-def tell_of_forks(one: Forked) -> None:
-    """Have ``one.after_fork()`` called in every forked child, as long as the object exists."""
+def call_after_fork(one: Forked) -> None:
+    """Call ``one.after_fork()`` in every forked child, as long as the object exists."""
     _forked.add(one)
 
 
 class Lock:
-    """A lock that only other threads wait for.
+    """A lock that is reentrant and free in a forked child.
 
-    A signal handler or finalizer gets the lock although the code that it interrupts holds it: otherwise the
-    thread would wait for itself. So the guarded data must be consistent for them at every moment. In a forked
-    child the lock is free, although another thread may have held it in the parent.
+    A signal handler or finalizer gets the lock even if the interrupted code holds it: otherwise the thread
+    would wait for itself. So the guarded data must be consistent at every moment. In a forked child the lock
+    is free, although another thread may have held it in the parent.
 
     A ``with`` statement calls the methods of the inner lock, which are not written in Python: otherwise
     Ctrl-C between two steps of such a method would leave the lock held.
@@ -78,18 +78,18 @@ class Lock:
 
     def __init__(self) -> None:
         self._renew()
-        tell_of_forks(self)
+        call_after_fork(self)
 
     def acquire(self, timeout: float = -1) -> bool:
-        """Take the lock within so many seconds (-1: no limit); return True if it was taken."""
+        """Take the lock within ``timeout`` seconds (-1: no limit); return True if it was taken."""
         return self._lock.acquire(timeout=timeout)
 
     def release(self) -> None:
-        """Release the lock, once for each time that it was taken."""
+        """Release the lock, once for each `acquire`."""
         self._lock.release()
 
     def after_fork(self) -> None:
-        """Free the lock, unless the code that forked holds it itself."""
+        """Free the lock, unless the thread that forked holds it."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
         else:

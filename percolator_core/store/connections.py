@@ -42,7 +42,7 @@ class Connections:
         self._only: Pipeline | None = None
         """The only pipeline if the store is one server that is never replaced: the fast path."""
         self._generation = topology.generation
-        process.tell_of_forks(self)
+        process.call_after_fork(self)
 
     @property
     def several(self) -> bool:

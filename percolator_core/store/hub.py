@@ -79,7 +79,7 @@ class Hub:
         self._on_answer = self._answered
         self._on_loss = self._retries.repeat_if_lost
         python_gc.allow_for_tasks(width)
-        process.tell_of_forks(self)
+        process.call_after_fork(self)
 
     # Called by tasks, futures and retries.
 

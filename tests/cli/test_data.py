@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from percolator_core import connect
 from percolator_core.cli import namespaces
 from percolator_core.notation.bytestext import json_bytes, parse_bytes, show_bytes
-from percolator_core.notation.typedtext import json_typed, parse_row, show_row, show_typed
+from percolator_core.notation.typedtext import json_value, parse_row, show_row, show_typed
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.row_keys import KeyCodec
 from tests.cli import typed
@@ -403,11 +403,11 @@ def test_a_typed_key_that_is_shown_can_be_given_back(key: dict[str, Any]) -> Non
 
 def test_typed_values_in_json() -> None:
     moment = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
-    assert json_typed(TYPED, "datetime", moment) == "2026-01-02T03:04:05.000006Z"
-    assert json_typed(TYPED, "float", float("nan")) == "nan"
-    assert json_typed(TYPED, "float", 0.5) == 0.5
-    assert json_typed(TYPED, "decimal", Decimal("1.50")) == "1.50"
-    assert json_typed(TYPED, "bytes", b"\xff") == {"base64": "/w=="}
-    assert json_typed(TYPED, "bool", False) is False
+    assert json_value(moment) == "2026-01-02T03:04:05.000006Z"
+    assert json_value(float("nan")) == "nan"
+    assert json_value(0.5) == 0.5
+    assert json_value(Decimal("1.50")) == "1.50"
+    assert json_value(b"\xff") == {"base64": "/w=="}
+    assert json_value(False) is False
     assert show_typed(TYPED, "str", "two\nlines", 40) == "two\\nlines"
     assert len(show_typed(TYPED, "str", "x" * 100, 40)) == 40

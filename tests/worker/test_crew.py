@@ -285,7 +285,7 @@ def test_processes_that_die_at_their_start_are_not_started_for_ever(counting: Pr
     with Running(counting, log, processes=1) as running:
         running.wait()
     assert type(running.error) is PercolatorError
-    assert "die at their start, the last by exit code 7" in str(running.error)
+    assert "die at their start, the last process with exit code 7" in str(running.error)
     assert [served.ending for served in running.crew.served] == ["exit code 7"] * supervisor.STARTS
     pauses = [line["pause"] for line in log.find("replaced")]
     assert pauses == [0.01, 0.02, 0.04]

@@ -143,7 +143,7 @@ def test_who_is_asked_for_must_be_there(scene: Scene) -> None:
     with pytest.raises(ValueError, match="limit is 1 or more, not 0"):
         scene.quarantine.page(0)
     for cursor in ("", "x", "é", "W10=", "WzFd", "bnVsbA=="):
-        with pytest.raises(ValueError, match="the cursor is none that a page gave"):
+        with pytest.raises(ValueError, match="the cursor is not from a page"):
             scene.quarantine.page(1, cursor)
 
 

@@ -1,9 +1,9 @@
 """The trace of a row: every run that its changes caused, with times.
 
-Each run of an observer leaves a version of its acknowledgement beside the cell that woke it. The version has
-the times at which the run began and committed and, if the chain has ``trace: true``, the cells that it wrote.
-A trace goes from a change to the run that observed it, to the cells that the run wrote, and so on. Nothing is
-written, and no table is scanned.
+Each run of an observer writes a version of its acknowledgement beside the cell that woke the observer. The
+version has the start and commit times of the run. If the chain has ``trace: true``, the version also has the
+cells that the run wrote. A trace goes from a change to the run that observed the change, to the cells that
+the run wrote, and so on. It writes nothing and scans no table.
 
 >>> from percolator_core.admin.trace import trace
 >>> found = trace(db, chain, "documents", "http://a/")
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 DEPTH: Final = 20
-"""The default depth: runs that are followed one after the other."""
+"""The default depth: the number of runs one after the other."""
 
 LIMIT: Final = 1000
 """The default limit of changes that are followed."""
@@ -74,10 +74,10 @@ def trace(
         row: the row's key.
         column: an observed column, or None for all observed columns.
         change: ``"latest"`` of each column, ``"all"`` (``limit`` of each at most), or the newest at or before
-            this timestamp (µs). The store keeps no time of a notification from outside. For it these are the
-            latest run, all runs, or the first run that began after the timestamp.
+            this timestamp (µs). The store keeps no time of a notification from outside. For a notification,
+            the three forms choose the latest run, all runs, or the first run that began after the timestamp.
         depth: the greatest number of runs one after the other, 1 or more.
-        limit: the greatest number of changes, 1 or more; those nearer to the row come first.
+        limit: the greatest number of changes, 1 or more; changes nearer to the row come first.
 
     Raises:
         ConfigurationError: no observer of the chain observes such a column.
@@ -90,11 +90,11 @@ def trace(
     for name, number in numbers.items():
         if number < 1:
             raise ValueError(f"{name} is 1 or more, not {number}")
-    columns = [name for observed, name in chain.observed if observed == table and column in {None, name}]
+    columns = [name for other, name in chain.observed if other == table and column in {None, name}]
     if not columns:
-        watched = ", ".join(abbreviated(".".join(each)) for each in chain.observed)
+        observed = ", ".join(abbreviated(".".join(each)) for each in chain.observed)
         wanted = abbreviated(f"{table}.{column}") if column is not None else f"a column of {table}"
-        raise ConfigurationError(f"no observer of {chain.name} watches {wanted}: they watch {watched}")
+        raise ConfigurationError(f"no observer of {chain.name} watches {wanted}: they watch {observed}")
     db.catalog.table(table)
     following = Following(db, chain, limit)
     roots = following.roots(table, row_bytes(row), columns, change)

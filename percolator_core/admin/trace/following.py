@@ -1,7 +1,7 @@
-"""Follows a change to the runs that observed it, to the cells that those wrote, and so on.
+"""Follows a change to the runs that observed it, to the cells that these runs wrote, and so on.
 
-The acknowledgements of an observer for one cell are versions of one other cell, and conflicting runs do not
-both commit. So the first acknowledgement of a run that began after a change is that of the run that observed
+The acknowledgements of an observer for one cell are the versions of another cell. Of two conflicting runs,
+only one commits. So among the runs that began after a change, the first one with an acknowledgement observed
 the change.
 """
 
@@ -43,10 +43,10 @@ from percolator_core.scripts import calls
 from percolator_core.store.packing import Command
 
 _BATCH: Final = 1000
-"""Commands that are sent together: each reply may be an acknowledgement of some tens of kilobytes."""
+"""Commands that are sent together. Each reply may be an acknowledgement of some tens of kilobytes."""
 
 _ACKS: Final = 8
-"""Acknowledgements after a change that are read: of the first run, a run under way, and repeated runs."""
+"""The number of acknowledgements after a change that are read: the first run, and reruns."""
 
 _ALL_LATER: Final = b"\xff" * 9
 """Sorts behind any packed timestamp."""
@@ -62,7 +62,7 @@ _RunKey: TypeAlias = tuple[str, str, bytes, bytes, int]
 
 @dataclass(slots=True)
 class _Change:
-    """A change that is followed. ``start_ts`` is that of its transaction, 0 where it does not matter."""
+    """A change that is followed. ``start_ts`` is that of its transaction, 0 if it is not needed."""
 
     table: str
     row: bytes
@@ -79,7 +79,7 @@ class _Change:
 
 @dataclass(slots=True)
 class _Run:
-    """A run that is followed. ``before`` is the start timestamp of the run before it on the same cell."""
+    """A run that is followed. ``before`` is the start timestamp of the previous run on the same cell."""
 
     key: _RunKey
     version: Version
@@ -92,7 +92,7 @@ class _Run:
 
 
 class Following:
-    """Follows changes generation by generation: one or two round trips each, for any number of changes."""
+    """Follows changes generation by generation; a generation takes one or two round trips."""
 
     def __init__(self, db: Database, chain: Chain, limit: int) -> None:
         self._db = db
@@ -130,7 +130,7 @@ class Following:
         encoded = handle.encode(column)
         held = store.run(calls.held(handle.tag(row), entries=[encode_lock_mark(0, encoded, row)]))
         if any(held.locks):
-            # A read resolves a lock that a dead client has left on a committed version.
+            # A read resolves the lock of a dead client whose transaction has committed.
             self._db.snapshot().get(table, row, column)
         limit = self._limit if change == "all" else 1
         # Without the values, which may be large: only the timestamps are used.
@@ -145,14 +145,14 @@ class Following:
         return [unpack_version(member[len(prefix) :]) for member in older]
 
     def _notified(self, change: _Change, wanted: str) -> list[_Change]:
-        """Return a notify-only cell with outside notifications: its runs, and its mark if it waits."""
+        """Return a change for the notifications of a notify-only cell: its runs, and its mark."""
         handle = self._db.catalog.table(change.table)
         tag, store = handle.tag(change.row), self._db.store
         for observer in self._watchers(change.table, change.column):
             column = acknowledgement(observer, change.column)
             limit = self._limit if wanted == "all" else 1
             asked = store.command(calls.history(tag, change.row, column, limit))
-            # The mark is read first: if a run has cleared it, the run is found by the next command.
+            # The mark is read first: if a run has cleared the mark, the next command finds the run.
             *mark, packed = store.call(*self._mark(change, observer), asked)
             versions = [unpack_version(version) for version in packed]
             for version in reversed([one for one in versions if one.value is not None]):
@@ -163,7 +163,7 @@ class Following:
                 change.outcomes.append((waits, None))
         return [change] if change.outcomes else []
 
-    # From there on.
+    # The runs, and the changes that they made.
 
     def follow(self, changes: Sequence[_Change], depth: int) -> None:
         """Find the runs of the changes, and of the changes that those runs made, up to a depth."""
@@ -212,8 +212,8 @@ class Following:
     def _questions(self, change: _Change, observer: str) -> list[Command]:
         """Return the commands that read the mark, then the acknowledgements around the change.
 
-        The order matters. If a run has cleared the mark, the run is found by the later commands. If a new
-        version moves the newest one into the history, it is found there.
+        The order matters. If a run has cleared the mark, the later commands find the run. If a new version
+        has moved the newest one into the history, the command that reads the history finds it.
         """
         handle, column = self._db.catalog.table(change.table), acknowledgement(observer, change.column)
         older, prefix = history_key(handle.tag(change.row), change.row), pack_column(column)
@@ -247,7 +247,7 @@ class Following:
         at, before, done, repeat = change.timestamp or 0, 0, False, False
         for version in acks:
             if version.value is None:
-                # A rerun took the acknowledgement back.
+                # A rerun deleted the acknowledgement.
                 repeat, before = done, version.start_ts
             elif version.start_ts < at:
                 before = version.start_ts
@@ -278,7 +278,7 @@ class Following:
         in_flight, score, tries, failed = mark
         attempts = int(tries or 0)
         if score is not None:
-            # The score of a lease is odd (`_dirty.lua`); after its end the cell can be claimed.
+            # The score of a lease is odd (`_dirty.lua`). After the lease's end the cell can be claimed.
             if int(float(score)) % 2 and float(score) > self._now:
                 return Outcome(observer, "leased", attempts=attempts)
             return Outcome(observer, "retrying" if attempts else "pending", attempts=attempts)
@@ -292,7 +292,7 @@ class Following:
     # Garbage collection.
 
     def _collected(self, changes: Sequence[_Change]) -> set[tuple[str, bytes, bytes, int | None]]:
-        """Return the changes whose versions were collected: a later run must not be taken for theirs."""
+        """Return the changes whose versions were collected, so that no later run is shown for them."""
         tags = [self._db.catalog.table(one.table).tag(one.row) for one in changes]
         safe = self._call([(b"HGET", meta_key(tag), SAFE_POINT) for tag in tags])
         old = [
@@ -325,7 +325,7 @@ class Following:
             handle, prefix = self._db.catalog.table(change.table), pack_column(change.column)
             low, high = (prefix + pack_timestamp(at) for at in (first, last + 1))
             tag = handle.tag(change.row)
-            # In this order no version is missed; one that is being overwritten counts twice.
+            # In this order no version is missed. A version that is overwritten in between counts twice.
             commands += [
                 self._db.store.command(calls.history(tag, change.row, change.column, 1, VERSION_HEADER)),
                 (b"ZLEXCOUNT", history_key(tag, change.row), b"[" + low, b"(" + high),
@@ -341,7 +341,7 @@ class Following:
     # The result.
 
     def result(self, table: str, row: bytes, roots: Sequence[_Change]) -> Trace:
-        """Return the trace. A root that a run of the trace wrote belongs to that run, and is no root."""
+        """Return the trace. A root that a run of the trace wrote is shown at that run only."""
         ordered = sorted(self._runs.values(), key=lambda one: (one.version.start_ts, one.key))
         numbers = {run.key: number for number, run in enumerate(ordered, 1)}
         made = {change.key for run in ordered for change in run.changes}

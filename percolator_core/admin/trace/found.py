@@ -12,7 +12,7 @@ Kind: TypeAlias = Literal["put", "delete", "notify"]
 State: TypeAlias = Literal["ran", "pending", "leased", "retrying", "quarantined", "collected", "unobserved"]
 
 WAITING: Final = frozenset({"pending", "leased", "retrying"})
-"""States of a change that the observer has yet to observe."""
+"""States of a change that the observer has not observed yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,14 @@ class Outcome:
 
     ``state`` is one of
 
-    - ``ran``: the run with number ``run`` observed it, and began ``lag`` seconds after the change; ``again``
-      is True if it repeats an earlier run, as a rerun does;
-    - ``pending``: no worker has claimed the cell; ``leased``: a worker has claimed it, and may have died;
-      ``retrying``: it waits for a retry after ``attempts`` that failed;
-    - ``quarantined``: in quarantine after ``attempts``, the last one with ``error``;
-    - ``collected``: unknown, since garbage collection has dropped the acknowledgement;
-    - ``unobserved``: neither a run nor a mark: the observer was not active when the cell was written.
+    - ``ran``: the run with number ``run`` observed the change, and began ``lag`` seconds after the change.
+      ``again`` is True if the run repeats an earlier run, as a rerun does;
+    - ``pending``: no worker has claimed the cell;
+    - ``leased``: a worker has claimed the cell, and may have died;
+    - ``retrying``: the cell waits for a retry after ``attempts`` failed attempts;
+    - ``quarantined``: the cell is in quarantine after ``attempts`` failed attempts, with the last ``error``;
+    - ``collected``: unknown, because garbage collection has dropped the acknowledgement;
+    - ``unobserved``: there is no run and no mark: the observer was not active when the cell was written.
     """
 
     observer: str
@@ -53,7 +54,7 @@ class Outcome:
 class Change:
     """A change of an observed cell, committed at ``timestamp`` (µs).
 
-    The timestamp is None for notifications from outside: the store keeps only the runs that they woke.
+    The timestamp is None for notifications from outside: the store keeps only their runs.
     """
 
     table: str
@@ -68,11 +69,11 @@ class Change:
 class Run:
     """A run that committed: ``observer``, woken by ``(table, row, column)``.
 
-    ``number`` counts the runs of the trace by start timestamp, from 1. ``recorded`` is True if the cells that
-    it wrote are known: ``written`` is their number, ``cells`` has the first thousand, ``changes`` has the
-    observed ones that were followed, and ``unfollowed`` counts those that were not. ``changes_seen`` is the
-    number of changes that it observed, at least 1: those of its cell (`COLLAPSED` at most), or the
-    notifications in this trace.
+    ``number`` counts the runs of the trace by start timestamp, from 1. ``recorded`` is True if the written
+    cells are known: ``written`` is their number, and ``cells`` has the first thousand. ``changes`` has the
+    written cells that are observed and were followed; ``unfollowed`` counts the observed ones that were not
+    followed. ``changes_seen``, at least 1, is the number of changes that the run observed: the changes of its
+    cell (`COLLAPSED` at most), or the notifications in this trace.
     """
 
     number: int
@@ -92,16 +93,16 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """The time from its start to its commit."""
+        """The time from the start of the run to its commit."""
         return (self.commit_timestamp - self.start_timestamp) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The ``changes`` of a row, and each run that they caused once, sorted by start timestamp.
+    """The ``changes`` of a row, and the ``runs`` that they caused, sorted by start timestamp.
 
-    ``uncertain`` counts changes before the safe point of garbage collection. Older versions of that time are
-    gone, so runs may be missing, or a later run may be shown for an earlier one.
+    ``uncertain`` counts changes before the safe point of garbage collection. Versions of that time have been
+    dropped, so runs may be missing, or a later run may be shown for an earlier one.
     """
 
     table: str
@@ -112,7 +113,7 @@ class Trace:
 
     @property
     def seconds(self) -> float | None:
-        """The time from the first change to the last commit that it caused; None without a run."""
+        """The time from the first change to the last commit of a run; None without a run."""
         if not self.runs:
             return None
         begins = [change.timestamp for change in self.changes if change.timestamp is not None]
@@ -121,7 +122,7 @@ class Trace:
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """The outcomes of all changes, also of those that runs made."""
+        """The outcomes of all changes, also of changes by runs."""
         changes = [*self.changes, *(change for run in self.runs for change in run.changes)]
         return tuple(outcome for change in changes for outcome in change.outcomes)
 

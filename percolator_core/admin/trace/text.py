@@ -15,8 +15,8 @@ KIND_VERBS: Final = {"put": "written", "delete": "deleted", "notify": "notified"
 _STATES: Final = {
     "pending": "waits for a worker",
     "leased": "waits: a worker has it",
-    "collected": "not known: garbage collection has dropped what would tell",
-    "unobserved": "not run: it was not active when this was written",
+    "collected": "not known: garbage collection has dropped the acknowledgement",
+    "unobserved": "not run: the observer was not active when this was written",
 }
 
 
@@ -26,7 +26,7 @@ def state_text(outcome: Outcome, error: str) -> str:
     if outcome.state == "quarantined":
         return f"in quarantine after {attempts}: {error}"
     if outcome.state == "retrying":
-        return f"waits to be tried again, after {attempts} that failed"
+        return f"waits for a retry after {attempts} that failed"
     return _STATES[outcome.state]
 
 
@@ -66,12 +66,11 @@ def missing_parts(found: Trace, chain: Chain, declared: str, further: str, limit
     sentences = []
     if found.unrecorded:
         sentences.append(
-            f"what {count_of(found.unrecorded, 'run')} wrote is not known: "
+            f"the writes of {count_of(found.unrecorded, 'run')} were not recorded: "
             + (
                 "the workers did not have 'trace: true' in chain.yaml yet"
                 if chain.trace
-                else f"put 'trace: true' into {declared} and start the workers again, to have later runs "
-                "followed"
+                else f"put 'trace: true' into {declared} and restart the workers to record later runs"
             )
         )
     if found.unfollowed:
@@ -81,6 +80,6 @@ def missing_parts(found: Trace, chain: Chain, declared: str, further: str, limit
     if found.uncertain:
         sentences.append(
             f"{count_of(found.uncertain, 'change')} from before the safe point of garbage collection: runs "
-            "may be missing, or a later one stand for an earlier one; gc --keep keeps more"
+            "may be missing, or a later run may be shown for an earlier one; gc --keep keeps more"
         )
     return sentences
