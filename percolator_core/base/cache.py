@@ -24,7 +24,7 @@ class ByteCache(Generic[T]):
         self._values: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
         self._loading: dict[Hashable, Future[T]] = {}
         self._lock = process.Lock()
-        process.tell_of_forks(self)
+        process.call_after_fork(self)
 
     def get(self, key: Hashable, load: Callable[[], T], size_of: Callable[[T], int]) -> T:
         """Return the value of ``key``; load it if it is not here.

@@ -90,7 +90,9 @@ def test_without_recording_it_says_how_to_turn_that_on(project: Project) -> None
     project.ok("drain", "chain")
     ended = project.ok("trace", "chain", "docs", "dream")
     assert drawn(ended.out)[1:] == ["└── split  began +0 ms, took 0 ms", "1 run in 0 ms"]
-    assert ended.err.startswith("the writes of 1 run were not recorded: put 'trace: true' into chain/chain.yaml and ")
+    assert ended.err.startswith(
+        "the writes of 1 run were not recorded: put 'trace: true' into chain/chain.yaml"
+    )
     file = project.folder / "chain" / "chain.yaml"
     file.write_text(f"{file.read_text()}trace: true\n")
     assert "did not have 'trace: true'" in project.ok("trace", "chain", "docs", "dream").err
