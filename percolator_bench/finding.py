@@ -141,7 +141,7 @@ class Store:
     def make_clean(self) -> None:
         """Drop all marks."""
         leases = self._lease()
-        self._db.store.call(*[self._dirty.clear(lease, "weak", 0) for lease in leases])
+        self._db.store.run_all([self._dirty.clear(lease, "weak", 0) for lease in leases])
 
     def claim(self) -> Claim:
         """Time a lease of all dirty cells, and return them."""
@@ -149,7 +149,7 @@ class Store:
         leases = self._lease()
         wall = time.perf_counter() - wall
         server = self._server_cpu() - server
-        self._db.store.call(*[self._dirty.postpone(lease, 0, failed=False) for lease in leases])
+        self._db.store.run_all([self._dirty.postpone(lease, 0, failed=False) for lease in leases])
         return Claim(wall, server)
 
     def _lease(self) -> list[Lease]:

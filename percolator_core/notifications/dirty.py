@@ -24,7 +24,6 @@ from percolator_core.layout.keys import decode_mark, dirty_key, tablet_number
 from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Call, Mode
 from percolator_core.scripts.replies import Claimed
-from percolator_core.store.packing import Command
 from percolator_core.transaction.client import Client
 
 if TYPE_CHECKING:
@@ -232,26 +231,23 @@ class DirtyIndex:
         if by_tag:
             self._client.store.run_all([calls.renew(tag, some) for tag, some in by_tag.items()])
 
-    def clear(self, lease: Lease, mode: Mode, start_ts: int) -> Command:
-        """Return the command that removes the mark, if the run that began at ``start_ts`` saw all changes."""
-        return self._client.store.command(calls.clear(lease.tag, *_settling(lease, mode, start_ts)))
+    def clear(self, lease: Lease, mode: Mode, start_ts: int) -> Call[bool]:
+        """Return the call that removes the mark, if the run that began at ``start_ts`` saw all changes."""
+        return calls.clear(lease.tag, *_settling(lease, mode, start_ts))
 
-    def postpone(self, lease: Lease, seconds: float, *, failed: bool) -> Command:
-        """Return the command that ends the lease and makes the mark due in ``seconds``.
+    def postpone(self, lease: Lease, seconds: float, *, failed: bool) -> Call[int]:
+        """Return the call that ends the lease and makes the mark due in ``seconds``.
 
-        ``failed`` counts a failed attempt. If no active chain has the observer on that column, the command
+        ``failed`` counts a failed attempt. If no active chain has the observer on that column, the call
         removes the mark.
         """
         cell = (lease.tag, lease.observer, lease.row, lease.column)
         attempt: Literal["failed", "unharmed"] = "failed" if failed else "unharmed"
-        return self._client.store.command(
-            calls.postpone(*cell, int(seconds * 1000), attempt, lease.deadline, lease.before)
-        )
+        return calls.postpone(*cell, int(seconds * 1000), attempt, lease.deadline, lease.before)
 
-    def quarantine(self, lease: Lease, mode: Mode, start_ts: int, record: Mapping[str, Any]) -> Command:
-        """Return the command that puts the cell into quarantine, unless it has changed since ``start_ts``."""
-        settling = _settling(lease, mode, start_ts)
-        return self._client.store.command(calls.quarantine(lease.tag, *settling, json.dumps(record)))
+    def quarantine(self, lease: Lease, mode: Mode, start_ts: int, record: Mapping[str, Any]) -> Call[bool]:
+        """Return the call that puts the cell into quarantine, unless it has changed since ``start_ts``."""
+        return calls.quarantine(lease.tag, *_settling(lease, mode, start_ts), json.dumps(record))
 
     def backlog(self) -> dict[str, int]:
         """Return the number of dirty cells by observer, including leased cells and cells to retry."""

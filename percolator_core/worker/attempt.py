@@ -35,8 +35,8 @@ from percolator_core.notifications.dirty import DirtyIndex, Lease, known_table
 from percolator_core.observers import Guard, Observer, ObserverTransaction
 from percolator_core.runtime import process
 from percolator_core.runtime.log import Log
+from percolator_core.scripts.calls import Call
 from percolator_core.store import current_task
-from percolator_core.store.packing import Command
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.metrics import NAMES, Cost
 from percolator_core.transaction.prefetch import Habits
@@ -141,7 +141,7 @@ class Admission:
                     self._observed[observer].add((table, handle.encode(column)))
 
     def _give_back(self, lease: Lease, seconds: float) -> None:
-        self._client.store.one(self._dirty.postpone(lease, seconds, failed=False))
+        self._client.store.run(self._dirty.postpone(lease, seconds, failed=False))
 
 
 class Attempts:
@@ -218,7 +218,7 @@ class Attempts:
             self.clear(self._dirty.clear(lease, observer.mode, transaction.start_timestamp))
             self._report(lease, transaction.start_timestamp, outcome, began)
             return lost
-        self._client.store.one(self._dirty.postpone(lease, _GIVEN_BACK, failed=False))
+        self._client.store.run(self._dirty.postpone(lease, _GIVEN_BACK, failed=False))
         self._report(lease, start_ts, "postponed", began)
         return CONFLICT_ROUNDS
 
@@ -254,14 +254,15 @@ class Attempts:
                 raise
             raise _Failed(error) from error
 
-    def clear(self, command: Command) -> None:
-        """Send the command that clears the mark of a run that has committed."""
-        # A task of the hub sends the command with the next batch. A thread waits for it: otherwise the
-        # worker could claim the mark again before it is cleared.
+    def clear(self, call: Call[bool]) -> None:
+        """Clear the mark of a run that has committed."""
+        # A task of the hub sends the call with the next batch. A thread waits for the reply: otherwise the
+        # worker could claim the mark again before the mark is cleared.
+        store = self._client.store
         if current_task() is not None:
-            self._client.store.defer(command)
+            store.defer(store.command(call))
         else:
-            self._client.store.one(command)
+            store.run(call)
 
     def add(self, observer: str, counts: ObserverCounts, ended: Iterable[EndedRun]) -> None:
         """Add the counts of a run in another process, and pass its ended runs to the listener."""
@@ -308,7 +309,7 @@ class Attempts:
         }
         if tries < observer.retry.attempts:
             longest = min(observer.retry.max_backoff, observer.retry.backoff * 2 ** (tries - 1))
-            self._client.store.one(self._dirty.postpone(lease, longest * random.uniform(0.5, 1), failed=True))
+            self._client.store.run(self._dirty.postpone(lease, longest * random.uniform(0.5, 1), failed=True))
             self._report(lease, start_ts, "failed", began)
             log.info("observer failed, will be retried", **where)
             return
@@ -318,9 +319,9 @@ class Attempts:
             "attempts": tries,
             "time": start_ts,
         }
-        reply = self._client.store.one(self._dirty.quarantine(lease, observer.mode, start_ts, record))
-        self._report(lease, start_ts, "quarantined" if reply == b"quarantined" else "failed", began)
-        if reply == b"quarantined":
+        quarantined = self._client.store.run(self._dirty.quarantine(lease, observer.mode, start_ts, record))
+        self._report(lease, start_ts, "quarantined" if quarantined else "failed", began)
+        if quarantined:
             self._count(observer, "quarantined")
             log.error("observer failed for the last time, the cell is in quarantine", **where)
 

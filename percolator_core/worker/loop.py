@@ -194,9 +194,9 @@ class WorkerLoop:
             self._subscription.close()
             # A claim under way may have leased cells of which this worker has no reply yet.
             last = _quietly(self._last_claim) or []
-            commands = [self._dirty.postpone(lease, 0, failed=False) for lease in self._held() + last]
-            if commands:
-                _quietly(lambda: self._db.store.call(*commands))
+            postponed = [self._dirty.postpone(lease, 0, failed=False) for lease in self._held() + last]
+            if postponed:
+                _quietly(lambda: self._db.store.run_all(postponed))
 
     def _last_claim(self) -> list[Lease]:
         """Finish the claim that is under way, if any. Runs that are tasks of the hub end without a commit."""

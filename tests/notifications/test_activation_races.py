@@ -135,9 +135,9 @@ def run_once(client: Client) -> None:
             if cell is not None:
                 run.commit()
         except TransactionConflict:
-            client.db.store.one(dirty.postpone(lease, 0, failed=False))
+            client.db.store.run(dirty.postpone(lease, 0, failed=False))
         else:
-            client.db.store.one(dirty.clear(lease, "strong", start_ts))
+            client.db.store.run(dirty.clear(lease, "strong", start_ts))
 
 
 def fail_once(client: Client) -> None:
@@ -146,7 +146,7 @@ def fail_once(client: Client) -> None:
     for lease in lease_all(dirty):
         start_ts = client.db.timestamp()
         record = {"error": "", "traceback": "", "attempts": 1, "time": start_ts}
-        client.db.store.one(dirty.quarantine(lease, "strong", start_ts, record))
+        client.db.store.run(dirty.quarantine(lease, "strong", start_ts, record))
 
 
 @dataclass(frozen=True)

@@ -356,7 +356,7 @@ def _leases(scene: Scene, db: Database, chain: Chain) -> None:
         t.set("docs", b"leased", "text", b"up")
     leases, _ = index.claim(1)
     index.renew(leases)
-    assert db.store.one(index.postpone(leases[0], 0, failed=False)) == 0
+    assert db.store.run(index.postpone(leases[0], 0, failed=False)) == 0
     assert sum(index.backlog().values()) == 1
     scene.run(db, chain)
 

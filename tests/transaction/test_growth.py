@@ -116,7 +116,7 @@ def test_acknowledgements_do_not_pile_up(watched: tuple[Database, DirtyIndex]) -
         run = Transaction(db.client)
         assert acknowledge(run, lease, "strong")
         run.commit()
-        assert db.store.one(dirty.clear(lease, "strong", run.start_timestamp)) == b"cleared"
+        assert db.store.run(dirty.clear(lease, "strong", run.start_timestamp))
 
     change_and_run(COOL)
     for _ in range(1000):
@@ -135,7 +135,7 @@ def test_acknowledgements_do_not_pile_up(watched: tuple[Database, DirtyIndex]) -
         run = Transaction(db.client)
         acknowledge(run, lease, "strong")
         run.commit()
-        db.store.one(dirty.clear(lease, "strong", run.start_timestamp))
+        db.store.run(dirty.clear(lease, "strong", run.start_timestamp))
     for _ in range(2):  # first the cell, then what acknowledges it
         GarbageCollector(db.client).collect(0)
     assert but_safe_points(keys_with(db, b":t:")) == set()
@@ -155,12 +155,12 @@ def test_attempts_and_quarantine_leave_nothing_once_the_cell_is_dealt_with(
     for number in range(30):
         put(db, b"%d" % number, b"changed")
     for lease in dirty.claim(1000)[0]:
-        assert db.store.one(dirty.postpone(lease, 0, failed=True)) == 1
+        assert db.store.run(dirty.postpone(lease, 0, failed=True)) == 1
     assert keys_with(db, b"tries:")
     now = db.timestamp()
     for lease in dirty.claim(1000)[0]:
         assert lease.tries == 1
-        assert db.store.one(dirty.quarantine(lease, "strong", now, record)) == b"quarantined"
+        assert db.store.run(dirty.quarantine(lease, "strong", now, record))
     assert not keys_with(db, b"dirty:", b"tries:")
     quarantine = Quarantine(db, CHAIN)
     assert quarantine.count() == {"look": 30}
@@ -171,7 +171,7 @@ def test_attempts_and_quarantine_leave_nothing_once_the_cell_is_dealt_with(
         put(db, cell.row, b"changed again")
     now = db.timestamp()
     for lease in dirty.claim(1000)[0]:
-        assert db.store.one(dirty.clear(lease, "strong", now)) == b"cleared"
+        assert db.store.run(dirty.clear(lease, "strong", now))
     assert not keys_with(db, b"dirty:", b"tries:", b"failed:")
 
 

@@ -67,7 +67,7 @@ def observe(db: Database, dirty: DirtyIndex, room: int) -> int:
         run = Transaction(db.client)
         assert acknowledge(run, lease, "strong")
         run.commit()
-        assert db.store.one(dirty.clear(lease, "strong", run.start_timestamp)) == b"cleared"
+        assert db.store.run(dirty.clear(lease, "strong", run.start_timestamp))
     return len(leases)
 
 

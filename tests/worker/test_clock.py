@@ -77,7 +77,7 @@ def test_a_retry_that_was_put_off_keeps_its_delay(db: Database) -> None:
     put(db, "row", b"1")
     dirty = DirtyIndex(db.client, CHAIN.observed, longest_delay=30)
     (lease,), _ = dirty.claim(1)
-    db.store.one(dirty.postpone(lease, 30, failed=True))
+    db.store.run(dirty.postpone(lease, 30, failed=True))
     leases, due = dirty.claim(1)
     assert not leases
     assert due is not None

@@ -108,7 +108,7 @@ def test_a_worker_that_an_exception_ends_has_told_its_counts(db: Database) -> No
     index = dirty_of(db, chain)
     held, _ = index.claim(100)
     # Somebody else holds one of them for longer than there is time.
-    db.store.call(*[index.postpone(one, 0, failed=False) for one in held if one.row != b"held"])
+    db.store.run_all([index.postpone(one, 0, failed=False) for one in held if one.row != b"held"])
     with pytest.raises(TimeoutError):
         worker.run_until_idle(0.4)
     assert worker.counts.ran == run_counts(db)["copy"].ran == 3
@@ -184,13 +184,13 @@ def test_the_demand_of_a_chain(connect: Connect) -> None:
     leases, _ = index.claim(2)
     now = demand(db, chain)
     assert (now.backlog, now.due) == (3, 1)
-    db.store.call(*[index.postpone(lease, 5, failed=False) for lease in leases])
+    db.store.run_all([index.postpone(lease, 5, failed=False) for lease in leases])
     leases, _ = index.claim(2)
     now = demand(db, chain)
     assert (now.backlog, now.due, now.oldest) == (3, 0, None)
     others, _ = dirty_of(db, chain).claim(10)
     assert others == [], "what is not due cannot be claimed"
-    db.store.call(*[index.postpone(lease, 0, failed=False) for lease in leases])
+    db.store.run_all([index.postpone(lease, 0, failed=False) for lease in leases])
     assert demand(db, chain).due == 1
 
 

@@ -453,10 +453,10 @@ def test_a_row_is_released_also_by_a_cell_that_is_dirty_already(observed_rows: R
     held, other = sorted(leases, key=lambda lease: lease.column)
     now = scene.db.timestamp()
     record = {"error": "E", "traceback": "T", "attempts": 1, "time": now}
-    assert scene.db.store.one(dirty.quarantine(held, "strong", now, record)) == b"quarantined"
+    assert scene.db.store.run(dirty.quarantine(held, "strong", now, record))
     scene.write("row", b=b"2")
     assert scene.quarantine.count()["sum"] == 0
-    scene.db.store.one(dirty.postpone(other, 0, failed=False))
+    scene.db.store.run(dirty.postpone(other, 0, failed=False))
     scene.work()
     assert sorted(scene.ran) == [("a", b"row"), ("b", b"row")]
 
@@ -475,12 +475,11 @@ def test_a_row_that_changes_during_the_last_attempt_is_observed_again(
     assert run.start_timestamp
     scene.write("row", **{column: b"2"})
     record = {"error": "E", "traceback": "T", "attempts": 1, "time": run.start_timestamp}
-    reply = scene.db.store.one(dirty.quarantine(held, "strong", run.start_timestamp, record))
-    assert reply == b"kept"
+    assert not scene.db.store.run(dirty.quarantine(held, "strong", run.start_timestamp, record))
     assert len(dirty.claim(2)[0]) == (1 if column == "b" else 2)
     # What has not changed goes there.
     now = scene.db.timestamp()
-    assert scene.db.store.one(dirty.quarantine(held, "strong", now, record)) == b"quarantined"
+    assert scene.db.store.run(dirty.quarantine(held, "strong", now, record))
 
 
 def test_a_notification_releases_the_other_notifications_of_its_row(observed_rows: Rows) -> None:

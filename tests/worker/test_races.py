@@ -94,7 +94,7 @@ def test_a_commit_between_snapshot_and_clear_keeps_the_mark(db: Database, strong
     run = begin_run(db, held)
     put(db, "a", b"2")
     run.commit()
-    assert db.store.one(dirty.clear(held, "strong", run.start_timestamp)) == b"kept"
+    assert not db.store.run(dirty.clear(held, "strong", run.start_timestamp))
     drain(db, strong)
     assert log.seen == [b"2"]
 
@@ -107,7 +107,7 @@ def test_a_lock_at_the_clear_keeps_the_mark(db: Database, strong: Chain, log: Lo
     writer = two_phases(db, "a", b"2")
     commit_ts = writer.prewrite()
     run.commit()
-    assert db.store.one(dirty.clear(held, "strong", run.start_timestamp)) == b"kept"
+    assert not db.store.run(dirty.clear(held, "strong", run.start_timestamp))
     writer.commit_primary(commit_ts)
     drain(db, strong)
     assert log.seen == [b"2"]
@@ -201,7 +201,7 @@ def test_a_commit_leaves_a_lease_alone_and_is_seen_by_its_holder(
     writer.commit_primary(writer.prewrite())
     assert dirty.claim(10)[0] == []
     run.commit()
-    assert db.store.one(dirty.clear(held, "strong", run.start_timestamp)) == b"kept"
+    assert not db.store.run(dirty.clear(held, "strong", run.start_timestamp))
     drain(db, strong)
     assert log.seen == [b"2"]
 
@@ -221,7 +221,7 @@ def test_a_cell_that_was_put_off_waits_until_then_also_when_a_write_to_it_commit
 ) -> None:
     dirty = dirty_of(db, strong)
     put(db, "a", b"1")
-    db.store.one(dirty.postpone(claim(dirty), 60, failed=True))
+    db.store.run(dirty.postpone(claim(dirty), 60, failed=True))
     writer = two_phases(db, "a", b"2")
     writer.commit_primary(writer.prewrite())
     assert dirty.claim(10)[0] == []
@@ -253,7 +253,7 @@ def test_a_weak_mark_set_again_during_the_run_is_kept(db: Database, weak: Chain,
     run = begin_run(db, held, "weak")
     notify(db, "a")
     run.commit()
-    assert db.store.one(dirty.clear(held, "weak", run.start_timestamp)) == b"kept"
+    assert not db.store.run(dirty.clear(held, "weak", run.start_timestamp))
     drain(db, weak)
     assert log.seen == [b"a"]
 
@@ -272,7 +272,7 @@ def test_a_renewed_lease_clears_its_weak_mark(db: Database, weak: Chain, renewal
         assert float(score) == held.deadline == pytest.approx(held.before + 2.5e6, abs=1e5)
     run = begin_run(db, held, "weak")
     run.commit()
-    assert db.store.one(dirty.clear(held, "weak", run.start_timestamp)) == b"cleared"
+    assert db.store.run(dirty.clear(held, "weak", run.start_timestamp))
 
 
 def test_a_lost_lease_does_not_clear_the_weak_mark_of_the_next(db: Database, weak: Chain) -> None:
@@ -282,12 +282,12 @@ def test_a_lost_lease_does_not_clear_the_weak_mark_of_the_next(db: Database, wea
     run = begin_run(db, first, "weak")
     second = claim(dirty)
     run.commit()
-    assert db.store.one(dirty.clear(first, "weak", run.start_timestamp)) == b"kept"
+    assert not db.store.run(dirty.clear(first, "weak", run.start_timestamp))
     dirty.renew([first])
     assert dirty.claim(10)[0] == []
     run = begin_run(db, second, "weak")
     run.commit()
-    assert db.store.one(dirty.clear(second, "weak", run.start_timestamp)) == b"cleared"
+    assert db.store.run(dirty.clear(second, "weak", run.start_timestamp))
 
 
 @pytest.mark.parametrize("mode", ["strong", "weak"])
@@ -335,10 +335,10 @@ def test_a_late_failure_does_not_put_aside_what_another_run_did(db: Database, st
     held = claim(dirty)
     run = begin_run(db, held)
     run.commit()
-    assert db.store.one(dirty.clear(held, "strong", run.start_timestamp)) == b"cleared"
+    assert db.store.run(dirty.clear(held, "strong", run.start_timestamp))
     record = {"error": "", "traceback": "", "attempts": 1, "time": 1}
-    assert db.store.one(dirty.quarantine(late, "strong", late_run.start_timestamp, record)) == b"kept"
-    assert db.store.one(dirty.postpone(late, 0, failed=True)) == 0
+    assert not db.store.run(dirty.quarantine(late, "strong", late_run.start_timestamp, record))
+    assert db.store.run(dirty.postpone(late, 0, failed=True)) == 0
     assert Quarantine(db, strong).count() == {"look": 0}
 
 
@@ -393,11 +393,11 @@ def test_a_weak_mark_that_is_set_during_its_run_is_nobody_elses_before_the_end(
     assert dirty.claim(10)[0] == []
     dirty.renew([held])
     assert dirty.claim(10)[0] == []
-    db.store.one(dirty.clear(held, "weak", db.timestamp()))
+    db.store.run(dirty.clear(held, "weak", db.timestamp()))
     # At once, and not when the lease would have ended.
     again, _ = dirty.claim(10)
     assert len(again) == 1
-    db.store.one(dirty.clear(again[0], "weak", db.timestamp()))
+    db.store.run(dirty.clear(again[0], "weak", db.timestamp()))
     assert dirty.backlog() == {"look": 0}
 
 
@@ -421,9 +421,9 @@ def test_a_weak_mark_that_another_one_holds_by_now_is_left_to_it(db: Database, w
 
     until(take)
     notify(db, "all")
-    assert db.store.one(dirty.clear(late, "weak", db.timestamp())) == b"kept"
+    assert not db.store.run(dirty.clear(late, "weak", db.timestamp()))
     assert dirty.claim(10)[0] == []
-    assert db.store.one(dirty.clear(other[0], "weak", db.timestamp())) == b"kept"
+    assert not db.store.run(dirty.clear(other[0], "weak", db.timestamp()))
     assert len(dirty.claim(10)[0]) == 1
 
 
@@ -438,14 +438,14 @@ def test_a_failure_that_is_told_twice_counts_once_and_disturbs_no_later_lease(
     else:
         notify(db, "all")
     held = claim(dirty)
-    told = dirty.postpone(held, 0, failed=True)
-    assert db.store.one(told) == 1
-    assert db.store.one(told) == 1
+    postponed = dirty.postpone(held, 0, failed=True)
+    assert db.store.run(postponed) == 1
+    assert db.store.run(postponed) == 1
     other = claim(dirty)
     assert other.tries == 1
-    assert db.store.one(told) == 1
+    assert db.store.run(postponed) == 1
     assert dirty.claim(10)[0] == []
-    assert db.store.one(dirty.postpone(other, 0, failed=True)) == 2
+    assert db.store.run(dirty.postpone(other, 0, failed=True)) == 2
 
 
 def test_a_mark_that_nobody_observes_any_more_goes_unless_it_is_observed_again(
@@ -463,7 +463,7 @@ def test_a_mark_that_nobody_observes_any_more_goes_unless_it_is_observed_again(
         if is_observed_again:
             both.create_tables(db)
             put(db, "a", b"2", column="title")
-        db.store.one(dirty.postpone(held, 0, failed=False))
+        db.store.run(dirty.postpone(held, 0, failed=False))
         assert dirty.backlog() == {"look": 1 if is_observed_again else 0}
 
 

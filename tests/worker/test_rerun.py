@@ -285,7 +285,7 @@ def test_a_run_that_ended_before_does_not_clear_the_mark(db: Database, chain: Ch
     run.commit()
     assert rerun(db, chain, "copy").marked == 0  # the mark of the run is there still
     dirty = dirty_of(db, chain)
-    assert db.store.one(dirty.clear(held, "strong", run.start_timestamp)) == b"kept"
+    assert not db.store.run(dirty.clear(held, "strong", run.start_timestamp))
     drain(db, chain)
     assert copy.ran == {b"a": 1}
 
@@ -297,7 +297,7 @@ def test_a_failure_from_before_does_not_end_in_quarantine(db: Database, chain: C
     rerun(db, chain, "copy")
     record = {"error": "", "traceback": "", "attempts": 3, "time": 1}
     dirty = dirty_of(db, chain)
-    assert db.store.one(dirty.quarantine(held, "strong", run.start_timestamp, record)) == b"kept"
+    assert not db.store.run(dirty.quarantine(held, "strong", run.start_timestamp, record))
     drain(db, chain)
     assert copy.ran == {b"a": 1}
 
@@ -446,7 +446,7 @@ def test_a_cell_in_quarantine_has_all_its_attempts_and_then_is_no_more(
 def test_failed_attempts_of_the_old_code_do_not_count(db: Database, chain: Chain) -> None:
     put(db, "a", b"1")
     dirty = dirty_of(db, chain)
-    db.store.one(dirty.postpone(claim(db, chain), 0, failed=True))
+    db.store.run(dirty.postpone(claim(db, chain), 0, failed=True))
     rerun(db, chain, "copy")
     assert claim(db, chain).tries == 0
 
@@ -488,7 +488,7 @@ def test_a_weak_run_that_ended_before_does_not_clear_the_mark(db: Database, weak
     acknowledge(run, held, "weak")
     run.commit()
     assert rerun(db, weak, "look").chosen == 1
-    assert db.store.one(dirty.clear(held, "weak", run.start_timestamp)) == b"kept"
+    assert not db.store.run(dirty.clear(held, "weak", run.start_timestamp))
     drain(db, weak)
     assert copy.ran == {b"a": 1}
 

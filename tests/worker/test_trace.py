@@ -216,7 +216,7 @@ def test_what_waits_says_for_what(db: Database) -> None:
     assert outcome(trace(db, chain, "docs", "a")) == Outcome("look", "pending")
     [lease], _ = index.claim(1)
     assert outcome(trace(db, chain, "docs", "a")) == Outcome("look", "leased")
-    db.store.one(index.postpone(lease, 3600, failed=True))
+    db.store.run(index.postpone(lease, 3600, failed=True))
     found = trace(db, chain, "docs", "a")
     assert outcome(found) == Outcome("look", "retrying", attempts=1)
     assert (found.waiting, found.runs, found.seconds) == (1, (), None)
