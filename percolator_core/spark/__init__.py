@@ -1,11 +1,11 @@
-"""Spark: bulk loads, observers that run in its executors, and typed tables as its data source.
+"""Spark: bulk loads, observers in Spark's executors, and typed tables as a data source of Spark.
 
-This is the only package that imports pyspark, and it does so only when a function needs it.
+Only this package imports pyspark, and only in functions that need it.
 
 - `loader` is the driver of a load; `loading` has the part of a load that needs no Spark.
 - `drainer` runs observers; `project` sends their code to the executors.
 - `tables` is the data source.
-- `session` and `java` start Spark; `job` runs one job of it.
+- `session` and `java` start Spark; `job` runs one job.
 
 >>> from percolator_core.spark import load, open_source
 >>> source = open_source("site/", base_url="https://example.org/")
@@ -49,7 +49,7 @@ __all__ = [
     "spark_session",
 ]
 
-# A worker process of Spark imports only the modules that it needs.
+# Lazy imports: a worker process of Spark needs only some of the modules.
 __getattr__, __dir__ = lazily(
     __name__,
     {

@@ -1,8 +1,8 @@
 """Run observers with Spark: executors run the worker, one task a tablet, until the chain is idle.
 
-Each task runs a `percolator_core.worker.Worker`: if a task dies nothing is lost, and two tasks that do the
-same work do not commit it twice. A repeated or speculative task is one more worker. A task serves its own
-tablets first, and then all others, so no tablet waits for a task that Spark has not started yet.
+Each task runs a `percolator_core.worker.Worker`. A task that dies loses no work, and two tasks with the same
+work do not commit it twice. A repeated or speculative task is an additional worker. A task serves its own
+tablets first, and then all other tablets, so that no tablet waits for a task that has not started yet.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WIDTH: Final = 64
-"""Runs under way at a time in one task: fewer than in a single worker, because there are many tasks."""
+"""Concurrent runs in one task: fewer than in a single worker, because there are many tasks."""
 
 _TOKEN_POLL: Final = 0.25
-"""Seconds between two checks of a task that the driver still lives."""
+"""Seconds between two checks of the driver's liveness by a task."""
 
 _GRACE: Final = 10.0
-"""Seconds for tasks to finish the runs under way after an interrupt; then Spark kills them."""
+"""Seconds after an interrupt in which tasks may finish their runs; then Spark kills the tasks."""
 
 Ending = Literal["idle", "late", "withdrawn", "refused"]
 ByObserver = dict[str, ObserverCounts]
 
 
 class NotIdle(TimeoutError):
-    """The budget of a drain was spent before the chain was idle. The next worker runs the remaining cells.
+    """The budget of a drain ended before the chain was idle. The next worker runs the remaining cells.
 
     ``counts`` has the runs of the drain.
     """
@@ -62,7 +62,7 @@ class NotIdle(TimeoutError):
 
 @dataclass(frozen=True, slots=True)
 class DrainProgress:
-    """The progress of a drain: dirty cells ``left``, and the ``counts`` of the tasks that have ended."""
+    """The progress of a drain: the number of dirty cells ``left``, and ``counts`` of ended tasks."""
 
     left: int
     counts: Counts
@@ -70,7 +70,7 @@ class DrainProgress:
 
 @dataclass(frozen=True, slots=True)
 class TaskEnd:
-    """The end of a task; ``reason`` is the error of a refused one."""
+    """The end of a task; ``reason`` is the error of a refused task."""
 
     ending: Ending
     reason: str = ""
@@ -92,29 +92,30 @@ def drain(
 ) -> Counts:
     """Run a chain's observers in Spark's executors until no notification is left for them; return the counts.
 
-    The counts leave out the runs of a task that died or was killed. After a Ctrl-C the tasks finish the runs
-    under way; after a second one, or after ten seconds, Spark kills them.
+    The counts do not include the runs of a task that died or was killed. After a Ctrl-C the tasks finish
+    their runs. After a second Ctrl-C, or after ten seconds, Spark kills the tasks.
 
     Args:
         db_or_url: the store, to which each executor connects. With an embedded store all executors have to be
             on this machine.
         chain: the chain, or its folder. Its functions are found in the current directory.
-        spark: the context or session; if None, the running one, or a new one that is stopped at the end.
-        budget: seconds, 0 or more, from the start of the job, after which tasks give up; None for no limit.
-        tasks: the number of tasks, 1 or more; if None, the number of tablets of the largest observed table.
-        namespace: for a URL; the chain's name if None. A database has its own.
-        width: runs that are under way at a time in each task, 1 or more.
-        threads: runs of observers with ``executor: threads`` at a time in each task, 1 or more.
-        master: the Spark master of a new context; all cores of this machine when None.
+        spark: the context or session. By default the running one, or a new one that is stopped at the end.
+        budget: seconds, 0 or more, from the start of the job, after which tasks end; None means no limit.
+        tasks: the number of tasks, 1 or more; by default the number of tablets of the largest observed table.
+        namespace: for a URL, by default the chain's name. A database has a namespace.
+        width: concurrent runs in each task, 1 or more.
+        threads: concurrent runs of observers with ``executor: threads`` in each task, 1 or more.
+        master: the Spark master of a new context; by default all cores of this machine.
         progress: called several times a second.
-        observers: names of the observers to run, as for `percolator_core.Worker`; all of the chain if None.
+        observers: names of the observers to run, as for `percolator_core.Worker`; by default all observers.
 
     Raises:
         ValueError: a number is out of range, or no observer is named.
-        NotIdle: a TimeoutError: the budget was spent before the chain was idle.
+        NotIdle: a TimeoutError: the budget ended before the chain was idle.
         ConfigurationError: the chain, the names, the URL or Spark cannot work, or other workers differ.
-        StoreUnavailable: the store was away for longer than Spark repeats a task.
-        PercolatorError: a task failed as often as Spark repeats one, as if an observer ends its process.
+        StoreUnavailable: the store was unavailable during all attempts of Spark at a task.
+        PercolatorError: all attempts of Spark at a task failed, for example because an observer ends its
+            process.
     """
     if width < 1 or threads < 1 or (tasks is not None and tasks < 1):
         raise ValueError(f"tasks, width and threads are 1 or more, not {tasks}, {width} and {threads}")
@@ -136,10 +137,10 @@ def _connect_arguments(db_or_url: Database | str, namespace: str) -> dict[str, A
 
 @dataclass(frozen=True, slots=True)
 class DrainTask:
-    """A worker for an executor; Spark sends it there.
+    """A worker that Spark sends to an executor.
 
-    ``connect`` has the arguments of `percolator_core.connect`, among them the URL with its password.
-    ``driver`` is the driver's client: the task ends when its liveness token is gone. ``deadline`` is in
+    ``connect`` has the arguments of `percolator_core.connect`, including the URL with its password.
+    ``driver`` is the driver's client: the task ends after its liveness token expires. ``deadline`` is in
     microseconds of the store's clock, which all machines share.
     """
 
@@ -156,14 +157,14 @@ class DrainTask:
     observers: tuple[str, ...] | None = None
 
     def own(self, number: int) -> range:
-        """The numbers of the tablets that a task serves first."""
+        """Return the numbers of the tablets that a task serves first."""
         return range(number, self.tablets, self.tasks)
 
     def __call__(self, number: int, _: Iterable[int]) -> Iterator[TaskEnd]:
-        """Work until the chain is idle; yield one end.
+        """Work until the chain is idle; yield one `TaskEnd`.
 
-        A ConfigurationError is an end, too, because a repetition would not help. After any other error Spark
-        runs the task again.
+        A ConfigurationError also ends the task, because a repetition would not help. After any other error
+        Spark repeats the task.
         """
         try:
             yield self._work(number)
@@ -173,8 +174,8 @@ class DrainTask:
     def _work(self, number: int) -> TaskEnd:
         if self.connect["url"].startswith("embedded:") and socket.gethostname() != self.host:
             raise ConfigurationError(
-                f"the store is an embedded one on {self.host}, and Spark has executors on "
-                f"{socket.gethostname()}: use a server that all of them reach"
+                f"the store is embedded on {self.host}, and Spark has executors on "
+                f"{socket.gethostname()}: use a server that all executors reach"
             )
         chain = Chain.load(self.project.enter())
         with connect(**self.connect) as db:
@@ -204,12 +205,12 @@ class DrainTask:
 
     @contextmanager
     def _while_driver_lives(self, db: Database, worker: Worker) -> Iterator[threading.Event]:
-        """Stop the worker, and set the event, when the driver's token is gone from the store."""
+        """Stop the worker and set the event after the driver's token has expired."""
         withdrawn = threading.Event()
         token = db.client.liveness(self.driver)
 
         def check() -> None:
-            with suppress(PercolatorError):  # the worker meets the same error, and raises it
+            with suppress(PercolatorError):  # the worker gets and raises the same error
                 if not withdrawn.is_set() and not db.store.one(token):
                     withdrawn.set()
                     worker.stop()
@@ -247,8 +248,7 @@ class _Drain:
         arguments = _connect_arguments(db_or_url, namespace)
         given: Any = getattr(spark, "sparkContext", None) or spark
         code = Path.cwd()
-        # The drain has a connection of its own, even if the caller gives a database: closing this connection
-        # stops the tasks.
+        # The drain always has a new connection, because closing this connection stops the tasks.
         with connect(**arguments) as db:
             chain.create_tables(db)
             with running_context(given, master, project=code) as context:
@@ -267,7 +267,7 @@ class _Drain:
         budget: float | None,
         observers: frozenset[str] | None,
     ) -> DrainTask:
-        """Plan the tasks; their deadline counts from now."""
+        """Plan the tasks. The budget begins now."""
         observed = {table for name in self.observers for table, _ in self.chain.observers[name].observe}
         tablets = max((one.tablets for one in self.chain.tables if one.name in observed), default=1)
         return DrainTask(
@@ -289,11 +289,11 @@ class _Drain:
 
         def poll() -> None:
             if progress is not None:
-                with suppress(PercolatorError):  # a task meets the same error, and fails
+                with suppress(PercolatorError):  # a task gets the same error, and fails
                     progress(DrainProgress(self._left(), self._counts()))
 
         endings: set[Ending] = {"withdrawn"}
-        # A failover may lose the driver's token for a moment. Tasks then end too early, and run again.
+        # A failover may lose the driver's token for a moment. Tasks then end too early: repeat them.
         while "withdrawn" in endings:
             ends: list[TaskEnd] = run_job(
                 self.spark,
@@ -311,7 +311,7 @@ class _Drain:
         counts = self._counts()
         if "late" in endings and ("idle" not in endings or self._left()):
             raise NotIdle(
-                "the chain was not idle in the given time: what is left runs with the next worker", counts
+                "the chain was not idle in the given time: the next worker runs the remaining cells", counts
             )
         return counts
 

@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
 
 MIN_JAVA: Final = 17
-"""Oldest Java that Spark 4 runs on."""
+"""The oldest Java for Spark 4."""
 
 _POLL: Final = 0.02
-"""Seconds between two checks that Java is up."""
+"""Seconds between two checks of a starting Java."""
 _END_LIMIT: Final = 10.0
-"""Seconds that a starting Java has to end; then it is killed."""
+"""Seconds after which a starting Java that does not end is killed."""
 
 
 def check_java() -> int:
     """Return the major version of the Java that Spark will start.
 
     Raises:
-        ConfigurationError: there is none, or it is older than 17.
+        ConfigurationError: there is no Java, or it is older than 17.
     """
     advice = "install one (on Debian: apt install default-jre-headless) or point JAVA_HOME to it"
     home = os.environ.get("JAVA_HOME")
@@ -64,14 +64,14 @@ def java_version(text: str) -> int | None:
 
 
 def is_on_this_machine(master: str) -> bool:
-    """Return True if the URL of the Spark master shows that all its executors are on this machine."""
+    """Return True if, by the URL of the Spark master, all executors are on this machine."""
     return bool(re.match(r"local\b|spark://(localhost|127\.[\d.]+|\[::1\])(:\d+)?$", master))
 
 
 def start_java(conf: SparkConf, log: Path | None) -> JavaGateway:
-    """Start Java with its output in a file, so that it prints nothing on the terminal, and connect to it.
+    """Start Java with its output in a file, not on the terminal, and connect to it.
 
-    The file is ``log``, or a temporary file, which is removed when this process ends.
+    The file is ``log``, or a temporary file that is removed at the end of this process.
     """
     path = log or _temporary_log()
     try:
@@ -88,7 +88,7 @@ def start_java(conf: SparkConf, log: Path | None) -> JavaGateway:
 
 
 def forget(gateway: JavaGateway) -> None:
-    """End a Java after an interrupted call: the next call would receive the answer to that call."""
+    """End Java after an interrupted call, because the next call would receive the answer to that call."""
     from pyspark import SparkContext
 
     process: subprocess.Popen[bytes] | None = gateway.proc
@@ -101,7 +101,7 @@ def forget(gateway: JavaGateway) -> None:
 
 @contextmanager
 def environment(settings: Mapping[str, str]) -> Iterator[None]:
-    """Set variables in the environment of this process, for a child process that inherits them."""
+    """Set variables in the environment of this process, for child processes."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
@@ -117,18 +117,18 @@ def environment(settings: Mapping[str, str]) -> Iterator[None]:
 def _connect(conf: SparkConf, log: Path) -> JavaGateway:
     """Start Java and connect to it.
 
-    pyspark can start Java itself, but has two faults. If it is interrupted before Java is up, it removes the
-    folder in which Java writes its port. Java then fails, but its process never ends: the thread that would
-    notice the end of the parent has ended, and the thread that serves the port goes on. And if Java ends
-    early with exit code 0, pyspark waits for ever.
+    pyspark can start Java, too, but has two faults. After an early interrupt it removes the folder in which
+    Java writes its port. Java then fails, but its process never ends: the thread that checks for the end of
+    the parent has ended, and the thread that serves the port continues. And if Java ends early with exit code
+    0, pyspark waits forever.
     """
     from pyspark.java_gateway import launch_gateway
 
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java
         return launch_gateway(conf)
     cancelled = threading.Event()
-    # Signal handlers never raise in this second thread. So this thread never loses the process that it
-    # starts, and always ends it.
+    # Signal handlers never raise in this second thread. So this thread always ends the process that it
+    # starts.
     with ThreadPoolExecutor(1, "percolator-java") as pool:
         starting = pool.submit(_start_process, conf, log, cancelled)
         try:
@@ -144,7 +144,7 @@ def _connect(conf: SparkConf, log: Path) -> JavaGateway:
 
 @dataclass(frozen=True, slots=True)
 class _Java:
-    """A Java that is up. It ends by itself when its stdin is closed, also by the end of this process."""
+    """A running Java. It ends when its stdin is closed, also by the end of this process."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -152,7 +152,7 @@ class _Java:
 
 
 def _start_process(conf: SparkConf, log: Path, cancelled: threading.Event) -> _Java:
-    """Start Java and wait until it is up; end it if ``cancelled`` is set before."""
+    """Start Java and wait until it listens; end it if ``cancelled`` is set earlier."""
     from pyspark.find_spark_home import _find_spark_home
 
     command = [str(Path(_find_spark_home()) / "bin" / "spark-submit")]
@@ -168,14 +168,14 @@ def _start_process(conf: SparkConf, log: Path, cancelled: threading.Event) -> _J
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(port_file),
         }
         if is_on_this_machine(conf.get("spark.master") or ""):
-            settings["SPARK_LOCAL_IP"] = "127.0.0.1"  # where executors of local-cluster listen
+            settings["SPARK_LOCAL_IP"] = "127.0.0.1"  # executors of local-cluster listen on this address
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
             env=os.environ | settings,
-            process_group=0,  # a terminal sends Ctrl-C to this process alone, which then ends Java in order
+            process_group=0,  # a terminal sends Ctrl-C only to this process, which then ends Java in order
         )
         try:
             return _wait_until_up(process, port_file, log, cancelled)
@@ -187,12 +187,12 @@ def _start_process(conf: SparkConf, log: Path, cancelled: threading.Event) -> _J
 def _wait_until_up(
     process: subprocess.Popen[bytes], port_file: Path, log: Path, cancelled: threading.Event
 ) -> _Java:
-    """Wait for the file with Java's port. The file appears with its whole content."""
+    """Wait for the file with Java's port, which Java creates with its whole content."""
     from pyspark.serializers import UTF8Deserializer, read_int
 
     while not port_file.exists():
         if process.poll() is not None:
-            raise ConfigurationError(f"Spark's Java did not start: {_complaint(log)} (all in {log}).")
+            raise ConfigurationError(f"Spark's Java did not start: {_first_error(log)} (all output: {log}).")
         if cancelled.wait(_POLL):
             raise InterruptedError
     with port_file.open("rb") as file:
@@ -200,7 +200,7 @@ def _wait_until_up(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a starting Java, and the shell scripts that start it."""
+    """End a starting Java and the shell scripts that start it."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -217,8 +217,8 @@ def _temporary_log() -> Path:
     return Path(path)
 
 
-def _complaint(path: Path) -> str:
-    """Find the line of Java's output that has the error."""
+def _first_error(path: Path) -> str:
+    """Return the line of Java's output with the error."""
     lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"(Exception|Error)\b.*: ", line)]
-    return (errors or lines or ["it said nothing"])[0]
+    return (errors or lines or ["no output"])[0]

@@ -1,4 +1,4 @@
-"""Run one job of Spark from the driver: watch it, cancel it, and translate its errors."""
+"""Run one job of Spark from the driver, cancel it, and translate its errors."""
 
 from __future__ import annotations
 
@@ -49,15 +49,14 @@ def run_job(
     poll: Callable[[], None],
     stop_tasks: Callable[[Future[list[Any]]], None],
 ) -> list[Any]:
-    """Run ``task`` over ``parts``, one task each, and return the results that the tasks yielded.
+    """Run ``task`` for each of ``parts``, and return the results that the tasks yielded.
 
     The job runs in a second thread. This thread calls ``poll`` several times a second, and can be
-    interrupted: Spark's own handler of Ctrl-C calls Java, which fails in the middle of another call. If
-    ``poll`` raises, or an interrupt arrives, ``stop_tasks`` asks the tasks to end, and then Spark cancels the
-    job.
+    interrupted. (Spark's own handler of Ctrl-C calls Java, which fails during another call.) If ``poll``
+    raises, or an interrupt arrives, ``stop_tasks`` asks the tasks to end, and then Spark cancels the job.
 
     Raises:
-        PercolatorError: a task failed as often as Spark repeats one.
+        PercolatorError: all attempts of Spark at a task failed.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -89,18 +88,18 @@ def run_job(
 
 
 def _cancel(spark: SparkContext, group: str, job: Future[Any]) -> None:
-    """Cancel the job until it has ended: Spark ignores the call while it does not know the job yet."""
+    """Cancel the job until it has ended, because Spark ignores the call before it has registered the job."""
     while not job.done():
         spark.cancelJobGroup(group)
         wait([job], _CANCEL_AGAIN)
 
 
 def accumulator(spark: SparkContext, empty: Callable[[], T], add: Callable[[T, T], T]) -> Accumulator[T]:
-    """Sum the values of tasks. Spark counts each task once, however often it ran."""
+    """Sum the values of tasks. Spark counts each task once, even if the task ran several times."""
     from pyspark import AccumulatorParam
 
     class Sums(AccumulatorParam[T]):
-        """The two operations that Spark asks for."""
+        """The operations of the sum."""
 
         def zero(self, value: T) -> T:  # noqa: ARG002
             return empty()
@@ -112,19 +111,19 @@ def accumulator(spark: SparkContext, empty: Callable[[], T], add: Callable[[T, T
 
 
 def plain_error(error: Exception, verb: str = "load") -> PercolatorError:
-    """Return the error of a task without the two tracebacks in which Spark wraps it."""
+    """Return the error of a task without Spark's tracebacks."""
     found: list[tuple[str, str]] = re.findall(r"^(?:\w+\.)*(\w+): (.+)$", str(error), re.MULTILINE)
     for name, message in found:
         if name in _PASSED_ON:
             return _PASSED_ON[name](message)
     if _CONTEXT_STOPPED in str(error):
         return PercolatorError(
-            f"Spark ended by itself before the {verb} did, as when no master runs or the master accepts no "
+            f"Spark ended before the {verb} did. Perhaps no master runs, or the master accepts no "
             f"application: check the master. Committed work stays; {verb} again."
         )
     if found:
         reason = f"{found[-1][0]}: {found[-1][1]}"
-    else:  # the error is not Python's: the process of a task died, or its executor
+    else:  # not an error of Python: the process of a task, or its executor, died
         line = next((line for line in str(error).splitlines() if line.startswith(": ")), str(error))
         reason = " ".join(line.rpartition("Exception: ")[2].partition(". ")[0].split())
-    return PercolatorError(f"Spark gave the {verb} up: {reason[:500]}. Committed work stays; {verb} again.")
+    return PercolatorError(f"Spark ended the {verb}: {reason[:500]}. Committed work stays; {verb} again.")

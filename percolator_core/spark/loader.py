@@ -1,6 +1,6 @@
 """Bulk loads: Spark's executors run loader transactions over a source (paper, section 3.1's loaders).
 
-This is the driver; `percolator_core.spark.loading` has everything that does not need Spark.
+This module is the driver; `percolator_core.spark.loading` has the part that needs no Spark.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
 
 _UNREADABLE_FOLDERS: Final = 999_999
-"""The number of the part of the put-aside file that the driver writes."""
+"""The number of the driver's part of the put-aside file."""
 
 
 class TableMaker(Protocol):
     """The part of a chain that a load needs."""
 
     def create_tables(self, db: Database) -> object:
-        """Create the missing tables and register the observers."""
+        """Create missing tables, and register the observers."""
 
 
 def load(
@@ -62,25 +62,26 @@ def load(
     A load may be repeated at any time, also after a crash. A record that does not fit the table is put aside.
 
     Args:
-        url: the store. For an embedded one all executors have to be on this machine.
+        url: the store. With an embedded store all executors have to be on this machine.
         namespace: the namespace of the table.
-        table: an existing table, or one that the chain creates.
+        table: a table that exists, or that the chain creates.
         source: the result of `open_source`.
         chain: its tables are created, and its observers registered, before the load.
-        delete_missing: a prefix: delete the rows with it that the source lacks (of a raw table, the source's
-            columns). A malformed record without a key prevents this. A typed key has to be one text column.
-        aside: the folder for malformed records; created if there are any. All executors have to see it.
-        max_bad: stop when more records than this are malformed; None for never.
-        context: the SparkContext; if None, the running one, or a new one that is stopped at the end.
-        master: the Spark master of a new context; all cores of this machine when None.
-        width: transactions that a task runs at a time, 1 or more.
+        delete_missing: delete the rows with this prefix that the source lacks. (In a raw table, delete only
+            cells in the source's columns.) A malformed record without a key prevents the deletion. A typed
+            key has to be one text column.
+        aside: the folder for malformed records, created when needed. All executors have to reach the folder.
+        max_bad: stop when more records than this are malformed; None means no limit.
+        context: the SparkContext. By default the running one, or a new one that is stopped at the end.
+        master: the Spark master of a new context; by default all cores of this machine.
+        width: concurrent transactions in each task, 1 or more.
         progress: called several times a second.
 
     Raises:
         UnknownTable: there is no such table.
         ConfigurationError: Spark or the store is not usable, or the source does not fit the table.
-        StoreUnavailable: the store was away for longer than Spark repeats a task.
-        TooManyBadRecords: see ``max_bad``.
+        StoreUnavailable: the store was unavailable during all attempts of Spark at a task.
+        TooManyBadRecords: more than ``max_bad`` records are malformed.
     """
     began = time.monotonic()
     with connect(url, namespace) as db:  # keeps an embedded server running for the executors
@@ -97,7 +98,7 @@ def load(
 def _prepare(
     db: Database, table: str, source: Source, chain: TableMaker | None, delete_missing: str | bytes | None
 ) -> Source:
-    """Create the tables of the chain; return the source with the options that the table needs."""
+    """Create the tables of the chain; return the source with options for the table."""
     if chain is not None:
         chain.create_tables(db)
     if all(definition.name != table for definition in db.tables()):
@@ -110,7 +111,7 @@ def _prepare(
 
 @dataclass(frozen=True, slots=True)
 class _SparkTask:
-    """The adapter through which Spark calls a `LoadTask`; sent to executors."""
+    """The adapter by which an executor of Spark calls a `LoadTask`."""
 
     url: str = field(repr=False)
     namespace: str
@@ -153,7 +154,7 @@ class _Load:
         self._aside_file: Path | None = None
 
     def on_executors(self, url: str, namespace: str) -> list[TaskResult]:
-        """Run the tasks. Return no results if the load was stopped."""
+        """Run the tasks and return their results, or no results if the load was stopped."""
         if self._source.unreadable:
             self._task.put_aside.write(_UNREADABLE_FOLDERS, self._source.unreadable)
         task = _SparkTask(url, namespace, self._task, self._counts)
@@ -178,12 +179,12 @@ class _Load:
     def finish(
         self, db: Database, delete_missing: str | bytes | None, results: list[TaskResult]
     ) -> LoadReport:
-        """Delete the missing rows if the caller asked for it; return the report. Raises TooManyBadRecords."""
+        """Delete missing rows (if requested), and return the report. Raises TooManyBadRecords."""
         if self.stopped:
             report = self._report()
             raise TooManyBadRecords(
                 f"The load was stopped: {report.bad} records are malformed and {self._task.max_bad} are "
-                f"allowed. {report.aside} names each with its reason.",
+                f"allowed. {report.aside} lists them with the reasons.",
                 report,
             )
         if delete_missing is not None:
@@ -191,7 +192,7 @@ class _Load:
         return self._report()
 
     def _delete_missing(self, db: Database, prefix: str | bytes, results: list[TaskResult]) -> None:
-        """Delete the rows that the source no longer has, unless the key of a malformed record is unknown."""
+        """Delete the rows that the source lacks, unless the key of a malformed record is unknown."""
         if self._source.unreadable or not all(result.complete for result in results):
             self._kept_back = "the row keys of some malformed records are unknown"
             return
@@ -237,7 +238,7 @@ class _Load:
             raise StopJob
 
     def _stop_tasks(self, _: Future[list[TaskResult]]) -> None:
-        with suppress(PercolatorError):  # without the store the tasks cannot commit either
+        with suppress(PercolatorError):  # if the store is unavailable, the tasks cannot commit
             self._attempts.withdraw()
 
     def _report_progress(self) -> None:

@@ -1,9 +1,9 @@
-"""Send the project's code to Spark's executors: the chain's folder, and the modules that it names.
+"""Send the project's code to Spark's executors: the chain's folder, and its modules.
 
 If driver and executors share their files, as with ``local[…]``, executors import from the project's folder.
-To all others the driver sends an archive. The archive has the chain's YAML files, the modules and packages of
-the chain's observers and schemas, and all that these import from the project's folder, also by imports inside
-functions. Installed packages are not sent: executors need an installation of their own.
+Otherwise the driver sends an archive. The archive has the chain's YAML files, and the modules and packages of
+the chain's observers and schemas. It also has all modules that they import from the project's folder, even
+inside functions. Installed packages are not sent: install them on the executors.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 _CODE: Final = "code"
 _CHAIN: Final = "chain"
-"""The names of the two folders in an archive."""
+"""The folders in an archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A chain and the code of its observers and models; sent to executors.
+    """A chain and the code of its observers and models, which Spark sends to executors.
 
-    ``names`` are its top-level modules and packages. ``digest`` differs after any change of them.
+    ``names`` are its top-level modules and packages. ``digest`` changes with their files.
     """
 
     code: str
@@ -61,10 +61,10 @@ class Project:
         return cls(str(code), str(folder), names, _digest(code, files), archive)
 
     def enter(self) -> Path:
-        """Make this process, an executor's, import from the project; return the chain's folder.
+        """Make this process of an executor import from the project; return the chain's folder.
 
-        Spark uses a Python process for one task after another. So modules of another project, or of an
-        earlier version of this one, are removed first.
+        Spark uses a Python process for several tasks. So modules of another project, or of an earlier version
+        of this project, are removed first.
         """
         code, chain = Path(self.code), Path(self.chain)
         if self.archive is not None:
@@ -87,12 +87,12 @@ class Project:
         from py4j.protocol import Py4JError
 
         if self.archive is not None:
-            # If Spark has ended, the archive is gone with it, and the caller has another error.
+            # If Spark has ended, the archive no longer exists, and the caller has another error.
             with suppress(Py4JError, OSError):
                 self.archive.destroy()
 
     def _unpacked(self, archive: bytes) -> Path:
-        """Unpack the archive into a folder that Spark removes with the executor; return the folder."""
+        """Unpack the archive into a folder that Spark removes at the executor's end; return the folder."""
         from pyspark import SparkFiles
 
         executor = Path(SparkFiles.getRootDirectory())
@@ -102,7 +102,7 @@ class Project:
             with zipfile.ZipFile(io.BytesIO(archive)) as packed:
                 packed.extractall(draft)
             try:
-                # Atomic: other tasks of the executor do the same at the same time.
+                # The rename is atomic, because other tasks of the executor may unpack at the same time.
                 draft.rename(target)
             except OSError:
                 shutil.rmtree(draft)
@@ -110,20 +110,18 @@ class Project:
 
 
 _ENTERED: Final[list[tuple[str, str]]] = []
-"""The folder and the digest of the project from which this process imports; empty before the first."""
+"""The folder and the digest of the project from which this process imports; empty at first."""
 
 
 def shares_files(master: str) -> bool:
-    """Return True if executors of this Spark master are threads of the driver's Java, and share its files."""
+    """Return True if executors of this Spark master are threads of the driver's Java."""
     return master == "local" or master.startswith("local[")
 
 
 def imported_names(code: Path, needed: Iterable[str]) -> tuple[str, ...]:
-    """Return the top-level modules and packages in the folder that these functions and modules need, sorted.
+    """Return the sorted top-level modules and packages in the project's folder ``code`` that are needed.
 
-    Args:
-        code: the project's folder.
-        needed: each ``module:function`` or ``module``.
+    Each of ``needed`` is ``module:function`` or ``module``.
     """
     found: set[str] = set()
     pending = {name.partition(":")[0].partition(".")[0] for name in needed}
@@ -141,7 +139,7 @@ def _may_be_ours(name: str) -> bool:
 
 
 def _files_of(code: Path, name: str) -> Iterator[Path]:
-    """Yield the files of a module or package; none for a folder without modules."""
+    """Yield the files of a module or package, but no file of a folder without modules."""
     if (code / f"{name}.py").is_file():
         yield code / f"{name}.py"
     folder = code / name
@@ -153,11 +151,11 @@ def _files_of(code: Path, name: str) -> Iterator[Path]:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    """Yield the top-level names that a module imports anywhere in its code."""
+    """Yield the top-level names that a module imports, also inside functions."""
     try:
         tree = ast.parse(path.read_bytes())
     except SyntaxError:
-        return  # the import of the module will raise the error
+        return  # the import of the module will raise this error
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
@@ -174,6 +172,6 @@ def _packed(files: dict[str, Path]) -> bytes:
 
 
 def _digest(code: Path, files: dict[str, Path]) -> str:
-    """Hash names, sizes and times. File contents are not read, because models may be among them."""
+    """Hash names, sizes and times. File contents are not read, because a file may be a large model."""
     seen = [(name, path.stat().st_size, path.stat().st_mtime_ns) for name, path in files.items()]
     return hashlib.sha256(repr((str(code), seen)).encode()).hexdigest()[:16]

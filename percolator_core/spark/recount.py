@@ -1,4 +1,4 @@
-"""Count events again with Spark, to check totals that observers keep up to date.
+"""Count events again with Spark, to check totals of observers.
 
 ``python -m percolator_core.spark.recount FILE`` prints the totals as one JSON object.
 """
@@ -19,7 +19,7 @@ def recount(lines: Path) -> dict[str, tuple[int, int]]:
         lines: a file of JSON lines, each an object with ``key`` and ``amount``, both text.
 
     Raises:
-        ImportError: there is no pyspark.
+        ImportError: pyspark is not installed.
         ConfigurationError: as for `spark_context`.
     """
     from pyspark.sql import SparkSession

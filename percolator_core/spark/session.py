@@ -1,7 +1,4 @@
-"""A Spark context or session for this machine, with the right Python, loopback only, and no output.
-
-No function imports pyspark before it is called.
-"""
+"""A Spark context or session for this machine: the same Python, only loopback addresses, and no output."""
 
 from __future__ import annotations
 
@@ -31,17 +28,17 @@ _SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Kill a cancelled task without a wait for its end. Transactions make this harmless.
+    # Kill a cancelled task early. Transactions make this harmless.
     "spark.python.task.killTimeout": "200ms",
 }
 _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-"""Further settings if all of Spark is on this machine; executors elsewhere have to reach the driver."""
+"""Further settings if all executors are on this machine. Other executors have to reach the driver."""
 
 
 def default_master(cores: int | None = None) -> str:
     """Return ``local[N,4]``: ``cores`` or all cores of this machine, and three retries of a failed task.
 
-    Without ``cores``, the variable ``PERCOLATOR_SPARK_MASTER`` goes first, if it is set.
+    Without ``cores``, return the variable ``PERCOLATOR_SPARK_MASTER`` if it is set.
     """
     named = os.environ.get(MASTER_VARIABLE, "") if cores is None else ""
     return named or f"local[{cores or os.cpu_count() or 1},{_RETRIES}]"
@@ -57,25 +54,26 @@ def spark_context(
 ) -> SparkContext:
     """Return the running SparkContext, or start one.
 
-    The caller's handler of SIGINT stays in place: after a Ctrl-C a job goes on until the caller cancels it.
+    The caller's handler of SIGINT stays: after a Ctrl-C a job continues until the caller cancels the job.
 
     Args:
         app: the name that Spark shows.
-        master: any Spark master; `default_master` when None.
+        master: any Spark master, by default `default_master`.
         project: the folder whose ``schemas`` and ``observers`` executors import.
-        settings: further Spark settings, which override those of this function.
-        log: the file for Java's output; when None, a temporary file, which is removed when this process ends.
+        settings: further Spark settings, which override the settings of this function.
+        log: the file for Java's output, by default a temporary file that is removed at the end of this
+            process.
 
     Raises:
-        ConfigurationError: no Java of version 17 or later, a broken pyspark installation, or a master or
-            setting that Spark refuses.
+        ConfigurationError: there is no Java of version 17 or later, the pyspark installation is broken, or
+            Spark refuses the master or a setting.
     """
     from pyspark import SparkContext
 
-    active: SparkContext | None = SparkContext._active_spark_context  # noqa: SLF001 - there is no other way to ask
+    active: SparkContext | None = SparkContext._active_spark_context  # noqa: SLF001 - Spark has no public name
     if active is not None:
         return active
-    if SparkContext._gateway is None:  # noqa: SLF001 - a Java that outlived its session is used again
+    if SparkContext._gateway is None:  # noqa: SLF001 - otherwise Java still runs after an earlier session
         check_java()
     conf = _configuration(app, master or default_master(), Path(project), settings or {})
     context = _launch(conf, Path(log) if log is not None else None)
@@ -93,7 +91,8 @@ def spark_session(
 ) -> SparkSession:
     """Return a session with the best settings for the data source ``percolator``.
 
-    It belongs to the running SparkContext, or to a new one. Arguments and errors as of `spark_context`.
+    The session belongs to the running SparkContext, or to a new one. Arguments and errors are those of
+    `spark_context`.
     """
     from pyspark.sql import SparkSession
 
@@ -101,8 +100,8 @@ def spark_session(
 
     context = spark_context(app, master, project=project, settings=settings, log=log)
     session = SparkSession(context)
-    # With this setting Spark plans again for each query that has a filter, so it is set only if the data
-    # source accepts filters.
+    # With this setting Spark plans each query with a filter twice. So it is on only if the data source
+    # accepts filters.
     session.conf.set(_PUSHDOWN, str(SCANS_ARE_APART).lower())
     return session
 
@@ -111,13 +110,13 @@ def spark_session(
 def running_context(
     context: SparkContext | None, master: str | None, *, project: str | os.PathLike[str] = "."
 ) -> Iterator[SparkContext]:
-    """Yield the given context, else the running one, else a new one, which is stopped afterwards.
+    """Yield the given context, else the running context, else a new one that is stopped afterwards.
 
-    ``master`` and ``project`` are for a new context. Raises what `spark_context` raises.
+    ``master`` and ``project`` are for a new context. Raises the errors of `spark_context`.
     """
     from pyspark import SparkContext
 
-    active = context or SparkContext._active_spark_context  # noqa: SLF001 - there is no other way to ask
+    active = context or SparkContext._active_spark_context  # noqa: SLF001 - Spark has no public name
     if active is not None:
         yield active
         return
@@ -129,24 +128,24 @@ def running_context(
 
 
 def check_versions(running: str) -> None:
-    """Check that the Python half and the Java half of Spark are of the same release.
+    """Check that the Python part and the Java part of Spark are of the same release.
 
-    pyspark and pyspark-client install the same files, so two releases can mix unnoticed.
+    pyspark and pyspark-client install the same files, so that an installation may mix two releases.
 
     Raises:
-        ConfigurationError: they are not.
+        ConfigurationError: the releases differ.
     """
     import pyspark
 
     if pyspark.__version__ != running:
         raise ConfigurationError(
             f"pyspark {pyspark.__version__} runs Spark {running}: reinstall pyspark and pyspark-client "
-            "in one and the same version."
+            "in the same version."
         )
 
 
 def python_path(project: Path) -> str:
-    """The PYTHONPATH with which executors import this package and the project's own modules."""
+    """Return the PYTHONPATH with which executors import this package and the project's modules."""
     package = Path(__file__).resolve().parents[2]
     inherited = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     return os.pathsep.join(dict.fromkeys([str(project.resolve()), str(package), *inherited]))
@@ -190,10 +189,10 @@ def _launch(conf: SparkConf, log: Path | None) -> SparkContext:
 
 @contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Keep the caller's handler of SIGINT, also if it ignores the signal.
+    """Keep the caller's handler of SIGINT, even one that ignores the signal.
 
-    Spark installs a handler that cancels all jobs. It would call Java in the middle of another call, or after
-    Spark has stopped. A load that is interrupted cancels its job itself.
+    Spark installs a handler that cancels all jobs. That handler would call Java during another call, or after
+    Spark has stopped. `run_job` cancels its job without the handler.
     """
     before = signal.getsignal(signal.SIGINT)
     try:
@@ -204,9 +203,9 @@ def _own_interrupts() -> Iterator[None]:
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """Filter the root logger.
+    """Filter the records of py4j out of the root logger.
 
-    py4j logs to it, with a traceback, each call that an interrupt or the end of Java breaks off. The caller
-    gets the same error as an exception, and reports it in one sentence.
+    py4j logs, with a traceback, each call that fails after an interrupt or the end of Java. The caller gets
+    the same error as an exception.
     """
     return Path(record.pathname).parent.name != "py4j"

@@ -1,7 +1,7 @@
 """The select of one tablet: the rows for which a predicate is true, in bounded steps.
 
-The store evaluates the predicate and returns all stored cells in one string. Splitting this string is faster
-here than in the store, and `percolator_core.tables.arrow` does it without touching each cell.
+The store evaluates the predicate and returns all stored cells in one string. The client splits this string
+faster than the store, and `percolator_core.tables.arrow` converts whole columns of it.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from percolator_core.scripts.replies import Selected
 
 PAGE_ROWS: Final = 4096
 PAGE_BYTES: Final = 1 << 20
-"""Most rows and bytes that one step returns."""
+"""The limits of rows and bytes that one step returns."""
 
 _STEP: Final = 1500.0
-"""Microseconds that the server may spend in one step, once on evaluating rows and once on returning them."""
+"""Microseconds that the server may spend on each half of a step: evaluating rows, and returning rows."""
 
 _A_ROW: Final = 0.5
 _A_CELL: Final = 0.4
 _A_TEST: Final = 0.15
-"""Microseconds that the server needs for these, about."""
+"""About the microseconds that the server needs for a row, a cell and a test."""
 
 _FEWEST: Final = 16
-"""Fewest rows that a step evaluates."""
+"""A step evaluates at least so many rows."""
 
 
 @dataclass(frozen=True)
 class Layout:
     """The places of the selected columns: in the row key, or among the cells of the reply.
 
-    *Solid* cells come first: they are never null and have a fixed width, so their lengths are known.
+    *Solid* cells come first. They are never null and have a fixed width, so the client knows their lengths.
     """
 
     definition: TableDefinition
@@ -86,9 +86,10 @@ def _is_solid(column: Column) -> bool:
 class Batch:
     """The rows that a step returned, in row order.
 
-    ``row_keys`` is the concatenation of all row keys, ``cells`` that of all versions, row by row. ``lengths``
-    has for each row the length of its key and of each cell that is not solid, 0 for a null. ``unsettled`` has
-    the keys of rows that the store could not evaluate because of a lock; they must be read one by one.
+    ``row_keys`` is the concatenation of all row keys, ``cells`` the concatenation of all versions, row by
+    row. ``lengths`` has for each row the length of its key and of each cell that is not solid, 0 for null.
+    ``unsettled`` has the keys of rows that the store could not evaluate because of a lock. The caller reads
+    these rows one by one.
     """
 
     __slots__ = ("_ends", "_keys", "_sizes", "cells", "layout", "lengths", "row_keys", "unsettled")
@@ -117,7 +118,7 @@ class Batch:
         return self._keys
 
     def rows(self) -> Iterator[tuple[bytes, tuple[bytes | None, ...]]]:
-        """Yield each row's key and the encoded values of the selected columns; None is a null.
+        """Yield each row's key and the encoded values of the selected columns; None means null.
 
         Raises:
             ConfigurationError: the cells do not match the table's definition.
@@ -167,22 +168,22 @@ class Batch:
 
 
 def misfit(definition: TableDefinition) -> ConfigurationError:
-    """Return the error for cells that cannot be of their columns' types."""
+    """Return the error for cells that do not have the types of their columns."""
     return ConfigurationError(
         f"table {definition.name!r} has cells that are not of its columns' types: "
-        "another program has written to the store, restore a backup"
+        "another program has written to the store: restore a backup"
     )
 
 
 class TabletSelect:
     """A select of rows in one tablet, in bounded steps.
 
-    ``columns`` are the selected columns, of the key or not; ``bound`` is the predicate, None for all rows;
-    ``low`` and ``high`` are the inclusive and the exclusive bound of the row keys, ``high`` may be None. A
-    step returns at most ``page`` rows and takes the server at most two or three milliseconds. ``limit`` is
-    the number of rows that are needed, if known.
+    ``columns`` are the selected columns, in the key or outside; ``bound`` is the predicate, None for all
+    rows; ``low`` is the inclusive and ``high`` the exclusive bound of the row keys, None for no bound. A step
+    returns at most ``page`` rows and takes at most two or three milliseconds of the server. ``limit`` is the
+    number of needed rows, if known.
 
-    If a step returns None, the snapshot is below the safe point and there is nothing to `take`.
+    If a step returns None, the snapshot is below the safe point, and the caller must not call `take`.
     """
 
     __slots__ = ("_high", "_layout", "_low", "_most", "_predicate", "_reverse", "_stored", "_tag", "more")
@@ -219,7 +220,7 @@ class TabletSelect:
 
     @property
     def reached(self) -> bytes:
-        """All rows below this key have been evaluated, if the select goes forward."""
+        """A forward select has evaluated all rows below this key."""
         return self._low[1:] + (b"\0" if self._low[:1] == b"(" else b"")
 
     def step(self, at: int) -> Call[Selected | None]:
@@ -230,7 +231,7 @@ class TabletSelect:
         return calls.select(*bounds, *self._most, PAGE_BYTES, solid, self._stored, self._predicate)
 
     def take(self, found: Selected) -> Batch:
-        """Return the rows of a step, and prepare the next step."""
+        """Return the rows of a step's reply, and prepare the next step."""
         self.more = bool(found.resume)
         if self._reverse:
             self._high = found.resume
@@ -240,7 +241,7 @@ class TabletSelect:
 
 
 def _bounds(layout: Layout, asked: Program, page: int) -> tuple[int, int]:
-    """Return the most rows that a step returns, and that it evaluates."""
+    """Return the limits of rows that a step returns, and of rows that it evaluates."""
     brought = int(_STEP / (_A_ROW + _A_CELL * len(layout.cells)))
     most = max(1, min(page, max(_FEWEST, brought)))
     if asked is EVERYTHING:

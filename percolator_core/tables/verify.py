@@ -1,8 +1,8 @@
 """Compare the indexes of a table with its rows, and repair them.
 
 A crash cannot make indexes and rows differ, because an entry moves in the transaction that changes the row.
-They differ if another program has written to the store, or if the store was restored from parts of several
-backups.
+Indexes and rows differ if another program has written to the store, or if the store was restored from parts
+of several backups.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from percolator_core.tables.indexes import (
 from percolator_core.tables.model import Table
 
 _AT_ONCE: Final = 500
-"""Rows that one read compares and one transaction repairs."""
+"""Rows that one read compares, or one transaction repairs."""
 
 T = TypeVar("T")
 
 
 class Readable(Reader, Protocol):
-    """The part of a snapshot that is used here."""
+    """The part of a snapshot that this module uses."""
 
     def handle_of(self, table: str) -> TableHandle:
         """Return a table by name."""
@@ -49,18 +49,18 @@ class Readable(Reader, Protocol):
 
 
 class Repairable(Protocol):
-    """The part of a database that is used here."""
+    """The part of a database that this module uses."""
 
     def snapshot(self) -> AbstractContextManager[Any]:
-        """Return a snapshot, which a ``with`` statement pins."""
+        """Return a snapshot, which is pinned inside a ``with`` statement."""
 
     def run(self, fn: Callable[[Any], T]) -> T:
-        """Run a function in a transaction, and again on a conflict."""
+        """Run a function in a transaction, and repeat it on a conflict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference between an index and its table: an entry is missing, or has no row.
+    """A missing entry of an index, or an entry without its row.
 
     ``index`` is the table of the index, ``row`` the key of the row and ``value`` the encoded indexed value.
     """
@@ -74,8 +74,7 @@ class Difference:
 def check_indexes(t: Readable, table: type[Table] | str) -> list[Difference]:
     """Return the differences between a table and its indexes in a snapshot.
 
-    This reads the table and every index once; pin the snapshot (``with db.snapshot() as t``) of a large
-    table.
+    This reads the table and each index once. For a large table pin the snapshot: ``with db.snapshot() as t``.
 
     Raises:
         UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: like `Snapshot.select`.
@@ -87,36 +86,35 @@ def rebuild_indexes(db: Repairable, table: type[Table] | str) -> int:
     """Repair all indexes of a table; return the number of entries that were added or removed.
 
     Other clients may write at the same time: a transaction that moves an entry conflicts with the repair of
-    that entry, which is then compared again. Rows do not change, so no observer runs. An interrupted repair
-    can be repeated.
+    this entry, and the repair runs again. Rows do not change, so no observer runs. Call this again after an
+    interruption.
 
     Raises:
         RowExists: two rows have the same value in a unique column, so one of them has no entry: change that
-            row, and rebuild again. Everything else is repaired.
-        TransactionConflict: other clients changed the same rows again and again: repeat the call.
+            row, and call this again. All other differences are repaired.
+        TransactionConflict: other clients changed the same rows again and again. Call this again.
         UnknownTable, LockTimeout, StoreUnavailable: like `Snapshot.select`.
     """
     name, repaired = table_name(table), 0
     twice: list[str] = []
     with db.snapshot() as snapshot:
         for some in _batches(_differences(snapshot, snapshot.handle_of(name))):
-            # A run that conflicts is repeated, and finds the same differences again.
             done, refused = db.run(lambda t, some=some: repair(t, t.handle_of(name), some))  # type: ignore[misc]
             repaired += done
             twice += refused
     if twice:
-        raise RowExists(f"{twice[0]}: change one of them, and rebuild the indexes again")
+        raise RowExists(f"{twice[0]}: change one row, and rebuild the indexes again")
     return repaired
 
 
 def repair(t: Writer, handle: TableHandle, some: Sequence[Difference]) -> tuple[int, list[str]]:
-    """Repair the differences that still exist; return their number, and messages for those that cannot be."""
+    """Repair the differences that still exist; return their number, and messages for impossible repairs."""
     repaired, refused = 0, []
     indexes = {index.rule.table: index for index in indexes_of(handle)}
     # A table that was dropped and created again may have none of these indexes.
     known = [(one, indexes[one.index]) for one in some if one.index in indexes]
-    # One read fills the transaction's cache. The loop reads each cell again, and so sees the repairs of
-    # earlier differences.
+    # This read fills the transaction's cache. The loop reads each cell again, because an earlier repair may
+    # have changed it.
     t.values_of(wanted for one, index in known for wanted in _of(t, handle, index, one.value, one.row))
     for one, index in known:
         cell, holder = _as_it_is(t, handle, index, one.value, one.row)
@@ -147,7 +145,7 @@ def _of(t: Writer, handle: TableHandle, index: Index, value: bytes, row: bytes) 
 def _as_it_is(
     t: Writer, handle: TableHandle, index: Index, value: bytes, row: bytes
 ) -> tuple[bytes | None, bytes | None]:
-    """Return a row's indexed cell, and the row of the entry, None if there is no entry."""
+    """Return a row's indexed cell, and the row of the entry, or None without an entry."""
     (cell,), (entry,) = (t.values(*wanted) for wanted in _of(t, handle, index, value, row))
     return cell, entry if index.rule.unique or entry is None else row
 

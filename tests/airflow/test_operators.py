@@ -214,7 +214,7 @@ class TestWhatIsWrong:
         from percolator_airflow import LoadOperator
 
         load = LoadOperator(task_id="load", chain=words.chain, conn_id=CONN_ID, table="docs", sources="x.csv")
-        assert "'x.csv' is not there" in self.failure(load)
+        assert "'x.csv' does not exist" in self.failure(load)
 
     @pytest.mark.parametrize("tablets", ["docs", [["docs", "x"]], [["nowhere", 0]], [["docs", 99]]])
     def test_tablets_that_cannot_be(self, words: Project, tablets: Any) -> None:

@@ -213,7 +213,7 @@ def test_a_task_that_dies_is_run_again(project: Project) -> None:
 @pytest.mark.spark
 def test_tasks_that_die_for_good_are_told_in_a_sentence(project: Project) -> None:
     project.put(8, "die")
-    with pytest.raises(PercolatorError, match=r"Spark gave the drain up: .*worker exited") as caught:
+    with pytest.raises(PercolatorError, match=r"Spark ended the drain: .*worker exited") as caught:
         project.drain(tasks=1, width=1)
     assert "\n" not in str(caught.value)
 
@@ -491,7 +491,7 @@ def test_an_embedded_store_is_on_one_machine(url: str) -> None:
     with connect(url, "n") as db:
         (end,) = task_of(db, host="elsewhere")(0, [0])
     assert end.ending == "refused"
-    assert "embedded one on elsewhere" in end.reason
+    assert "embedded on elsewhere" in end.reason
 
 
 def test_what_spark_took_along_need_not_be_taken_back() -> None:

@@ -274,7 +274,7 @@ def test_a_task_whose_driver_is_gone_writes_nothing(
     """Spark may leave Python at work in a task that it has cancelled; the driver's token ends it."""
     monkeypatch.setattr("percolator_core.spark.loading.attempts.TOKEN_LIFE", 0.01)
     task = one_task(loading, json_lines(tmp_path / "in.jsonl", [{"id": "a", "v": "x"}]), b"the driver")
-    with pytest.raises(PercolatorError, match="its driver is gone"):
+    with pytest.raises(PercolatorError, match="its driver has died"):
         task()
     assert loading.rows() == {}
 
@@ -410,4 +410,4 @@ def test_errors_of_tasks_come_out_plain() -> None:
         ": java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\n"
         "This stopped SparkContext was created at:\n"
     )
-    assert str(plain_error(stopped, "drain")).startswith("Spark ended by itself before the drain did")
+    assert str(plain_error(stopped, "drain")).startswith("Spark ended before the drain did")

@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID, uuid4
@@ -22,7 +23,8 @@ from percolator_core.errors import PercolatorError
 from percolator_core.schema.types import column_type
 from percolator_core.spark import open_source
 from percolator_core.spark.loading.records import BadRecord, Origin, Record
-from percolator_core.spark.loading.transactions import groups, merge_group
+from percolator_core.spark.loading.repeatable import in_groups
+from percolator_core.spark.loading.transactions import merge_group
 from percolator_core.spark.loading.typed_records import TypedRecords
 from percolator_core.spark.loading.values import JsonNumber, converter
 from tests.spark.conftest import Loading
@@ -256,7 +258,7 @@ def typed_rows(pages: Loading, source: Any) -> dict[str, bytes]:
         (
             "shop,name\n",
             {},
-            r"no field 'number', which goes into the key of documents: it has shop, name",
+            r"no field 'number', which is part of the key of documents: it has shop, name",
         ),
         (
             "shop,number\n",
@@ -264,7 +266,7 @@ def typed_rows(pages: Loading, source: Any) -> dict[str, bytes]:
             r"is not the key of documents, \(shop, number\)",
         ),
         ("shop,number\n", {"columns": {"shop": "shopp"}}, "documents has no column 'shopp': it has shop"),
-        ("shop,number,x\n", {"columns": {"x": "name", "shop": "name"}}, "both go into the column 'name'"),
+        ("shop,number,x\n", {"columns": {"x": "name", "shop": "name"}}, "have the same column 'name'"),
         ("shop,x\n", {"columns": {"x": "name"}}, "has no field 'number'"),
         (
             "shop,number\n",
@@ -292,7 +294,7 @@ def test_a_file_of_other_fields_is_put_aside_as_a_whole(typed: Loading, tmp_path
     reasons = [one["reason"] for one in put_aside(report.aside)]
     assert "no field 'number'" in reasons[0]
     assert "the field 'colour'" in reasons[1]
-    assert all(reason.endswith("so nothing of the file was read") for reason in reasons)
+    assert all(reason.endswith("so the file was not read") for reason in reasons)
 
 
 def test_a_line_of_json_with_an_unknown_field_is_told_at_once(typed: Loading, tmp_path: Path) -> None:
@@ -328,11 +330,12 @@ def test_a_table_that_was_changed_meanwhile_is_not_written(typed: Loading) -> No
     record = pickle.loads(pickle.dumps(records)).build(
         None, {"shop": "a", "number": "1", "name": "n", "price": "1"}
     )
-    assert [len(group) for group in groups(records, [record] * 200)] == [83, 83, 34]
+    groups = in_groups(records.definition, [record] * 200, attrgetter("size"))
+    assert [len(group) for group in groups] == [83, 83, 34]
     assert merge_group(typed.db, records, [record]) == ["new"]
     assert merge_group(typed.db, records, [record]) == ["unchanged"]
     typed.db.drop_column("documents", "weight")
-    with pytest.raises(ConfigurationError, match="was changed since the load began: load again"):
+    with pytest.raises(ConfigurationError, match="has changed since the load began: load again"):
         merge_group(typed.db, records, [record])
 
 

@@ -216,7 +216,7 @@ def test_a_java_that_ends_without_a_word_is_told(tmp_path: Path) -> None:
     process = start(EARLY, tmp_path, JAVA_HOME=str(tmp_path))
     try:
         assert process.communicate(timeout=100)[0] == (
-            "Spark's Java did not start: it said nothing (all in spark.log).\n"
+            "Spark's Java did not start: no output (all output: spark.log).\n"
         )
     finally:
         process.kill()

@@ -62,7 +62,7 @@ def test_the_password_is_not_shown() -> None:
         ({"at": "0"}, "'at' is a timestamp"),
         ({"at": str(2**60)}, "'at' is a timestamp"),
         ({"since": "-1"}, "'since' is a timestamp"),
-        ({"columns": "a,,b"}, "'columns' is names"),
+        ({"columns": "a,,b"}, "'columns' is a list of names"),
         ({"partitions": "0"}, "'partitions' is a whole number above 0"),
         ({"partitions": "1.5"}, "'partitions' is a whole number above 0"),
         ({"lease": "inf"}, "'lease' is seconds, above 0"),

@@ -101,7 +101,7 @@ def test_what_others_changed_can_be_overwritten_or_refused(tables: Tables) -> No
     tables.insert(Document(url="a", size=1))
     fail, overwrite = tables.job(newer="fail"), tables.job(newer="overwrite")
     tables.update(Document(url="a", size=9))
-    with pytest.raises(PercolatorError, match="row url='a': another client has changed it"):
+    with pytest.raises(PercolatorError, match="row url='a': another client has changed the row"):
         tables.run(fail, [whole("a", 2)])
     assert tables.sizes() == {"a": 9}
     assert tables.run(overwrite, [whole("a", 2)]) == {"changed": 1}
@@ -165,7 +165,7 @@ def test_remove(tables: Tables) -> None:
 @pytest.mark.parametrize(
     ("columns", "options", "error", "words"),
     [
-        (["url", "size"], {}, ConfigurationError, "'rank' is missing, and a new row needs it"),
+        (["url", "size"], {}, ConfigurationError, "'rank' is missing, and a new row needs this column"),
         (
             ["size"],
             {"mode_of_rows": "update"},
@@ -206,7 +206,7 @@ def test_a_table_that_was_changed(tables: Tables) -> None:
     job = tables.job()
     tables.db.drop_table("documents")
     tables.db.create_table(Document)
-    with pytest.raises(ConfigurationError, match="was changed since the write began: write again"):
+    with pytest.raises(ConfigurationError, match="has changed since the write began: write again"):
         tables.run(job, [whole("a", 1)])
 
 

@@ -93,7 +93,7 @@ def test_jsonl_good_and_bad_lines(tmp_path: Path) -> None:
     reasons = [item.reason for item in bad]
     assert [reason.split(":")[0] for reason in reasons] == [
         "not JSON",
-        "not a JSON object but a list",
+        "not a JSON object, but a list",
         "the row key is missing",
         "the row key is empty",
         "a bool cannot be a row key",
@@ -191,10 +191,10 @@ def test_csv_wrong_field_counts_and_missing_keys(tmp_path: Path) -> None:
     good, bad = read(open_source(write(tmp_path / "in.csv", text), key="id"))
     assert [record.key for record in good] == [b"1", b"4", b"6"]
     assert [(item.origin.position, item.reason) for item in bad] == [
-        (3, "2 fields where the header has 3"),
-        (4, "4 fields where the header has 3"),
+        (3, "2 fields, but the header has 3"),
+        (4, "4 fields, but the header has 3"),
         (5, "the row key is missing"),
-        (8, "4 fields where the header has 3"),
+        (8, "4 fields, but the header has 3"),
     ]
     assert bad[0].head == b"2,x\n"
 
@@ -302,8 +302,8 @@ def test_parquet_bad_rows_and_files(tmp_path: Path) -> None:
         (["a.csv"], {"key": "ID"}, r"has no field 'ID': it has id, v"),
         (["a.csv"], {"key": "id", "columns": {"w": "w"}}, "has no field 'w'"),
         (["a.csv"], {"key": "id", "encoding": "nope"}, "encoding 'nope' is not valid"),
-        (["a.csv", "b.jsonl"], {"key": "id"}, "files of jsonl and csv are there"),
-        (["a.bin"], {}, "no suffix shows it"),
+        (["a.csv", "b.jsonl"], {"key": "id"}, "there are files of jsonl and csv"),
+        (["a.bin"], {}, "no suffix is known"),
         (["a.csv"], {"format": "warc"}, "No warc file"),
         (["a.csv"], {"format": "xml"}, "no format 'xml'"),
     ],
@@ -318,12 +318,12 @@ def test_configuration_errors(
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="is not there"):
+    with pytest.raises(ConfigurationError, match="does not exist"):
         open_source(tmp_path / "none.csv", key="id")
 
 
 def test_a_path_that_cannot_be(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="is not there"):
+    with pytest.raises(ConfigurationError, match="does not exist"):
         open_source("x" * 5000, key="id")
     os.mkfifo(tmp_path / "endless.csv")
     with pytest.raises(ConfigurationError, match="is neither a file nor a folder"):
@@ -333,7 +333,7 @@ def test_a_path_that_cannot_be(tmp_path: Path) -> None:
 def test_a_delimiter_is_one_character(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "id,v\n1,2\n")
     for delimiter in ("", "||"):
-        with pytest.raises(ConfigurationError, match=r"The delimiter '.*' is not valid: it is one character"):
+        with pytest.raises(ConfigurationError, match=r"The delimiter '.*' is not valid: use one character"):
             open_source(path, key="id", delimiter=delimiter)
 
 

@@ -1,10 +1,9 @@
-"""Tasks stop writing when their load has ended: driver and tasks communicate through the store.
+"""Tasks stop writing after the end of their load: driver and tasks communicate through the store.
 
-Spark may leave the Python process of a cancelled task at work, and does not report it. So each attempt at a
-task registers in the store. Before each commit the attempt checks that the load still goes on, by an answer
-of the store that is at most `FRESH` seconds old. When a load has ended, successfully or not, its driver
-records that in the store and waits for the registered attempts. So no attempt overwrites the writes of a
-later load.
+The Python process of a cancelled task may continue, and Spark does not report this. So each attempt at a task
+registers in the store. Before each commit the attempt needs an answer of the store, at most `FRESH` seconds
+old, that the load has not ended. At the end of a load, successful or not, the driver records the end in the
+store and waits for the registered attempts. So no attempt overwrites the writes of a later load.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ _log: Final = Log("percolator.load")
 
 
 def _attempts_key(db: Database, table: str) -> bytes:
-    """The key of a hash with the attempts at tasks of loads into the table: client -> driver of its load."""
+    """Return the key of a hash of the attempts at loads into the table: client -> driver of the load."""
     return attempts_key(db.store.keyspace.tag(table, 0))
 
 
 def _ended_key(db: Database, driver: bytes) -> bytes:
-    """The key that marks a driver's load as ended.
+    """Return the key that marks a driver's load as ended.
 
-    A missing liveness token is no proof, because a failover may have lost it.
+    A missing liveness token proves nothing, because a failover may have lost the token.
     """
     return db.client.token_of(driver + b".over")
 
@@ -53,23 +52,23 @@ class Attempt:
             (b"EXISTS", _ended_key(db, driver)),
         )
         self._confirmed = float("-inf")
-        """The time at which the last query was sent of those that found the load still going on."""
+        """The send time of the newest query whose answer was that the load has not ended."""
         self._asking = False
-        # The entry is written before the first query: if the load still goes on at the query, its driver will
-        # find the entry.
+        # The entry is written before the first query: a load that has not ended at the query will find the
+        # entry at its end.
         db.store.one((b"HSET", _attempts_key(db, table), db.client.owner(), driver))
 
     def check(self) -> None:
-        """Raise PercolatorError unless the load went on at most `FRESH` seconds ago.
+        """Raise PercolatorError unless the load had not ended `FRESH` seconds ago.
 
-        When half of that time has passed, one transaction queries again, and the others use the last answer.
+        After half of that time one transaction queries again. The others use the previous answer.
         """
         if time.monotonic() - self._confirmed < (FRESH if self._asking else FRESH / 2):
             return
         self._asking = True
         try:
             if not self._goes_on():
-                raise PercolatorError("the load has ended, or its driver is gone: run it again")
+                raise PercolatorError("the load has ended, or its driver has died: run the load again")
         finally:
             self._asking = False
 
@@ -77,7 +76,7 @@ class Attempt:
         asked = time.monotonic()
         lives, ended = self._db.store.call(*self._queries)
         if not lives and not ended:
-            # A failover may have lost the token; then the driver sets the token again.
+            # A failover may have lost the token. In this case the driver sets the token again.
             self._db.store.sleep(TOKEN_LIFE / 2)
             asked = time.monotonic()
             lives, ended = self._db.store.call(*self._queries)
@@ -97,16 +96,16 @@ class Attempts:
 
     def withdraw(self) -> None:
         """Record that the load has ended: `FRESH` seconds later no attempt begins a commit."""
-        # First set this key, then delete the token. An attempt that finds neither waits, because a failover
-        # may have lost the token.
+        # Set this key before the token is deleted. An attempt that finds neither key nor token waits, because
+        # a failover may have lost the token.
         self._db.store.one((b"SET", _ended_key(self._db, self.driver), b"", b"PX", int(2000 * TOKEN_LIFE)))
         self._db.client.close()
 
     def end(self) -> None:
-        """Withdraw, and wait until no attempt writes any more, for `TOKEN_LIFE` seconds at most.
+        """Withdraw, and wait until all attempts have stopped writing, for `TOKEN_LIFE` seconds at most.
 
-        A killed attempt counts as live until its liveness token expires. An attempt that lives longer has no
-        commit under way: it waits for a lock or for its input, and checks again before it commits.
+        A killed attempt counts as live until its liveness token expires. An attempt that lives longer is not
+        committing: it waits for a lock or for its input, and checks again before its next commit.
         """
         try:
             self.withdraw()
@@ -117,10 +116,10 @@ class Attempts:
                     logged = True
                 time.sleep(_POLL)
         except PercolatorError as error:
-            _log.warning("tasks of the load may still be at work", why=str(error), longest=TOKEN_LIFE)
+            _log.warning("tasks of the load may still be running", why=str(error), longest=TOKEN_LIFE)
 
     def _count_live(self) -> int:
-        """Count the live attempts of this load. Delete entries whose attempt and driver are both gone."""
+        """Count the live attempts of this load. Delete entries whose attempt and driver have both died."""
         db = self._db
         flat = db.store.one((b"HGETALL", self._key))
         drivers = dict(zip(flat[0::2], flat[1::2], strict=True))

@@ -1,4 +1,4 @@
-"""Delete rows that a source no longer has; in a raw table only the loaded columns of such rows."""
+"""Delete rows that a source lacks; in a raw table delete only the loaded columns of these rows."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def check_prefix(definition: TableDefinition, prefix: str | bytes) -> None:
     if kinds not in (["str"], ["bytes"]):
         columns = ", ".join(f"{column.name} {column.type}" for column in definition.key_columns)
         raise ConfigurationError(
-            f"rows to delete are chosen by a prefix of the key, and the key of {definition.name} is not one "
-            f"column of text but ({columns}): leave --delete-missing out, and remove rows in a transaction."
+            f"--delete-missing needs a key of one text column, and the key of {definition.name} is "
+            f"({columns}): leave --delete-missing out, and remove rows in a transaction."
         )
     if kinds == ["str"]:
         _text(definition, prefix)
 
 
 def delete_missing_rows(db: Database, table: str, prefix: str | bytes, keys: Collection[bytes]) -> int:
-    """Remove the rows of a typed table with the prefix that are not in ``keys``; return their number."""
+    """Remove rows of a typed table that have the prefix and are not in ``keys``; return their number."""
     definition = db.catalog.table(table).definition
     (column,) = definition.key_columns
     start = _text(definition, prefix) if column.type == "str" else _bytes(prefix)
@@ -43,10 +43,7 @@ def delete_missing_rows(db: Database, table: str, prefix: str | bytes, keys: Col
 def delete_missing_cells(
     db: Database, table: str, prefix: str | bytes, keys: Collection[bytes], columns: Iterable[str]
 ) -> int:
-    """Delete these columns of the rows of a raw table with the prefix that are not in ``keys``.
-
-    Return the number of rows.
-    """
+    """Delete cells of raw rows that have the prefix and are not in ``keys``; return the number of rows."""
     loaded = sorted(columns)
     rows = db.snapshot().scan(table, prefix=prefix, columns=loaded)
     missing = (row for row, _ in rows if row not in keys)
@@ -59,7 +56,7 @@ def _text(definition: TableDefinition, prefix: str | bytes) -> str:
         return prefix if isinstance(prefix, str) else prefix.decode()
     except UnicodeDecodeError:
         raise ConfigurationError(
-            f"{prefix!r} is no text, as the keys of {definition.name} are: delete rows by another prefix."
+            f"{prefix!r} is no text, but the keys of {definition.name} are texts: use another prefix."
         ) from None
 
 

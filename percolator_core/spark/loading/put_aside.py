@@ -1,7 +1,7 @@
 """Malformed records, put aside in JSON-lines files.
 
-Each task writes a part of its own. Another attempt at the task, repeated or speculative, replaces the part as
-a whole. The driver joins the parts. All executors need access to the folder, as to the input.
+Each task writes one part. Another attempt at the task, repeated or speculative, replaces the whole part. The
+driver joins the parts. All executors need access to the folder, as to the input.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class PutAside:
 
     @property
     def parts(self) -> Path:
-        """The folder in which tasks write."""
+        """The folder of the parts."""
         return self.folder / f".{self.name}"
 
     def part(self, number: int) -> Part:
-        """The part that task ``number`` writes."""
+        """Return the part of task ``number``."""
         return Part(self.parts, f"{number:06}.jsonl")
 
     def write(self, number: int, records: Iterable[BadRecord]) -> None:
@@ -64,7 +64,7 @@ class PutAside:
 
 
 class Part:
-    """The malformed records of one attempt at a task; kept only if the attempt succeeds."""
+    """The malformed records of one attempt at a task. They are removed if the attempt fails."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._target = folder / name

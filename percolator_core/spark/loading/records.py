@@ -1,13 +1,13 @@
 """Records of raw tables, and malformed records.
 
-A value becomes the bytes of its cell as follows.
+This table has the encoding of each value in a cell.
 
 ======================  =====================================================================
 bytes                   unchanged
 text                    UTF-8
 bool                    ``true`` or ``false``
 int, Decimal            decimal digits
-float                   the shortest text that reads back the same; ``nan``, ``inf``, ``-inf``
+float                   the shortest text that determines the float; ``nan``, ``inf``, ``-inf``
 date, time, datetime    ISO 8601
 list, dict              JSON in UTF-8: keys sorted, no spaces, bytes inside as base64
 None                    no cell: an existing cell is deleted
@@ -31,16 +31,17 @@ from percolator_core.layout.records import MAX_ROW
 from percolator_core.schema.types import shown
 
 MAX_LOADED_VALUE: Final = 64 * 1024 * 1024
-"""Largest value of a record, in bytes. A transaction takes more, but a task has many records in memory."""
+"""The limit of a record's value, in bytes. It is below the store's, because a task has many records in
+memory."""
 
 HEAD: Final = 200
-"""Bytes of a malformed record that are kept with its reason."""
+"""The number of first bytes of a malformed record in the put-aside file."""
 
 Unit = Literal["byte", "line", "row", "file"]
 
 
 class Origin(NamedTuple):
-    """The position of a record: the byte, line or row of a file (lines count from 1, the others from 0)."""
+    """The position of a record: the byte or row (counted from 0) or the line (from 1) of a file."""
 
     file: str
     unit: Unit
@@ -49,7 +50,7 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One row to load. A value of None deletes the cell; columns that are not named stay unchanged."""
+    """One row to load. A value of None deletes the cell; other columns stay unchanged."""
 
     key: bytes
     cells: dict[str, bytes | None]
@@ -57,15 +58,15 @@ class Record:
 
     @property
     def size(self) -> int:
-        """Bytes of the key, the names of the columns and the values."""
+        """The size in bytes of the key, the names of the columns and the values."""
         return len(self.key) + sum(len(column) + len(value or b"") for column, value in self.cells.items())
 
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """A malformed record. ``key`` is its row key, if that is known.
+    """A malformed record. ``key`` is its row key, if known.
 
-    ``shown`` is the key of a typed table as text for people, because its bytes are not readable.
+    In a typed table ``shown`` is the key as text, because the bytes are not readable.
     """
 
     origin: Origin
@@ -75,7 +76,7 @@ class BadRecord:
     shown: str | None = None
 
     def to_json(self) -> str:
-        """One line of the put-aside file."""
+        """Return a line for the put-aside file."""
         fields: dict[str, object] = {"file": self.origin.file}
         if self.origin.unit != "file":
             fields[self.origin.unit] = self.origin.position
@@ -87,7 +88,7 @@ class BadRecord:
 
 
 def readable(data: bytes) -> str:
-    """Show the first bytes as text; bytes that are not UTF-8 as hexadecimal digits."""
+    """Return the first `HEAD` bytes as text, with escapes for bytes that are not UTF-8."""
     return data[:HEAD].decode("utf-8", "backslashreplace")
 
 
@@ -101,7 +102,7 @@ def build_record(
     """Build the record with this key and these fields, or a malformed record with the reason.
 
     ``columns`` maps fields to table columns: only these fields are loaded, and a missing field counts as
-    None. Without ``columns`` every field goes into the column of its name.
+    None. Without ``columns`` each field is loaded into the column of the same name.
     """
     try:
         row = encode_key(key)
@@ -122,14 +123,14 @@ def build_record(
 
 
 def too_large(size: int) -> str:
-    """The reason why a value is too large."""
+    """Return the reason for a value that is too large."""
     return f"the value has {size} bytes, more than {MAX_LOADED_VALUE}"
 
 
 def encode_key(key: object) -> bytes:
     """Encode a row key: bytes unchanged, text as UTF-8, whole numbers, dates and UUIDs as text.
 
-    Raises ValueError for None, an empty key, one over ``MAX_ROW`` bytes, and any other type.
+    Raises ValueError for None, an empty key, a key over ``MAX_ROW`` bytes, and any other type.
     """
     if key is None:
         raise ValueError("the row key is missing")
@@ -146,7 +147,7 @@ def encode_key(key: object) -> bytes:
 
 
 def encode_value(value: object) -> bytes | None:
-    """Encode a value by the table in this module's docstring.
+    """Encode a value as in the module's docstring.
 
     Raises ValueError for a type without an encoding and for text that is not Unicode.
     """
@@ -183,6 +184,4 @@ def _nested(value: object) -> str:
     return _as_text(value)
 
 
-@lru_cache(maxsize=4096)
-def _check_column(column: str) -> None:
-    encode_column(column)
+_check_column = lru_cache(maxsize=4096)(encode_column)

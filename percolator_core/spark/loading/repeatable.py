@@ -1,4 +1,4 @@
-"""Transactions of bounded size that may run any number of times, because each reads its rows first."""
+"""Transactions of bounded size that may be repeated, because each reads its rows first."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _UNDETERMINED: Final = 5
 def run(
     db: Database, transaction: Callable[[Transaction], T], check: Callable[[], object] | None = None
 ) -> T:
-    """Run a function as `Database.run` does, and run it again if the outcome of its commit is unknown.
+    """Run a function as `Database.run` does, and repeat it if the outcome of its commit is unknown.
 
-    ``check`` is called before each commit; it raises an error to prevent the commit.
+    ``check`` is called before each commit. It prevents the commit by an error.
     """
 
     def checked(t: Transaction) -> T:
@@ -40,5 +40,5 @@ def run(
 
 
 def in_groups(definition: TableDefinition, rows: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Group rows of a typed table so that one call to the store commits a group; ``size`` returns bytes."""
+    """Group rows of a typed table so that one call of the store commits a group; ``size`` returns bytes."""
     return in_calls(rows, size, max(1, CELLS_PER_CALL // (1 + len(definition.value_columns))))

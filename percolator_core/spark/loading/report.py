@@ -10,7 +10,7 @@ from percolator_core.errors import PercolatorError
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """The progress of a load; the counts grow when a task ends."""
+    """The progress of a load; the counts contain only ended tasks."""
 
     tasks: int
     tasks_done: int
@@ -26,8 +26,8 @@ class LoadProgress:
 class LoadReport:
     """The outcome of a load. ``read`` = new + changed + unchanged + repeated + bad.
 
-    If a task failed and ran again, its records count once, by the outcome of the last run. So after a failure
-    ``unchanged`` includes records that this load wrote.
+    If a task was repeated after a failure, the outcomes of the final attempt count. So ``unchanged`` then
+    includes records that an earlier attempt wrote.
     """
 
     table: str
@@ -39,28 +39,27 @@ class LoadReport:
     changed: int
     unchanged: int
     repeated: int
-    """Records that were replaced by a later record with the same key, near them in the same file."""
+    """Records that a later record with the same key, near in the same file, replaced."""
     deleted: int
     bad: int
     aside: Path | None
     """The JSON-lines file of the malformed records."""
     kept_back: str | None
-    """The reason why missing rows were not deleted although the caller asked for it; None if there is
-    none."""
+    """The reason if a requested deletion of missing rows was not done, or None."""
     start_seconds: float
     """Seconds until Spark had started; about 0 if it was already running."""
     load_seconds: float
     delete_seconds: float
 
     def to_json(self) -> dict[str, object]:
-        """The fields, in types that JSON has."""
+        """Return the fields in types of JSON."""
         return asdict(self) | {"aside": str(self.aside) if self.aside is not None else None}
 
 
 class TooManyBadRecords(PercolatorError):
-    """A load was stopped because of more malformed records than allowed. Loaded rows stay.
+    """A load was stopped because of too many malformed records. Loaded rows stay.
 
-    ``report`` is the outcome until then.
+    ``report`` is the outcome until the stop.
     """
 
     def __init__(self, message: str, report: LoadReport) -> None:

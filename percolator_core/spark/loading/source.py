@@ -1,4 +1,4 @@
-"""The input of a load: its files, their format, and how they are read."""
+"""The input of a load: the files, the format, and the options of the reader."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _READERS: Final[Mapping[str, type[SplitReader]]] = MappingProxyType(
 )
 
 FORMATS: Final = MappingProxyType({name: reader.suffixes for name, reader in _READERS.items()})
-"""Each format, and the suffixes of its files when a folder is read."""
+"""Each format, and the suffixes of its files in a folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Files, and how to read them. `open_source` returns it."""
+    """Files, and the options to read them; the result of `open_source`."""
 
     format: str
     files: tuple[tuple[str, str], ...]
@@ -51,21 +51,21 @@ class Source:
     options: ReadOptions
 
     def reader(self) -> SplitReader:
-        """The reader of the splits; small, because it is sent to executors."""
+        """Return the reader of the splits, which is small, because Spark sends it to executors."""
         return _READERS[self.format](self.options)
 
     def into(self, table: TableHandle) -> Source:
-        """Return the source with the options that the table needs.
+        """Return the source with options for the table.
 
         Raises:
-            ConfigurationError: the table is raw and the format needs a key; or the table is typed, and the
-                message names a field or column without a counterpart.
+            ConfigurationError: a raw table needs a key for this format; or a field, or a column of a typed
+                table, has no counterpart.
         """
         options, reader = self.options, _READERS[self.format]
         if not table.is_typed:
             if not reader.page_fields and options.key is None:
                 raise ConfigurationError(
-                    f"A load of {self.format} needs the field that holds the row key: name it with "
+                    f"A load of {self.format} needs the field of the row key: name the field with "
                     "--key FIELD (in Python with key)."
                 )
             return self
@@ -83,7 +83,7 @@ class Source:
         return replace(self, options=replace(options, typed=typed))
 
     def tasks(self, cores: int) -> list[list[Split]]:
-        """Cut all files into splits, and group these into tasks for this many cores."""
+        """Divide all files into splits, and group the splits into tasks for this many cores."""
         sizes = [_size(path) for path, _ in self.files]
         target = task_size(sizes, cores)
         reader = self.reader()
@@ -115,17 +115,18 @@ def open_source(
     """Find the input: files, folders (with their subfolders, without hidden files) and glob patterns.
 
     Args:
-        paths: the input. A file that is named is read whatever its suffix.
-        format: ``html``, ``warc``, ``jsonl``, ``csv`` or ``parquet``; guessed from the suffixes when None.
-        key: the field with the row key (jsonl, csv, parquet). Only raw tables need it: the key of a typed
-            table comes from the fields of its key columns.
-        columns: field → table column. Only these fields are loaded. None loads every field into the column of
-            its name, without the key of a raw table (for html and warc: contents, content_type and so on).
-        base_url: the beginning of the row keys of html; ``doc://<name of the folder>/`` when None.
-        delimiter: of csv; guessed from the header line when None.
-        encoding: of csv; when None, UTF-8, with bytes of other encodings unchanged.
-        null_text: the text of a csv field that stands for no cell, or for null; by default the empty text. In
-            a text column that may not be null, an empty field is an empty text.
+        paths: the input. The suffix of a file that is named does not matter.
+        format: ``html``, ``warc``, ``jsonl``, ``csv`` or ``parquet``; by default guessed from the suffixes.
+        key: the field with the row key (jsonl, csv, parquet), for raw tables. The key of a typed table comes
+            from the fields of its key columns.
+        columns: field → table column. Only these fields are loaded. None loads each field into the column of
+            the same name, without the key of a raw table (for html and warc: contents, content_type and
+            others).
+        base_url: the prefix of the row keys of html, by default ``doc://<name of the folder>/``.
+        delimiter: of csv, by default guessed from the header line.
+        encoding: of csv, by default UTF-8, with bytes of other encodings unchanged.
+        null_text: the text of a csv field that means no cell, or null; by default the empty text. In a text
+            column that may not be null, an empty field is an empty text.
 
     Raises:
         ConfigurationError: there is no such file, the format is not clear, or an argument is not valid.
@@ -134,10 +135,10 @@ def open_source(
     roots = [root for path in given for root in _expand(os.fspath(path))]
     chosen = format or _guess_format(roots)
     if chosen not in FORMATS:
-        raise ConfigurationError(f"There is no format {chosen!r}: it is one of {', '.join(FORMATS)}.")
+        raise ConfigurationError(f"There is no format {chosen!r}: use one of {', '.join(FORMATS)}.")
     files, unreadable = _find_files(roots, chosen)
     if delimiter is not None and len(delimiter) != 1:
-        raise ConfigurationError(f"The delimiter {delimiter!r} is not valid: it is one character.")
+        raise ConfigurationError(f"The delimiter {delimiter!r} is not valid: use one character.")
     options = ReadOptions(
         key=key,
         columns=dict(columns) if columns is not None else None,
@@ -158,7 +159,7 @@ def _find_files(roots: list[str], format_: str) -> tuple[list[tuple[str, str]], 
     if not files:
         raise ConfigurationError(
             f"No {format_} file ({', '.join(FORMATS[format_])}) is in {', '.join(roots)}: "
-            "name the files themselves, or another format."
+            "name the files, or another format."
         )
     return files, unreadable
 
@@ -167,32 +168,30 @@ def _size(path: str) -> int:
     try:
         return Path(path).stat().st_size
     except OSError:
-        return 0  # the reader of the file will report why
+        return 0  # the reader of the file reports the error
 
 
 def _expand(path: str) -> list[str]:
     """Resolve a path or a pattern to absolute paths."""
-    if os.path.exists(path):  # noqa: PTH110 - a Path of a name that is too long raises
+    if os.path.exists(path):  # noqa: PTH110 - Path.exists raises for a name that is too long
         if not os.path.isfile(path) and not os.path.isdir(path):  # noqa: PTH112, PTH113
-            raise ConfigurationError(f"{path!r} is neither a file nor a folder: reading it may never end.")
+            raise ConfigurationError(f"{path!r} is neither a file nor a folder: name a file or a folder.")
         return [str(Path(path).absolute())]
     found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
     if not found:
-        raise ConfigurationError(
-            f"{path!r} is not there: name a file, a folder or a pattern of files that are."
-        )
+        raise ConfigurationError(f"{path!r} does not exist: name a file, a folder or a pattern of files.")
     return [str(Path(item).absolute()) for item in found]
 
 
 def _guess_format(roots: Iterable[str]) -> str:
-    """Return the only format of which there are files."""
+    """Return the format of the files, which must all have one format."""
     seen: dict[str, None] = {}
     for root in roots:
         for format_, suffixes in FORMATS.items():
             if format_ not in seen and next(_walk(root, suffixes, []), None) and _has_suffix(root, suffixes):
                 seen[format_] = None
     if len(seen) != 1:
-        found = f"files of {' and '.join(seen)} are there" if seen else "no suffix shows it"
+        found = f"there are files of {' and '.join(seen)}" if seen else "no suffix is known"
         raise ConfigurationError(f"The format is not clear, {found}: name one of {', '.join(FORMATS)}.")
     return next(iter(seen))
 
@@ -202,7 +201,7 @@ def _has_suffix(root: str, suffixes: tuple[str, ...]) -> bool:
 
 
 def _walk(root: str, suffixes: tuple[str, ...], unreadable: list[BadRecord]) -> Iterator[tuple[str, str]]:
-    """Yield the files of a folder with one of the suffixes, in order; for a file, that file."""
+    """Yield the files of a folder with one of the suffixes, in order. If ``root`` is a file, yield it."""
     if not Path(root).is_dir():
         yield root, Path(root).name
         return
@@ -224,7 +223,7 @@ def _default_base_url(root: str) -> str:
 
 
 def _check_key(format_: str, first: str, options: ReadOptions) -> None:
-    """Raise before the load, and name the fields that exist: otherwise every record would be put aside."""
+    """Raise before the load if a field does not exist, because every record would be put aside."""
     names = _names_of(format_, first, options)
     wanted = [*([] if options.key is None else [options.key]), *(options.columns or ())]
     missing = [name for name in wanted if name not in names] if names is not None else []
@@ -257,4 +256,4 @@ def _names_of(format_: str, path: str, options: ReadOptions) -> list[str] | None
     except LookupError as error:
         raise ConfigurationError(f"The encoding {options.encoding!r} is not valid: {error}.") from None
     except (*UNREADABLE, csv.Error, ValueError):
-        return None  # the file is put aside when it is read
+        return None  # the reader will put the file aside

@@ -1,7 +1,7 @@
-"""Cut the input into tasks.
+"""Divide the input into tasks.
 
 A *split* is a file, a byte range of a file, or some row groups. Small splits share a task, and large files
-are cut if the format allows it. So all cores have work, both with a million small files and with one large
+are divided if their format allows it. So all cores have work, for a million small files or for one large
 file.
 """
 
@@ -17,12 +17,12 @@ from percolator_core.spark.loading.typed_records import TypedRecords
 from percolator_core.spark.loading.values import Dialect
 
 MAX_SPLIT: Final = 32 * 1024 * 1024
-"""Most bytes of input in a task, if the format can be cut."""
+"""The limit of input bytes in a task, if files of the format can be divided."""
 
 _MIN_TASK: Final = 1024 * 1024
 _TASKS_PER_CORE: Final = 4
 _OPENING_COST: Final = 16 * 1024
-"""The cost of opening a file and running its transaction, in bytes of input."""
+"""The cost of opening a file and of its transaction, in bytes of input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How to read the input; `percolator_core.spark.loading.source.open_source` explains each option.
+    """The options of `percolator_core.spark.loading.source.open_source`.
 
     ``typed`` builds the records of a typed table.
     """
@@ -61,13 +61,12 @@ class SplitReader(ABC):
     __slots__ = ("options",)
 
     suffixes: ClassVar[tuple[str, ...]]
-    """The names of files of the format end with one of these."""
+    """The suffixes of the format's files."""
 
     dialect: ClassVar[Dialect] = "python"
 
     page_fields: ClassVar[tuple[str, ...]] = ()
-    """The fields that a format of pages loads by default; the row key is then the field ``url``. Empty for
-    other formats."""
+    """The default fields of a format of pages, whose row key is ``url``. Empty for other formats."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
@@ -77,11 +76,11 @@ class SplitReader(ABC):
         """Yield the records of the split, in order. Errors of the input become malformed records."""
 
     def cut(self, path: str, name: str, size: int, target: int) -> Iterator[Split]:  # noqa: ARG002
-        """Cut a file into splits of about ``target`` bytes; one split if the format cannot be cut."""
+        """Divide a file into splits of about ``target`` bytes, or yield one split of the whole file."""
         yield Split(path, name, 0, size, size)
 
     def keyed_record(self, origin: Origin, fields: dict[str, object], head: bytes) -> Record | BadRecord:
-        """Build the record with these fields, among them its key."""
+        """Build the record with these fields, which include the key."""
         options = self.options
         if options.typed is not None:
             return options.typed.build(origin, fields, head)
@@ -96,7 +95,7 @@ class SplitReader(ABC):
         fields: Mapping[str, object],
         head: bytes,
     ) -> Record | BadRecord:
-        """Build the record of a page."""
+        """Build the record of a page with the row key ``key``."""
         if self.options.typed is not None:
             return self.options.typed.build(origin, fields, head)
         columns = self.options.columns or {name: name for name in self.page_fields}
@@ -110,7 +109,7 @@ def task_size(sizes: Sequence[int], cores: int) -> int:
 
 
 def group_splits(splits: Iterable[Split], target: int) -> list[list[Split]]:
-    """Group splits into tasks of about ``target`` bytes; a larger split is a task of its own."""
+    """Group splits into tasks of about ``target`` bytes; a larger split is a single task."""
     tasks: list[list[Split]] = []
     filled = target
     for split in splits:

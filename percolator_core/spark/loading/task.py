@@ -1,4 +1,4 @@
-"""One task of a load: read its splits, and run the transactions of the records, many at a time."""
+"""One task of a load: read its splits, and run the transactions of the records, concurrently."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from percolator_core.concurrency import Concurrency
@@ -13,17 +14,18 @@ from percolator_core.database import Database
 from percolator_core.spark.loading.attempts import Attempt
 from percolator_core.spark.loading.put_aside import PutAside
 from percolator_core.spark.loading.records import BadRecord, Record
+from percolator_core.spark.loading.repeatable import in_groups
 from percolator_core.spark.loading.splits import Split, SplitReader
-from percolator_core.spark.loading.transactions import groups, merge, merge_group
+from percolator_core.spark.loading.transactions import merge, merge_group
 
 BATCH_ROWS: Final = 512
 BATCH_BYTES: Final = 16 * 1024 * 1024
-"""Limits of the records that a task holds in memory and loads at a time."""
+"""Limits of a batch of records, which a task has in memory and loads together."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The result of a task: the keys of its records (if they are returned) and the loaded columns.
+    """The result of a task: the keys of its records (with ``return_keys``) and the loaded columns.
 
     ``complete`` is False if the key of a malformed record is unknown. ``counts`` has the fields of
     `percolator_core.spark.loading.report.LoadProgress`.
@@ -37,7 +39,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class LoadTask:
-    """Loads splits into a table; sent to executors. ``driver`` is the store's client that runs the load."""
+    """Loads splits into a table, perhaps in an executor. ``driver`` is the store's client of the load."""
 
     driver: bytes
     table: str
@@ -50,7 +52,7 @@ class LoadTask:
     def run(self, db: Database, number: int, splits: Sequence[Split]) -> TaskResult:
         """Load the splits, as task ``number`` of the load.
 
-        Raises PercolatorError if the load has ended, or its driver is gone.
+        Raises PercolatorError if the load has ended, or its driver has died.
         """
         counts: Counter[str] = Counter(tasks=1)
         keys: list[bytes] = []
@@ -86,12 +88,12 @@ class LoadTask:
             yield from executor.map(partial(merge, db, self.table, check=attempt.check), records)
             return
         merge_all = partial(merge_group, db, typed, check=attempt.check)
-        for outcomes in executor.map(merge_all, groups(typed, records)):
+        for outcomes in executor.map(merge_all, in_groups(typed.definition, records, attrgetter("size"))):
             yield from outcomes
 
 
 class Batch:
-    """Records to load together. Of several with one key the last one counts."""
+    """Records to load together. A later record replaces an earlier one with the same key."""
 
     __slots__ = ("bad", "read", "records", "repeated", "size")
 
@@ -114,12 +116,12 @@ class Batch:
 
     @property
     def full(self) -> bool:
-        """True when it is time to load the batch."""
+        """True if the batch has reached a limit."""
         return self.read >= BATCH_ROWS or self.size >= BATCH_BYTES
 
 
 def batches(items: Iterable[Record | BadRecord]) -> Iterator[Batch]:
-    """Cut records into batches of bounded size."""
+    """Group records into batches of bounded size."""
     batch = Batch()
     for item in items:
         batch.add(item)

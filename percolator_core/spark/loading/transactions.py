@@ -1,23 +1,22 @@
-"""Loader transactions: each reads the cells that its records name, and writes those that differ.
+"""Loader transactions: each reads the cells of its records, and writes only values that differ.
 
-So a transaction may run again, and then finds nothing to do. For that reason repeated tasks, speculative
-tasks and repeated loads are harmless, and an unchanged record starts no observer.
+So a repeated transaction writes nothing. Therefore repeated tasks, speculative tasks and repeated loads are
+harmless, and an unchanged record starts no observer.
 
-In a raw table each record has a transaction of its own. In a typed table a group of records shares a
+In a raw table each record has a separate transaction. In a typed table a group of records shares a
 transaction, which reads all rows of the group in one round trip. If a row or an index refuses a record,
-nothing of that record is written, but the other records of the group are.
+nothing of this record is written, but the other records of the group are written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from operator import attrgetter
 
 from percolator_core.database import Database
 from percolator_core.errors import ConfigurationError, RowExists, TransactionConflict, UnknownColumn
 from percolator_core.spark.loading.records import BadRecord, Record
-from percolator_core.spark.loading.repeatable import in_groups, run
+from percolator_core.spark.loading.repeatable import run
 from percolator_core.spark.loading.typed_records import TypedRecords
 from percolator_core.tables import rows
 from percolator_core.tables.binding import Binding, Cells, binding_of
@@ -50,7 +49,7 @@ def merge(db: Database, table: str, record: Record, check: Check | None = None) 
 
 
 def remove(db: Database, table: str, row: bytes, columns: Iterable[str]) -> bool:
-    """Delete these cells of a row of a raw table. Return False if there were none."""
+    """Delete cells of a row of a raw table. Return False if the row had none of them."""
 
     def transaction(t: Transaction) -> bool:
         stored = t.get_row(table, row, columns)
@@ -59,11 +58,6 @@ def remove(db: Database, table: str, row: bytes, columns: Iterable[str]) -> bool
         return bool(stored)
 
     return run(db, transaction)
-
-
-def groups(typed: TypedRecords, records: Sequence[Record]) -> Iterator[list[Record]]:
-    """Group records by transaction: as many as one call to the store commits."""
-    return in_groups(typed.definition, records, attrgetter("size"))
 
 
 def merge_group(
@@ -78,7 +72,7 @@ def merge_group(
     except TransactionConflict:
         if len(group) == 1:
             raise
-        # Among many rows, another client may always be writing one: try the rows one by one.
+        # Other clients may write one of the many rows during each attempt: try the rows one by one.
         return [outcome for record in group for outcome in merge_group(db, typed, [record], check)]
 
 
@@ -86,7 +80,7 @@ def _merge_rows(typed: TypedRecords, group: Sequence[Record], t: Transaction) ->
     name = typed.definition.name
     handle = t.handle_of(name)
     if handle.version != typed.version:
-        raise ConfigurationError(f"the table {name!r} was changed since the load began: load again")
+        raise ConfigurationError(f"the table {name!r} has changed since the load began: load again")
     binding = binding_of(handle, None)
     rows.prefetch(t, handle, [(record.key, record.cells) for record in group], whole=True)
     columns = [column.name for column in handle.definition.value_columns]

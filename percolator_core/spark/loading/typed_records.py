@@ -18,22 +18,22 @@ from percolator_core.spark.loading.values import Dialect, converter
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A column, and the field that has the column's values."""
+    """A column, and the field with the column's values."""
 
     column: str
     field: str
     nullable: bool
     empty: bytes | None
-    """The value of the null text in a column that may not be null; None if there is no such value."""
+    """The value of the null text in a column that may not be null, if there is one."""
     convert: Callable[[Any], bytes | None]
 
 
 class TypedRecords:
-    """Builds records from fields; sent to executors.
+    """Builds records from fields. Spark sends it to executors.
 
-    ``fields`` maps each loaded column, also the key's, to its field; None means that each field goes into the
-    column of its name. ``version`` is the version of the table in the catalog. ``null_text`` is the text of
-    csv that means null.
+    ``fields`` maps each loaded column, including key columns, to its field. None means that each field is
+    loaded into the column of the same name. ``version`` is the version of the table in the catalog.
+    ``null_text`` is the text of csv that means null.
     """
 
     def __init__(
@@ -75,20 +75,20 @@ class TypedRecords:
 
     @property
     def wanted(self) -> list[str] | None:
-        """The loaded fields; None for all."""
+        """The loaded fields; None means all fields."""
         return None if self._given is None else [*self._given.values()]
 
     def problem(self, names: Sequence[str]) -> str | None:
-        """Return why records with these fields cannot be loaded, as the end of a sentence, or None."""
+        """If records with these fields cannot be loaded, return the reason as the end of a sentence."""
         needed = self.key_fields if self.wanted is None else self.wanted
         missing = [name for name in needed if name not in names]
         if missing:
-            why = f", which goes into the key of {self.definition.name}" if self.wanted is None else ""
+            why = f", which is part of the key of {self.definition.name}" if self.wanted is None else ""
             return f"has no field {missing[0]!r}{why}: it has {', '.join(names)}"
         return self.unknown(names)
 
     def unknown(self, names: Sequence[str]) -> str | None:
-        """Return the end of a sentence about fields without a column; None if there are none."""
+        """If fields have no column, return the reason as the end of a sentence."""
         unknown = [] if self.wanted is not None else [name for name in names if name not in self._known]
         if not unknown:
             return None
@@ -125,13 +125,13 @@ class TypedRecords:
         cell = part.empty if value is None or value == self._null else part.convert(value)
         if cell is None:
             if not part.nullable:
-                raise ValueError("it cannot be null")
+                raise ValueError("the value cannot be null")
         elif len(cell) > MAX_LOADED_VALUE:
             raise ValueError(too_large(len(cell)))
         return cell
 
     def described(self, row: bytes) -> str:
-        """Show the key of a row: a text unchanged, other keys as ``shop='east', number=7``."""
+        """Return the key of a row as text: ``shop='east', number=7``, or the text of a key of one text."""
         values = self._codec.decode(row)
         if len(values) == 1 and isinstance(values[0], str):
             return values[0]
@@ -157,7 +157,7 @@ def typed_records(  # noqa: PLR0917
     ``key`` and ``columns`` are arguments of `percolator_core.spark.loading.source.open_source`.
 
     Raises:
-        ConfigurationError: a field or column, which the message names, has no counterpart.
+        ConfigurationError: a field or column has no counterpart.
     """
     name = definition.name
     if definition.index_of:
@@ -196,8 +196,7 @@ def _columns_to_fields(definition: TableDefinition, columns: Mapping[str, str]) 
             )
         if column in fields:
             raise ConfigurationError(
-                f"The fields {fields[column]!r} and {field!r} both go into the column {column!r}: leave one "
-                "out."
+                f"The fields {fields[column]!r} and {field!r} have the same column {column!r}: leave one out."
             )
         fields[column] = field
     return fields
@@ -212,8 +211,8 @@ def _fields_of_pages(
     """Map the fields of pages, whose key is their URL."""
     if len(definition.key) != 1 or definition.key_columns[0].type != "str":
         raise ConfigurationError(
-            f"The key of a page is its URL, and that of {definition.name} is "
-            f"({', '.join(definition.key)}): load {format_} into a table whose key is one column of text."
+            f"The key of a page is its URL, and the key of {definition.name} is "
+            f"({', '.join(definition.key)}): load {format_} into a table with a key of one text column."
         )
     fields = _columns_to_fields(definition, columns or {})
     if columns is None:
@@ -229,7 +228,7 @@ def _fields_of_pages(
 
 
 def json_line_problem(typed: TypedRecords, line: bytes) -> str | None:
-    """Check a line of JSON as `TypedRecords.unknown` does; return None for a line that is no object."""
+    """Check the fields of a line of JSON (`TypedRecords.unknown`). Return None if it is no object."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):

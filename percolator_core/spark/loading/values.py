@@ -1,12 +1,12 @@
 """Convert values of files to values of typed columns: texts of csv, values of JSON, Parquet and pages.
 
-Nothing is guessed and nothing is lost: a value either fits the column exactly, or is refused.
+A value that does not fit the column exactly is refused.
 
 =============  ============================================  =================================================
 column         text of csv                                   other values
 =============  ============================================  =================================================
 bool           ``true`` and ``false``, in any case           bool
-int            whole numbers, ``12.0`` among them            int, and a float that is whole
+int            whole numbers, also ``12.0``                  int, and a float that is whole
 float          numbers, ``nan``, ``inf``, ``-inf``           float, int, ``"nan"``, ``"inf"``, ``"-inf"``
 str            the text                                      str, bytes in UTF-8
 bytes          the bytes of the file                         bytes, str as UTF-8
@@ -14,7 +14,7 @@ datetime       ISO 8601 with a zone                          aware datetime, tex
 date           ISO 8601                                      date, text as in csv
 decimal(p,s)   numbers, without rounding                     Decimal, int, numbers of JSON by digits, text
 uuid           with hyphens or without                       UUID, 16 bytes, text as in csv
-json           JSON                                          any of JSON; of Parquet and pages, text is JSON
+json           JSON                                          values of JSON; in Parquet and pages, JSON text
 =============  ============================================  =================================================
 
 Blanks around a text are ignored, except in str and bytes.
@@ -34,7 +34,7 @@ from uuid import UUID
 from percolator_core.schema.types import ColumnType, shown
 
 Dialect: TypeAlias = Literal["text", "json", "python"]
-"""The origin of values: csv; JSON; or a format with types of its own, in which JSON is text."""
+"""The origin of values: csv (text), JSON, or a format with Python values, in which JSON is text."""
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -45,14 +45,14 @@ _WRITTEN: Final[Mapping[str, str]] = {
     "datetime": ": write it as 2025-06-01T12:00:00Z",
 }
 _LONGEST_EXPONENT: Final = 400
-"""Larger exponents are refused: no value of a column needs one, and Python would write out all its digits."""
+"""Larger exponents are refused: no column needs them, and Python would compute all their digits."""
 
-# Python reads times to the microsecond and drops further digits.
+# Python reads times with microseconds, and ignores further digits.
 _NANOSECONDS: Final = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
 
 
 class JsonNumber(float):
-    """A number of JSON with a point or an exponent, with its digits as they were written."""
+    """A number of JSON with a point or an exponent, and its original text."""
 
     __slots__ = ("text",)
 
@@ -61,9 +61,9 @@ class JsonNumber(float):
 
 
 def converter(kind: ColumnType, dialect: Dialect) -> Callable[[Any], bytes | None]:
-    """Return the function that encodes values of a column, but not None. It returns None for JSON's null.
+    """Return the function that encodes values of a column, except None. It returns None for JSON's null.
 
-    The function raises TypeError or ValueError, with the reason, if a value does not fit.
+    The function raises TypeError or ValueError if a value does not fit.
     """
     family = "decimal" if kind.digits else kind.name
     encode = kind.encode
@@ -81,7 +81,7 @@ def converter(kind: ColumnType, dialect: Dialect) -> Callable[[Any], bytes | Non
     return convert
 
 
-# Each of these functions returns None if the text is no value of its type; the converter then raises.
+# Each of these functions returns None for a text without a value of its type; the converter then raises.
 
 
 def _bool(text: str) -> bool | None:
@@ -163,7 +163,8 @@ def _json_cell(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes | None]:
     return convert
 
 
-def _bytes_of(text: str) -> bytes:
+def bytes_of(text: str) -> bytes:
+    """Encode a text of csv, in which surrogates are bytes that are not UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -172,7 +173,7 @@ _TEXTS: Final[Mapping[str, Callable[[str], Any]]] = {
     "int": _int,
     "float": _float,
     "str": str,
-    "bytes": _bytes_of,
+    "bytes": bytes_of,
     "datetime": _time,
     "date": _date,
     "decimal": _decimal,
@@ -200,7 +201,7 @@ def _str_value(value: Any) -> Any:
     try:
         return value.decode()
     except UnicodeDecodeError as error:
-        raise ValueError(f"byte {error.start} of it is not UTF-8") from None
+        raise ValueError(f"byte {error.start} is not UTF-8") from None
 
 
 def _bytes_value(value: Any) -> Any:
@@ -223,7 +224,7 @@ def _decimal_value(value: Any) -> Any:
     if isinstance(value, JsonNumber):
         return _decimal(value.text)
     if isinstance(value, float):
-        raise ValueError(f"{value} is a float, and its decimal would be a guess: cast it, or round it")
+        raise ValueError(f"{value} is a float, which has no exact decimal: cast it, or round it")
     return _decimal(value) if isinstance(value, str) else value
 
 

@@ -1,10 +1,10 @@
-"""The rows of a table that changed after one timestamp, up to another one.
+"""The rows of a table that changed after one timestamp, up to and including a second timestamp.
 
-The store scans the rows and returns those with a version, of a cell or of the row's marker, whose commit
-timestamp is in between. Then these rows are read as of the later timestamp. So a row that changed several
-times appears once, and a row that was inserted and removed in between appears as deleted. If ranges are
-adjacent, each change is in exactly one of them: commit timestamps are given out in order, and a transaction
-that may still commit in a range has a lock in the row, and the read waits for this lock.
+The store returns the rows with a version, of a cell or of the row's marker, whose commit timestamp is in this
+range. Then these rows are read as of the second timestamp. So a row that changed several times appears once.
+A row that was inserted and removed in the range appears as deleted. Each change is in exactly one of two
+adjacent ranges: commit timestamps rise, and the read waits for the lock of any transaction that may still
+commit in the range.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CHANGE_COLUMNS: Final = (Column("_commit_timestamp", "int"), Column("_deleted", "bool"))
-"""The columns that a read of changes adds: the time of the row's last change (µs), and True if the row is
-deleted."""
+"""The additional columns of changes: the time of the row's newest change (µs), and True if it is deleted."""
 
 _ROWS: Final = 500
 _BYTES: Final = 1 << 20
@@ -40,7 +39,7 @@ Change = tuple[bytes, int]
 
 
 def as_changed(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """Make the columns nullable: in a row that is gone, all but the key are null."""
+    """Make the columns nullable: in a deleted row, all columns outside the key are null."""
     return tuple(replace(column, nullable=True, missing=None) for column in columns)
 
 
@@ -63,7 +62,7 @@ def changed_rows(
             if query.bound is not None and query.bound.holds(parts.__getitem__) is not True:
                 continue
             if cells is None and not since:
-                continue  # a reader of all changes has never seen this deleted row
+                continue  # with ``since`` 0 the reader has not seen the row, so its deletion is no news
             known = {**(cells or dict.fromkeys(names)), **parts}
             values.append([known[column.name] for column in query.columns])
             times.append(commit_ts)
@@ -92,7 +91,7 @@ def changed_keys(
 def _wait_for_lock(  # noqa: PLR0917
     db: Database, snapshot: Snapshot, query: Query, tablet: int, row: bytes, since: int
 ) -> list[Change]:
-    """Find the change of a locked row: reading its cells waits for the lock, or resolves it."""
+    """Find the change of a locked row. A read of its cells waits for the lock, or resolves it."""
     handle = query.handle
     bound = b"[" + row
     while True:
@@ -115,10 +114,10 @@ def _step(  # noqa: PLR0917
 
 
 def too_old(since: int) -> SnapshotTooOld:
-    """The error if old versions of changed rows are gone."""
+    """Return the error if old versions of changed rows were removed."""
     return SnapshotTooOld(
-        f"the changes since {since} lie below the safe point, or the table is another one since: read the "
-        "whole table once (since=0, for a stream with a new checkpoint folder), or keep versions longer"
+        f"the changes since {since} are below the safe point, or the table was created again: read the whole "
+        "table once (since=0, for a stream with a new checkpoint folder), or keep versions longer"
     )
 
 

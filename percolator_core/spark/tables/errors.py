@@ -1,8 +1,7 @@
 """Pass errors of this library through Spark's processes as one sentence.
 
-Spark passes an exception on as text, with a traceback of Python before it and one of Java after it. For
-errors of this library `as_sentence` leaves Python's traceback out, and `plain_table_error` finds the
-sentence.
+Spark reports an exception as text, between a traceback of Python and a traceback of Java. For errors of this
+library `as_sentence` removes Python's traceback, and `plain_table_error` finds the sentence.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from percolator_core import errors
 from percolator_core.errors import ConfigurationError, PercolatorError
 
 _HIDE: Final = "SPARK_HIDE_TRACEBACK"
-"""Spark's worker process reads this variable when it reports an exception, and then ends."""
+"""Spark's worker process reads this variable when it reports an exception, just before its end."""
 
 _KINDS: Final[dict[str, type[PercolatorError]]] = {
     name: kind
     for name, kind in vars(errors).items()
     if isinstance(kind, type)
     and issubclass(kind, PercolatorError)
-    # The constructors of these errors take other arguments than a message.
+    # The constructors of these errors have other arguments than a message.
     and name not in {"CyclicChain", "TransactionConflict", "TransactionAborted", "CommitUndetermined"}
 }
 
@@ -43,7 +42,7 @@ def as_sentence() -> Iterator[None]:
 
 
 def plain_table_error(error: BaseException) -> PercolatorError:
-    """Return the error of this library that Spark has wrapped; of another error, its first line."""
+    """Return the error of this library inside Spark's error, or the first line of another error."""
     text = str(error)
     for name, message in re.findall(r"(?:percolator_core\.errors\.)(\w+): (.+)", text):
         if name in _KINDS:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def spark_type(type_name: str) -> DataType:
-    """The Spark type of a column's type; ``uuid`` and ``json`` are text."""
+    """Return the Spark type of a column's type; ``uuid`` and ``json`` are text."""
     from pyspark.sql import types
 
     kind = column_type(type_name)
@@ -34,7 +34,7 @@ def spark_type(type_name: str) -> DataType:
 
 
 def spark_schema(columns: Iterable[Column]) -> StructType:
-    """The Spark schema of some columns."""
+    """Return the Spark schema of some columns."""
     from pyspark.sql.types import StructField, StructType
 
     return StructType([StructField(one.name, spark_type(one.type), one.nullable) for one in columns])
@@ -45,7 +45,7 @@ def typed_table(db: Database, table: str) -> TableHandle:
     handle = db.catalog.table(table)
     if not handle.is_typed:
         raise ConfigurationError(
-            f"{table} is a raw table, and Spark needs the columns of a typed one: write it with "
-            "percolator load, and read it with db.snapshot().scan"
+            f"{table} is a raw table, and Spark needs the columns of a typed table: write raw tables with "
+            "percolator load, and read them with db.snapshot().scan"
         )
     return handle

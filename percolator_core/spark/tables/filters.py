@@ -1,12 +1,11 @@
-"""Translate filters of Spark to predicates of a table, if both mean exactly the same.
+"""Translate filters of Spark to predicates of a table, if both have exactly the same meaning.
 
-Spark does not check a translated filter again. So Spark itself evaluates each doubtful filter, which is
-slower but always right. Doubtful are comparisons of ``json``, values that do not fit the column, and a text
-that is compared with a ``uuid`` column but is not in the spelling that Spark reads.
+Spark does not evaluate a translated filter again. So doubtful filters are not translated, and Spark evaluates
+them, more slowly. These are comparisons of ``json``, values that do not fit the column, and comparisons of a
+``uuid`` column with a text that is not in Spark's spelling of UUIDs.
 
 Spark and the library order values in the same way: texts and bytes by their bytes, decimals and times
-exactly, and floats with one zero and one NaN, which is above all other values. Both follow SQL if a null is
-compared.
+exactly, and floats with one zero and one NaN, which is above all other values. Both compare null as SQL does.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _COMPARISONS: Final[Mapping[str, Operator]] = {
 
 
 class _Untranslatable(Exception):
-    """The filter may mean something else in the store."""
+    """The filter may have another meaning in the store."""
 
 
 def predicate_of(given: Filter, definition: TableDefinition) -> Predicate | None:
@@ -66,7 +65,7 @@ def _predicate(given: Any, definition: TableDefinition) -> Predicate:
     if name == "EqualNullSafe":
         return IsNull(column) if given.value is None else Comparison(column, "=", _value(kind, given.value))
     if name == "In":
-        # Nothing equals a null.
+        # No value equals null.
         return In(column, _values(kind, [value for value in given.value if value is not None]))
     if name == "StringStartsWith":
         if kind.name != "str":
@@ -82,10 +81,10 @@ def _negated(given: Any, definition: TableDefinition) -> Predicate:
     if name == "Not":
         raise _Untranslatable
     if name == "In" and None in given.value:
-        raise _Untranslatable  # the filter is never true: a null in the list may equal each value
+        raise _Untranslatable  # this filter is never true, because the comparison with null is unknown
     found = Not(_predicate(given, definition))
     if name == "EqualNullSafe" and given.value is not None:
-        # A null differs from every value.
+        # Null differs from every value.
         return Joined("or", (found, IsNull(given.attribute[0])))
     return found
 
@@ -104,7 +103,7 @@ def _values(kind: ColumnType, values: list[Any]) -> tuple[Any, ...]:
 
 
 def _value(kind: ColumnType, value: Any) -> Any:
-    """Convert a value to the column's type, if it then compares as in Spark."""
+    """Convert a value to the column's type, if the comparison stays the same as in Spark."""
     convert = _CONVERTERS.get("decimal" if kind.digits else kind.name)
     if convert is None:
         raise _Untranslatable
@@ -131,14 +130,8 @@ def _bytes(value: Any) -> bytes:
     return bytes(value)
 
 
-def _float(value: Any) -> float:
-    if not isinstance(value, float):
-        raise _Untranslatable
-    return value
-
-
 def _decimal(value: Any) -> Any:
-    # A decimal without places arrives as an int.
+    # Spark passes a decimal without places as an int.
     if type(value) not in {int, Decimal}:
         raise _Untranslatable
     return Decimal(value)
@@ -151,7 +144,7 @@ def _time(value: Any) -> datetime:
 
 
 def _uuid(value: Any) -> UUID:
-    """Spark compares the column as text, so a text in another spelling of the UUID must not match."""
+    """Accept only Spark's spelling: Spark compares texts, so another spelling must not match."""
     try:
         found = UUID(value)
     except (ValueError, TypeError, AttributeError):
@@ -164,7 +157,7 @@ def _uuid(value: Any) -> UUID:
 _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "bool": _exactly(bool),
     "int": _exactly(int),
-    "float": _float,
+    "float": _exactly(float),
     "str": _exactly(str),
     "bytes": _bytes,
     "datetime": _time,

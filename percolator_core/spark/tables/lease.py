@@ -1,18 +1,17 @@
-"""Keep a snapshot from garbage collection while Spark reads or writes with it.
+"""Pin a snapshot against garbage collection during a read or write of Spark.
 
-A pin is valid while a liveness token lives (`Snapshot.__enter__`). Usually this is the token of the process
-that reads. A scan of Spark has no such process: a short-lived process plans the scan, tasks in other
-processes read, and only Spark's Java, which runs no code of this library, knows when the scan is over. So the
-pin has a token of its own, a lease. The driver takes the lease when it plans the scan, every task renews the
-lease while the task runs, and the lease expires some minutes after the last task has ended or died. It does
-not end sooner, because Spark may run a task again at any time: after a failure, after a loss of its output,
-or as a speculative copy.
+A pin is valid until a liveness token expires (`Snapshot.__enter__`). Usually this is the token of the reading
+process. A scan of Spark has no such process: a short-lived process plans the scan, tasks in other processes
+read, and only Spark's Java, without code of this library, notices the end of the scan. So the pin has a
+separate token, a lease. The driver takes the lease when it plans the scan, and every running task renews the
+lease. The lease expires some minutes after the end of the last task, because Spark may repeat a task at any
+time: after a failure, after a loss of its output, or as a speculative copy.
 
 Spark plans the scans of a query together, but runs them one after another. So tasks also renew the leases of
-scans that were planned within a minute or two of their own scan: leases of one minute share a token.
+scans that were planned within a minute or two of their scan: all leases of one minute share a token.
 
-A task takes its pin again when it begins. If the lease has expired and garbage collection has passed the
-snapshot, the scan is refused; it never reads an incomplete snapshot.
+A task takes its pin again at its start. If the lease has expired and garbage collection has passed the
+snapshot, the scan is refused, so that no task reads an incomplete snapshot.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from percolator_core.errors import PercolatorError
 from percolator_core.runtime.periodic import periodically
 
 _MINUTE: Final = 60_000_000
-"""Microseconds."""
+"""A minute in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +48,18 @@ class Lease:
         neighbours = (self.minute - 1, self.minute + 1)
         db.store.call_apart(
             (b"SET", token(_owner(self.minute)), b"", b"PX", life),
-            # A token that has expired is not set again: without a reader no lease is needed.
+            # XX does not set an expired token again, because the other scans then have no readers.
             *((b"SET", token(_owner(minute)), b"", b"PX", life, b"XX") for minute in neighbours),
             (b"ZADD", pins, self.oldest, self.pin),
         )
 
     @contextmanager
     def kept(self, db: Database) -> Iterator[None]:
-        """Renew the lease again and again while the block runs."""
+        """Renew the lease regularly during the ``with`` block."""
         self.renew(db)
 
         def keep() -> None:
-            with suppress(PercolatorError):  # the reader gets the same error, and raises it
+            with suppress(PercolatorError):  # the reader gets and raises the same error
                 self.renew(db)
 
         with periodically(keep, self.seconds / 4, "percolator-lease"):
@@ -68,7 +67,7 @@ class Lease:
 
 
 def take_lease(db: Database, at: int | None, oldest: int | None, seconds: float) -> Lease:
-    """Pin the snapshot at a timestamp, or at a fresh one, and all since ``oldest``, if that is given."""
+    """Pin the snapshot at a timestamp, by default a fresh one, and all snapshots since ``oldest``."""
     now = db.timestamp()
     minute = now // _MINUTE
     pin = _owner(minute) + b":" + uuid.uuid4().bytes

@@ -15,7 +15,7 @@ from percolator_core.tables.indexes import HERE, described
 from percolator_core.transaction.transaction import Transaction
 
 Row: TypeAlias = tuple[bytes, Mapping[str, bytes | None]]
-"""A row key, and the encoded cells to be written; None is null."""
+"""A row key, and the encoded cells to write; None means null."""
 
 Verdict = Literal["new", "changed", "unchanged", "removed", "kept"]
 
@@ -25,18 +25,18 @@ def merge(
 ) -> Counter[str]:
     """Buffer the rows of one transaction by the options; return the number of rows by outcome.
 
-    ``version`` is the version of the table when the write began. ``since`` is the timestamp of that moment:
-    rows that another client changed later are newer than the write. ``since`` is None if the write does not
-    check for newer rows.
+    ``version`` is the version of the table at the beginning of the write, ``since`` the timestamp of that
+    moment. A row that another client changed later is newer than the write. If ``since`` is None, the write
+    does not check for newer rows.
 
     Raises:
         ConfigurationError: the definition of the table has changed since the write began.
-        RowExists, RowNotFound: an insert or an update failed; names the row.
+        RowExists, RowNotFound: the insert or update of a row failed.
         PercolatorError: another client has changed a row, and the option ``newer`` is ``fail``.
     """
     handle = t.handle_of(options.place.table)
     if handle.version != version:
-        raise ConfigurationError(f"the table {handle.name!r} was changed since the write began: write again")
+        raise ConfigurationError(f"the table {handle.name!r} has changed since the write began: write again")
     return _Merge(handle, options, since)(rows, t)
 
 
@@ -77,7 +77,7 @@ class _Merge:
         return counts
 
     def _is_blind(self, given: Sequence[Row]) -> bool:
-        """Return True if nothing has to be read: all cells are given, and overwrite existing ones."""
+        """Return True if no read is necessary: all cells are given, and existing cells are overwritten."""
         return (
             self._since is None
             and not self._options.skip_unchanged
@@ -142,8 +142,8 @@ class _Merge:
         """Return True if a newer row stays unchanged; raise PercolatorError if the write has to fail."""
         if self._options.newer == "fail":
             raise PercolatorError(
-                f"{self._handle.name}, row {described(self._handle, row)}: another client has changed it "
-                "since the write began: write again, or with the option newer=keep or newer=overwrite"
+                f"{self._handle.name}, row {described(self._handle, row)}: another client has changed the "
+                "row since the write began: write again, or use the option newer=keep or newer=overwrite"
             )
         return self._options.newer == "keep"
 

@@ -18,21 +18,21 @@ Newer = Literal["keep", "overwrite", "fail"]
 Value = TypeVar("Value", bound=str)
 
 LEASE: Final = 600.0
-"""Seconds for which the snapshot of a read stays pinned while no task of the read runs."""
+"""Seconds for which the snapshot of a read stays pinned without a running task."""
 
 FEWEST_PARTITIONS: Final = 4
-"""Tasks of a read on a small machine, without the option ``partitions``."""
+"""The number of tasks of a read on a small machine, without the option ``partitions``."""
 
 _PLACE: Final = frozenset({"url", "namespace", "table"})
 _READ: Final = _PLACE | {"at", "columns", "filter", "lease", "partitions", "since"}
 _WRITE: Final = _PLACE | {"lease", "mode_of_rows", "newer", "since", "skip_unchanged"}
-# Spark passes its own options of a stream to the source, too.
+# Spark also passes the stream's own options to the source.
 _OF_STREAMS: Final = frozenset({"checkpointlocation", "queryname", "path"})
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A table of a namespace of a store. The URL prints without its password."""
+    """A table in a namespace of a store. The text of the URL omits the password."""
 
     url: str = field(repr=False)
     namespace: str
@@ -43,8 +43,8 @@ class Place:
 class ReadOptions:
     """The rows and columns to read.
 
-    ``at`` and ``since`` are timestamps in microseconds, None if they were not given. A ``since`` of 0 is
-    before all commits. ``lease`` is in seconds.
+    ``at`` and ``since`` are timestamps in microseconds, or None by default. A ``since`` of 0 is before all
+    commits. ``lease`` is in seconds.
     """
 
     place: Place
@@ -58,7 +58,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How to write rows. ``since`` is a timestamp, None if it was not given."""
+    """The options of a write. ``since`` is a timestamp, or None by default."""
 
     place: Place
     mode: RowMode = "upsert"
@@ -101,7 +101,7 @@ def _known(given: Mapping[str, str], known: frozenset[str]) -> dict[str, str]:
     for name in found:
         if name not in known | _OF_STREAMS:
             raise ConfigurationError(
-                f"the data source percolator has no option {name!r} here: it has {', '.join(sorted(known))}"
+                f"the data source percolator has no option {name!r} here: use {', '.join(sorted(known))}"
             )
     return found
 
@@ -110,7 +110,7 @@ def _place(found: Mapping[str, str]) -> Place:
     for name, example in (("url", "redis://127.0.0.1:6379/0"), ("table", "documents")):
         if not found.get(name):
             raise ConfigurationError(
-                f"the option {name!r} is missing: add .option({name!r}, …), for instance {example}"
+                f"the option {name!r} is missing: add .option({name!r}, …), such as {example}"
             )
     # Executors and the driver may have different current directories.
     url = StoreUrl(absolute(found["url"]))
@@ -121,13 +121,13 @@ def _names(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     if not all(names):
         raise ConfigurationError(
-            f"the option 'columns' is names with commas between them, such as url,page_rank, not {text!r}"
+            f"the option 'columns' is a list of names with commas, such as url,page_rank, not {text!r}"
         )
     return names
 
 
 def _partitions() -> int:
-    """Return two for each core of this machine: a task costs Spark 50 ms, and a server serves few at once."""
+    """Return two tasks for each core: a task costs Spark 50 ms, and more tasks do not speed up a server."""
     return max(FEWEST_PARTITIONS, 2 * (os.cpu_count() or 1))
 
 

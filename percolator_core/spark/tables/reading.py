@@ -1,12 +1,12 @@
 """Batch reads: one snapshot, many tasks.
 
-The driver chooses the timestamp when it plans a query, pins it (`percolator_core.spark.tables.lease`), and
-sends it to every task, with the pieces of the table to read. So all tasks of a read see one snapshot, and a
-task that runs again sees the same one. Two reads of one query have two snapshots, unless both get the same
-``at``; `percolator_core.spark.snapshot_views` does that.
+When the driver plans a query, it chooses the timestamp and pins it (`percolator_core.spark.tables.lease`). It
+sends the timestamp to every task, with the pieces of the table to read. So all tasks of a read, also repeated
+ones, see the same snapshot. Two reads in one query have two snapshots, unless both get the same ``at``, as
+with `percolator_core.spark.snapshot_views`.
 
-The driver reports errors while it plans: an unknown table, a filter that is not valid, and a snapshot that
-garbage collection has passed.
+During the planning the driver reports errors: an unknown table, a filter that is not valid, or a snapshot
+that garbage collection has passed.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ if TYPE_CHECKING:
 SCANS_ARE_APART: Final = hasattr(DataSourceReader, "pushLimit")
 """True if Spark plans each scan of a DataFrame separately.
 
-Spark 4.2 does not: the filters that one query pushes stay with the DataFrame, and the next scan of the
-DataFrame, even in the same query, gets only the rows that pass them (SPARK-58551). So the source accepts
-filters only if Spark has the fix. A method of readers that came with the fix shows this.
+Spark 4.2 does not: the filters of one query stay with the DataFrame, and limit the next scan of the
+DataFrame, even in the same query (SPARK-58551). So the source accepts filters only if Spark has the fix. The
+fix also added this method of readers.
 """
 
 
 _BATCH_ROWS: Final = 4000
 _BATCH_BYTES: Final = 4 << 20
-"""About the size of the batches for Spark. Spark's own batches have 10,000 rows."""
+"""The approximate size of the batches for Spark. Spark's own batches have 10,000 rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of a read, before its snapshot is known."""
+    """The plan of a read, without a snapshot."""
 
     definition: TableDefinition
     columns: tuple[Column, ...]
@@ -74,11 +74,11 @@ class Plan:
 
 @dataclass(frozen=True, repr=False)
 class Share(InputPartition):
-    """The work of one task, as the driver planned it.
+    """The work of one task, which the driver plans.
 
-    ``version`` is the version of the table in the catalog; a task that finds another one refuses the work.
-    ``by_index`` is True if an index finds the rows with less work than a scan of the pieces: then there is
-    one share, with all pieces.
+    ``version`` is the version of the table in the catalog; a task that finds another version fails.
+    ``by_index`` is True if an index finds the rows with less work than a scan of the pieces. Then there is
+    only one share, with all pieces.
     """
 
     lease: Lease
@@ -105,14 +105,14 @@ def plan_read(options: ReadOptions, schema: StructType) -> Plan:
     bound = plan.bound
     if options.since is not None and bound is not None and set(columns_of(bound)).difference(definition.key):
         raise ConfigurationError(
-            "a filter of changes is over columns of the key alone, for a row that is gone has no others: "
-            "filter the DataFrame by them"
+            "a filter of changes has only columns of the key, because a deleted row has no others: filter "
+            "the DataFrame instead"
         )
     return plan
 
 
 class TableReader(DataSourceReader):
-    """Reads a snapshot, or the changes before it; sent to tasks."""
+    """Reads a snapshot, or the changes before it. Spark sends it to tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
@@ -133,7 +133,7 @@ class TableReader(DataSourceReader):
 
 
 class PushingReader(TableReader):
-    """A reader that accepts filters; only if the session allows it, and `SCANS_ARE_APART`."""
+    """A reader that accepts filters, for sessions that allow this, and only with `SCANS_ARE_APART`."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Accept the filters that can be translated; return the others to Spark."""
@@ -153,7 +153,7 @@ class PushingReader(TableReader):
 def shares_of(
     db: Database, options: ReadOptions, plan: Plan, at: int | None, since: int | None
 ) -> list[InputPartition]:
-    """Plan the tasks of a read of the snapshot at a timestamp, or at a fresh one.
+    """Plan the tasks of a read of the snapshot at a timestamp, by default a fresh one.
 
     Raises:
         SnapshotTooOld: garbage collection has passed the snapshot.
@@ -162,7 +162,7 @@ def shares_of(
     """
     if at is not None and at > db.timestamp():
         raise ConfigurationError(
-            f"the snapshot at {at} is in the future: leave the option 'at' out to read the table as it is now"
+            f"the snapshot at {at} is in the future: leave the option 'at' out to read the newest snapshot"
         )
     lease = take_lease(db, at, since or None, options.lease)
     if since is not None and since > lease.at:
@@ -186,13 +186,13 @@ def shares_of(
 
 def _changed(handle: TableHandle) -> ConfigurationError:
     return ConfigurationError(
-        f"the table {handle.name!r} was changed since the read was planned: read it again, or start the "
-        "stream again"
+        f"the table {handle.name!r} has changed since the read was planned: read the table again, or start "
+        "the stream again"
     )
 
 
 def _index(snapshot: Snapshot, query: Query) -> ByIndex | None:
-    """Return the index that finds the rows with less work than a scan, if there is one."""
+    """Return the index that finds the rows with less work than a scan, or None."""
     chosen = choose(snapshot, query, None)
     return chosen if isinstance(chosen, ByIndex) else None
 
@@ -211,7 +211,7 @@ def read_share(
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    if not isinstance(share, Share):  # from an empty list of shares Spark makes one task
+    if not isinstance(share, Share):  # for an empty list of shares Spark runs one task
         return
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     with connect(options.place.url, options.place.namespace) as db, share.lease.kept(db):
@@ -233,7 +233,7 @@ def read_share(
 
 
 def _join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join small batches: a step of the store may return only a few rows, and each batch costs time."""
+    """Join small batches, because a step of the store may return few rows, and each batch costs time."""
     import pyarrow as pa
 
     some: list[pa.RecordBatch] = []
@@ -251,7 +251,6 @@ def _join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _batches(snapshot: Snapshot, query: Query, wanted: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
-    """Scan some pieces."""
     for piece in wanted:
         select = query.select(piece)
         while select.more:
@@ -263,12 +262,13 @@ def _batches(snapshot: Snapshot, query: Query, wanted: Sequence[Piece]) -> Itera
 
 
 def _columns(definition: TableDefinition, schema: StructType, *, changes: bool) -> tuple[Column, ...]:
-    """Return the columns of the schema, which the user may have given."""
+    """Check the schema, which may come from the user, and return its columns."""
     added = [column.name for column in CHANGE_COLUMNS] if changes else []
     names = schema.names
     if changes and names[-len(added) :] != added:
         raise ConfigurationError(
-            f"a schema for changes ends with the columns {' and '.join(added)}: add them, or leave it out"
+            f"a schema for changes ends with the columns {' and '.join(added)}: add these columns, or leave "
+            "the schema out"
         )
     columns = []
     for one in schema.fields[: len(names) - len(added)]:
@@ -292,6 +292,6 @@ def must_be_whole(
         raise too_old(since)
     if not all(stands(one, at) for one in standings):
         raise SnapshotTooOld(
-            f"the snapshot at {at} lies below the safe point: garbage collection has passed it, or the table "
-            "or a column of it was dropped: read a newer one, or leave the option 'at' out"
+            f"the snapshot at {at} is below the safe point: garbage collection has passed it, or the table "
+            "or one of its columns was dropped: read a newer snapshot, or leave the option 'at' out"
         )

@@ -9,31 +9,30 @@
 
 ==================  ==========================================================================================
 ``url``             the store
-``namespace``       the table's namespace; ``default`` when left out
+``namespace``       the table's namespace; the default is ``default``
 ``table``           the name of a typed table
-``at``              read: the snapshot, in microseconds or as a time with its zone; when left out, the table
-                    as it is when the first query of the DataFrame begins
-``since``           read: the rows that changed after this timestamp, up to ``at``; ``0`` is all of them. Adds
-                    the columns ``_commit_timestamp`` and ``_deleted``; a stream needs it
+``at``              read: the snapshot, in microseconds or as a time with its zone; by default the beginning
+                    of the DataFrame's first query
+``since``           read: the rows that changed after this timestamp, up to ``at``; ``0`` means all changes.
+                    Adds the columns ``_commit_timestamp`` and ``_deleted``. Required for a stream
 ``columns``         read: only these columns, with commas between them
 ``filter``          read: only rows for which this is true, as for ``percolator scan``
-``partitions``      read: most tasks; when left out two for each core of the driver's machine, and at least 4
-``lease``           seconds for which a snapshot stays pinned while no task of the read runs; 600 when left
-                    out
-``mode_of_rows``    write: ``upsert`` (when left out), ``insert``, ``update`` or ``remove``
-``newer``           write: if another client has changed a row since the write began: ``keep`` that row (when
-                    left out), ``overwrite`` it, or ``fail``
+``partitions``      read: the limit of tasks; by default two for each core of the driver's machine, at least 4
+``lease``           seconds for which a snapshot stays pinned without a running task; 600 by default
+``mode_of_rows``    write: ``upsert`` (the default), ``insert``, ``update`` or ``remove``
+``newer``           write: if another client has changed a row since the write began: ``keep`` that row (the
+                    default), ``overwrite`` it, or ``fail``
 ``since``           write: the beginning of the write for ``newer``: the timestamp of the snapshot from which
                     the rows were computed
-``skip_unchanged``  write: ``true`` (when left out) writes only cells that differ
+``skip_unchanged``  write: ``true`` (the default) writes only cells that differ
 ==================  ==========================================================================================
 
-Spark does not report to a Python data source which columns a query needs: name them with ``columns``. Nor can
-the source name the best machine for a task. The store evaluates ``filter``. It evaluates filters of queries
+A Python data source does not learn from Spark the columns that a query needs: name them with ``columns``. The
+source cannot choose the machine of a task. The store evaluates ``filter``. It evaluates filters of queries
 only if Spark plans each scan of a DataFrame separately (`reading.SCANS_ARE_APART`).
 
-Spark plans a DataFrame when the first query reads it, and keeps the plan: later queries of the same DataFrame
-see the same snapshot.
+Spark plans a DataFrame in the first query, and keeps the plan: later queries of the same DataFrame see the
+same snapshot.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
     from percolator_core.spark.tables.streaming import ChangeReader
 
 _PUSHDOWN: str = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The module that Spark runs to push filters. Another module plans reads without filters."""
+"""The module that Spark runs to push filters. For reads without filters Spark runs another module."""
 
 
 class TableSource(DataSource):
@@ -67,11 +66,11 @@ class TableSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return "percolator"
 
     def schema(self) -> StructType:
-        """The schema of a read."""
+        """Return the schema of a read."""
         with as_sentence():
             options = read_options(self.options)
             with connect(options.place.url, options.place.namespace) as db:
@@ -90,7 +89,7 @@ class TableSource(DataSource):
             return kind(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
-        """Plan a batch write; nothing is written yet."""
+        """Plan a batch write, and write nothing."""
         with as_sentence():
             if overwrite:
                 raise ConfigurationError(
@@ -124,7 +123,7 @@ class TableSource(DataSource):
 
 
 def _may_push() -> bool:
-    """Return True if a reader may accept filters. Otherwise Spark refuses a reader that can."""
+    """Return True if a reader may accept filters. If False, Spark would refuse such a reader."""
     if not SCANS_ARE_APART:
         return False
     main = getattr(sys.modules["__main__"], "__spec__", None)

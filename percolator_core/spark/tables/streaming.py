@@ -1,9 +1,9 @@
 """Streams of a table's changes: offsets are timestamps.
 
 A micro-batch has the rows that changed after its start, up to and including its end, which is a fresh
-timestamp. Spark stores both before it runs the batch, so a batch that runs again after a failure reads the
-same changes. While the query runs, its process in the driver pins the changes that were not read yet. A query
-that was stopped can continue if garbage collection has not passed its last offset.
+timestamp. Spark stores start and end before it runs the batch, so a repeated batch reads the same changes.
+While the query runs, its process in the driver pins the changes that were not read yet. A stopped query can
+continue if garbage collection has not passed its last offset.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _IDLE: Final = 60.0
-"""After so many seconds without changes an empty batch begins, so that old versions can be collected."""
+"""Seconds without changes after which an empty batch begins, so that old versions can be collected."""
 
 _OFFSET: Final = "timestamp"
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads changes. For each query one process of the driver has a reader; tasks get copies."""
+    """Reads changes. For each query one process of the driver has a reader, and tasks get copies."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
@@ -55,7 +55,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"options": self.options, "schema": self.schema, "plan": self.plan}
 
     def initialOffset(self) -> dict[str, int]:
-        """The option ``since``."""
+        """Return the option ``since``."""
         return {_OFFSET: self.options.since or 0}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -64,7 +64,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._last = self._store().timestamp()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: ARG002
-        """Return a fresh timestamp if anything has changed since the start."""
+        """Return a fresh timestamp if a row has changed since the start."""
         with as_sentence():
             db, since = self._store(), start[_OFFSET]
             if since != self._pin_at:
@@ -107,7 +107,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._db
 
     def _pin(self, since: int) -> None:
-        """Pin the changes since a timestamp, and release the pin before it."""
+        """Pin the changes since a timestamp, and release the earlier pin."""
         before, self._pinned = self._pinned, ExitStack()
         if since:
             self._pinned.enter_context(Snapshot(self._store().client, since))
@@ -117,8 +117,6 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _is_changed(self, db: Database, since: int, now: int) -> bool:
         handle = typed_table(db, self.options.place.table)
         query = Query(handle, (), self.plan.bound)
-        found = changed_keys(db, Snapshot(db.client, now), query, self._pieces(), since)
+        wanted = pieces(self.plan.definition, self.plan.bound)
+        found = changed_keys(db, Snapshot(db.client, now), query, wanted, since)
         return next(found, None) is not None
-
-    def _pieces(self) -> Any:
-        return pieces(self.plan.definition, self.plan.bound)

@@ -28,23 +28,23 @@ def read_table(
     at: int | datetime | None = None,
     partitions: int | None = None,
 ) -> DataFrame:
-    """Read a table as a DataFrame. The store sends only the named columns and the rows that meet ``where``.
+    """Read a table as a DataFrame. The store sends only ``columns`` of the rows that meet ``where``.
 
     Args:
         spark: the session.
         url: the store.
         table: the name of a typed table.
         namespace: the namespace of the table.
-        columns: the columns; all when None.
+        columns: the columns, by default all.
         where: only rows for which this is true: a predicate of a model's columns, or a text as for
             ``percolator scan``.
-        at: the snapshot: a timestamp in microseconds or an aware datetime. When it is None, the table as it
-            is when the first query of the DataFrame begins.
-        partitions: most tasks.
+        at: the snapshot: a timestamp in microseconds or an aware datetime; by default the beginning of the
+            DataFrame's first query.
+        partitions: the limit of tasks.
 
     Raises:
-        AnalysisException: an error of Spark with one sentence of this library; `plain_table_error` extracts
-            it.
+        AnalysisException: an error of Spark with a sentence of this library, which `plain_table_error`
+            returns.
         ConfigurationError: ``where`` cannot be written as a text.
     """
     options = {"url": url, "namespace": namespace, "table": table}
@@ -72,15 +72,15 @@ def snapshot_views(
 
     ``with snapshot_views(spark, url, ["orders", "customers"]): spark.sql("select … from orders join …")``
 
-    This process pins the snapshot against garbage collection until the block ends, however long that takes.
-    Then the views are dropped.
+    This process pins the snapshot against garbage collection until the end of the block, without a time
+    limit. Then the views are dropped.
 
     Args:
         spark: the session.
-        url: the store. An embedded store stays open until the block ends.
+        url: the store. An embedded store stays open until the end of the block.
         tables: names of typed tables, which are also the names of the views; or a mapping of views to tables.
         namespace: the namespace of the tables.
-        at: the snapshot: a timestamp in microseconds, an aware datetime, or now.
+        at: the snapshot: a timestamp in microseconds or an aware datetime; by default now.
 
     Yields:
         The timestamp of the snapshot.
@@ -105,7 +105,7 @@ def snapshot_views(
 
 
 def _text(url: str, namespace: str, table: str, where: Predicate) -> str:
-    """Write the predicate as a text that means the same."""
+    """Return the predicate as a text with the same meaning."""
     text = show(where)
     with connect(url, namespace) as db:
         definition = typed_table(db, table).definition
@@ -116,6 +116,6 @@ def _text(url: str, namespace: str, table: str, where: Predicate) -> str:
         same = False
     if not same:
         raise ConfigurationError(
-            f"the predicate {text} cannot be written as a text: filter the DataFrame by it"
+            f"the predicate {text} cannot be written as a text: filter the DataFrame instead"
         )
     return text

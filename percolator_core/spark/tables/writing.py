@@ -1,20 +1,20 @@
-"""Batch and streaming writes: transactions of bounded size, which may run any number of times.
+"""Batch and streaming writes: transactions of bounded size, which may be repeated.
 
-The driver takes a timestamp when a write begins, and sends it to all tasks. A transaction reads its rows and
-writes the cells that differ. So a task that runs again, or twice at the same time, finds its work done, and
-an unchanged row starts no observer. If another client changed a row after the write began, the write leaves
-the row as it is, unless the option ``newer`` says otherwise. In effect the whole write happens at its
-beginning. So a late copy of a task cannot undo newer changes of its rows. The check costs a read of one cell
-of each new row, and of all cells of each existing row. If the rows were computed from a snapshot, give its
-timestamp with the option ``since``: then changes of other clients since the snapshot stay, too.
+The driver takes a timestamp at the beginning of a write, and sends it to all tasks. A transaction reads its
+rows, and writes only cells that differ. So a repeated task, or a concurrent copy of a task, writes nothing
+twice, and an unchanged row starts no observer. By default (option ``newer``) the write does not change a row
+that another client changed after the beginning. So a late copy of a task cannot undo newer changes. This
+check costs a read of one cell of each new row, and of all cells of each existing row. If the rows were
+computed from a snapshot, give its timestamp with the option ``since``: then all later changes of other
+clients stay.
 
-The versions that this check needs are pinned like those of a read (`percolator_core.spark.tables.lease`).
+The check needs old versions, which a lease pins (`percolator_core.spark.tables.lease`).
 
-A stream has no such beginning, because its batches may write the same rows again and again. The last commit
-wins, so a batch that runs again after a failure may undo a change that came in between.
+A stream has no such beginning, because its batches may write the same rows several times. The last commit
+wins, so a batch that is repeated after a failure may undo a change by another client.
 
-If several rows have one key, any one of them is written. A transaction is atomic, but a write is not: if a
-write fails, committed transactions stay, and a repetition of the write completes it.
+If several rows have one key, an arbitrary one is written. A transaction is atomic, but a write is not: if a
+write fails, committed transactions stay, and a repetition completes the write.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 WIDTH: Final = 6
-"""Transactions of a task at a time."""
+"""Concurrent transactions of a task."""
 
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 1000
-"""Limits of the rows that are encoded at a time; Spark passes 10,000 rows, however long they are."""
+"""Limits of rows that are encoded together. Spark passes 10,000 rows of any length."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ _log = logging.getLogger(__name__)
 class WriteJob:
     """The description of a write, for its tasks.
 
-    ``since`` is the timestamp of its beginning, None in a stream.
+    ``since`` is the timestamp of the beginning, or None in a stream.
     """
 
     options: WriteOptions
@@ -75,9 +75,9 @@ class WriteJob:
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """The outcome of a task: the number of rows that were new, changed, unchanged, removed, or kept.
+    """The outcome of a task: the number of new, changed, unchanged, removed and kept rows.
 
-    A kept row is newer than the write. Rows that were written without a read count as ``written``.
+    A kept row is newer than the write. Rows that are written without a read count as ``written``.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -87,7 +87,7 @@ def begin_write(options: WriteOptions, schema: StructType, *, stream: bool = Fal
     """Check that rows of the schema can be written to the table; take the write's timestamp.
 
     Raises:
-        UnknownTable, UnknownColumn, ConfigurationError: the schema does not fit; nothing was written.
+        UnknownTable, UnknownColumn, ConfigurationError: the schema does not fit. Nothing was written.
         SnapshotTooOld: garbage collection has passed the option ``since``.
     """
     place = options.place
@@ -104,27 +104,27 @@ def _check(definition: TableDefinition, schema: StructType, options: WriteOption
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    # The check of an empty batch finds errors of columns and their types.
+    # An empty batch shows errors of columns and types.
     empty: pa.RecordBatch = pa.RecordBatch.from_pylist([], schema=to_arrow_schema(schema, timezone="UTC"))
     encoded_rows(definition, empty)
     given = set(schema.names)
     beyond = given.difference(definition.key)
     if options.mode == "remove" and beyond:
         raise ConfigurationError(
-            f"{definition.name}: rows are removed by their keys ({', '.join(definition.key)}): leave "
+            f"{definition.name}: mode_of_rows=remove takes only the key ({', '.join(definition.key)}): leave "
             f"{', '.join(sorted(beyond))} out"
         )
     if options.mode in {"upsert", "insert"}:
         for column in definition.value_columns:
             if column.name not in given and not column.nullable and column.missing is None:
                 raise ConfigurationError(
-                    f"{definition.name}: the column {column.name!r} is missing, and a new row needs "
-                    "it: add it, or write with the option mode_of_rows=update"
+                    f"{definition.name}: the column {column.name!r} is missing, and a new row needs this "
+                    "column: add it, or write with the option mode_of_rows=update"
                 )
 
 
 class _Writer:
-    """The common part of both writers; sent to tasks."""
+    """The common part of both writers. Spark sends writers to tasks."""
 
     def __init__(self, job: WriteJob) -> None:
         self.job = job
@@ -151,18 +151,18 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         report(self.job, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: Spark writes an incomplete batch again."""
+        """Do nothing, because Spark writes an incomplete batch again."""
 
 
 def report(job: WriteJob, messages: Iterable[WriterCommitMessage | None]) -> None:
-    """Log in the driver the number of rows that were kept."""
+    """Log the number of kept rows, in the driver."""
     counts: Counter[str] = Counter()
     for message in messages:
         if isinstance(message, Written):
             counts.update(message.counts)
     if counts["kept"]:
         _log.warning(
-            "%s: other clients have changed %d rows since the write began; these stay unchanged",
+            "%s: other clients have changed %d rows since the write began; the write did not change them",
             job.options.place.table,
             counts["kept"],
         )
@@ -185,7 +185,7 @@ def write_rows(job: WriteJob, given: Iterable[pa.RecordBatch]) -> Written:
 
 
 def chunks(handle: TableHandle, given: Iterable[pa.RecordBatch]) -> Iterator[list[Row]]:
-    """Group rows so that one call to the store commits a group."""
+    """Group rows so that one call of the store commits a group."""
     rows = (row for batch in given for part in _parts(batch) for row in encoded_rows(handle.definition, part))
     return in_groups(handle.definition, rows, _size)
 
@@ -196,7 +196,7 @@ def _size(row: Row) -> int:
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into parts of bounded size."""
+    """Divide a batch into parts of bounded size."""
     if not batch.num_rows:
         return
     step = max(1, min(_BATCH_ROWS, _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))

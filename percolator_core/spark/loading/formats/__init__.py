@@ -1,1 +1,1 @@
-"""One reader a format: each turns a split of a file into records."""
+"""The readers, one for each format, which convert a split of a file to records."""

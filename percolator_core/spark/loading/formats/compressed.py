@@ -1,4 +1,4 @@
-"""Plain and gzip-compressed files, opened alike."""
+"""Plain and gzip-compressed files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 UNREADABLE: Final = (OSError, EOFError, zlib.error)
-"""Errors of a file that is missing, cut off or damaged."""
+"""Errors of a file that is missing, incomplete or damaged."""
 
 
 def open_bytes(path: str) -> BinaryIO:

@@ -1,7 +1,7 @@
 """CSV with a header line: any usual delimiter and encoding, newlines in quoted fields, also gzip-compressed.
 
-Bytes that are not UTF-8 stay unchanged. An empty field means that there is no cell; ``null_text`` replaces
-the empty text in this meaning.
+Bytes that are not UTF-8 stay unchanged. A field with the text ``null_text``, by default the empty text, means
+no cell.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final, TextIO
 from percolator_core.spark.loading.formats.compressed import UNREADABLE, open_bytes
 from percolator_core.spark.loading.records import HEAD, MAX_LOADED_VALUE, BadRecord, Origin, Record
 from percolator_core.spark.loading.splits import Split, SplitReader
+from percolator_core.spark.loading.values import bytes_of
 
 _DELIMITERS: Final = ",;\t|"
 _BOMS: Final = (
@@ -26,7 +27,7 @@ _BOMS: Final = (
 
 
 class CsvReader(SplitReader):
-    """Reads a file as one split: only a reader that begins at its start knows which newlines are quoted."""
+    """Reads a file as one split, because only a read from the start shows which newlines are quoted."""
 
     suffixes = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
     dialect = "text"
@@ -55,7 +56,7 @@ class CsvReader(SplitReader):
             except StopIteration:
                 return
             except csv.Error as error:
-                # A stray quote swallows the lines up to the next quote: read them again without this first
+                # A stray quote includes the lines up to the next quote: read them again, without the first
                 # line.
                 yield BadRecord(origin, f"not CSV: {error}", lines.head())
                 lines.give_back()
@@ -69,7 +70,7 @@ class CsvReader(SplitReader):
                     yield BadRecord(origin, reason, lines.head())
                     return
             elif len(row) != len(header):
-                yield BadRecord(origin, f"{len(row)} fields where the header has {len(header)}", lines.head())
+                yield BadRecord(origin, f"{len(row)} fields, but the header has {len(header)}", lines.head())
             else:
                 yield self._record(origin, header, row, lines.head())
 
@@ -77,26 +78,26 @@ class CsvReader(SplitReader):
         typed = self.options.typed
         problem = None if typed is None else typed.problem(header)
         if problem is not None:
-            return f"the header {problem}, so nothing of the file was read"
+            return f"the header {problem}, so the file was not read"
         if typed is None and self.options.key not in header:
-            return f"the header has no field {self.options.key!r}, so nothing of the file was read"
+            return f"the header has no field {self.options.key!r}, so the file was not read"
         repeated = sorted({name for name in header if header.count(name) > 1})
         if repeated:
-            return f"the header has the field {repeated[0]!r} more than once, so nothing of the file was read"
+            return f"the header has the field {repeated[0]!r} more than once, so the file was not read"
         return None
 
     def _record(self, origin: Origin, header: list[str], row: list[str], head: bytes) -> Record | BadRecord:
         if self.options.typed is not None:
             return self.options.typed.build(origin, dict(zip(header, row, strict=True)), head)
         fields: dict[str, object] = {
-            name: None if text == self.options.null_text else _as_bytes(text)
+            name: None if text == self.options.null_text else bytes_of(text)
             for name, text in zip(header, row, strict=True)
         }
         return self.keyed_record(origin, fields, head)
 
 
 class _Lines:
-    """The lines of a file. The lines of a record that failed can be given back, and are read again."""
+    """The lines of a file, in which the lines of a malformed record can be read again."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -131,10 +132,10 @@ class _Lines:
 
     def head(self) -> bytes:
         """Return the first bytes of the record."""
-        return _as_bytes("".join(self._taken[:2])[:HEAD])
+        return bytes_of("".join(self._taken[:2])[:HEAD])
 
     def give_back(self) -> None:
-        """Give back all lines of the record but the first one."""
+        """Read all lines of the record, except the first one, again."""
         self._pending.extendleft(reversed(self._taken[1:]))
         self.number -= max(0, len(self._taken) - 1)
         self._taken.clear()
@@ -143,8 +144,8 @@ class _Lines:
 def open_text(path: str, encoding: str | None) -> TextIO:
     """Open a file as text, in the encoding of its byte order mark, else ``encoding``, else UTF-8.
 
-    UTF-8 keeps bytes of other encodings. Raises an error of `UNREADABLE`, or LookupError: an unknown
-    encoding.
+    In UTF-8, bytes of other encodings become surrogates. Raises an error of `UNREADABLE`, or LookupError for
+    an unknown encoding.
     """
     with open_bytes(path) as file:
         start = file.read(3)
@@ -153,12 +154,12 @@ def open_text(path: str, encoding: str | None) -> TextIO:
             encoding = name
     errors = "surrogateescape" if encoding in {None, "utf-8", "utf-8-sig"} else "strict"
     if encoding is not None:
-        codecs.lookup(encoding)  # an error after the file is open would leave it open
+        codecs.lookup(encoding)  # raise before the file is opened, because it would stay open
     return io.TextIOWrapper(open_bytes(path), encoding=encoding or "utf-8", errors=errors, newline="")
 
 
 def guess_delimiter(header: str) -> str:
-    """Return the most frequent usual delimiter of the header line, outside of quotes; else a comma."""
+    """Return the most frequent usual delimiter in the header line, outside of quotes; else a comma."""
     bare = "".join(header.split('"')[::2])
     return max(_DELIMITERS, key=bare.count)
 
@@ -169,7 +170,3 @@ def read_header(path: str, delimiter: str | None, encoding: str | None) -> list[
         lines = _Lines(file)
         reader = csv.reader(lines, delimiter=delimiter or guess_delimiter(lines.peek()), strict=True)
         return next((row for row in reader if row), [])
-
-
-def _as_bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")

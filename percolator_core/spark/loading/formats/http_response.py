@@ -8,12 +8,12 @@ from typing import Any
 
 
 class HttpError(ValueError):
-    """The block is no HTTP response, or its body cannot be decoded."""
+    """The block is no HTTP response, or the body cannot be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A decoded response. Header names are in lower case; of a repeated header the first one counts."""
+    """A decoded response. Header names are in lower case; the first of repeated headers counts."""
 
     status: int
     headers: dict[str, bytes]
@@ -23,8 +23,8 @@ class HttpResponse:
 def parse_response(block: bytes, limit: int) -> HttpResponse:
     """Decode a response. Raises HttpError, also if the decoded body has more than ``limit`` bytes.
 
-    Many crawlers store the received headers with the decoded body. So a body that does not look encoded stays
-    unchanged.
+    Many crawlers store a decoded body with the headers of the encoded one. So a body that does not look
+    encoded stays unchanged.
     """
     head, separator, body = block.partition(b"\r\n\r\n")
     if not separator:
@@ -55,7 +55,7 @@ def _status(line: bytes) -> int:
 
 
 def _join_chunks(body: bytes) -> bytes:
-    """Remove the chunk sizes; return the body unchanged if it does not start with one."""
+    """Remove the chunk sizes; return the body unchanged if it does not start with a chunk size."""
     parts: list[bytes] = []
     position = 0
     while True:
@@ -67,7 +67,7 @@ def _join_chunks(body: bytes) -> bytes:
         if size < 0 or end + 2 + size > len(body):
             if not parts:
                 return body
-            raise HttpError("its last chunk is cut off")
+            raise HttpError("its last chunk is incomplete")
         if size == 0:
             return b"".join(parts)
         parts.append(body[end + 2 : end + 2 + size])
@@ -93,7 +93,7 @@ def _inflate(body: bytes, wbits: int, limit: int) -> bytes:
     decompressor = zlib.decompressobj(wbits)
     decoded = decompressor.decompress(body, limit + 1)
     if not decompressor.eof and len(decoded) <= limit:
-        raise zlib.error("it is cut off")
+        raise zlib.error("it is incomplete")
     return decoded
 
 

@@ -1,4 +1,4 @@
-"""JSON lines: one object a line, in UTF-8, also gzip-compressed. Plain files are cut into byte ranges."""
+"""JSON lines: one object a line, in UTF-8, also gzip-compressed. Plain files are split into byte ranges."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 class JsonLinesReader(SplitReader):
-    """Reads the lines that start in a split, also beyond the end of the split."""
+    """Reads the lines that start in a split. The last one may end after the split."""
 
     suffixes = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
     dialect = "json"
 
     def cut(self, path: str, name: str, size: int, target: int) -> Iterator[Split]:
-        """Cut byte ranges; a compressed file stays whole."""
+        """Yield byte ranges, or a compressed file as a whole."""
         if path.endswith(".gz") or size <= target:
             yield from super().cut(path, name, size, target)
             return
@@ -32,7 +32,7 @@ class JsonLinesReader(SplitReader):
             yield Split(path, name, start, stop, stop - start)
 
     def read(self, split: Split) -> Iterator[Record | BadRecord]:
-        """Read the records; positions are (uncompressed) bytes."""
+        """Read the records; positions are bytes of the uncompressed file."""
         position = split.start
         try:
             compressed = split.path.endswith(".gz")
@@ -68,7 +68,7 @@ class JsonLinesReader(SplitReader):
         except (ValueError, RecursionError) as error:
             return BadRecord(origin, f"not JSON: {error}", line[:HEAD])
         if not isinstance(fields, dict):
-            return BadRecord(origin, f"not a JSON object but a {type(fields).__name__}", line[:HEAD])
+            return BadRecord(origin, f"not a JSON object, but a {type(fields).__name__}", line[:HEAD])
         return self.keyed_record(origin, fields, line[:HEAD])
 
 

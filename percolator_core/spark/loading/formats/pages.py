@@ -1,7 +1,7 @@
 """A folder of pages: HTML, plain text and Markdown files, one record a file.
 
 Fields: ``contents`` (the file's bytes), ``content_type``, ``url``, ``path`` (relative to the folder). By
-default the first two are loaded; ``columns`` names others.
+default ``contents`` and ``content_type`` are loaded; ``columns`` names other fields.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONTENT_TYPES: Final = {
     ".md": "text/markdown",
     ".markdown": "text/markdown",
 }
-"""The suffixes of the files that are read, and their content types."""
+"""The suffixes of pages, and their content types."""
 
 
 class PageReader(SplitReader):
@@ -56,7 +56,7 @@ class PageReader(SplitReader):
 
 
 def page_url(base_url: str, name: str) -> str:
-    """The URL of the file ``name`` (relative, as the file system spells it) below ``base_url``.
+    """Return the URL of the file with the relative path ``name`` below ``base_url``.
 
     Characters that a URL cannot contain, and bytes that are no text, are percent-encoded.
     """

@@ -9,19 +9,19 @@ from percolator_core.spark.loading.records import BadRecord, Origin, Record
 from percolator_core.spark.loading.splits import Split, SplitReader
 
 _BATCH: Final = 512
-"""Rows decoded at a time."""
+"""Rows that are decoded together."""
 
 _UNREADABLE: Final = (OSError, ValueError, NotImplementedError)
 """Errors of pyarrow for damaged files and unknown encodings."""
 
 
 class ParquetReader(SplitReader):
-    """Reads the key and the columns that are loaded, no others."""
+    """Reads only the key and the loaded columns."""
 
     suffixes = (".parquet",)
 
     def cut(self, path: str, name: str, size: int, target: int) -> Iterator[Split]:
-        """Cut at row groups; a file whose footer is unreadable stays whole."""
+        """Yield splits of whole row groups, or a file with an unreadable footer as a whole."""
         try:
             with _open(path) as file:
                 sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
@@ -94,7 +94,7 @@ def _open(path: str) -> Any:
 
 
 def _one_by_one(batch: Any) -> Iterator[Any]:
-    """Decode a batch row by row, because some value, such as text that is not UTF-8, is undecodable."""
+    """Decode a batch row by row, because a value is undecodable, such as text that is not UTF-8."""
     for number in range(batch.num_rows):
         try:
             yield batch.slice(number, 1).to_pylist()[0]

@@ -1,10 +1,11 @@
 """WARC: the HTTP responses of a crawl, plain or gzip-compressed; a file is one split.
 
 Fields: ``contents`` (the decoded body), ``status``, ``location``, ``content_type``, ``url``, ``date`` (of the
-capture). The first four are loaded unless ``columns`` names others. Records of other kinds are skipped.
+capture). By default all but ``url`` and ``date`` are loaded; ``columns`` names other fields. Records of other
+kinds are skipped.
 
-FastWARC returns truncated records as if they were complete. So this module checks the length of each record,
-its digest if it has one, and the end of the file.
+FastWARC returns a truncated record like a complete one. So this module checks the length of each record, the
+digest if there is one, and the end of the file.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ _CHUNK: Final = 1 << 20
 
 
 class WarcReader(SplitReader):
-    """Continues after a damaged part: at the next gzip member, or at the next record of a plain file."""
+    """Reads responses. After damage it continues at the next gzip member or record of a plain file."""
 
     suffixes = (".warc", ".warc.gz")
     page_fields = ("contents", "status", "location", "content_type")
 
     def read(self, split: Split) -> Iterator[Record | BadRecord]:
-        """Read the responses in the file; positions are bytes of the stored file."""
+        """Read the responses; positions are bytes of the stored file."""
         try:
             with Path(split.path).open("rb") as file:
                 yield from self._read_all(split.path, file)
@@ -45,7 +46,7 @@ class WarcReader(SplitReader):
             yield BadRecord(Origin(split.path, "file", 0), f"unreadable: {error}")
 
     def _read_all(self, path: str, file: BinaryIO) -> Iterator[Record | BadRecord]:
-        """Read all records, and begin again after each damaged part."""
+        """Read all records, and continue after each damaged part."""
         compressed = file.read(3) == _GZIP_MAGIC
         start: int | None = 0
         damaged = False
@@ -59,9 +60,7 @@ class WarcReader(SplitReader):
                         yield item
             except (OSError, ValueError, RuntimeError) as error:
                 if not damaged:
-                    yield BadRecord(
-                        Origin(path, "byte", last or start), f"damaged behind this place: {error}"
-                    )
+                    yield BadRecord(Origin(path, "byte", last or start), f"damaged after this place: {error}")
                 damaged = True
                 start = _next_start(file, start, last, compressed)
             else:
@@ -74,7 +73,7 @@ class WarcReader(SplitReader):
     def _records(
         self, path: str, file: BinaryIO, start: int
     ) -> Iterator[tuple[int, Record | BadRecord | None]]:
-        """Yield ``(position, record)`` from ``start`` on; None for a record that is not a response."""
+        """Yield ``(position, record)`` from ``start`` on; the record is None unless it is a response."""
         from fastwarc.warc import ArchiveIterator, WarcRecordType
 
         file.seek(start)
@@ -119,7 +118,7 @@ def _fields(url: str, date: str | None, response: HttpResponse) -> dict[str, obj
 
 
 def digest_matches(digest: str | None, block: bytes) -> bool:
-    """Return False if the block has another digest (``sha1:BASE32`` or hexadecimal) than a known one."""
+    """Return False if the digest (``sha1:BASE32`` or hexadecimal) is of a known kind and not the block's."""
     algorithm, _, expected = (digest or "").partition(":")
     algorithm = algorithm.lower().replace("-", "")
     if algorithm not in {"md5", "sha1", "sha256", "sha512"} or not expected:
@@ -130,7 +129,7 @@ def digest_matches(digest: str | None, block: bytes) -> bool:
 
 
 def _next_start(file: BinaryIO, start: int, last: int | None, compressed: bool) -> int | None:
-    """Find the next record after a failure behind the record at ``last``, or at ``start`` itself."""
+    """Find the next record after a failure at ``start``, or after the record at ``last``."""
     if compressed:
         return _find(file, _GZIP_MAGIC, (start if last is None else last) + 1)
     end = None if last is None else _record_end(file, last)
@@ -152,7 +151,7 @@ def _find(file: BinaryIO, magic: bytes, start: int) -> int | None:
 
 
 def _record_end(file: BinaryIO, start: int) -> int | None:
-    """Find the end of the record at ``start`` of a plain file; None if its header has no end."""
+    """Find the end of the record at ``start`` of a plain file; None if its header is incomplete."""
     file.seek(start)
     head, found, _ = file.read(_CHUNK).partition(b"\r\n\r\n")
     if not found:
@@ -162,7 +161,7 @@ def _record_end(file: BinaryIO, start: int) -> int | None:
 
 
 def _check_end(file: BinaryIO, last: int, compressed: bool) -> str | None:
-    """Return why the file ends too early after the record at ``last``, which FastWARC does not report."""
+    """Return the reason if the file ends too early after the record at ``last``. FastWARC ignores this."""
     file.seek(last)
     if compressed:
         is_member = file.read(3) == _GZIP_MAGIC  # else the file is one member, and ``last`` is its end
@@ -175,11 +174,11 @@ def _check_end(file: BinaryIO, last: int, compressed: bool) -> str | None:
     if end > file.seek(0, SEEK_END):
         return "truncated within this record"
     file.seek(end)
-    return "what follows this record is no record" if file.read(_CHUNK).strip() else None
+    return "the bytes after this record are no record" if file.read(_CHUNK).strip() else None
 
 
 def _check_gzip(file: BinaryIO) -> str | None:
-    """Return why the gzip members from here on are damaged or cut off."""
+    """Return the reason if one of the following gzip members is damaged or incomplete."""
     member = zlib.decompressobj(wbits=31)
     pending = b""
     fresh = True
