@@ -71,6 +71,11 @@ class RowSetReader:
         self._file = entry.row_set.file
         self._cache = cache
 
+    @property
+    def first_keys(self) -> Sequence[bytes]:
+        """The first key of each row group. Raises as `find`."""
+        return self._tail().first_keys
+
     def find(self, key: bytes) -> list[Place]:
         """Return the places of a row key; an empty list if the row set does not have it, or it is removed.
 

@@ -1,0 +1,172 @@
+"""The base of one tablet as its rows: a manifest, and the row sets that it names."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import groupby, pairwise
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from percolator_core.base.cache import ByteCache
+from percolator_core.base.location import Location
+from percolator_core.base.manifest import Manifest
+from percolator_core.base.reader import RowSetReader
+from percolator_core.base.row_set import KEY, RAW_COLUMN, RAW_VALUE, TIME, column_name, schema_of
+from percolator_core.schema.definitions import TableDefinition
+from percolator_core.schema.types import ColumnType, column_type
+from percolator_core.tables.arrow_values import encoded, pyarrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_WINDOW: Final = 8
+"""Row groups of one row set that a compaction has in memory, about."""
+
+
+class BaseRow(NamedTuple):
+    """A row as the base has it.
+
+    ``time`` is its newest commit timestamp in microseconds. ``cells`` has the encoded values by the names of
+    the columns in the store; a cell that is not there is a null.
+    """
+
+    key: bytes
+    time: int
+    cells: Mapping[bytes, bytes]
+
+
+class TabletBase:
+    """The rows of one tablet's base. Threads may share it.
+
+    ``definition`` is the table's definition now: columns that were dropped since are not returned, and a row
+    set that is older than a column has no cells of it.
+    """
+
+    def __init__(
+        self, definition: TableDefinition, location: Location, manifest: Manifest, cache: ByteCache[Any]
+    ) -> None:
+        self.definition = definition
+        self.manifest = manifest
+        self.readers = [RowSetReader(location, entry, cache) for entry in manifest.entries]
+
+    def row(self, key: bytes, columns: Sequence[bytes] | None = None) -> BaseRow | None:
+        """Return a row, or None. ``columns`` are names in the store; None is all.
+
+        Raises:
+            BaseDamaged: a file is missing or damaged.
+            StoreUnavailable: a file cannot be read now.
+        """
+        for reader in self.readers:
+            places = reader.find(key)
+            if places:
+                names = self._names(columns)
+                lines: list[BaseRow] = []
+                for group, start, stop in places:
+                    found = {name: reader.column(group, name) for name in names}
+                    arrays = {name: array[start:stop] for name, array in found.items() if array is not None}
+                    lines += self._rows(pyarrow().RecordBatch.from_pydict(arrays), columns)
+                return _joined(lines)
+        return None
+
+    def rows(
+        self, low: bytes, high: bytes | None, columns: Sequence[bytes] | None = None, *, reverse: bool = False
+    ) -> Iterator[BaseRow]:
+        """The rows from key ``low`` to below ``high``, in the order of their keys, or with ``reverse``.
+
+        ``columns`` as for `row`; a row without these cells is returned, too. Raises as `row`, also while it
+        is consumed.
+        """
+        names = self._names(columns)
+
+        def lines(reader: RowSetReader) -> Iterator[BaseRow]:
+            for batch in reader.batches(low, high, names, reverse=reverse):
+                yield from self._rows(batch, columns)
+
+        merged = heapq.merge(*map(lines, self.readers), key=itemgetter(0), reverse=reverse)
+        if self.definition.is_typed:
+            yield from merged
+            return
+        for _, cells in groupby(merged, itemgetter(0)):
+            yield _joined(list(cells))
+
+    def compacted(self) -> Iterator[pa.RecordBatch]:
+        """The rows of all row sets as batches for `row_set.write`: what remains when they become one.
+
+        Columns that were dropped are left out. Raises as `row`, while it is consumed.
+        """
+        pa = pyarrow()
+        schema = schema_of(self.definition)
+        order = [(name, "ascending") for name in (KEY, RAW_COLUMN) if name in schema.names]
+        bounds = sorted({key for reader in self.readers for key in reader.first_keys[::_WINDOW]})
+        for low, high in pairwise([*bounds, None]):
+            assert low is not None
+            parts = [
+                _with_schema(batch, schema)
+                for reader in self.readers
+                for batch in reader.batches(low, high, schema.names)
+            ]
+            if parts:
+                yield from pa.Table.from_batches(parts).sort_by(order).combine_chunks().to_batches()
+
+    @cached_property
+    def _kinds(self) -> dict[bytes, tuple[str, ColumnType]]:
+        """The name in the files, and the type, of each value column of a typed table."""
+        return {
+            one.stored.encode(): (column_name(one), column_type(one.type))
+            for one in self.definition.value_columns
+        }
+
+    def _names(self, columns: Sequence[bytes] | None) -> list[str]:
+        """The columns of the files that have the wanted cells."""
+        if not self.definition.is_typed:
+            return [KEY, RAW_COLUMN, TIME, RAW_VALUE]
+        kinds = self._kinds
+        wanted = kinds if columns is None else [column for column in columns if column in kinds]
+        return [KEY, TIME, *(kinds[column][0] for column in wanted)]
+
+    def _rows(self, batch: pa.RecordBatch, columns: Sequence[bytes] | None) -> Iterator[BaseRow]:
+        """The lines of a batch: rows of a typed table, or single cells of a raw table."""
+        keys, times = batch.column(KEY).to_pylist(), batch.column(TIME).to_pylist()
+        if not self.definition.is_typed:
+            lines = zip(
+                batch.column(RAW_COLUMN).to_pylist(), batch.column(RAW_VALUE).to_pylist(), strict=True
+            )
+            for key, time, (column, value) in zip(keys, times, lines, strict=True):
+                yield BaseRow(key, time, {column: value} if columns is None or column in columns else {})
+            return
+        held = set(batch.schema.names)
+        kinds = {column: kind for column, kind in self._kinds.items() if kind[0] in held}
+        arrays = [_values(kind, batch.column(name)) for name, kind in kinds.values()]
+        cells = zip(*arrays, strict=True) if arrays else ((),) * len(keys)
+        for key, time, row in zip(keys, times, cells, strict=True):
+            found = {column: value for column, value in zip(kinds, row, strict=True) if value is not None}
+            yield BaseRow(key, time, found)
+
+
+def _joined(cells: Sequence[BaseRow]) -> BaseRow:
+    """Return the row of the lines of one key."""
+    if len(cells) == 1:
+        return cells[0]
+    found = {column: value for line in cells for column, value in line.cells.items()}
+    return BaseRow(cells[0].key, max(line.time for line in cells), found)
+
+
+def _values(kind: ColumnType, found: pa.Array) -> list[bytes | None]:
+    """Return the encoded values of a column of a row set, as they were in the store."""
+    if kind.width is None:
+        texts: list[bytes | None] = found.cast(pyarrow().binary()).to_pylist()
+        return texts
+    return encoded(kind, True, found)
+
+
+def _with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the columns of ``schema``; those that the batch does not have are null."""
+    pa = pyarrow()
+    held = set(batch.schema.names)
+    arrays = [
+        batch.column(field.name) if field.name in held else pa.nulls(len(batch), field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
