@@ -280,11 +280,12 @@ class _Rerun:
         scanned = self._store.run(calls.scan(place.tag, *bounds, "forward", 0, place.columns))
         if scanned is None:
             raise SnapshotTooOld("garbage collection has passed a snapshot of this rerun: call it again")
+        resume, rows, cells_of_rows = scanned
         found = [
             (row, self._versions(t, place, row, cells[::2]))
-            for row, cells in zip(scanned.rows, scanned.cells, strict=True)
+            for row, cells in zip(rows, cells_of_rows, strict=True)
         ]
-        return found, scanned.resume
+        return found, resume
 
     def _versions(
         self, t: Transaction, place: _Place, row: bytes, cells: Sequence[Any]

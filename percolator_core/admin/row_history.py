@@ -15,13 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from percolator_core.catalog.table_handle import ColumnFields, TableHandle
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle, stands
 from percolator_core.database import Database
 from percolator_core.errors import SnapshotTooOld
 from percolator_core.layout.keys import is_internal
 from percolator_core.layout.records import VERSION_HEADER, VERSION_MARK, Version, row_bytes, unpack_version
 from percolator_core.scripts import calls
-from percolator_core.transaction.row_read import stands
 
 LARGEST: Final = 4 << 20
 """Bytes of the largest value that is read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from percolator_core.errors import UnknownColumn, abbreviated
@@ -113,6 +113,16 @@ class _TypedColumns(dict[str, ColumnFields]):
 def _no_data(definition: TableDefinition, column: str) -> UnknownColumn:
     name = f"{definition.name}.{abbreviated(column)}"
     return UnknownColumn(f"{name} is notify-only and holds no data: use notify")
+
+
+def stands(standing: Sequence[bytes | None], at: int) -> bool:
+    """Return True if a tablet has everything that a snapshot at ``at`` may see.
+
+    ``standing`` is the reply to one of `TableHandle.standings`. A tablet without a version belongs to a
+    dropped table. With a safe point above the snapshot, versions that it sees may have been collected.
+    """
+    version, safe = standing
+    return version is not None and at >= int(safe or 0)
 
 
 class TableHandle:

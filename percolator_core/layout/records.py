@@ -111,6 +111,16 @@ def value_of(version: bytes | None) -> bytes | None:
     return None if version is None or version[KIND] else version[VALUE]
 
 
+def is_settled(version: bytes | None, lock: bytes | None, limit: bytes, stands: bool) -> bool:
+    """Return True if a cell's newest version and lock settle the read of a snapshot (paper, figure 6).
+
+    ``limit`` is the snapshot's timestamp, packed as in a version. ``stands`` is True if the tablet's standing
+    was read after the cell and makes a missing version an answer. A lock may still commit below the snapshot,
+    and a version above the snapshot hides an older one: both need another request.
+    """
+    return lock is None and (stands if version is None else version < limit)
+
+
 def start_of_lock(packed: bytes) -> int:
     """Return the start timestamp of a packed lock's transaction."""
     return int.from_bytes(packed[1:8], "big")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain as flattened
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from percolator_core.scripts import replies
 
@@ -22,13 +22,11 @@ Role: TypeAlias = Literal["both", "primary", "secondaries"]
 """The part of a transaction that a call covers: all of it, the part with the primary, or another part."""
 
 
-class Call(NamedTuple, Generic[T]):
-    """A call of a script; ``decode`` turns its reply into a ``T``."""
+Call: TypeAlias = tuple[str, Sequence[bytes], Sequence[bytes | str | int], Callable[[Any], T]]
+"""A call of a script: its name, keys and arguments, and the function that decodes its reply into a ``T``.
 
-    script: str
-    keys: Sequence[bytes]
-    arguments: Sequence[bytes | str | int]
-    decode: Callable[[Any], T]
+A plain tuple, because each commit and each step of a scan makes one.
+"""
 
 
 # The oracle and the catalog.
@@ -36,17 +34,17 @@ class Call(NamedTuple, Generic[T]):
 
 def timestamp(oracle: bytes, catalog: bytes, count: int) -> Call[replies.Timestamps]:
     """Request ``count`` timestamps."""
-    return Call("timestamp", (oracle, catalog), (count,), replies.Timestamps._make)
+    return "timestamp", (oracle, catalog), (count,), replies.Timestamps._make
 
 
 def recover_oracle(oracle: bytes, catalog: bytes, server: bytes, newest: bytes) -> Call[bool]:
     """Move the oracle ahead if the server has changed; return True if it has."""
-    return Call("recover_oracle", (oracle, catalog), (server, newest), replies.RECOVERED.__getitem__)
+    return "recover_oracle", (oracle, catalog), (server, newest), replies.RECOVERED.__getitem__
 
 
 def now(key: bytes) -> Call[int]:
     """Request the server's clock, in microseconds since 1970."""
-    return Call("now", (key,), (), replies.as_it_is)
+    return "now", (key,), (), replies.as_it_is
 
 
 def define_table(
@@ -54,7 +52,7 @@ def define_table(
 ) -> Call[replies.Defined]:
     """Add a table's entry to the catalog, unless it has one."""
     arguments = (name, entry, data_format)
-    return Call("define_table", (catalog, format_key), arguments, lambda reply: replies.Defined(*reply))
+    return "define_table", (catalog, format_key), arguments, lambda reply: replies.Defined(*reply)
 
 
 def change_table(
@@ -62,13 +60,13 @@ def change_table(
 ) -> Call[bytes | None]:
     """Replace or remove a table's entry; return the entry that the catalog then holds."""
     arguments = (name, entry, replacement, "numbered" if numbered else "")
-    return Call("change_table", (catalog,), arguments, lambda reply: reply or None)
+    return "change_table", (catalog,), arguments, lambda reply: reply or None
 
 
 def record_chain(chain: bytes, activation: int, fields: Mapping[str, str]) -> Call[bool]:
     """Write fields of the chain's record; return False if a later activation has begun."""
     flat = flattened.from_iterable(fields.items())
-    return Call("record_chain", (chain,), (activation, *flat), replies.RECORDED.__getitem__)
+    return "record_chain", (chain,), (activation, *flat), replies.RECORDED.__getitem__
 
 
 # One tablet of a table.
@@ -82,7 +80,7 @@ def fence(
     fields: Sequence[bytes | str] = (),
 ) -> Call[bool]:
     """Give a tablet the version of its table; return True if it had an earlier one."""
-    return Call("fence", (tag,), (version, safe_point, how, *fields), bool)
+    return "fence", (tag,), (version, safe_point, how, *fields), bool
 
 
 def observe(  # noqa: PLR0917
@@ -95,19 +93,19 @@ def observe(  # noqa: PLR0917
 ) -> Call[replies.Observed]:
     """Register a tablet's observers."""
     arguments = (how, version, activation, len(retired), *retired, *columns)
-    return Call("observe", (tag,), arguments, bytes.decode)  # type: ignore[arg-type]
+    return "observe", (tag,), arguments, bytes.decode  # type: ignore[return-value]
 
 
 def raise_safe_point(tag: bytes, safe_point: int) -> Call[int]:
     """Raise a tablet's safe point; return the safe point afterwards."""
-    return Call("raise_safe_point", (tag,), (safe_point,), replies.as_it_is)
+    return "raise_safe_point", (tag,), (safe_point,), replies.as_it_is
 
 
 def collect(
     tag: bytes, start: bytes, most_rows: int, safe_point: int, observers: Iterable[str]
 ) -> Call[replies.Collected]:
     """Collect garbage in some rows."""
-    return Call("collect", (tag,), (start, most_rows, safe_point, *observers), replies.Collected._make)
+    return "collect", (tag,), (start, most_rows, safe_point, *observers), replies.Collected._make
 
 
 def sweep(
@@ -117,17 +115,17 @@ def sweep(
 
     Return the bound to go on from, empty at the end; None if the tablet has another version.
     """
-    return Call("sweep", (tag,), (version, start, most_rows, *columns), replies.swept)
+    return "sweep", (tag,), (version, start, most_rows, *columns), replies.swept
 
 
 def drop_table(tag: bytes, version: int, most_rows: int, observers: Iterable[str]) -> Call[int]:
     """Remove some rows of a dropped table; return how many, 0 if the tablet is gone."""
-    return Call("drop_table", (tag,), (version, most_rows, *observers), replies.as_it_is)
+    return "drop_table", (tag,), (version, most_rows, *observers), replies.as_it_is
 
 
 def sync(tag: bytes) -> Call[None]:
     """Write a key that expires at once, so that WAIT and WAITAOF have a write to wait for."""
-    return Call("sync", (tag,), (), lambda _: None)
+    return "sync", (tag,), (), lambda _: None
 
 
 # Transactions. Cells are flat: the position of the tag (from 1), row, column, kind, and for `prewrite` value.
@@ -143,7 +141,7 @@ def prewrite(  # noqa: PLR0917
     versions: bytes,
 ) -> Call[replies.Prewritten]:
     """Prewrite cells, and commit them if ``role`` is both."""
-    return Call("prewrite", (*tags, *oracle), (role, start_ts, *cells, *lock, versions), replies.prewritten)
+    return "prewrite", (*tags, *oracle), (role, start_ts, *cells, *lock, versions), replies.prewritten
 
 
 def commit(  # noqa: PLR0917
@@ -155,22 +153,22 @@ def commit(  # noqa: PLR0917
     cells: Sequence[bytes | int],
 ) -> Call[replies.Committed]:
     """Commit cells that were prewritten."""
-    return Call("commit", (*tags, *oracle), (role, start_ts, commit_ts, *cells), replies.committed)
+    return "commit", (*tags, *oracle), (role, start_ts, commit_ts, *cells), replies.committed
 
 
 def rollback(tags: Sequence[bytes], start_ts: int, cells: Sequence[bytes | int]) -> Call[int]:
     """Remove a transaction's locks; return how many."""
-    return Call("rollback", tags, (start_ts, *cells), replies.as_it_is)
+    return "rollback", tags, (start_ts, *cells), replies.as_it_is
 
 
 def notify(tags: Sequence[bytes], cells: Sequence[bytes | int], versions: bytes) -> Call[bool]:
     """Set weak marks; return False if a table has another version."""
-    return Call("notify", tags, (*cells, versions), replies.NOTIFIED.__getitem__)
+    return "notify", tags, (*cells, versions), replies.NOTIFIED.__getitem__
 
 
 def refresh(tag: bytes, start_ts: int, row: bytes, column: bytes) -> Call[bool]:
     """Renew the wall time of a primary lock; return False if the lock is gone."""
-    return Call("refresh", (tag,), (start_ts, row, column), replies.REFRESHED.__getitem__)
+    return "refresh", (tag,), (start_ts, row, column), replies.REFRESHED.__getitem__
 
 
 def resolve_primary(  # noqa: PLR0917
@@ -183,7 +181,7 @@ def resolve_primary(  # noqa: PLR0917
     ttl_ms: int,
 ) -> Call[replies.Fate]:
     """Decide a transaction's fate at its primary."""
-    return Call("resolve_primary", (tag,), (start_ts, row, column, owner, wall, ttl_ms), replies.fate)
+    return "resolve_primary", (tag,), (start_ts, row, column, owner, wall, ttl_ms), replies.fate
 
 
 def held(
@@ -194,9 +192,8 @@ def held(
     entries: Sequence[bytes] = (),
 ) -> Call[replies.Held]:
     """Read the locks of ``entries`` of the lock index or, without them, of a step through it."""
-    return Call(
-        "held", (tag,), (cursor, most, b"" if untouched is None else untouched, *entries), replies.Held._make
-    )
+    arguments = (cursor, most, b"" if untouched is None else untouched, *entries)
+    return "held", (tag,), arguments, replies.Held._make
 
 
 # Reads at a timestamp.
@@ -204,14 +201,14 @@ def held(
 
 def read(tag: bytes, at: int, row: bytes, columns: Iterable[bytes]) -> Call[list[replies.ReadCell] | None]:
     """Read cells of a row; None if the timestamp is too old."""
-    return Call("read", (tag,), (at, row, *columns), replies.read_cells)
+    return "read", (tag,), (at, row, *columns), replies.read_cells
 
 
 def history(
     tag: bytes, row: bytes, column: bytes, most_versions: int, most_bytes: int = -1
 ) -> Call[list[bytes]]:
     """Read the packed versions of a cell, newest first; ``most_bytes`` of each, -1 for all."""
-    return Call("history", (tag,), (row, column, most_versions, most_bytes), replies.as_it_is)
+    return "history", (tag,), (row, column, most_versions, most_bytes), replies.as_it_is
 
 
 def scan(  # noqa: PLR0917
@@ -227,7 +224,7 @@ def scan(  # noqa: PLR0917
 ) -> Call[replies.Scanned | None]:
     """Scan some rows; None if the timestamp is too old."""
     arguments = (at, start, stop, most_rows, most_bytes, direction, most_of_each, *columns)
-    return Call("scan", (tag,), arguments, replies.scanned)
+    return "scan", (tag,), arguments, replies.scanned
 
 
 def select(  # noqa: PLR0917
@@ -245,7 +242,7 @@ def select(  # noqa: PLR0917
 ) -> Call[replies.Selected | None]:
     """Select some rows; None if the timestamp is too old."""
     bounds = (at, start, stop, direction, most_rows, most_looked_at, most_bytes)
-    return Call("select", (tag,), (*bounds, solid, len(columns), *columns, *predicate), replies.selected)
+    return "select", (tag,), (*bounds, solid, len(columns), *columns, *predicate), replies.selected
 
 
 def changes(  # noqa: PLR0917
@@ -264,7 +261,7 @@ def changes(  # noqa: PLR0917
     if a lock stands in the way.
     """
     bounds = (since, at, start, stop, most_rows, most_bytes)
-    return Call("changes", (tag,), (*bounds, *columns), replies.changed_rows)
+    return "changes", (tag,), (*bounds, *columns), replies.changed_rows
 
 
 # Dirty cells.
@@ -274,12 +271,12 @@ def claim(
     tags: Sequence[bytes], most: int, lease_ms: int, horizon_ms: int, groups: Sequence[str | int]
 ) -> Call[replies.Claimed]:
     """Lease dirty cells; ``groups`` are flat: numbers of tags and observers, then name and limit of each."""
-    return Call("claim", tags, (most, lease_ms, horizon_ms, *groups), replies.claimed)
+    return "claim", tags, (most, lease_ms, horizon_ms, *groups), replies.claimed
 
 
 def renew(tag: bytes, leases: Sequence[bytes | str | int]) -> Call[int]:
     """Prolong leases, flat: observer, row, column, deadline, new deadline; return how many."""
-    return Call("renew", (tag,), leases, replies.as_it_is)
+    return "renew", (tag,), leases, replies.as_it_is
 
 
 def clear(  # noqa: PLR0917
@@ -294,7 +291,7 @@ def clear(  # noqa: PLR0917
 ) -> Call[bool]:
     """Remove a dirty mark after a run; return False if it had to stay."""
     arguments = (observer, mode, row, column, deadline, before, start_ts)
-    return Call("clear", (tag,), arguments, replies.CLEARED.__getitem__)
+    return "clear", (tag,), arguments, replies.CLEARED.__getitem__
 
 
 def postpone(  # noqa: PLR0917
@@ -309,7 +306,7 @@ def postpone(  # noqa: PLR0917
 ) -> Call[int]:
     """Give a leased cell back; return its failed attempts."""
     arguments = (observer, row, column, delay_ms, attempt, deadline, before)
-    return Call("postpone", (tag,), arguments, replies.as_it_is)
+    return "postpone", (tag,), arguments, replies.as_it_is
 
 
 def quarantine(  # noqa: PLR0917
@@ -325,21 +322,21 @@ def quarantine(  # noqa: PLR0917
 ) -> Call[bool]:
     """Put a cell into quarantine; return False if its row has changed or another run dealt with it."""
     arguments = (observer, mode, row, column, deadline, before, start_ts, record)
-    return Call("quarantine", (tag,), arguments, replies.QUARANTINED.__getitem__)
+    return "quarantine", (tag,), arguments, replies.QUARANTINED.__getitem__
 
 
 def requeue(
     tag: bytes, observer: str, cursor: bytes, most: int, marks: Sequence[bytes] = ()
 ) -> Call[replies.Requeued]:
     """Make quarantined cells dirty again: ``marks`` or, without them, a step through the quarantine."""
-    return Call("requeue", (tag,), (observer, cursor, most, *marks), replies.Requeued._make)
+    return "requeue", (tag,), (observer, cursor, most, *marks), replies.Requeued._make
 
 
 def discard(tag: bytes, observer: str, records: Sequence[bytes | str]) -> Call[int]:
     """Remove cells from quarantine, flat: mark, SHA-1 of the record; return how many."""
-    return Call("discard", (tag,), (observer, *records), replies.as_it_is)
+    return "discard", (tag,), (observer, *records), replies.as_it_is
 
 
 def mark(tag: bytes, observer: str, mode: Mode, column: bytes, rows: Sequence[bytes]) -> Call[int | None]:
     """Mark cells dirty; return how many were not, None if the active chain has no such observer."""
-    return Call("mark", (tag,), (observer, mode, column, *rows), replies.marked)
+    return "mark", (tag,), (observer, mode, column, *rows), replies.marked

@@ -47,33 +47,24 @@ class Collected(NamedTuple):
     rows: int
 
 
-class Prewritten(NamedTuple):
-    """The reply of `prewrite`.
+Outcome: TypeAlias = Literal[
+    "prewritten", "committed", "newer commit", "locked", "rolled back", "too old", "changed", "failed over"
+]
 
-    ``commit_ts`` is 0 unless it is committed, ``cell`` the position of the cell that refuses it, from 0.
-    """
+Prewritten: TypeAlias = tuple[Outcome, int, int, bytes | None]
+"""The reply of `prewrite`: outcome, commit timestamp, and the cell that refuses it, with its lock.
 
-    outcome: Literal[
-        "prewritten",
-        "committed",
-        "newer commit",
-        "locked",
-        "rolled back",
-        "too old",
-        "changed",
-        "failed over",
-    ]
-    commit_ts: int = 0
-    cell: int = 0
-    lock: bytes | None = None
+The timestamp is 0 unless the cells are committed. The cell is a position, from 0. A plain tuple, because each
+commit decodes one.
+"""
 
 
 def prewritten(reply: list[Any]) -> Prewritten:
     """Decode the reply of prewrite.lua."""
     if reply[0] == b"committed":
-        return Prewritten("committed", reply[1])
-    word, *refused = reply
-    return Prewritten(word.decode(), 0, *refused)
+        return "committed", reply[1], 0, None
+    outcome: Outcome = reply[0].decode()
+    return outcome, 0, reply[1] if len(reply) > 1 else 0, reply[2] if len(reply) > 2 else None
 
 
 class Committed(NamedTuple):
@@ -118,12 +109,8 @@ def read_cells(reply: list[Any]) -> list[ReadCell] | None:
     return None if reply[0] == b"too old" else _behind(b"cells", reply)
 
 
-class Scanned(NamedTuple):
-    """The bound to go on from, empty at the end; row keys, and the cells of each as in the reply."""
-
-    resume: bytes
-    rows: list[bytes]
-    cells: list[list[Any]]
+Scanned: TypeAlias = tuple[bytes, list[bytes], list[list[Any]]]
+"""The bound to go on from, empty at the end; row keys, and the cells of each as in the reply."""
 
 
 def scanned(reply: list[Any]) -> Scanned | None:
@@ -131,7 +118,7 @@ def scanned(reply: list[Any]) -> Scanned | None:
     if reply[0] == b"too old":
         return None
     assert reply[0] == b"rows", reply[0]
-    return Scanned(reply[1], reply[2::2], reply[3::2])
+    return reply[1], reply[2::2], reply[3::2]
 
 
 class Selected(NamedTuple):

@@ -9,15 +9,19 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from percolator_core.errors import PercolatorError
+from percolator_core.errors import PercolatorError, of_another_process
 from percolator_core.runtime import process
 from percolator_core.store.embedded.server import EmbeddedServer
 from percolator_core.store.pipeline import IDLE, Pipeline
 from percolator_core.store.request import Exchange
 from percolator_core.store.topology import Endpoint, Topology
+
+if TYPE_CHECKING:
+    from percolator_core.store.retries import RetryPolicy
 
 
 class Connections:
@@ -246,8 +250,36 @@ class Pool:
 
     def open(self) -> Connections:
         """Open connections for a hub, which keeps them to itself."""
-        self._check_fork()
+        if self._pid != process.pid:
+            self._leave_to_parent()
         return self._add([])
+
+    def converse(self, retry_policy: RetryPolicy, exchanges: Sequence[Exchange]) -> None:
+        """Send and wait, over connections that nobody else uses until all is answered.
+
+        A signal handler or finalizer may run between any two steps; its requests use other connections.
+        """
+        here = process.pid
+        connections = self.take()
+        try:
+            while True:
+                connections.run(exchanges)
+                left = []
+                for one in exchanges:
+                    if not one.done and retry_policy.allows(one):
+                        left.append(one)  # noqa: PERF401 - a comprehension takes longer, most often in vain
+                if not left:
+                    break
+                if here != process.pid:
+                    # A signal handler has forked, and this is the child: the parent sends them again.
+                    for one in left:
+                        one.fail(of_another_process("call"))
+                    break
+                exchanges = retry_policy.repair_all(left)
+        except BaseException:
+            self.drop(connections)
+            raise
+        self.give_back(connections)
 
     def take(self) -> Connections:
         """Take the idle connections of this thread, or open others, for one conversation.
@@ -256,7 +288,8 @@ class Pool:
         """
         if self._closed:
             raise PercolatorError("the database is closed: connect again")
-        self._check_fork()
+        if self._pid != process.pid:
+            self._leave_to_parent()
         try:
             return self._local.home.pop()  # type: ignore[no-any-return]
         except AttributeError:
@@ -307,10 +340,8 @@ class Pool:
         if self._embedded is not None and not under_way:
             self._embedded.leave()
 
-    def _check_fork(self) -> None:
+    def _leave_to_parent(self) -> None:
         """In a forked child: leave the connections to the parent, and join an embedded server anew."""
-        if self._pid == process.pid:
-            return
         self._local = threading.local()
         self._all = process.Living()
         self._pid = process.pid

@@ -147,8 +147,8 @@ class Connector:
         recover = self._load_scripts(int(version.group(1)) >= WITH_SHEBANG)["recover_oracle"]
         reign = b"%b %b" % (run_id.group(1), history.group(1) if history is not None else b"")
         who = history_of(info).encode() or reign
-        call = calls.recover_oracle(self._oracle, self._catalog, who, b"%d" % self.newest())
-        connection.send_command("EVAL", recover.source, "2", *call.keys, *call.arguments)
+        _, keys, arguments, _ = calls.recover_oracle(self._oracle, self._catalog, who, b"%d" % self.newest())
+        connection.send_command("EVAL", recover.source, "2", *keys, *arguments)
         try:
             connection.read_response(disable_decoding=True)
         except MovedError:

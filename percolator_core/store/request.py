@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from redis.exceptions import AskError, MovedError, NoScriptError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -236,17 +236,13 @@ class OutcomeOpenError(Exception):
     """A request failed after it may have been executed. The cause is the failure."""
 
 
-class Decision(NamedTuple):
-    """The reply to a command that decides an outcome.
+Decision: TypeAlias = tuple[Any, bool, int, bool]
+"""The reply to a command that decides an outcome, and three facts about it.
 
-    ``repeated`` is True if an earlier attempt may have executed it. ``timestamp`` was given out after it if
-    one was asked for, else it is 0. ``durable`` is True if it is as safe as the store's durability asks.
-    """
-
-    reply: Any
-    repeated: bool
-    timestamp: int
-    durable: bool
+The first is True if an earlier attempt may have executed the command. The second is the timestamp that was
+requested after the command; 0 without one. The third is True if the write is as safe as the store's
+durability asks.
+"""
 
 
 class Trailer:

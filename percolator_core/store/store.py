@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from greenlet import getcurrent
+
 from percolator_core import scripts
-from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable, of_another_process
+from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
 from percolator_core.layout.keys import Keyspace
-from percolator_core.runtime import process
 from percolator_core.scripts import Script, calls
 from percolator_core.scripts.calls import Call
 from percolator_core.store.checks import assure_disk, demand_log, examine
@@ -31,6 +32,7 @@ from percolator_core.store.request import AFTER, BEFORE, NONE, SPARE, Decision, 
 from percolator_core.store.retries import RetryPolicy
 from percolator_core.store.server_info import ServerInfo, read_info
 from percolator_core.store.subscription import Subscription
+from percolator_core.store.task import Task
 from percolator_core.store.topology import Endpoint, slot_of
 from percolator_core.store.url import Address, parse
 
@@ -72,6 +74,7 @@ class Store:
             assert address.folder is not None
             self.embedded = EmbeddedServer.join(address.folder)
         self._pool = Pool(self._make_connections, lambda: self._topology.after_fork(), self.embedded)  # noqa: PLW0108 - it is discovered later
+        self._must_be_durable = self.durability.required
         try:
             self._connect(address, load_scripts, timeout)
         except BaseException as error:
@@ -96,6 +99,7 @@ class Store:
         self.scripts = load_scripts(False)
         self._retry_policy = RetryPolicy(self.patience, self._topology.heal, connecting_since)
         self._retry_policy.scripts = self.scripts
+        self._converse = partial(self._pool.converse, self._retry_policy)
         until = connecting_since + min(self.patience, CONNECT_PATIENCE)
         info = examine(self.all_server_info, self._topology, self.url, until)
         self._retry_policy.connecting_since = 0.0
@@ -148,8 +152,7 @@ class Store:
             StoreUnavailable: no reply came, or the writes are less safe than the durability asks.
         """
         exchange = self._durable_exchange([self.command(call) for call in several], AFTER)
-        replies = [call.decode(reply) for call, reply in zip(several, exchange.replies, strict=True)]
-        return replies, exchange.timestamp
+        return _decoded(several, exchange.replies), exchange.timestamp
 
     def decide(self, command: Command, *, then_timestamp: bool = False) -> Decision:
         """Send a command that decides an outcome, such as the commit of a primary.
@@ -158,7 +161,7 @@ class Store:
             OutcomeOpenError: it failed after it may have been executed.
         """
         stamp = SPARE if then_timestamp else NONE
-        exchange = self.exchange((command,), stamp, durable=self.durability.required)
+        exchange = self.exchange((command,), stamp, durable=self._must_be_durable)
         try:
             if not exchange.replies:
                 exchange.result()
@@ -167,8 +170,8 @@ class Store:
                 raise OutcomeOpenError from error
             raise
         # With the reply the outcome is known, even if the timestamp after it is missing.
-        durable = self._is_durable(exchange)
-        return Decision(exchange.replies[0], exchange.executed_maybe, exchange.timestamp, durable)
+        durable = not exchange.durable or self._is_durable(exchange)
+        return exchange.replies[0], exchange.executed_maybe, exchange.timestamp, durable
 
     def call_durably(self, *commands: Command) -> list[Any]:
         """As `call`, for writes that must be as safe as the durability asks before the next step.
@@ -191,8 +194,9 @@ class Store:
         The exchange keeps a failure, and its `result` raises it. On a cluster, commands to several tablets
         have no order among each other; the timestamp is still before or after all of them.
         """
-        hub = current_hub()
-        send = hub.exchange if hub is not None and hub.owner is self else self._converse
+        # Only a task has a hub. This test is here for the callers that are none.
+        hub = current_hub() if isinstance(getcurrent(), Task) else None
+        send = self._converse if hub is None or hub.owner is not self else hub.exchange
         return self._issue(commands, send, stamp, durable=durable)
 
     def _issue(
@@ -206,40 +210,13 @@ class Store:
 
     def _durable_exchange(self, commands: Sequence[Command], stamp: int = NONE) -> Exchange:
         """As `exchange`; raise the failure, or StoreUnavailable unless disk and replicas have the writes."""
-        exchange = self.exchange(commands, stamp, durable=self.durability.required)
+        exchange = self.exchange(commands, stamp, durable=self._must_be_durable)
         exchange.result()
         if exchange.durable and not self._is_durable(exchange):
             shortfall = self.durability.shortfall(exchange.acknowledged, counts_disk=self._counts_disk)
             shortfall.executed_maybe = True
             raise shortfall
         return exchange
-
-    def _converse(self, exchanges: Sequence[Exchange]) -> None:
-        """Send and wait, over connections that nobody else uses until all is answered.
-
-        A signal handler or finalizer may run between any two steps; its requests use other connections.
-        """
-        here = process.pid
-        connections = self._pool.take()
-        try:
-            while True:
-                connections.run(exchanges)
-                left = []
-                for one in exchanges:
-                    if not one.done and self._retry_policy.allows(one):
-                        left.append(one)  # noqa: PERF401 - a comprehension takes longer, most often in vain
-                if not left:
-                    break
-                if here != process.pid:
-                    # A signal handler has forked, and this is the child: the parent sends them again.
-                    for one in left:
-                        one.fail(of_another_process("call"))
-                    break
-                exchanges = self._retry_policy.repair_all(left)
-        except BaseException:
-            self._pool.drop(connections)
-            raise
-        self._pool.give_back(connections)
 
     def one(self, command: Command) -> Any:
         """Send one command and return its reply."""
@@ -281,7 +258,8 @@ class Store:
 
     def run(self, call: Call[T]) -> T:
         """Call a script and return its decoded reply."""
-        return call.decode(self.one(self.command(call)))
+        _, _, _, decode = call
+        return decode(self.one(self.command(call)))
 
     def run_all(
         self, several: Sequence[Call[T]], *, durably: bool = False, together: int | None = None
@@ -294,7 +272,7 @@ class Store:
             replies = self.exchange(commands).result()
         else:
             replies = self.call_many(commands, together)
-        return [call.decode(reply) for call, reply in zip(several, replies, strict=True)]
+        return _decoded(several, replies)
 
     def tell_newest(self, newest: Callable[[], int]) -> None:
         """``newest`` returns the newest timestamp seen. A server that lost it moves its oracle beyond it."""
@@ -357,7 +335,7 @@ class Store:
 
     def _demand_durability(self, info: Sequence[ServerInfo]) -> None:
         """Raise ConfigurationError unless the servers can give the durability that was asked for."""
-        if self.durability.required:
+        if self._must_be_durable:
             # Try the command once: otherwise a user without the right to it would find out at a commit.
             self.one(
                 (b"WAITAOF", 0, 0, 1) if self.durability.fsync and self._counts_disk else (b"WAIT", 0, 1)
@@ -396,3 +374,7 @@ class Store:
 
     def _name_of(self, endpoint: Endpoint) -> str:
         return f"{endpoint} of {self.url}" if self._topology.replaceable else self.url
+
+
+def _decoded(several: Sequence[Call[T]], replies: Sequence[Any]) -> list[T]:
+    return [decode(reply) for (_, _, _, decode), reply in zip(several, replies, strict=True)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from percolator_core.catalog.table_handle import ColumnFields
-from percolator_core.layout.records import value_of
+from percolator_core.layout.records import is_settled, value_of
 from percolator_core.transaction.prefetch import Prefetch
-from percolator_core.transaction.row_read import RowRead, is_settled
+from percolator_core.transaction.row_read import RowRead
 
 CACHE_BYTES: Final = 16 << 20
 """Bound of one transaction's cache. A cell read beyond it is not kept, and is read again when needed."""

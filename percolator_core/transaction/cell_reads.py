@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from percolator_core.catalog.catalog import CHANGED, Tables
-from percolator_core.catalog.table_handle import ColumnFields, TableHandle
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle, stands
 from percolator_core.errors import (
     ConfigurationError,
     LockTimeout,
@@ -37,6 +37,7 @@ from percolator_core.layout.records import (
     PUT,
     VALUE,
     Version,
+    is_settled,
     pack_timestamp,
     row_bytes,
     unpack_version,
@@ -54,8 +55,6 @@ from percolator_core.transaction.row_read import (
     CELLS_AT_ONCE,
     UNREAD,
     RowRead,
-    is_settled,
-    stands,
 )
 from percolator_core.transaction.write_buffer import TableWrites
 

@@ -25,6 +25,7 @@ from percolator_core.errors import (
 )
 from percolator_core.layout.keys import CellAddress, decode_column, encode_primary
 from percolator_core.layout.records import NOTIFY, unpack_lock
+from percolator_core.runtime import process
 from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Call, Role
 from percolator_core.scripts.replies import Committed, Fate, Prewritten
@@ -79,7 +80,7 @@ class Commit:
     """Commits one write set. ``mutations[0]`` is the primary and must not be a notification."""
 
     def __init__(
-        self, client: Client, start_ts: int, mutations: Sequence[Mutation], *, restock: bool = False
+        self, client: Client, start_ts: int, mutations: list[Mutation], *, restock: bool = False
     ) -> None:
         """If ``restock``, a commit in one call also fetches a spare timestamp for another transaction."""
         self._client = client
@@ -88,14 +89,11 @@ class Commit:
         self.primary = mutations[0]
         self._local_oracle = () if client.one_call_a_tablet else (client.store.keyspace.oracle,)
         """The oracle's key, for scripts that can reach it: it has the timestamp of the last failover."""
-        self.calls = list(bounded_calls(mutations, client.one_call_a_tablet))
+        self.calls = bounded_calls(mutations, client.one_call_a_tablet)
         """The mutations of each call, the primary's call first."""
-        self._fresh_at = 0.0
-
-    @property
-    def in_one_call(self) -> bool:
+        self.in_one_call = len(self.calls) == 1 and not client.one_call_a_tablet
         """True if one call prewrites and commits everything; else there are two phases."""
-        return len(self.calls) == 1 and not self._client.one_call_a_tablet
+        self._fresh_at = 0.0
 
     def run(self) -> int:
         """Commit and return the commit timestamp. Raises as `Transaction.commit`."""
@@ -116,7 +114,7 @@ class Commit:
 
         def attempt() -> int:
             reply, repeated = self._decisively(self.prewrite_call(call, "both"))
-            if repeated and reply.outcome != "committed":
+            if repeated and reply[0] != "committed":
                 # The server may not have read the first copy yet. After a rollback at the primary it refuses
                 # a copy that arrives late.
                 return self._fence(reply)
@@ -167,14 +165,14 @@ class Commit:
 
     def _fence(self, refusal: Prewritten) -> int:
         """Roll back a one-phase commit that was refused, unless an earlier copy of it has committed."""
-        if refusal.outcome == "too old":
+        if refusal[0] == "too old":
             raise CommitUndetermined(self.start_ts)  # garbage collection may have removed the traces
         primary = self.primary
         cell = primary.tag, self.start_ts, primary.row, primary.column
         fate, _ = self._decisively(calls.resolve_primary(*cell, "dead", 0, 0), repeated=True)
         if fate.state == "committed":
             return fate.commit_ts
-        if refusal.outcome == "changed":
+        if refusal[0] == "changed":
             raise CommitUndetermined(self.start_ts)  # the table may have been dropped with the traces
         self._check(self.calls[0], refusal)
         raise self._aborted()
@@ -267,20 +265,21 @@ class Commit:
             if repeated:
                 raise CommitUndetermined(self.start_ts) from error
             raise
-        if decision.timestamp > seen:
-            oracle.put_aside(decision.timestamp)
-        reply = call.decode(decision.reply)
-        if reply.commit_ts:
-            if not decision.durable:
+        answer, is_repeated, timestamp, is_durable = decision
+        if timestamp > seen:
+            oracle.spares.append((timestamp, time.monotonic(), process.pid))
+        reply = call[-1](answer)
+        if commit_ts := reply[1]:
+            if not is_durable:
                 raise CommitUndetermined(self.start_ts)  # a failover may undo the commit
-            oracle.note(reply.commit_ts)
-        return reply, decision.repeated
+            oracle.seen = max(oracle.seen, commit_ts)
+        return reply, is_repeated
 
     def _check(self, call: Sequence[Mutation], reply: Prewritten) -> int:
         """Raise if a prewrite call was refused; returns the commit timestamp in one phase, else 0."""
-        outcome = reply.outcome
+        outcome, commit_ts, cell, lock = reply
         if outcome in {"prewritten", "committed"}:
-            return reply.commit_ts
+            return commit_ts
         if outcome == "too old":
             raise SnapshotTooOld(
                 f"the transaction begun at {self.start_ts} lies below the safe point of garbage collection: "
@@ -290,10 +289,10 @@ class Commit:
             raise self._aborted("failed over")
         if outcome == "changed":
             raise _changed(call[0])
-        raise _Refused(call[reply.cell], outcome, reply.lock)
+        raise _Refused(call[cell], outcome, lock)
 
 
-def notify(client: Client, mutations: Sequence[Mutation]) -> int:
+def notify(client: Client, mutations: list[Mutation]) -> int:
     """Commit a write set that has only notifications; returns the commit timestamp.
 
     Raises:
@@ -325,16 +324,17 @@ def _catch_up(client: Client, mutations: Iterable[Mutation]) -> None:
             pass  # the caller's next attempt tries again
 
 
-def bounded_calls(mutations: Sequence[Mutation], one_a_tablet: bool) -> Iterator[list[Mutation]]:
+def bounded_calls(mutations: list[Mutation], one_a_tablet: bool) -> list[list[Mutation]]:
     """The write set in calls of bounded size, the primary's call first."""
+    if len(mutations) == 1:
+        return [mutations]
     groups: Iterable[Sequence[Mutation]] = (mutations,)
     if one_a_tablet:
         by_tag: dict[bytes, list[Mutation]] = {}
         for mutation in mutations:
             by_tag.setdefault(mutation.tag, []).append(mutation)
         groups = by_tag.values()
-    for group in groups:
-        yield from in_calls(group, _weight, CELLS_PER_CALL)
+    return [call for group in groups for call in in_calls(group, _weight, CELLS_PER_CALL)]
 
 
 def in_calls(items: Iterable[T], weight: Callable[[T], int], most: int) -> Iterator[list[T]]:
@@ -392,9 +392,9 @@ def _weight(mutation: Mutation) -> int:
     return len(mutation.value) + len(mutation.row) + len(mutation.column)
 
 
-def primary_first(mutations: Sequence[Mutation]) -> list[Mutation]:
+def primary_first(mutations: list[Mutation]) -> list[Mutation]:
     """The mutations with a possible primary in front: not a notification, which leaves no version."""
     for position, mutation in enumerate(mutations):
         if mutation.kind != NOTIFY:
-            return [mutation, *mutations[:position], *mutations[position + 1 :]]
-    return list(mutations)
+            return [mutation, *mutations[:position], *mutations[position + 1 :]] if position else mutations
+    return mutations

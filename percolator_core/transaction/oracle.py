@@ -10,13 +10,11 @@ may start at a spare timestamp.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 from percolator_core.errors import StoreUnavailable
-from percolator_core.runtime import process
 from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Call
 from percolator_core.store import Store
@@ -24,24 +22,29 @@ from percolator_core.store.packing import Command
 
 T = TypeVar("T")
 
-SPARE_LIFE: Final = 1.0
-"""Seconds for which a spare timestamp may start a transaction."""
+MOST_SPARES: Final = 1024
+"""Most spare timestamps that a client keeps."""
 
 
 class Oracle:
     """Requests timestamps, and refuses one that is not above all timestamps this client saw before.
 
-    ``seen`` is the newest timestamp that this client has seen. Only `note` writes it.
+    ``seen`` is the newest timestamp that this client has seen.
     """
 
-    __slots__ = ("_process", "_spares", "_store", "seen")
+    __slots__ = ("_store", "seen", "spares")
 
     def __init__(self, store: Store) -> None:
         self._store = store
         store.tell_newest(lambda: self.seen)
         self.seen = 0
-        self._spares: deque[tuple[int, float]] = deque(maxlen=1024)
-        self._process = process.pid
+        self.spares: deque[tuple[int, float, int]] = deque(maxlen=MOST_SPARES)
+        """Timestamps that came with the replies to commits, to start transactions that read nothing.
+
+        Each has the time when it came (`time.monotonic`), and the process that it belongs to. A transaction
+        without reads is ordered by its commit alone. With an older start it only meets a conflict with a
+        newer commit more often, and then takes a fresh timestamp. No commit and no read may use a spare one.
+        """
 
     def note(self, timestamp: int) -> None:
         """Remember a timestamp that the oracle gave to this client or another one."""
@@ -60,32 +63,6 @@ class Oracle:
             )
         self.note(timestamp)
         return timestamp
-
-    def put_aside(self, timestamp: int) -> None:
-        """Keep a timestamp that came with a commit's reply, to start a transaction that reads nothing.
-
-        A transaction without reads is ordered by its commit alone. With an older start it only meets a
-        conflict with a newer commit more often, and then takes a fresh timestamp. No commit and no read may
-        use a spare one.
-        """
-        self._spares_of_this_process().append((timestamp, time.monotonic()))
-
-    def spare(self, after: int | None) -> int | None:
-        """A recent spare timestamp above ``after``, or None. Each is returned once."""
-        try:
-            timestamp, since = self._spares_of_this_process().pop()
-        except IndexError:
-            return None
-        if time.monotonic() - since > SPARE_LIFE or (after is not None and timestamp <= after):
-            return None
-        return timestamp
-
-    def _spares_of_this_process(self) -> deque[tuple[int, float]]:
-        # A forked child has a copy of its parent's spares: two transactions would have the same start.
-        if self._process != process.pid:
-            self._spares.clear()
-            self._process = process.pid
-        return self._spares
 
     def keep_ahead(self) -> Command:
         """The command that raises the oracle's durable high-water mark. It gives out no timestamp."""

@@ -1,4 +1,4 @@
-"""The cells of one row that one command reads, and when their newest versions settle a read."""
+"""The cells of one row that one command reads."""
 
 from __future__ import annotations
 
@@ -14,26 +14,6 @@ BYTES_AT_ONCE: Final = 8 << 20
 
 UNREAD: Final[Any] = object()
 """Stands for a value that has to be read. None is a value: the cell does not exist."""
-
-
-def is_settled(version: bytes | None, lock: bytes | None, limit: bytes, stands: bool) -> bool:
-    """Return True if a cell's newest version and lock settle the read of a snapshot (paper, figure 6).
-
-    ``limit`` is the snapshot's timestamp, packed as in a version. ``stands`` is True if the tablet's standing
-    was read after the cell and makes a missing version an answer. A lock may still commit below the snapshot,
-    and a version above the snapshot hides an older one: both need another request.
-    """
-    return lock is None and (stands if version is None else version < limit)
-
-
-def stands(standing: Sequence[bytes | None], at: int) -> bool:
-    """Return True if a tablet has everything that a snapshot at ``at`` may see.
-
-    ``standing`` is the reply to one of `TableHandle.standings`. A tablet without a version belongs to a
-    dropped table. With a safe point above the snapshot, versions that it sees may have been collected.
-    """
-    version, safe = standing
-    return version is not None and at >= int(safe or 0)
 
 
 class RowRead:

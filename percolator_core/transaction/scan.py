@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -23,7 +24,7 @@ from percolator_core.layout.records import (
     unpack_version,
 )
 from percolator_core.scripts import calls
-from percolator_core.scripts.calls import Call
+from percolator_core.scripts.calls import Call, Direction
 from percolator_core.scripts.replies import Scanned
 
 Row: TypeAlias = tuple[bytes, dict[str, bytes]]
@@ -47,16 +48,16 @@ class TabletScan:
 
     __slots__ = (
         "_columns",
-        "_cut",
+        "_direction",
+        "_encoded",
         "_high",
+        "_longest",
         "_low",
         "_page",
         "_read_slowly",
-        "_reverse",
-        "_rows",
-        "_script",
         "_tag",
         "more",
+        "rows",
     )
 
     def __init__(  # noqa: PLR0917
@@ -74,17 +75,14 @@ class TabletScan:
         self._low = b"[" + low
         self._high = b"+" if high is None else b"(" + high
         self._columns = columns
+        self._encoded = [column.encoded for column in columns]
         self._page = page
-        self._reverse = reverse
+        self._direction: Direction = "backward" if reverse else "forward"
         self._read_slowly = read_slowly
-        self._cut = cut
-        self._rows: list[Row] = []
-        self.more = True
-
-    @property
-    def rows(self) -> list[Row]:
+        self._longest = 0 if cut is None else VERSION_HEADER + cut
+        self.rows: list[Row] = []
         """The rows of the last step."""
-        return self._rows
+        self.more = True
 
     @property
     def reached(self) -> bytes:
@@ -93,22 +91,21 @@ class TabletScan:
 
     def step(self, at: int) -> Call[Scanned | None]:
         """The call of the next step, at a timestamp."""
-        bounds = (at, self._low, self._high, self._page, PAGE_BYTES)
-        longest = VERSION_HEADER + self._cut if self._cut is not None else 0
-        columns = (column.encoded for column in self._columns)
-        return calls.scan(self._tag, *bounds, "backward" if self._reverse else "forward", longest, columns)
+        bounds = self._low, self._high, self._page, PAGE_BYTES
+        return calls.scan(self._tag, at, *bounds, self._direction, self._longest, self._encoded)
 
     def take(self, found: Scanned) -> int:
         """Take the reply to a step; returns the number of cells in it."""
-        self.more = bool(found.resume)
-        if self._reverse:
-            self._high = found.resume
+        resume, row_keys, cells_of_rows = found
+        self.more = bool(resume)
+        if self._direction == "backward":
+            self._high = resume
         else:
-            self._low = found.resume
-        self._rows = rows = []
+            self._low = resume
+        self.rows = rows = []
         cells_of = self._named if self._columns else self._whole
         count = 0
-        for row, flat in zip(found.rows, found.cells, strict=True):
+        for row, flat in zip(row_keys, cells_of_rows, strict=True):
             cells = cells_of(row, flat)
             if cells:
                 rows.append((row, cells))
@@ -167,11 +164,14 @@ def merged(
 ) -> Iterator[Row]:
     """The rows of all scans in row order, at most ``limit``; ``take_steps`` fetches the next steps."""
     take_steps(scans)
-    streams = [_rows_of(scan, take_steps) for scan in scans]
-    for count, found in enumerate(heapq.merge(*streams, key=itemgetter(0), reverse=reverse), 1):
-        yield found
-        if count == limit:
-            return
+    rows: Iterable[Row]
+    if any([scan.more for scan in scans]):  # noqa: C419 - faster than a generator
+        streams = [_rows_of(scan, take_steps) for scan in scans]
+        rows = heapq.merge(*streams, key=itemgetter(0), reverse=reverse)
+    else:
+        # All rows are here; to sort them is faster than to merge.
+        rows = sorted(chain.from_iterable([scan.rows for scan in scans]), key=itemgetter(0), reverse=reverse)
+    yield from islice(rows, limit)
 
 
 def _rows_of(scan: TabletScan, take_steps: Callable[[Sequence[TabletScan]], None]) -> Iterator[Row]:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Self
 from zlib import crc32
 
-from percolator_core.catalog.table_handle import ColumnFields, TableHandle
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle, stands
 from percolator_core.errors import PercolatorError
 from percolator_core.layout.key_ranges import check_limit, scan_bounds
 from percolator_core.layout.keys import is_internal
@@ -31,7 +31,7 @@ from percolator_core.tables.select import Batch, TabletSelect
 from percolator_core.transaction.cache import CACHE_CELL, Cache
 from percolator_core.transaction.cell_reads import CellReads
 from percolator_core.transaction.client import Client
-from percolator_core.transaction.row_read import UNREAD, RowRead, stands
+from percolator_core.transaction.row_read import UNREAD, RowRead
 from percolator_core.transaction.scan import (
     Row,
     TabletScan,
@@ -97,9 +97,8 @@ class Snapshot(CellReads):
         try:
             self._client.store.one((b"ZREM", self._client.store.keyspace.pins, self._pin))
         except PercolatorError:
-            if error is None:
+            if error is None:  # else the block's error says more; the pin ends with the liveness token
                 raise
-            # The error of the block says more than this one. The pin ends with the client's liveness token.
 
     def _unpin_unawaited(self) -> None:
         """Unpin without waiting: a pin that stays delays collection as long as the client lives."""
@@ -322,7 +321,8 @@ class Snapshot(CellReads):
         """Fetch the next step of each scan, in one round trip."""
         # A scan may outlive the commit, but the start of a transaction that only wrote is no snapshot.
         self._must_be_open()
-        steps = [scan.step(self.start_timestamp) for scan in scans]
+        at = self.start_timestamp
+        steps = [scan.step(at) for scan in scans]
         self._round_trips += 1
         for scan, found in zip(scans, self._client.store.run_all(steps), strict=True):
             if found is None:

@@ -25,6 +25,9 @@ from percolator_core.transaction.write_buffer import TableWrites
 _BLIND_ROUNDS: Final = 16
 """Most fresh starts of a transaction that never read, each after a conflict with a newer commit."""
 
+SPARE_LIFE: Final = 1.0
+"""Seconds for which a spare timestamp may start a transaction."""
+
 _NO_CONFLICT: Final = ("newer commit", "failed over")
 """The reasons of conflicts after which a transaction that has read nothing may commit with a newer start."""
 
@@ -259,7 +262,7 @@ class Transaction(Snapshot, TypedWrites):
         The commit alone orders such a transaction. After a newer commit it takes a newer start, without a
         conflict.
         """
-        spare = self._client.oracle.spare(self._after)
+        spare = self._spare_timestamp()
         if spare is not None:
             self._start_ts = spare
             try:
@@ -277,6 +280,19 @@ class Transaction(Snapshot, TypedWrites):
                 if conflict.reason not in _NO_CONFLICT or not remaining:
                     raise
         raise AssertionError("unreachable")
+
+    def _spare_timestamp(self) -> int | None:
+        """A recent spare timestamp that may start this transaction, or None."""
+        spares = self._client.oracle.spares
+        if not spares:
+            return None
+        timestamp, since, owner = spares.pop()
+        if owner != process.pid:
+            # A forked child has a copy of its parent's spares: two transactions would have the same start.
+            spares.clear()
+            return None
+        is_recent = monotonic() - since <= SPARE_LIFE
+        return timestamp if is_recent and timestamp > (self._after or 0) else None
 
     def _refuse_raw(self, table: str) -> NoReturn:
         raise ConfigurationError(f"{table} is a typed table: use insert, upsert, update and remove")

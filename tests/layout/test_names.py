@@ -307,8 +307,9 @@ def test_a_scan_stops_after_so_many_bytes_of_names(db: Database, columns: tuple[
     encoded = [column.encode() for column in columns]
     scanned = db.store.run(calls.scan(tag, *bounds, "forward", 0, encoded))
     assert scanned is not None
-    assert scanned.resume != b""
-    assert 1 <= len(scanned.rows) <= (1 << 20) / (len(LONG) * MAX_COLUMN) + 1
+    resume, rows, _ = scanned
+    assert resume != b""
+    assert 1 <= len(rows) <= (1 << 20) / (len(LONG) * MAX_COLUMN) + 1
     found = dict(db.snapshot().scan("one", columns=columns or None))
     assert found == {b"%02d" % row: dict.fromkeys(LONG, b"") for row in range(40)}
 

@@ -45,7 +45,7 @@ class Watched:
             return exchange(commands, *args, **settings)
 
         def named(call: Call[Any]) -> Command:
-            self.scripts[call.script] += 1
+            self.scripts[call[0]] += 1
             return command(call)
 
         monkeypatch.setattr(db.store, "exchange", counted)

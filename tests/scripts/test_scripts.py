@@ -172,9 +172,9 @@ def words_in(code: CodeType | None) -> set[str]:
 def test_a_function_calls_the_script_as_its_header_says(name: str) -> None:
     header = contract(name)
     keys, arguments = parameters(header["KEYS"]), parameters(header.get("ARGV", ""))
-    call, given = called(name)
+    (script, called_keys, called_arguments, _), given = called(name)
     assert list(given) == keys + [one for one in arguments if one != "counted"]
-    assert call.script == name
+    assert script == name
 
     def spread(names: Sequence[str], section: str) -> list[Any]:
         expected: list[Any] = []
@@ -187,9 +187,9 @@ def test_a_function_calls_the_script_as_its_header_says(name: str) -> None:
             expected += value if isinstance(value, list) else [value]
         return expected
 
-    assert list(call.keys) == spread(keys, header["KEYS"])
+    assert list(called_keys) == spread(keys, header["KEYS"])
     asked = spread([one for one in arguments if one != "counted"], header.get("ARGV", ""))
-    for found, wanted in zip(call.arguments, asked, strict=True):
+    for found, wanted in zip(called_arguments, asked, strict=True):
         assert found in (wanted, f"{wanted}")
 
 
@@ -200,7 +200,7 @@ def test_each_word_that_a_script_replies_stands_in_its_header_and_is_decoded(nam
     returned = re.findall(r"\breturn\b(.*)|\breply\b[^=\n]*= *(\{.*)", code)
     replied = {word for line in returned for word in re.findall(r"'([^']*)'", "".join(line))}
     assert {word for word in replied if WORD.fullmatch(word)} == declared
-    decode = called(name)[0].decode
+    decode = called(name)[0][-1]
     table = getattr(decode, "__self__", None)
     decoded = {one.decode() for one in table} if isinstance(table, dict) else set()
     decoded |= words_in(getattr(decode, "__code__", None))

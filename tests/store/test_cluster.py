@@ -288,7 +288,7 @@ def test_what_was_not_executed_is_sent_again_and_known_to_be_executed_once(  # n
     finally:  # also when it failed: the servers are there for the others
         for timer in later:
             timer.join()
-    assert [decision.repeated for decision in decisions[1:]] == [False]
+    assert [repeated for _, repeated, _, _ in decisions[1:]] == [False]
     assert (read(db, row), read(db, second)) == (b"new", b"new")
     assert (versions(db, row), versions(db, second)) == (2, 1)
     assert list(db.locks()) == []

@@ -60,7 +60,7 @@ class Interrupted:
         return getattr(self._store, name)
 
     def command(self, call: Call[Any]) -> Command:
-        if call.script == self._script:
+        if call[0] == self._script:
             self._left -= 1
             if not self._left:
                 self._happens()
@@ -117,7 +117,7 @@ class Scene:
         for number in numbers:
             role: Role = "secondaries" if number else "primary"
             reply = self.writer.store.run(self.commit.prewrite_call(self.commit.calls[number], role))
-            assert reply.outcome == "prewritten"
+            assert reply[0] == "prewritten"
 
     def roll_back(self, *numbers: int) -> None:
         """Send the client's own rollback of these calls."""

@@ -60,8 +60,7 @@ def traffic(db: Database, monkeypatch: pytest.MonkeyPatch) -> Traffic:
     with db.transaction() as t:
         for row in ROWS:
             t.set("t", row, "v", b"old")
-    while db.client.oracle.spare(None):
-        pass
+    db.client.oracle.spares.clear()
     return Traffic(db, monkeypatch)
 
 

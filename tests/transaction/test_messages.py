@@ -33,7 +33,7 @@ def test_every_script_may_be_repeated(writer: Database, reader: Database) -> Non
     prewrites = [commit.prewrite_call(primary, "primary")]
     prewrites += [commit.prewrite_call(call, "secondaries") for call in secondaries]
     for prewrite in prewrites * 2:
-        assert store.run(prewrite).outcome == "prewritten"
+        assert store.run(prewrite)[0] == "prewritten"
     first, second = writer.timestamp(), writer.timestamp()
     assert store.run(commit.commit_call(primary, first, "primary")) == ("committed", first)
     # A second copy, even with a later timestamp, learns the first.
@@ -43,7 +43,7 @@ def test_every_script_may_be_repeated(writer: Database, reader: Database) -> Non
     # Copies of the prewrite change nothing any more, nor when others have committed since.
     for _ in range(2):
         for prewrite in prewrites:
-            assert store.run(prewrite).outcome == "prewritten"
+            assert store.run(prewrite)[0] == "prewritten"
         assert locks(reader) == []
         with reader.transaction() as other:
             other.set("t", X, "v", b"newer")
@@ -81,7 +81,7 @@ def test_both_phases_repeated_commit_once(db: Database) -> None:
     commit = commit_of(t)
     prewrite = commit.prewrite_call(commit.calls[0], "both")
     first = db.store.run(prewrite)
-    assert first.outcome == "committed"
+    assert first[0] == "committed"
     with db.transaction() as other:
         other.set("t", X, "v", b"newer")
     assert db.store.run(prewrite) == first

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.catalog.table_handle import TableHandle, stands
 from percolator_core.database import Database, connect
 from percolator_core.errors import ConfigurationError, SnapshotTooOld
 from percolator_core.schema.definitions import Column, TableDefinition
@@ -34,7 +34,6 @@ from percolator_core.spark.tables.options import ReadOptions
 from percolator_core.tables.arrow import from_rows, record_batch
 from percolator_core.tables.lookup import ByIndex, by_index, choose
 from percolator_core.tables.query import Query
-from percolator_core.transaction.row_read import stands
 from percolator_core.transaction.snapshot import Snapshot
 
 if TYPE_CHECKING:
