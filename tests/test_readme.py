@@ -1,4 +1,4 @@
-"""The README does what it says: its example project runs, its commands exist, its links lead somewhere."""
+"""The README is correct: its example project runs, its commands exist, its links have targets."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(marker: str) -> list[tuple[str, str]]:
-    """The fenced blocks behind ``<!-- marker … -->``: what follows the marker, and the text."""
+    """Return the fenced blocks behind ``<!-- marker … -->``: the rest of the comment, and the text."""
     pattern = rf"<!-- {marker}:? ?(.*?) ?-->\n```\w*\n(.*?)```"
     return re.findall(pattern, README, re.DOTALL)
 
 
 def write_project(folder: Path, *packages: str) -> None:
-    """The README's first project, word for word; the ``packages`` get an ``__init__.py`` besides."""
+    """Write the README's first project; the ``packages`` also get an ``__init__.py``."""
     files = blocks("file")
     assert len(files) == 3
     for name, text in files:

@@ -1,4 +1,4 @@
-"""The examples of docs/reference/cli.md are run, and print what stands there, times and sizes aside.
+"""The examples of docs/reference/cli.md run, and print the outputs of the page except times and sizes.
 
 With ``PERCOLATOR_WRITE_DOCS=1`` the outputs are written into the page instead.
 """
@@ -31,7 +31,7 @@ for line in command.stdout:
         command.terminate()
 sys.exit(command.wait())
 """
-"""The command, but that its seconds begin when the worker has started: on a busy machine that takes long."""
+"""``timeout``, but its seconds begin at the start of the worker, which takes long on a busy machine."""
 
 
 def run(project: Project, command: str, environment: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The access rules as docs/how-to/secure.md gives them: the document is what is tested."""
+"""Reads the access rules from docs/how-to/secure.md, so that the tests check the document."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_RIGHT = ("reset", "on", ">PASSWORD", "resetchannels")
 
 @dataclass(frozen=True)
 class Rule:
-    """One role's rule: parts, of which one in parentheses is a list of parts of its own."""
+    """The rule of a role: its parts. A part in parentheses is a list of parts."""
 
     role: str
     parts: tuple[str, ...]
@@ -29,15 +29,15 @@ class Rule:
         return any(part.startswith(("(", "%")) for part in self.parts)
 
     def rights(self) -> list[str]:
-        """Everything that can be left out, by name; a part of a selector is named with its place."""
+        """Return the names of all rights that can be left out; one in a selector names the selector."""
         return [name for name, _ in self._without_each()]
 
     def without(self, right: str) -> Rule:
-        """The rule with one right less."""
+        """Return the rule without one right."""
         return Rule(self.role, next(parts for name, parts in self._without_each() if name == right))
 
     def words(self, namespace: str) -> list[str]:
-        """The arguments of ACL SETUSER for one namespace."""
+        """Return the arguments of ACL SETUSER for a namespace."""
         text = " ".join(self.parts).replace(">PASSWORD", f">{PASSWORD}")
         return _TOKEN.findall(text.replace("NAMESPACE", quote(namespace, safe="")))
 
@@ -56,14 +56,14 @@ class Rule:
 
 
 def documented() -> list[Rule]:
-    """All rules of the document."""
+    """Return all rules of the document."""
     return [
         Rule(role, tuple(_TOKEN.findall(rest))) for role, rest in _LINE.findall(DOCUMENT.read_text("utf-8"))
     ]
 
 
 def rule_for(role: str, *, selectors: bool) -> Rule:
-    """The rule of a role for a server that knows selectors, or does not."""
+    """Return the rule of a role for a server with or without selectors."""
     found = [rule for rule in documented() if rule.role == role]
     for rule in found:
         if rule.selectors == selectors:

@@ -1,8 +1,8 @@
 """The fenced blocks of the documentation's pages, and a run of the programs of a page.
 
 A block whose first line is ``# folder/name.yaml`` or ``.py`` is a file of the reader's project. Any other
-block of Python is a program, and one of ``console`` has commands behind ``$``. The ``text`` behind a program
-is what it prints.
+Python block is a program. A block ``console`` has commands behind ``$``. A block ``text`` behind a program is
+its output.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ with contextlib.suppress(KeyError, AttributeError):
     names["db"].close()
 print(json.dumps(done))
 """
-"""All programs of a page in one process: they go on with each other's names, and the imports take long."""
+"""Runs all programs of a page in one process: they share their names, and the imports take long."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its text, and the name of the file that it is, if it is one."""
+    """A fenced block: its language, its text, and the name of its file, if it is a file."""
 
     page: str
     language: str
@@ -60,13 +60,13 @@ class Block:
 
 
 def pages() -> list[str]:
-    """All pages of the site but the decisions, by their paths in docs/."""
+    """Return the paths in docs/ of all pages except the decisions."""
     found = [str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")]
     return sorted(path for path in found if not path.startswith("decisions/"))
 
 
 def blocks(page: str) -> list[Block]:
-    """The fenced blocks of a page, in their order."""
+    """Return the fenced blocks of a page, in order."""
     text = (DOCS / page).read_text(encoding="utf-8")
     return [
         Block(page, found[1], found[2], text.count("\n", 0, found.start()) + 1)
@@ -75,12 +75,12 @@ def blocks(page: str) -> list[Block]:
 
 
 def commands(block: Block) -> list[str]:
-    """The commands of a block of ``console``."""
+    """Return the commands of a block ``console``."""
     return [line.removeprefix("$ ") for line in block.text.splitlines() if line.startswith("$ ")]
 
 
 def steps(found: list[Block]) -> tuple[list[tuple[str, str]], list[str]]:
-    """What there is to run, each a kind and a text, and what each is said to print."""
+    """Return the steps to run, each a kind and a text, and their expected outputs."""
     wanted: list[tuple[str, str]] = []
     printed: list[str] = []
     for block in found:
@@ -97,7 +97,7 @@ def steps(found: list[Block]) -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def shell(shims: Path, **scripts: str) -> dict[str, str]:
-    """The environment of a reader's shell, where ``scripts`` come first; ``shims`` is their folder."""
+    """Write ``scripts`` into the folder ``shims``; return a shell's environment whose path begins with it."""
     shims.mkdir()
     for name, text in scripts.items():
         (shims / name).write_text(text)
@@ -108,14 +108,14 @@ def shell(shims: Path, **scripts: str) -> dict[str, str]:
 
 
 def rewrite(page: str, texts: Iterable[str]) -> None:
-    """Write the texts into a page, one for each of its blocks of ``console``."""
+    """Replace the blocks ``console`` of a page by the texts."""
     path, made = DOCS / page, iter(texts)
     text = path.read_text(encoding="utf-8")
     path.write_text(_CONSOLE.sub(lambda _: f"```console\n{next(made)}```", text), encoding="utf-8")
 
 
 def run(folder: Path, *names: str) -> tuple[list[tuple[str, str]], list[str], list[str]]:
-    """Run the programs of pages in ``folder``; returns the steps, the outputs as said, and as they are."""
+    """Run the programs of pages in ``folder``; return the steps, the expected and the actual outputs."""
     found = [block for name in names for block in blocks(name)]
     for block in found:
         if block.file is not None:
@@ -139,7 +139,7 @@ def run(folder: Path, *names: str) -> tuple[list[tuple[str, str]], list[str], li
 
 
 def comparable(kind: str, text: str) -> list[str]:
-    """A program's lines as they are; those of commands without numbers and the width of columns."""
+    """Return the lines; those of commands without numbers and the width of columns."""
     if kind == "python":
         return text.splitlines()
     return [" ".join(re.sub(r"\d+(\.\d+)?", "0", line).split()) for line in text.splitlines()]

@@ -1,4 +1,4 @@
-"""The programs of the documentation run, print what the pages say, and none is left out.
+"""The programs of the documentation run and print the outputs of the pages, and no program is left out.
 
 With ``PERCOLATOR_WRITE_DOCS=1`` the outputs of commands are written into the pages.
 """
@@ -33,10 +33,10 @@ RUN = {
     "reference/api/transactions.md": [],
     "tutorial.md": [],
 }
-"""The pages whose programs are run here, each with the pages that it goes on from."""
+"""The pages whose programs run here, each with the pages whose programs run before."""
 
 SPARK = {"how-to/spark.md": ["how-to/typed-tables.md"]}
-"""As `RUN`, and it takes Spark."""
+"""Like `RUN`, for pages that need Spark."""
 
 ELSEWHERE = {
     ("how-to/airflow.md", "python"): "tests/airflow/test_docs.py loads the DAG files",
@@ -48,10 +48,10 @@ ELSEWHERE = {
     ("how-to/monitor.md", "yaml"): "tests/monitoring/test_exposition.py knows the metrics of the alerts",
     ("how-to/run-workers.md", "yaml"): "part of a pod's description: test_yaml_is_yaml reads it",
 }
-"""By page and language: what tests the blocks that are not run here."""
+"""By page and language: the test of the blocks that do not run here."""
 
 PROSE = {"text", "json", "ini", "dockerfile"}
-"""Languages of outputs and of other programs' files."""
+"""Languages of outputs and of files for other programs."""
 
 
 @pytest.mark.parametrize("page", sorted(RUN))
@@ -72,7 +72,7 @@ def prints_as_said(page: str, names: list[str], folder: Path) -> None:
     if os.environ.get("PERCOLATOR_WRITE_DOCS"):
         asked = [commands(block) for block in blocks(page) if block.language == "console"]
         found = [out for (kind, _), out in zip(steps, printed, strict=True) if kind == "console"]
-        # In front of them are those of the pages that it goes on from.
+        # The first outputs belong to the pages whose programs run before.
         outputs = iter(found[len(found) - sum(map(len, asked)) :])
         texts = ["".join(f"$ {command}\n{next(outputs)}" for command in block) for block in asked]
         rewrite(page, [re.sub(r" +$", "", text, flags=re.MULTILINE) for text in texts])
@@ -110,7 +110,7 @@ def test_yaml_is_yaml() -> None:
 
 
 def test_the_commands_of_shell_blocks_have_these_options() -> None:
-    """Commands that need a cluster or a project are not run, but what they name is there."""
+    """Commands that need a cluster or a project do not run; the test checks their names and options."""
     known = typer.main.get_command(app)
     context = typer.Context(known)
     seen = 0

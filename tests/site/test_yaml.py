@@ -1,4 +1,4 @@
-"""The tables of docs/reference/yaml.md have every key that the models take, as the models describe it."""
+"""The tables of docs/reference/yaml.md have every key of the models, with its description."""
 
 from __future__ import annotations
 
