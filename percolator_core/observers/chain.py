@@ -37,11 +37,11 @@ class Chain:
     ``observed`` has the names of the observers of each ``(table, column)``.
 
     ``digest`` is a hash of the observers' names, columns and modes; workers with another digest refuse to
-    start. Code, retries and ``writes`` are not part of it, so that they can be rolled out one worker at a
+    start. Code, retries and ``writes`` do not change the digest, so they can be rolled out one worker at a
     time.
 
-    If ``trace`` is true, runs record what they write. ``schemas`` are the modules of the typed tables.
-    ``models`` has their models by table name; it is empty if the project's code was not imported.
+    If ``trace`` is true, each run records the cells that it writes. ``schemas`` are the modules of the typed
+    tables. ``models`` has the models by table name; it is empty if the project's code was not imported.
     ``scheduling`` is the ``airflow:`` block.
     """
 
@@ -66,8 +66,7 @@ class Chain:
         observers cannot be called, and ``tables`` lacks the typed tables. If the chain has ``schemas``,
         references to tables that are not raw are then not checked, and `create_tables` raises.
 
-        Raises ConfigurationError with one line per problem, or CyclicChain if the only problem is that
-        observers would wake each other for ever.
+        Raises ConfigurationError with one line per problem, or CyclicChain if the only problems are cycles.
         """
         folder = Path(path)
         loaded = load_declarations(folder, import_functions)
@@ -89,9 +88,9 @@ class Chain:
     def create_tables(self, db: Database, *, rolling: bool = False) -> None:
         """Create the chain's missing tables in ``db`` and activate its observers. May be repeated.
 
-        Raises ConfigurationError while workers with another digest are alive, unless ``rolling`` is true
-        (`percolator_core.notifications.activation`); if a table exists with another definition; and if the
-        chain has typed tables but was loaded with ``import_functions=False``.
+        Raises ConfigurationError in three cases. Workers with another digest are alive and ``rolling`` is
+        false (`percolator_core.notifications.activation`). A table exists with another definition. The chain
+        has typed tables but was loaded with ``import_functions=False``.
         """
         if self.schemas and not self.models:
             raise ConfigurationError(

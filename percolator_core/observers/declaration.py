@@ -2,7 +2,7 @@
 
 A reference to a column is ``table.column``, split at the **first** dot: a column's name may have dots, a
 table's name may not. A duration is a number and one of the units ``ms s m h``, such as ``50ms``, ``1.5s`` or
-``2m``; it is stored in seconds. Unknown keys are refused. Values are not converted: ``"8"`` is not a number.
+``2m``; the model has seconds. Unknown keys are refused. Values are not converted: ``"8"`` is not a number.
 """
 
 from __future__ import annotations
@@ -157,17 +157,11 @@ def _version(value: object) -> int:
     return value
 
 
+def _one_or_list(item: dict[str, Any], **more: Any) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item, "uniqueItems": True, **more}]})
+
+
 _COLUMN_SCHEMA: Final = {"type": "string", "pattern": COLUMN_PATTERN, "description": "table.column"}
-_COLUMNS_SCHEMA: Final = {
-    "anyOf": [_COLUMN_SCHEMA, {"type": "array", "items": _COLUMN_SCHEMA, "uniqueItems": True}],
-}
-_OBSERVE_SCHEMA: Final = {
-    "anyOf": [_COLUMN_SCHEMA, {"type": "array", "items": _COLUMN_SCHEMA, "uniqueItems": True, "minItems": 1}],
-}
-_MODULE_SCHEMA: Final = {"type": "string", "pattern": MODULE_PATTERN}
-_MODULES_SCHEMA: Final = {
-    "anyOf": [_MODULE_SCHEMA, {"type": "array", "items": _MODULE_SCHEMA, "uniqueItems": True, "minItems": 1}],
-}
 
 Version = Annotated[int, BeforeValidator(_version), WithJsonSchema({"const": 1})]
 Name = Annotated[StrictStr, Field(pattern=NAME_PATTERN)]
@@ -176,7 +170,7 @@ NotifyOnlyName = Annotated[StrictStr, AfterValidator(_column_name)]
 Modules = Annotated[
     tuple[Annotated[StrictStr, Field(pattern=MODULE_PATTERN)], ...],
     BeforeValidator(_modules),
-    WithJsonSchema(_MODULES_SCHEMA),
+    _one_or_list({"type": "string", "pattern": MODULE_PATTERN}, minItems=1),
 ]
 Column = Annotated[tuple[str, str], BeforeValidator(_split_one_column)]
 WrittenColumn = Annotated[tuple[str, str], BeforeValidator(split_column)]
@@ -184,20 +178,20 @@ Columns = Annotated[
     tuple[Column, ...],
     BeforeValidator(_as_list),
     AfterValidator(_named_once),
-    WithJsonSchema(_COLUMNS_SCHEMA),
+    _one_or_list(_COLUMN_SCHEMA),
 ]
 WrittenColumns = Annotated[
     tuple[WrittenColumn, ...],
     BeforeValidator(_as_list),
     AfterValidator(_named_once),
-    WithJsonSchema(_COLUMNS_SCHEMA),
+    _one_or_list(_COLUMN_SCHEMA),
 ]
 ObservedColumns = Annotated[
     tuple[Column, ...],
     BeforeValidator(_as_list),
     AfterValidator(_at_least_one),
     AfterValidator(_named_once),
-    WithJsonSchema(_OBSERVE_SCHEMA),
+    _one_or_list(_COLUMN_SCHEMA, minItems=1),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The dependency graph of a chain: which column wakes which observer, and what each observer writes.
+"""The dependency graph of a chain: the columns that wake each observer, and the columns that it writes.
 
 Nodes are strings: ``"parse"`` for an observer, ``"documents.contents"`` for a column. Only columns have a
 dot, so the two cannot be confused. Each node has a ``kind``, ``"observer"`` or ``"column"``. Each edge has a
@@ -6,12 +6,13 @@ dot, so the two cannot be confused. Each node has a ``kind``, ``"observer"`` or 
 
 - ``"observe"``: from a column to the observer that it wakes; ``mode`` is that of the observer.
 - ``"reads"``: from a column to an observer that reads it but is not woken by it; never part of a cycle.
-- ``"writes"``: from an observer to a column. ``table.*`` leads to every observed column of the table, and to
-  a node ``table.*`` where none is observed. ``feedback=True`` marks an edge that closes a declared loop.
+- ``"writes"``: from an observer to a column. ``table.*`` leads to every observed column of the table, or to
+  a node ``table.*`` if the table has no observed column. ``feedback=True`` marks an edge that closes a
+  declared loop.
 
-In a cycle of observe and writes edges, the observers would wake each other for ever. So a cycle is refused
-unless one of its observers declares ``feedback: true``. That observer closes the loop on purpose and ends it
-by writing nothing when nothing changed. Every cycle needs such an observer; one observer may close several.
+In a cycle of observe and writes edges, the observers would wake each other without end. So a cycle is refused
+unless one of its observers declares ``feedback: true``. That observer closes the loop on purpose; the loop
+ends because the observer writes nothing if nothing has changed. One observer may close several cycles.
 """
 
 from __future__ import annotations

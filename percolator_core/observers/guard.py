@@ -1,8 +1,8 @@
 """The transaction that an observer gets: it refuses undeclared writes to observed columns.
 
 The graph and the check for cycles rely on ``writes``. So an observer must declare each write to a column that
-an observer of the chain watches; an undeclared write is refused before it can wake an observer. Columns that
-no observer watches need no declaration. Reads are the transaction's own methods and cost nothing more.
+an observer of the chain watches. An undeclared write is refused before it can wake an observer. Columns that
+no observer watches need no declaration. Reads have no extra cost: they are the transaction's own methods.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class ObserverTransaction:
     def delete_row(self, table: str, row: Row) -> None:
         """Buffer the removal of a row.
 
-        Raises ConfigurationError unless all observed columns of the table are declared in ``writes``, even if
-        this row lacks them: an error that depends on the data would be found too late.
+        Raises ConfigurationError unless all observed columns of the table are declared in ``writes``. The
+        columns of this row do not matter: an error that depends on the data would be found too late.
         """
         self._guard.check_row(table)
         self._transaction.delete_row(table, row)
@@ -133,8 +133,8 @@ class ObserverTransaction:
     def upsert(self, row: Table | type[Table] | str, /, **values: Any) -> None:
         """Insert a row, or update the given fields of the row with its key, as `Transaction.upsert`.
 
-        Raises ConfigurationError unless the observed columns among these fields are declared in ``writes``,
-        and also the observed columns that have a default in a new row.
+        Raises ConfigurationError unless ``writes`` declares the observed columns among these fields and among
+        the fields that have a default.
         """
         if isinstance(row, type):
             row, values = row(**values), {}

@@ -19,7 +19,7 @@ Models = dict[str, type[Table]]
 
 
 def import_models(name: str) -> Models:
-    """Return the models in a module, both defined and imported there.
+    """Return the models in a module, also those that it imports.
 
     The current directory is put on ``sys.path`` if it is not on it.
 

@@ -4,9 +4,9 @@ A process of the command line runs the code of one project only and does not nee
 runs several projects, one after another, may find modules of the same name in them: nearly every project has
 a package ``observers``. So the modules of one project are removed before the next project is imported.
 
-A package may have no ``__init__.py``. Each time Python reads the ``__path__`` of such a package, it reads the
-path of the package above and searches again if that has changed. So all modules are inspected before the
-first one is removed, and before `sys.path` is restored.
+When Python reads the ``__path__`` of a package without ``__init__.py``, it reads the path of the parent
+package and searches again after a change. So all modules are inspected before the first one is removed, and
+before `sys.path` is restored.
 """
 
 from __future__ import annotations
@@ -54,11 +54,10 @@ def in_project(project: str | PathLike[str]) -> Iterator[None]:
 
     - Modules that the block imported from the project, or from folders that it added to `sys.path`, are
       removed.
-    - Modules loaded earlier from elsewhere, with the name of one of the project's modules, are hidden only
-      during the block.
-    - Modules loaded earlier from this project are used by the block and stay.
+    - Modules of other places that have the name of one of the project's modules are hidden during the block.
+    - Modules that were loaded from this project before the block are used by the block, and are kept.
 
-    Only one thread is in a project at a time; the others wait. A block may enter a second project.
+    Only one thread is in a project at a time; other threads wait. A block may enter a second project.
     """
     given = str(Path(project).absolute())
     with _lock, chdir(given):

@@ -14,9 +14,6 @@ from percolator_core.observers.yaml_file import describe, quoted
 DURATION_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$"
 LENGTH_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h|d)$"
 
-_LONGEST_SECONDS: Final = 24 * 3600.0
-_LONGEST_LENGTH: Final = 3660 * 86_400.0
-
 
 class Declaration(BaseModel):
     """The base of all declarations: immutable, without unknown keys."""
@@ -26,16 +23,7 @@ class Declaration(BaseModel):
 
 def parse_duration(value: object) -> float:
     """Parse a duration such as ``"50ms"`` or ``"2m"``, 1 ms to 24 h, into seconds. Raises ValueError."""
-    if not isinstance(value, str):
-        hint = f"; did you mean '{value}s'?" if isinstance(value, int) and not isinstance(value, bool) else ""
-        raise ValueError(f"expected a duration such as 50ms, 10s, 2m or 1h, not {describe(value)}{hint}")
-    if not re.fullmatch(DURATION_PATTERN, value):
-        raise ValueError(f"{quoted(value)} is not a duration; write a number and a unit: 50ms, 10s, 2m or 1h")
-    number, unit = re.split(r"(?=[a-z])", value, maxsplit=1)
-    seconds = float(number) * UNIT_SECONDS[unit]
-    if not 0.001 <= seconds <= _LONGEST_SECONDS:
-        raise ValueError(f"{quoted(value)} is out of range; write a duration from 1ms to 24h")
-    return seconds
+    return _seconds(value, "duration", "50ms, 10s, 2m or 1h", DURATION_PATTERN, (86_400.0, "24h"))
 
 
 def parse_length(value: object) -> float:
@@ -43,18 +31,22 @@ def parse_length(value: object) -> float:
 
     A timedelta is accepted, too. Raises ValueError for other values.
     """
-    if isinstance(value, timedelta):
+    return _seconds(value, "length", "10s, 2m, 1h or 7d", LENGTH_PATTERN, (3660 * 86_400.0, "3660d"))
+
+
+def _seconds(value: object, noun: str, examples: str, pattern: str, longest: tuple[float, str]) -> float:
+    if isinstance(value, timedelta) and noun == "length":
         seconds = value.total_seconds()
     elif not isinstance(value, str):
         hint = f"; did you mean '{value}s'?" if isinstance(value, int) and not isinstance(value, bool) else ""
-        raise ValueError(f"expected a length such as 10s, 2m, 1h or 7d, not {describe(value)}{hint}")
-    elif not re.fullmatch(LENGTH_PATTERN, value):
-        raise ValueError(f"{quoted(value)} is not a length; write a number and a unit: 10s, 2m, 1h or 7d")
+        raise ValueError(f"expected a {noun} such as {examples}, not {describe(value)}{hint}")
+    elif not re.fullmatch(pattern, value):
+        raise ValueError(f"{quoted(value)} is not a {noun}; write a number and a unit: {examples}")
     else:
         number, unit = re.split(r"(?=[a-z])", value, maxsplit=1)
         seconds = float(number) * {**UNIT_SECONDS, "d": 86_400.0}[unit]
-    if not 0.001 <= seconds <= _LONGEST_LENGTH:
-        raise ValueError(f"{quoted(str(value))} is out of range; write a length from 1ms to 3660d")
+    if not 0.001 <= seconds <= longest[0]:
+        raise ValueError(f"{quoted(str(value))} is out of range; write a {noun} from 1ms to {longest[1]}")
     return seconds
 
 

@@ -17,7 +17,7 @@ from percolator_core.observers.yaml_file import describe, did_you_mean, listed, 
 
 PRESETS: Final = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
 NEVER: Final = "none"
-"""Run only by hand; the same as null in YAML."""
+"""Run only when triggered manually; the same as null in YAML."""
 
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")

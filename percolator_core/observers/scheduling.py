@@ -204,7 +204,7 @@ class SourceDeclaration(Declaration):
 class DagDeclaration(Declaration):
     """The keys that all DAGs share."""
 
-    enabled: StrictBool = Field(True, description="With false, there is no such DAG.")
+    enabled: StrictBool = Field(True, description="With false, the DAG does not exist.")
     default_args: DefaultArgs = Field(
         default_factory=dict, description="Arguments of this DAG's tasks, which override those of all DAGs."
     )
@@ -213,7 +213,7 @@ class DagDeclaration(Declaration):
 class LoadDeclaration(DagDeclaration):
     """``<chain>_load``: bulk loads with Spark."""
 
-    schedule: Schedule = Field(None, description="When it runs. Default: only by hand.")
+    schedule: Schedule = Field(None, description="When it runs. Default: only when it is triggered.")
     sources: tuple[SourceDeclaration, ...] = Field((), description="The sources to load, one task per entry.")
     aside: StrictStr | None = Field(
         None, description="The folder for malformed records. Default: a folder in Airflow's home."
@@ -298,7 +298,7 @@ class MonitorDeclaration(DagDeclaration):
     history: Length = Field(
         2 * 86_400.0,
         json_schema_extra={"default": "2d"},
-        description="How long the results are kept, for the plots.",
+        description="The results of this time are kept, for the plots.",
     )
     drain: StrictBool = Field(
         True, description="Start the observers if cells are due and neither a worker nor a drain runs."
@@ -332,7 +332,9 @@ class Scheduling(Declaration):
         default_factory=dict,
         description="Arguments of all tasks, named as in Airflow: owner, pool, retries, execution_timeout …",
     )
-    tags: Texts = Field((), description="Tags of the DAGs, besides 'percolator' and the chain's name.")
+    tags: Texts = Field(
+        (), description="Further tags of the DAGs; they always have 'percolator' and the chain's name."
+    )
     timezone: Zone = Field("UTC", description="The time zone of the schedules.")
     load: LoadDeclaration = Field(default_factory=LoadDeclaration, description="The DAG that loads files.")
     observe: ObserveDeclaration = Field(

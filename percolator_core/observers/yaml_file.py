@@ -116,7 +116,7 @@ def read_yaml(path: Path, problems: Problems) -> YamlFile | None:
 
 def _read_text(path: Path, label: str, problems: Problems) -> str | None:
     if path.exists() and not path.is_file():
-        # Reading a pipe could wait for ever.
+        # Reading a pipe could wait without end.
         problems.add(f"{label}: is not a file; remove it or write the declaration there")
         return None
     try:

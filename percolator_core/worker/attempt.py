@@ -64,8 +64,8 @@ class ObserverCounts(Cost):
 
     ``ran``: runs that committed. ``collapsed``: marks of changes that an earlier run had observed.
     ``conflicts``: runs that lost against another transaction and were repeated. ``failed``: runs that raised.
-    ``quarantined``: cells put into quarantine. The other fields are sums over all runs, also over those that
-    lost or raised, as in `percolator_core.transaction.metrics.Cost`.
+    ``quarantined``: cells put into quarantine. The fields of `percolator_core.transaction.metrics.Cost` are
+    sums over all runs, also over runs that lost or raised.
     """
 
     ran: int = 0
@@ -89,7 +89,7 @@ class _Failed(Exception):
 
 
 class Admission:
-    """Checks before a run that its mark belongs to the table as it is now and to this chain."""
+    """Checks before a run that its mark belongs to the current table and to this chain."""
 
     def __init__(self, client: Client, dirty: DirtyIndex, observers: Iterable[Observer]) -> None:
         self._client = client
@@ -106,22 +106,22 @@ class Admission:
         """Return True if the observer may run on the leased cell; give the cell back if not.
 
         Raises:
-            StoreUnavailable: the store is away; the lease then expires.
+            StoreUnavailable: the store does not answer; the lease then expires.
         """
         handle = known_table(self._client.catalog, lease.table)
         if handle is None:
             return False  # the table was dropped, and the mark with it
         if handle.version != lease.version:
-            # The table was changed, and this client may not know the change yet. Or the mark belonged to a
-            # dropped table of that name: then the mark is gone, and giving the cell back does nothing.
+            # Either the table was changed, and the catalog of this client may be out of date. Or the mark
+            # belonged to a dropped table of that name and was deleted with it: giving back does nothing.
             self._client.catalog.expire()
             with suppress(LockTimeout):  # the next attempt finishes the schema change
                 self._client.finish_schema_change(lease.table, handle.version)
             self._give_back(lease, _GIVEN_BACK)
             return False
         if not self._observes(lease):
-            # In another chain an observer of this name watches the column. While that chain is active, its
-            # workers take the mark; later the mark is removed.
+            # The mark is for another chain, in which an observer of this name watches the column. While that
+            # chain is active, its workers take the mark. Later the mark is removed.
             self._give_back(lease, _WRONG_CHAIN)
             return False
         return True
@@ -176,8 +176,8 @@ class Attempts:
     def attempt(self, lease: Lease, watchdog: Watchdog) -> int:
         """Run the cell's observer and commit; then clear the mark, postpone it, or quarantine the cell.
 
-        Return the number of conflicts of the run with other transactions. Raise StoreUnavailable when the
-        store is away; the lease then expires.
+        Return the number of conflicts of the run with other transactions. Raise StoreUnavailable if the store
+        does not answer; the lease then expires.
         """
         guard = self._guards[lease.observer]
         observer = guard.observer
@@ -195,13 +195,13 @@ class Attempts:
             except (TransactionConflict, SnapshotTooOld) as conflict:
                 self._count(observer, "conflicts")
                 if isinstance(conflict, TransactionConflict) and conflict.reason == CHANGED:
-                    break  # the cell's table may have been created again, and then the mark is gone
+                    break  # if the cell's table was created again, the mark does not exist any more
                 self._client.store.sleep(random.uniform(0, pause))
                 pause *= 2
                 continue
             except (CommitUndetermined, LockTimeout, UnknownTable):
-                # The next run finds the acknowledgement if this one has committed. If the cell's table was
-                # dropped, the mark is gone, too.
+                # If this run has committed, the next run finds the acknowledgement. If the cell's table was
+                # dropped, the mark was deleted with it.
                 break
             except StoreUnavailable:
                 raise
@@ -293,7 +293,7 @@ class Attempts:
         """Postpone the cell of a failed run or, after the last attempt, put it into quarantine.
 
         ``start_ts`` is the start timestamp of the run, ``began`` its begin in monotonic seconds. Raise
-        StoreUnavailable when the store is away.
+        StoreUnavailable if the store does not answer.
         """
         observer = self._guards[lease.observer].observer
         self._count(observer, "failed")
@@ -337,9 +337,9 @@ def _described(error: BaseException) -> str:
 def _ends_the_worker(error: BaseException) -> bool:
     """Return True if an exception out of an observer has to end the whole worker.
 
-    Ctrl-C, or a signal handler that exits, raises wherever the main thread is. If an observer itself calls
-    ``sys.exit``, its run has failed, and the worker goes on: otherwise the cell would end one worker after
-    the other.
+    Ctrl-C, or a signal handler that exits, raises in the code that the main thread runs, also in an observer.
+    If an observer itself calls ``sys.exit``, its run has failed, and the worker goes on. Otherwise the cell
+    would end every worker that claims it.
     """
     if threading.current_thread() is not threading.main_thread():
         return False

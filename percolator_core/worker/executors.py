@@ -1,8 +1,9 @@
 """The executors of a worker (hub, threads, child processes), and the number of runs in each.
 
-An observer with many dirty cells must not take all slots from one with few. So each observer has *reserved*
-slots, which no other observer gets. Runs that conflict waste each other's work. So the *concurrency limit* of
-an observer falls while its runs conflict, and rises slowly while they do not, as a congestion window does.
+An observer with many dirty cells must not take the slots of all other observers. So each observer has
+*reserved* slots, which no other observer gets. Runs that conflict waste each other's work. So the
+*concurrency limit* of an observer falls while its runs conflict, and otherwise rises slowly, as a congestion
+window does.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _RESERVED_PAUSE: Final = 0.01
 """Seconds between two claims while only reserved slots are free."""
 
 _FREE_PAUSE: Final = 0.1
-"""Seconds between two claims while fewer than half of the slots are free: the other runs may take long."""
+"""Seconds between two claims while fewer than half of the slots are free."""
 
 _AFTER_A_KILL: Final = 1.0
 """Seconds to wait for the threads of child processes that were killed."""
@@ -115,8 +116,8 @@ class Slots:
         """When to claim more cells, in monotonic seconds; infinity while no slot is free.
 
         If half of the slots are free, the claim may begin at once. With fewer free slots it begins after a
-        pause, because a claim of one cell costs as much as a claim of many. Threads get no more cells than
-        there are threads, since another worker may take the others.
+        pause, because a claim of one cell costs as much as a claim of many. With few slots one free slot is
+        enough.
         """
         free = self.free
         if free <= 0 or not self.observers:
@@ -150,14 +151,11 @@ class Executors:
         future.add_done_callback(self._under_way.discard)
 
     def close(self, grace: float) -> int:
-        """Wait ``grace`` seconds at most for the runs under way.
-
-        Return the number of those that still run.
-        """
+        """Wait ``grace`` seconds at most for the runs under way; return the number of runs that remain."""
         late = concurrent.futures.wait(list(self._under_way), grace).not_done
         self.closed = True
         if self.offload is not None:
-            # Late child processes are killed. A killed run is like a run whose worker died.
+            # Late child processes are killed, with the same effect as the death of a worker.
             self.offload.close(kill=bool(late))
             late = concurrent.futures.wait(late, _AFTER_A_KILL).not_done
         self._pool.shutdown(wait=not late, cancel_futures=True)

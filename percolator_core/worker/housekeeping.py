@@ -1,4 +1,4 @@
-"""The regular duties of a worker beside its runs: leases, registration, rolling starts, stranded marks."""
+"""The periodic tasks of a worker: leases, registration, rolling starts, stranded marks."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ log = Log("percolator.worker")
 
 
 class Stranded:
-    """Locks of committed transactions whose client died before it made all their cells visible.
+    """Locks of committed transactions that were not rolled forward because their client died.
 
-    A weak notification waits in such a lock. So does the dirty mark of a write that began before its column
-    was observed: the mark is set when the lock becomes a version.
+    Such a lock can hold a weak notification, or the dirty mark of a write that began before its column was
+    observed. The mark is set when the lock is rolled forward.
     """
 
     def __init__(self, db: Database, observed: Iterable[tuple[str, str]]) -> None:
@@ -97,7 +97,7 @@ class Housekeeping:
         return LEASE / 3
 
     def tick(self, hub: Hub, now: float) -> None:
-        """Begin a round if it is time. Raise the error of the last round, unless the store was away."""
+        """Begin a round if it is time. Raise the error of the last round, except StoreUnavailable."""
         if self._round is not None and self._round.done():
             ended, self._round = self._round, None
             try:
@@ -127,8 +127,8 @@ class Housekeeping:
         """Share out the tablets among the workers of this chain; end a rolling start that is over."""
         workers = live_workers(self._db)
         same = [worker for worker in workers if worker.digest == self._chain.digest]
-        # Only workers that take cells of the same observers share the tablets. If a worker without one of our
-        # observers got tablets of its own, those tablets would come last for every worker with that observer.
+        # Only workers with the same observers share the tablets. If a worker without one of our observers got
+        # tablets, every worker with that observer would claim from those tablets last.
         names = [worker.name for worker in same if worker.observers == self._registration.observers]
         if self._plan.partitioned and self._plan.own is None and self._registration.name in names:
             mine = names.index(self._registration.name)
@@ -143,10 +143,10 @@ class Housekeeping:
         try:
             activate(self._db, self._chain.observed, self._chain.digest)
         except ConfigurationError:
-            pass  # another rolling start has just begun, so this one is not over
+            pass  # another rolling start has just begun
         except LockTimeout:
-            pass  # a transaction still commits to a table that is being changed: the next round tries again
+            pass  # a schema change waits for a transaction: the next round tries again
         except UnknownColumn as error:
-            # The column was renamed since the chain was activated. The workers of this chain go on; those of
-            # a chain with the new name will end the rolling start.
+            # The column was renamed after the activation. The workers of this chain go on. The workers of a
+            # chain with the new name will end the rolling start.
             log.warning("the rolling start cannot be ended", error=str(error))

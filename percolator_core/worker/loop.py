@@ -42,10 +42,10 @@ _STOP_GRACE: Final = 0.5
 """Seconds that a stopping worker waits for its last claim, to give back the claimed cells."""
 
 _STORE_PAUSE: Final = 0.5
-"""Seconds until the next claim after the store was away."""
+"""Seconds until the next claim after StoreUnavailable."""
 
 _TURNS: Final = 16
-"""Turns of the hub, each of which takes in one reply, before the loop looks at the clock again."""
+"""Turns of the hub, with one reply each, between two readings of the clock."""
 
 _BUSY: Final = 64
 """After a claim of more cells than this the worker stops listening for pushed messages."""
@@ -192,7 +192,7 @@ class WorkerLoop:
             yield
         finally:
             self._subscription.close()
-            # A claim under way may have leased cells of which this worker has no reply yet.
+            # The reply of a claim under way may bring further leases.
             last = _quietly(self._last_claim) or []
             postponed = [self._dirty.postpone(lease, 0, failed=False) for lease in self._held() + last]
             if postponed:
@@ -248,7 +248,7 @@ class WorkerLoop:
         except StoreUnavailable as error:
             if raising:
                 raise
-            log.warning("the store is away, waiting for it", error=str(error))
+            log.warning("the store does not answer, waiting for it", error=str(error))
             self._claim_at = now + _STORE_PAUSE
             return None
         for lease in claimed.leases:
@@ -281,8 +281,8 @@ class WorkerLoop:
         name = self._chain.observers[lease.observer].executor
         slots = self._slots[name]
         if lease.cell in slots.running or self._stop.is_set():
-            # Two runs of one cell would only conflict, so the next one begins when this one has ended. Of
-            # several leases of one cell the last one is valid.
+            # Two runs of one cell would conflict, so the next run begins after the current one. Of several
+            # leases of one cell the newest is valid.
             self._next[lease.cell] = lease
             return
         slots.begin(lease)
@@ -302,7 +302,7 @@ class WorkerLoop:
         try:
             conflicts = self._run(lease, self._attempt_in_child if offloaded else self._attempt_here)
         finally:
-            # This runs after any exception: otherwise the slot would be lost, and the lease renewed for ever.
+            # After any exception: otherwise the slot would be lost, and the lease renewed without end.
             self._hub.call_soon(lambda: self._ended(lease, conflicts))
 
     def _attempt_here(self, lease: Lease) -> int:
@@ -317,8 +317,8 @@ class WorkerLoop:
         except StoreUnavailable:
             raise
         except PercolatorError as error:
-            # The process is gone, so the failure is counted here. If the run committed nevertheless, the next
-            # one finds its acknowledgement.
+            # The process has ended, so the failure is counted here. If the run has committed nevertheless,
+            # the next run finds its acknowledgement.
             if not self._executors.closed:
                 self._attempts.failed(lease, start_ts, error, began)
             return 0
@@ -330,7 +330,7 @@ class WorkerLoop:
         try:
             return attempt(lease) if self._admission.admits(lease) else 0
         except StoreUnavailable as error:
-            log.warning("the store went away during a run", observer=lease.observer, error=str(error))
+            log.warning("the store did not answer during a run", observer=lease.observer, error=str(error))
         except Exception:
             # No exception of an observer arrives here. The lease expires.
             log.exception("a run could not be brought to its end", observer=lease.observer, table=lease.table)
@@ -372,4 +372,4 @@ def _quietly(call: Callable[[], T]) -> T | None:
     try:
         return call()
     except PercolatorError:
-        return None  # the store is away; leases and liveness tokens expire
+        return None  # the store does not answer; leases and liveness tokens expire

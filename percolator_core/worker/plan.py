@@ -29,7 +29,7 @@ class WorkerSettings(TypedDict, total=False):
 class Plan:
     """The slots of each executor, the observers whose cells a worker takes, and the tablets it prefers.
 
-    ``own`` is None for a ``partitioned`` worker whose tablets depend on how many workers there are.
+    ``own`` is None for a ``partitioned`` worker whose tablets depend on the number of workers.
     """
 
     slots: Mapping[str, int]
@@ -39,7 +39,7 @@ class Plan:
 
 
 def chosen_observers(chain: Chain, names: Collection[str] | None) -> frozenset[str]:
-    """Return the observers of the chain with these names; None stands for all.
+    """Return the observers of the chain with these names; None means all.
 
     Raises:
         ConfigurationError: the chain has no observer of such a name.

@@ -47,7 +47,7 @@ It must return quickly, must not use the store, and must not raise.
 
 
 class RunTimes:
-    """Counts how long runs take, by observer. Its `take` is a `RunListener` for any number of threads."""
+    """Histograms of the durations of runs, by observer. `take` is a `RunListener`, for any thread."""
 
     def __init__(self, observers: Iterable[str], *, logged: bool = False) -> None:
         """``logged`` also logs each run at the level debug, which costs more than counting it."""

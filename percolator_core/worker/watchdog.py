@@ -1,10 +1,10 @@
 """Interrupts observers that run longer than their timeout.
 
-A task that waits at the hub is stopped there, by its deadline. Code that never waits at the hub (an endless
-loop, a blocking call) has to be interrupted from outside. A thread watches the clock. If the hub runs in the
-main thread, the watching thread sends SIGURG, whose handler raises in the overdue code; a blocking call such
-as ``time.sleep`` is interrupted, too. In other threads the interpreter can raise between two bytecodes only,
-so a blocking call there runs to its end.
+The deadline of a task stops it while it waits at the hub. Code that never waits at the hub (an endless loop
+or a blocking call) has to be interrupted from outside, so a thread watches the clock. If the hub runs in the
+main thread, the watching thread sends SIGURG, and the signal handler raises in the overdue code. The signal
+also interrupts a blocking call, for example ``time.sleep``. In other threads the interpreter can raise only
+between two bytecodes, so a blocking call there runs to its end.
 
 By default a process ignores SIGURG, so a late signal does no harm.
 """
@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _TICK: Final = 0.02
 
 _AGAIN: Final = 0.5
-"""Seconds between two exceptions raised in a thread: it takes time to handle one, and may swallow it."""
+"""Seconds between two exceptions raised in a thread, which may take time to handle one, or swallow it."""
 
 _BOOKKEEPING: Final[set[CodeType]] = set()
 """The functions that begin and end the time limit of a run (`uninterrupted`)."""
@@ -46,7 +46,7 @@ _CONVERSATION: Final = f"{__name__.rpartition('.')[0]}.offload."
 
 
 def uninterrupted(function: F) -> F:
-    """Mark a function: no timeout of an observer is raised in it or in what it calls."""
+    """Mark a function: no timeout of an observer is raised while it runs."""
     _BOOKKEEPING.add(function.__code__)
     return function
 
@@ -79,7 +79,7 @@ class Deadline:
         return time.monotonic() > self.at
 
     def error(self) -> ObserverTimeout:
-        """Return the exception to raise after it."""
+        """Return the exception to raise after the deadline."""
         return ObserverTimeout(f"ran for more than its timeout of {self.seconds:g} s")
 
 
@@ -108,7 +108,7 @@ class Watchdog:
         self._stop.set()
         self._thread.join()
         if self._in_main:
-            # None stands for a handler that was not set from Python.
+            # None is a handler that was not set from Python.
             signal.signal(signal.SIGURG, signal.SIG_DFL if self._before is None else self._before)
 
     @uninterrupted

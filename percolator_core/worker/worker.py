@@ -61,25 +61,24 @@ class Worker:
     Args:
         db: the database with the tables.
         chain: the observers. Workers of another chain must not run at the same time, unless ``rolling``.
-        threads: how many runs of observers with ``executor: threads`` may be under way; 1 or more.
-        width: how many runs may be under way as tasks of this process; 1 or more.
-        prefetch: True to read in one request the columns that earlier runs of an observer read one after the
-            other.
-        cpus: how many runs of observers with ``executor: processes`` may be under way, each in a process of
-            its own; 1 or more, by default one for each core that this process may use.
+        threads: the most concurrent runs of observers with ``executor: threads``; 1 or more.
+        width: the most concurrent runs as tasks of this process; 1 or more.
+        prefetch: True to read in one request the columns that earlier runs of an observer read one by one.
+        cpus: the most concurrent runs of observers with ``executor: processes``, each in a process of its
+            own; 1 or more, by default one for each core that this process may use.
         strategy: ``random`` claims cells from all tablets, beginning at a random one, as in the paper.
             ``partitioned`` shares out the tablets among the workers of the chain. Each worker claims from
-            other tablets only when no cell is due in its own, so every tablet has a worker at any time.
-        tablets: the numbers of its own tablets, however many workers there are; only with ``partitioned``.
-        rolling: start also while workers of another chain run. Those go on until they are stopped, and
-            writers leave marks for the observers of both chains.
+            other tablets only if no cell is due in its own, so every tablet has a worker at any time.
+        tablets: the numbers of its own tablets, for any number of workers; only with ``partitioned``.
+        rolling: start also while workers of another chain run. Those workers go on until they are stopped,
+            and writers set marks for the observers of both chains.
         listener: is called with each run that has ended.
-        observers: the names of the observers whose cells it takes; None is all. Writers leave marks for the
-            other observers of the chain, too, and those marks wait for another worker.
+        observers: the names of the observers to run; None means all. Marks for other observers of the chain
+            are left to other workers.
 
     Raises:
         ValueError: a number is below 1, the strategy is unknown, or there are no observers.
-        ConfigurationError: the chain has no observer of such a name.
+        ConfigurationError: the chain has no observer of that name.
     """
 
     def __init__(
@@ -119,9 +118,9 @@ class Worker:
         self._loop: WorkerLoop | None = None
         self.made_at = time.monotonic()
         self.abandoned = 0
-        """Runs in threads that were still under way when the last `run` returned after its grace period.
+        """The number of runs in threads that the last `run` did not wait for, after its grace period.
 
-        Their cells were given back. The interpreter waits for such threads when it exits.
+        Their cells were given back. The interpreter waits for these threads at its exit.
         """
 
     @property
@@ -149,7 +148,7 @@ class Worker:
         return frozenset() if loop is None else loop.own
 
     def run(self) -> Counts:
-        """Run until `stop` is called. While the store is away, wait for it.
+        """Run until `stop` is called; wait for a store that does not answer.
 
         Raises:
             ConfigurationError: workers of another chain are running.
@@ -183,8 +182,8 @@ class Worker:
         started = time.monotonic()
         self._counts = Counts({name: ObserverCounts() for name in sorted(self._plan.observers)})
         self.abandoned = 0
-        # Register first, then look for other workers: if two workers start at once, at least one sees the
-        # other.
+        # Register first, then read the other workers: if two workers start at once, at least one of them
+        # reads the other's registration.
         registration = Registration(
             self._db,
             self._chain.digest,
@@ -210,7 +209,7 @@ class Worker:
                     stop=self._stop,
                     registration=registration,
                 )
-                grace = 0.0  # after Ctrl-C, for example, nobody waits for the runs
+                grace = 0.0  # after Ctrl-C, for example, the runs get no time
                 try:
                     with loop.giving_back():
                         loop.run(None if timeout is None else started + timeout, until_idle=until_idle)
@@ -226,7 +225,7 @@ class Worker:
             try:
                 registration.withdraw()
             except PercolatorError:
-                pass  # the store is away; the liveness token expires
+                pass  # the store does not answer; the liveness token expires
             self._counts.seconds = time.monotonic() - started
         return self._counts
 
@@ -236,8 +235,7 @@ class Worker:
 
     @contextmanager
     def _a_hub(self) -> Iterator[Hub]:
-        # The worker itself has two tasks (claim, housekeeping); one more slot lets them begin without
-        # waiting.
+        # The worker itself has two tasks (claim, housekeeping); a third slot lets them begin without a wait.
         self._hub = hub = self._db.store.hub(self._plan.slots["hub"] + 3)
         try:
             yield hub

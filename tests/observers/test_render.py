@@ -12,10 +12,10 @@ import networkx as nx
 import pytest
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.observers.drawing.layout import Box, Room, lay_out
+from percolator_core.observers.drawing.layout import Box, BoxSize, lay_out
 from percolator_core.observers.drawing.png import png
 from percolator_core.observers.drawing.render import FORMS, dot, mermaid, render
-from percolator_core.observers.drawing.svg import Dress, parts, svg
+from percolator_core.observers.drawing.svg import BoxLink, parts, svg
 from percolator_core.observers.graph import build_graph
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def test_boxes_of_a_layer_stand_apart_and_inside_the_drawing(graph: Graph) -> No
         assert all(above[1] < below[0] for above, below in pairwise(sorted(spans)))
 
 
-def test_a_page_gives_observers_more_room(graph: Graph) -> None:
-    drawing = lay_out(graph, Room(220.0, 90.0))
+def test_a_page_makes_the_boxes_of_observers_larger(graph: Graph) -> None:
+    drawing = lay_out(graph, BoxSize(220.0, 90.0))
     for box in drawing.boxes:
         observer = box.attributes["kind"] == "observer"
         assert (box.height, box.width >= 220) == ((90, True) if observer else (28, box.width >= 220))
@@ -114,12 +114,12 @@ def test_a_page_gives_observers_more_room(graph: Graph) -> None:
 
 
 def test_a_page_makes_each_box_a_link_and_gets_no_style(graph: Graph) -> None:
-    def dress(box: Box) -> Dress:
-        return Dress(
+    def link_of(box: Box) -> BoxLink:
+        return BoxLink(
             f'/x?a="{box.node}"&b', f'about "{box.node}" <&', f"id-{box.node}", "own", "<desc>in</desc>"
         )
 
-    made = parts(lay_out(graph), dress)
+    made = parts(lay_out(graph), link_of)
     root = ET.fromstring(f"<svg>{made.body}</svg>")
     links = list(root.iter("a"))
     assert {link.get("href") for link in links} == {f'/x?a="{node}"&b' for node in graph}

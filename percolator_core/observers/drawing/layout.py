@@ -1,10 +1,10 @@
-"""Where the boxes and lines of a chain's drawing go: columns and observers in turn, from left to right.
+"""Compute the positions of the boxes and lines of a chain's drawing, by a short form of Sugiyama's method.
 
-Sugiyama's method, in small. Each observer stands right of the columns that wake it; a line that passes a
-layer has a place of its own there, so that it never runs behind a box; the order within a layer comes from
-its neighbours'; and each box stands as near to the mean of its neighbours as the others allow. Lines that
-lead back, such as the one that closes a loop, run in lanes below the drawing. Positions are in pixels, y
-downwards.
+Layers of columns and of observers alternate from left to right, so that an observer is right of the columns
+that wake it. A line that passes a layer gets a slot there, so that it never runs behind a box. The order
+within a layer follows the order of the neighbouring layers. The y of a box is as near to the mean of its
+neighbours as possible. Lines that lead back, for example the line that closes a loop, run in lanes below the
+drawing. Positions are in pixels, y downwards.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 Point = tuple[float, float]
 Step = tuple[str, tuple[Point, ...]]
-"""One step of a path in the letters of SVG: ("M", (to,)), ("L", (to,)), ("Q", (control, to)), ("C", (c1, c2,
-to))."""
+"""A step of an SVG path: ("M", (to,)), ("L", (to,)), ("Q", (control, to)) or ("C", (c1, c2, to))."""
 
 CHARACTER: Final = 7.85
 """The width of a character of the 13-pixel monospaced labels."""
@@ -43,20 +42,20 @@ _SLOT_HEIGHT: Final = 12.0
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """How large the box of an observer is: its height, and its least width, which a long name widens."""
+class BoxSize:
+    """The height and the least width of an observer's box; a long name makes the box wider."""
 
     width: float = 128.0
     height: float = 46.0
 
 
-PLAIN: Final = Room()
-"""For the name and a line under it."""
+DEFAULT_SIZE: Final = BoxSize()
+"""Fits the name and a line below it."""
 
 
 @dataclass(slots=True)
 class Box:
-    """A node's place; ``x`` and ``y`` are its upper left corner. ``label`` is empty for a passing line."""
+    """The box of a node, or the slot of a line; ``x`` and ``y`` are the upper left corner."""
 
     node: str
     layer: int
@@ -68,18 +67,18 @@ class Box:
 
     @property
     def middle(self) -> float:
-        """The y of its middle line."""
+        """The y of the vertical centre."""
         return self.y + self.height / 2
 
     @property
     def label(self) -> tuple[str, str]:
-        """In a column's box: the table with a dot behind it, and the name, cut off where it is long."""
+        """The text of a column's box: the table with a dot, and the name, abbreviated if it is long."""
         return f"{self.attributes['table']}.", abbreviated(self.attributes["column"])
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An edge's path, from the right of its source to the left of its target."""
+    """The path of an edge, from the right side of its source to the left side of its target."""
 
     source: str
     target: str
@@ -89,7 +88,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """All that is drawn, and how large it is."""
+    """The boxes and lines of a drawing, and its width and height."""
 
     name: str
     boxes: tuple[Box, ...]
@@ -98,10 +97,10 @@ class Drawing:
     height: float
 
 
-def lay_out(graph: Graph, room: Room = PLAIN) -> Drawing:
-    """Place the nodes and edges of a chain's graph; ``room`` is for what stands in an observer's box."""
+def lay_out(graph: Graph, observer_size: BoxSize = DEFAULT_SIZE) -> Drawing:
+    """Compute the drawing of a chain's graph."""
     layers = _layers(graph)
-    boxes = {node: _box(node, layers[node], graph.nodes[node], room) for node in graph}
+    boxes = {node: _box(node, layers[node], graph.nodes[node], observer_size) for node in graph}
     forward = [(s, t) for s, t in graph.edges if layers[s] < layers[t]]
     back = [(s, t) for s, t in graph.edges if layers[s] >= layers[t]]
     routes = {edge: _slots(edge, boxes) for edge in forward}
@@ -123,7 +122,7 @@ def lay_out(graph: Graph, room: Room = PLAIN) -> Drawing:
 
 
 def _layers(graph: Graph) -> dict[str, int]:
-    """Even layers hold columns, odd ones observers; loops that are declared do not count."""
+    """Return the layer of each node: even for a column, odd for an observer. Ignore declared loops."""
     waking = without_loops(graph)
     layers: dict[str, int] = {}
     for node in nx.topological_sort(waking):
@@ -131,22 +130,22 @@ def _layers(graph: Graph) -> dict[str, int]:
         layers[node] = max((layers[before] + 1 for before in waking.predecessors(node)), default=least)
         layers[node] = max(layers[node], least)
     for node in graph:
-        # A column that is given from outside stands right before the first observer that needs it.
+        # A column that no observer writes is in the layer before its first observer.
         if not waking.pred[node] and graph.succ[node]:
             layers[node] = min(layers[after] for after in graph.successors(node)) - 1
     return layers
 
 
-def _box(node: str, layer: int, attributes: Mapping[str, Any], room: Room) -> Box:
+def _box(node: str, layer: int, attributes: Mapping[str, Any], size: BoxSize) -> Box:
     if attributes["kind"] == "observer":
-        return Box(node, layer, max(len(node) * CHARACTER + 34, room.width), room.height, attributes)
+        return Box(node, layer, max(len(node) * CHARACTER + 34, size.width), size.height, attributes)
     box = Box(node, layer, 0.0, 28.0, attributes)
     box.width = len("".join(box.label)) * CHARACTER + 28
     return box
 
 
 def _slots(edge: tuple[str, str], boxes: dict[str, Box]) -> list[str]:
-    """The nodes of an edge's route: its ends, and a new slot in each layer between."""
+    """Return the nodes of an edge's route: its ends, and a new slot in each layer between them."""
     source, target = edge
     route = [source]
     for layer in range(boxes[source].layer + 1, boxes[target].layer):
@@ -157,7 +156,7 @@ def _slots(edge: tuple[str, str], boxes: dict[str, Box]) -> list[str]:
 
 
 def _neighbours(routes: Iterable[Sequence[str]]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """For each node those in the layer before it, and those in the layer after it."""
+    """Return the neighbours of each node in the layer before it, and in the layer after it."""
     before: dict[str, list[str]] = {}
     after: dict[str, list[str]] = {}
     for route in routes:
@@ -168,7 +167,7 @@ def _neighbours(routes: Iterable[Sequence[str]]) -> tuple[dict[str, list[str]], 
 
 
 def _ordered(boxes: Mapping[str, Box], routes: Iterable[Sequence[str]]) -> list[list[Box]]:
-    """The layers, each in an order that crosses few lines: the best found in some sweeps to and fro."""
+    """Return the layers, ordered so that few lines cross: the best order of some sweeps in turn."""
     before, after = _neighbours(routes)
     rows: list[list[str]] = [[] for _ in range(max((box.layer for box in boxes.values()), default=-1) + 1)]
     for node, box in boxes.items():
@@ -193,7 +192,7 @@ def _ordered(boxes: Mapping[str, Box], routes: Iterable[Sequence[str]]) -> list[
 
 
 def _crossings(rows: Sequence[Sequence[str]], after: Mapping[str, Sequence[str]]) -> int:
-    """How many pairs of lines cross between neighbouring layers."""
+    """Count the pairs of lines that cross between neighbouring layers."""
     total = 0
     for row, following in pairwise(rows):
         position = {node: index for index, node in enumerate(following)}
@@ -208,7 +207,7 @@ def _crossings(rows: Sequence[Sequence[str]], after: Mapping[str, Sequence[str]]
 
 
 def _place_down(rows: Sequence[Sequence[Box]], routes: Iterable[Sequence[str]]) -> None:
-    """Set each y: near the mean of the neighbours, in order, without overlap."""
+    """Set the y of each box: near the mean of its neighbours, in order, without overlap."""
     before, after = _neighbours(routes)
     boxes = {box.node: box for row in rows for box in row}
     for row in rows:
@@ -227,10 +226,10 @@ def _place_down(rows: Sequence[Sequence[Box]], routes: Iterable[Sequence[str]]) 
 
 
 def _settle(row: Sequence[Box], wanted: Sequence[float]) -> None:
-    """The middles nearest to those wanted (least squares) that keep the order and the distances.
+    """Move the boxes as near to the wanted centres as order and distances allow, by least squares.
 
-    With the distances taken out, that is isotonic regression: neighbours that are out of order share their
-    mean.
+    After the distances are subtracted, this is isotonic regression: neighbours in the wrong order get their
+    common mean.
     """
     offsets, offset, previous = [], 0.0, 0.0
     for box in row:
@@ -250,9 +249,9 @@ def _settle(row: Sequence[Box], wanted: Sequence[float]) -> None:
 
 
 def _place_across(rows: Sequence[Sequence[Box]], lanes: int) -> float:
-    """Set each x; every layer is as wide as its widest box. Returns the right edge."""
+    """Set the x of each box; a layer is as wide as its widest box. Return the right edge."""
     gap = _GAP + 5.0 * min(lanes, 8)
-    # Room at the left for lines that lead back to the first layer.
+    # Lines that lead back to the first layer need space at the left.
     left = MARGIN + (gap / 2 if lanes else 0.0)
     right = left
     for row in rows:
@@ -267,7 +266,7 @@ def _place_across(rows: Sequence[Sequence[Box]], lanes: int) -> float:
 
 
 def _forward_path(route: Sequence[Box]) -> tuple[Step, ...]:
-    """A smooth curve through the slots of a route, straight while it passes a layer."""
+    """Return a smooth curve through the slots of a route; in a slot the curve is straight."""
     first = route[0]
     steps: list[Step] = [("M", ((first.x + first.width, first.middle),))]
     for left, right in pairwise(route):
@@ -282,10 +281,10 @@ def _forward_path(route: Sequence[Box]) -> tuple[Step, ...]:
 def _lane_path(
     source: Box, target: Box, rows: Sequence[Sequence[Box]], lane: int, lane_y: float
 ) -> tuple[Step, ...]:
-    """Out to the right, down between two layers, back below everything, up and in from the left."""
-    shift = 14.0 + 5.0 * (lane % 8)
-    down = max(box.x + box.width for box in rows[source.layer]) + shift
-    up = min(box.x for box in rows[target.layer]) - shift - _ROUND
+    """Return a path to the right, down between two layers, back below all boxes, up, and in from the left."""
+    distance = 14.0 + 5.0 * (lane % 8)
+    down = max(box.x + box.width for box in rows[source.layer]) + distance
+    up = min(box.x for box in rows[target.layer]) - distance - _ROUND
     low = target.middle + min(8.0, target.height / 4)
     corners: list[Point] = [
         (source.x + source.width, source.middle),
@@ -307,7 +306,7 @@ def _rounded(corners: Sequence[Point]) -> tuple[Step, ...]:
 
 
 def _towards(start: Point, end: Point) -> Point:
-    """The point a corner's radius from ``start``, on the way to ``end``, which lies level or plumb."""
+    """Return the point on a horizontal or vertical line that is a corner's radius from ``start``."""
     dx, dy = end[0] - start[0], end[1] - start[1]
     length = abs(dx) + abs(dy)
     part = min(_ROUND, length / 2) / length if length else 0.0

@@ -1,4 +1,4 @@
-"""A chain's drawing as png, by matplotlib, which the ``plot`` extra brings."""
+"""A chain's drawing as png, by matplotlib, which the ``plot`` extra installs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from percolator_core.observers.graph import Graph
+
 _POINT: Final = 0.72
-"""Points in a pixel, at the 100 pixels to the inch of the layout."""
+"""Points per pixel, at 100 pixels per inch."""
 _MOST_PIXELS: Final = 30_000
 
 
 def png(graph: Graph, dark: bool = False) -> bytes:
-    """The same drawing as pixels, two for each of the svg's, with light or dark colours.
+    """Return the drawing as png, with twice the resolution of the svg.
 
     Raises ConfigurationError without matplotlib.
     """
@@ -58,7 +59,7 @@ def png(graph: Graph, dark: bool = False) -> bytes:
         _draw_line(axes, (("M", ((x, y),)), ("L", ((x + 26, y),))), style, colours)
         _write(axes, (x + 36, y), text, colours["faint"], 11)
     buffer = io.BytesIO()
-    # A drawing of thousands of observers must not ask for more pixels than an image can have.
+    # The drawing of thousands of observers must not have more pixels than an image may have.
     resolution = min(200.0, 100.0 * _MOST_PIXELS / max(width, height))
     figure.savefig(buffer, format="png", dpi=resolution, facecolor=colours["ground"])
     return buffer.getvalue()
@@ -75,7 +76,7 @@ def _draw_line(axes: Axes, steps: Sequence[Step], style: str, colours: Mapping[s
     colour = colours[style]
     width = WIDTHS[style] * _POINT
     axes.add_patch(PathPatch(path, fill=False, edgecolor=colour, linewidth=width, linestyle=dashes))
-    # Every path ends level, to the right.
+    # Every path ends horizontally, to the right.
     x, y = points[-1]
     tip = [(x, y), (x - 8, y - 3.4), (x - 8, y + 3.4)]
     axes.add_patch(Polygon(tip, closed=True, facecolor=colour, edgecolor="none"))
@@ -112,7 +113,7 @@ def _draw_box(axes: Axes, box: Box, colours: Mapping[str, str]) -> None:
 
 
 def _write(axes: Axes, at: Point, text: str, colour: str, pixels: float, **options: Any) -> None:
-    # parse_math: a column may well hold dollar signs.
+    # Without parse_math=False, dollar signs in a name would begin a formula.
     axes.text(
         *at,
         text,

@@ -1,8 +1,8 @@
 """A chain's graph as mermaid, dot, svg or png.
 
-``mermaid`` and ``dot`` are text for other tools; ``svg`` and ``png`` are drawn here, so that nothing needs
-graphviz. The svg follows the reader's light or dark setting and always has a ground of its own. Only ``png``
-needs matplotlib, which the ``plot`` extra brings.
+``mermaid`` and ``dot`` are text for other tools; ``svg`` and ``png`` are drawn here, without graphviz. The
+svg has light or dark colours as the reader's system prefers, and always a background. Only ``png`` needs
+matplotlib, which the ``plot`` extra installs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def render(graph: Graph, form: str) -> str | bytes:
-    """The graph as ``"mermaid"``, ``"dot"`` or ``"svg"`` (text) or ``"png"`` (bytes).
+    """Return the graph as ``"mermaid"``, ``"dot"`` or ``"svg"`` (text) or ``"png"`` (bytes).
 
     Raises ConfigurationError for another form, or for png without matplotlib.
     """
@@ -31,7 +31,7 @@ def render(graph: Graph, form: str) -> str | bytes:
 
 
 def mermaid(graph: Graph) -> str:
-    """A mermaid flowchart, as GitHub and many editors show it."""
+    """Return a mermaid flowchart, which GitHub and many editors show."""
     ids = {node: f"n{number}" for number, node in enumerate(graph)}
     lines = ["flowchart LR"]
     for node, attributes in graph.nodes(data=True):
@@ -51,14 +51,14 @@ def mermaid(graph: Graph) -> str:
 
 
 def _label(node: str, attributes: Mapping[str, Any]) -> str:
-    """A node's name, a column's cut off where it is long."""
+    """Return the name of a node; the name of a column is abbreviated if it is long."""
     if attributes["kind"] == "observer":
         return node
     return f"{attributes['table']}.{abbreviated(attributes['column'])}"
 
 
 def dot(graph: Graph) -> str:
-    """Graphviz's language."""
+    """Return the graph in the language of Graphviz."""
 
     def quote(text: str) -> str:
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -97,4 +97,4 @@ FORMS: Final[dict[str, Callable[[Graph], str | bytes]]] = {
     "svg": svg,
     "png": png,
 }
-"""The forms of ``render``, and the function of each."""
+"""The function for each form of ``render``."""

@@ -1,4 +1,4 @@
-"""How a chain's drawing looks: one set of colours for light, one for dark, and what the legend says."""
+"""The style of a chain's drawing: light and dark colours, line styles, and the legend."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ LEGEND: Final = {
 
 
 def node_style(attributes: Mapping[str, Any]) -> str:
-    """``strong`` or ``weak`` for an observer, ``column`` or ``notify`` (a notify-only one) for a column."""
+    """Return ``strong`` or ``weak`` for an observer, ``column`` or ``notify`` (notify-only) for a column."""
     if attributes["kind"] == "observer":
         return str(attributes["mode"])
     return "notify" if attributes["notify_only"] else "column"
 
 
 def edge_style(attributes: Mapping[str, Any]) -> str:
-    """``strong``, ``weak`` or ``feedback`` for what wakes an observer, else ``reads`` or ``writes``."""
+    """Return ``strong`` or ``weak`` for a waking edge, or ``feedback``, ``reads`` or ``writes``."""
     if attributes["kind"] == "observe":
         return str(attributes["mode"])
     return "feedback" if attributes.get("feedback") else str(attributes["kind"])
 
 
 def subtitle(attributes: Mapping[str, Any]) -> str:
-    """The small line in an observer's box."""
+    """Return the line below the name in an observer's box."""
     words = [attributes["mode"]]
     if attributes["executor"] == "threads":
         words.append("threads")
@@ -77,7 +77,7 @@ def subtitle(attributes: Mapping[str, Any]) -> str:
 
 
 def legend(drawing: Drawing) -> list[tuple[str, str, float, float]]:
-    """``(style, text, x, y)`` of each kind of line that the drawing has, below it."""
+    """Return ``(style, text, x, y)`` for each line style of the drawing; the legend is below it."""
     seen = {edge_style(line.attributes) for line in drawing.lines}
     entries, x = [], MARGIN
     for style, text in LEGEND.items():
@@ -88,7 +88,7 @@ def legend(drawing: Drawing) -> list[tuple[str, str, float, float]]:
 
 
 def size(drawing: Drawing) -> tuple[float, float]:
-    """Width and height in pixels, title and legend included."""
+    """Return width and height in pixels, with title and legend."""
     entries = legend(drawing)
     right = 0.0
     if entries:

@@ -1,7 +1,7 @@
-"""A chain's drawing as svg, by hand: no graphviz, no script, no font to load.
+"""A chain's drawing as svg, without graphviz, scripts or fonts to load.
 
-`svg` makes a document that needs nothing else. `parts` makes the same lines and boxes for a page that has
-styles and links of its own.
+`svg` makes a complete document. `parts` makes the same lines and boxes for a page, which adds styles and
+links.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FONT: Final = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',mo
 
 
 def svg(graph: Graph) -> str:
-    """A drawing that needs nothing else; light or dark as the reader's system is."""
+    """Return a complete document, light or dark as the reader's system prefers."""
     drawing = lay_out(graph)
     width, height = size(drawing)
     extent = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
@@ -60,11 +60,11 @@ def svg(graph: Graph) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Dress:
-    """What a page adds to a box: a link, with the name that it is told by, an id and classes.
+class BoxLink:
+    """The link that a page adds to a box, with its accessible label, its id and its classes.
 
-    ``inside`` is svg that stands in an observer's box below its name, from its upper left corner; it
-    replaces the line under the name, and the name then begins at the left.
+    ``inside`` is svg for an observer's box, relative to the upper left corner of the box. It replaces the
+    line below the name.
     """
 
     href: str
@@ -76,26 +76,26 @@ class Dress:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A drawing without its frame: no ``<svg>``, no style, no title. ``view`` is the frame's viewBox."""
+    """A drawing without ``<svg>``, style and title. ``view`` is the viewBox."""
 
     view: tuple[float, float, float, float]
     body: str
 
 
-def parts(drawing: Drawing, dress: Callable[[Box], Dress]) -> Parts:
-    """The lines, boxes and legend of a drawing for a page. Boxes come in reading order."""
+def parts(drawing: Drawing, link: Callable[[Box], BoxLink]) -> Parts:
+    """Return the lines, boxes and legend of a drawing for a page; boxes are in reading order."""
     width, height = size(drawing)
     body = [
         _tips(drawing),
         *_svg_lines(drawing),
-        *(_linked_box(box, dress(box)) for box in sorted(drawing.boxes, key=lambda box: (box.layer, box.y))),
+        *(_linked_box(box, link(box)) for box in sorted(drawing.boxes, key=lambda box: (box.layer, box.y))),
         *_svg_legend(drawing),
     ]
     return Parts((0.0, TITLE_HEIGHT, width, height - TITLE_HEIGHT), "\n".join(body))
 
 
 def _svg_lines(drawing: Drawing) -> list[str]:
-    # Those that close a loop lie over the others.
+    # Lines that close a loop are drawn last, above all other lines.
     lines = sorted(drawing.lines, key=lambda line: edge_style(line.attributes) == "feedback")
     return [_svg_line(line) for line in lines]
 
@@ -130,19 +130,19 @@ def _svg_box(box: Box) -> str:
     return f'<g>{hint}<rect class="box {style}" {shape} rx="{height / 2:g}"/>{_column_name(box)}</g>'
 
 
-def _linked_box(box: Box, dress: Dress) -> str:
+def _linked_box(box: Box, link: BoxLink) -> str:
     style, observer = node_style(box.attributes), box.attributes["kind"] == "observer"
     radius = 8.0 if observer else box.height / 2
     name = (
         f'<text class="name on-{style}" x="{box.x + 28:.1f}" y="{box.y + 21:.1f}">{escape(box.node)}</text>'
-        f'<g transform="translate({box.x:.1f} {box.y:.1f})">{dress.inside}</g>'
+        f'<g transform="translate({box.x:.1f} {box.y:.1f})">{link.inside}</g>'
         if observer
         else _column_name(box)
     )
-    classes = " ".join(filter(None, ("node", box.attributes["kind"], dress.classes)))
+    classes = " ".join(filter(None, ("node", box.attributes["kind"], link.classes)))
     return (
-        f"<a href={quoteattr(dress.href)} id={quoteattr(dress.id)} class={quoteattr(classes)} "
-        f"aria-label={quoteattr(dress.label)}><title>{escape(dress.label)}</title>"
+        f"<a href={quoteattr(link.href)} id={quoteattr(link.id)} class={quoteattr(classes)} "
+        f"aria-label={quoteattr(link.label)}><title>{escape(link.label)}</title>"
         f'<rect class="box {style}" x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" '
         f'height="{box.height:.1f}" rx="{radius:g}"/>{name}</a>'
     )
@@ -157,7 +157,7 @@ def _column_name(box: Box) -> str:
 
 
 def _fitted(style: str, x: float, y: float, text: str) -> str:
-    """Text that takes the room it was given, whatever font the reader has."""
+    """Return text of a fixed width, in any font."""
     length = f'textLength="{len(text) * CHARACTER:.1f}" lengthAdjust="spacingAndGlyphs"'
     return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" {length}>{escape(text)}</text>'
 

@@ -1,7 +1,7 @@
 """A child process of a worker: ``python -m percolator_core.worker.offload.child DESCRIPTOR``.
 
-It ends when its parent closes the pipe or dies. Signals of a terminal or a service manager reach parent and
-child; the parent decides what to do, and the child ignores them.
+The child ends when its parent closes the pipe or dies. Signals of a terminal or a service manager reach
+parent and child. The child ignores them, because the parent reacts to them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> None:
         try:
             _serve(pipe, pipe.recv())
         except (EOFError, ConnectionError):
-            return  # the parent is gone, or does not need this process any more
+            return  # the parent has ended, or does not need this process any more
         except Exception as error:  # noqa: BLE001 - the parent reports it
             pipe.send(_broken(error))
 
@@ -79,7 +79,7 @@ class _ReportingWatchdog(Watchdog):
             self._pipe.send(Left())
             term = self._pipe.recv()
         except (EOFError, OSError):
-            return  # the parent is gone; the run commits nevertheless
+            return  # the parent has ended; the run commits nevertheless
         assert isinstance(term, Term)
         assert self.lease is not None
         self.lease.deadline, self.lease.before = term.deadline, term.before
@@ -127,7 +127,7 @@ def _send_logs_through(pipe: _Pipe) -> None:
         try:
             pipe.send(Logged(level, str(fields.pop("event", "")), fields))
         except OSError:
-            pass  # the parent is gone: not a failure of the observer that logs
+            pass  # the parent has ended: not a failure of the observer that logs
         raise structlog.DropEvent
 
     structlog.configure(processors=[structlog.processors.format_exc_info, send])

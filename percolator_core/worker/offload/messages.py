@@ -1,4 +1,4 @@
-"""The messages between a worker and its child processes: pickled, over a pipe that nobody else reads."""
+"""The messages between a worker and its child processes: pickled, over a private pipe."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Offload:
 
         Raises:
             RunLost: the child died or was killed. If the run has committed, its acknowledgement is there.
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store does not answer.
             PercolatorError: the child could not start, or failed.
         """
         child = self._borrow()

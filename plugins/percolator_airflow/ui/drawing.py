@@ -13,11 +13,11 @@ from percolator_airflow.ui.links import Links
 from percolator_airflow.ui.standing import Standing, show_rate
 from percolator_core.notation.amounts import show_age
 from percolator_core.observers import Chain
-from percolator_core.observers.drawing.layout import Box, Drawing, Room, lay_out
+from percolator_core.observers.drawing.layout import Box, BoxSize, Drawing, lay_out
 from percolator_core.observers.drawing.style import subtitle
-from percolator_core.observers.drawing.svg import Dress, parts
+from percolator_core.observers.drawing.svg import BoxLink, parts
 
-_ROOM: Final = Room(width=208.0, height=84.0)
+_OBSERVER_SIZE: Final = BoxSize(width=208.0, height=84.0)
 _INSET: Final = 12.0
 _SHORT: Final = 15
 """Characters of a name that the overview draws 1.5 times as large."""
@@ -37,7 +37,7 @@ class _Layouts:
         with self._lock:
             known = self._known.get(str(chain.path))
             if known is None or known[0] is not chain:
-                known = self._known[str(chain.path)] = (chain, lay_out(chain.graph, _ROOM))
+                known = self._known[str(chain.path)] = (chain, lay_out(chain.graph, _OBSERVER_SIZE))
             return known[1]
 
 
@@ -48,16 +48,16 @@ def draw(chain: Chain, standings: Mapping[str, Standing], links: Links) -> Marku
     """Draw the chain's graph; each observer has its figures, and each box is a link."""
     drawing = _layouts.of(chain)
 
-    def dress(box: Box) -> Dress:
+    def link(box: Box) -> BoxLink:
         if box.attributes["kind"] == "observer":
             return _observer(box, standings.get(box.node), links)
         table = box.attributes["table"]
         href = links.table(table, "rows")
         # The position is the id, because the name of a column may be any text.
         number = next(index for index, one in enumerate(drawing.boxes) if one is box)
-        return Dress(href, f"{''.join(box.label)}: the rows of {table}", f"column-{number}")
+        return BoxLink(href, f"{''.join(box.label)}: the rows of {table}", f"column-{number}")
 
-    made = parts(drawing, dress)
+    made = parts(drawing, link)
     left, top, width, height = made.view
     # Everything in it that people wrote was escaped by `parts` and by `_observer`.
     return Markup(  # noqa: S704
@@ -66,15 +66,15 @@ def draw(chain: Chain, standings: Mapping[str, Standing], links: Links) -> Marku
     )
 
 
-def _observer(box: Box, standing: Standing | None, links: Links) -> Dress:
+def _observer(box: Box, standing: Standing | None, links: Links) -> BoxLink:
     name = f"observer-{box.node}"
     if standing is None:
-        return Dress(f"#row-{box.node}", f"{box.node}: its state is unknown", name, "is-inactive")
+        return BoxLink(f"#row-{box.node}", f"{box.node}: its state is unknown", name, "is-inactive")
     now = standing.now
     # Zoomed out, only the names are shown; short names are larger.
     long = " long" if len(box.node) > _SHORT else ""
     href = links.to("quarantine", observer=box.node) if now.failed else f"#row-{box.node}"
-    return Dress(href, sentence(standing), name, f"is-{standing.state}{long}", _inside(box, standing))
+    return BoxLink(href, sentence(standing), name, f"is-{standing.state}{long}", _inside(box, standing))
 
 
 def sentence(standing: Standing) -> str:
