@@ -71,7 +71,7 @@ def settle(t: ObserverTransaction, cell: Cell) -> None:
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
-    """Measure server memory, the time of a claim, runs a second and worker memory, with both backlogs."""
+    """Measure server memory, the time of a claim, runs a second and worker memory, for each backlog."""
     for marks in sorted({max(1, scale.marks // _FEWER), scale.marks}):
         with shipped_chain("piles") as chain, place("unix") as here:
             yield from _measured(here, chain, marks)

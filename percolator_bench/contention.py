@@ -4,8 +4,9 @@ Each transaction adds 1 to the amount of a row: with the given probability the h
 rows. There are three methods:
 
 - *read and write*: the transaction reads the amount and writes it back, and runs again after a conflict;
-- *weak notifications*: it writes a row of its own and notifies; an observer sums all such rows each time;
-- *combine queue*: it adds an item to a `CombineQueue`; an observer adds the items to the amount.
+- *weak notifications*: the transaction writes a row of its own and notifies; each run of an observer adds all
+these rows up;
+- *combine queue*: the transaction adds an item to a `CombineQueue`; an observer adds the items to the amount.
 
 64 transactions are in flight under one hub, and the observers run in a worker process. The measured time ends
 when all amounts are right, which is checked. The share of aborted attempts is that of the writers; repeated

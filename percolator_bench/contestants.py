@@ -256,7 +256,7 @@ def _by_width(stack: ExitStack, connections: Sequence[C], scale: Scale) -> dict[
     return {width: stack.enter_context(Threads(connections[:width])) for width in widths(scale)}
 
 
-# Ways to run operations, and how many.
+# Ways to run operations, and their numbers.
 
 
 def _piped(

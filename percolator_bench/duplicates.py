@@ -1,22 +1,22 @@
 """Wasted work: several worker processes share one chain, and do the same work twice.
 
 Four worker processes share the dirty cells of one chain, whose observers copy a cell. In the first workload
-every change is to a row of its own. In the second the same rows change again and again while their observers
-run: several changes may become one run, and a run may come too late. The third does the same with weak
-notifications. A weak mark has no cell, so setting it again ends the lease, and another worker may begin while
-the first run is still under way. Of two runs that overlap one loses.
+every change is to a row of its own. In the second workload the same rows change again and again while their
+observers run. So one run may process several changes, and a run may come too late. The third workload does
+the same with weak notifications. A weak mark has no cell, so the lease ends when the mark is set again.
+Another worker may then begin a run while the first run is still under way. One of two overlapping runs loses.
 
 Work that a worker begins and does not commit is of three kinds, and the suite counts each:
 
-- *collapsed*: the worker claimed the mark, and its first read showed that an earlier run has covered the
-  change. The observer's function is not called; the cost is that read and the removal of the mark.
-- *conflicts*: the function ran, and the commit lost, because another run for the same change committed first
-  or because the row of the cell changed. The suite counts all of them as duplicates, so that none is missed.
-- *failed*: the function raised, which this one does only after a fault.
+- *collapsed*: the worker claimed the mark, and its first read found the acknowledgement of an earlier run.
+The observer's function is not called; the cost is that read and the removal of the mark.
+- *conflicts*: the function ran, and the commit lost. Either another run for the same change committed first,
+or the row of the cell changed. The suite counts all conflicts as duplicates, so that none is missed.
+- *failed*: the function raised, which happens only after a fault.
 
 The function ran (ran + conflicts + failed) times, of which (conflicts + failed) were wasted. The suite checks
-that no change was processed twice: there are as many copies as committed runs, the last copy of a row is of
-its last value, and (except for weak notifications) no two copies are of the same change.
+that no change was processed twice. There must be as many copies as committed runs, and the last copy of a row
+must be of its last value. Except for weak notifications, no two copies may be of the same change.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Figure:
         return None if self.target is None else self.target.met_by(self.value)
 
     def as_dict(self) -> dict[str, Any]:
-        """The figure as it is in JSON."""
+        """Return the figure for JSON."""
         return {
             "suite": self.suite,
             "place": self.place,

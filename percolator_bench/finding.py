@@ -95,7 +95,7 @@ def _race(stores: dict[int, Store], rounds: int) -> dict[int, list[Claim]]:
         progress.tell(f"round {number} of {rounds}")
         for store in stores.values():
             store.make_dirty()
-        # The stores take turns claim by claim: disturbances within a round affect all stores alike.
+        # The stores take turns claim by claim, so that disturbances within a round affect all stores.
         claims: dict[int, list[Claim]] = {size: [] for size in stores}
         gc.collect()
         for turn in range(CLAIMS):

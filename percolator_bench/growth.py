@@ -1,17 +1,17 @@
 """The cost of a transaction and of a step of a scan as the store grows: ideally the same at any size.
 
-Two servers run at the same time: a small one that does not change, and one that grows from size to size. Both
-do the same work in alternate rounds, so the two sides of a ratio are measured in the same minute. At the
-first size both are alike, and the ratio shows the noise.
+Two servers run at the same time: a small one that does not change, and one that grows from size to size. The
+two servers do the same work in alternate rounds, so the two sides of a ratio are measured in the same minute.
+At the first size the servers are equal, and the ratio shows the noise.
 
-Rows have five columns of 100 bytes, and are loaded in random order into one tablet. A transaction reads a
-cell of two random rows and writes both back, 256 in flight under a hub. No row is written twice in a round,
-so all histories are of equal length. A step of a scan reads 512 rows from a random position. A plain HGETALL
-of a random row shows the cost of larger memory for the server itself. CPU time is that of the client and the
-server together.
+Rows have five columns of 100 bytes, and are loaded in random order into one tablet. A transaction reads one
+cell in each of two random rows and writes the two cells back, 256 in flight under a hub. No row is written
+twice in a round, so all histories are of equal length. A step of a scan reads 512 rows from a random
+position. A plain HGETALL of a random row shows the cost of larger memory for the server itself. CPU time is
+that of the client and the server together.
 
 The servers do not rewrite their logs during a measurement. A rewrite forks, and afterwards the first write to
-each page of memory takes a page fault. That is a cost of the rewrite, and not of the size.
+each page of memory takes a page fault. That cost is caused by the rewrite, not by the size.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
 
 
 def _race(small: GrowingStore, grown: GrowingStore, scale: Scale) -> dict[str, _Pairs]:
-    """Measure each kind of work in both stores, round by round; the first round warms up."""
+    """Measure each kind of work in the two stores, round by round; the first round warms up."""
     count = max(1, min(scale.operations, small.rows // 2))
     kinds: dict[str, Callable[[GrowingStore], _Cost]] = {
         "transaction": lambda store: store.transactions(count),

@@ -1,16 +1,17 @@
 """Events are counted while a worker is killed every second: no event may be lost or counted twice.
 
-Each event is a row with a key and an amount. An observer adds it to the count and the sum of its key, which
-it reads and writes back: a run that took effect twice, or not at all, would leave a wrong total. There are
-two worker processes. Every second the older one is killed with SIGKILL, at any point of its work, and another
-one starts. Meanwhile the events are written, one a transaction, and the measured time ends when no
-notification is left. Locks of a killed worker stay until their time to live, ten seconds, is over: the rate
-shows the waiting for such keys more than the work.
+Each event is a row with a key and an amount. An observer reads the count and the sum of the key, adds the
+event, and writes both back. A run that took effect twice, or not at all, would leave a wrong total. There are
+two worker processes. Every second the older process is killed with SIGKILL, at any point of its work, and a
+new process starts. At the same time the events are written, one in each transaction. The measured time ends
+when no notification is left. Locks of a killed worker stay for their time to live, ten seconds, so the rate
+depends on that wait more than on the work.
 
 Then the events are exported as lines of JSON and counted again: by Spark if pyspark and a Java are installed,
-else in a loop. If a total differs, there is an error, and no figure. Marks whose change an earlier run had
-counted are reported as repeated runs: a worker was killed between its commit and the removal of its mark, or
-a lease expired. The number leaves out the last quarter of a second of a killed process.
+else in a loop. If a total differs, the suite raises an error and yields no figure. A mark is reported as a
+repeated run if an earlier run had counted its change. That happens if a worker was killed between its commit
+and the removal of the mark, or if a lease expired. The number leaves out the last quarter of a second of a
+killed process.
 """
 
 from __future__ import annotations

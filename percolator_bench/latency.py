@@ -3,16 +3,16 @@
 Each observer of the chain copies the cell that the one before writes. The worker is a process of its own, and
 this process is the writer.
 
-The load is open: a schedule fixes when each write is due, whatever happened to earlier writes. A latency
-counts from that moment, not from the actual write, so the figures show a store or a writer that falls behind,
-and the load does not slow down. It ends with the commit timestamp of the last observer, which is read from
-the history at the end: so the measurement adds no cost to the measured path. Schedule and timestamps use the
-clock of the same machine, in microseconds. The script that commits takes the timestamp, so the latency leaves
-out the way of the last reply; it includes the transaction of the write.
+The load is open: a schedule fixes the time of each write, independently of earlier writes. A latency begins
+at that time, not at the actual write. So the figures show a store or a writer that falls behind, and the load
+does not slow down. A latency ends with the commit timestamp of the last observer. It is read from the history
+at the end, so that the measurement adds no cost to the measured path. Schedule and timestamps use the clock
+of the same machine, in microseconds. The script that commits requests the timestamp, so the latency does not
+include the transport of the last reply. It includes the transaction of the write.
 
 Trials search for the highest rate. A rate is sustained if, at the end of the trial, at least `SUSTAINED` of
-all writes have passed the whole chain. One failure may be caused by another process, so each rate has two
-trials. Then half and nine tenths of that rate are offered for twice as long.
+all writes have passed the whole chain. Another process may cause one failure, so each rate has two trials.
+Then half and nine tenths of that rate are offered for twice as long.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def step(t: ObserverTransaction, cell: Cell) -> None:
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
-    """Measure an idle worker over both transports, then all lengths and loads over a Unix socket."""
+    """Measure an idle worker over each transport, then all lengths and loads over a Unix socket."""
     with chain_of_observers("tcp", 1) as line:
         yield from _idle(line, scale.writes)
     for length in LENGTHS:

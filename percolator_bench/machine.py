@@ -26,7 +26,7 @@ class Machine:
     load: float | None
 
     def as_dict(self) -> dict[str, Any]:
-        """The machine as it is in JSON."""
+        """Return the machine for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:

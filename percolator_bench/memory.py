@@ -1,10 +1,10 @@
 """The server's memory for a version of a cell, without its value.
 
-It consists of timestamps, the name of the column, and a share of the row's key and of the row index; for
-older versions also of their place in the row's history. The figure is the growth of ``used_memory`` (without
-the buffers of connections and of the log) while cells are written, divided by the number of versions. Redis
-doubles its hash tables, and its allocator's sizes are a fifth apart, so the figure depends on the number of
-rows and the size of values. It is what a user with so many cells pays.
+It consists of timestamps, the name of the column, a share of the row's key and of the row index, and for an
+older version an entry in the row's history. The figure is the growth of ``used_memory`` while cells are
+written, divided by the number of versions. Buffers of connections and of the log do not count. Redis doubles
+its hash tables, and the sizes of its allocator differ by a fifth. So the figure depends on the number of rows
+and on the size of the values.
 """
 
 from __future__ import annotations

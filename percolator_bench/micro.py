@@ -1,10 +1,10 @@
-"""Single operations beside the raw store (paper, figure 8) and beside other transactions.
+"""Single operations, compared with the raw store (paper, figure 8) and with other transactions.
 
 Every contestant does the same operations with the same rows and values, in the same process, in interleaved
 turns: this library; Redis through redis-py, with and without WATCH/MULTI/EXEC; PostgreSQL through psycopg 3,
 if it is installed. One operation in flight is straight-line code. More are in flight as users of each do it:
 functions under `Database.concurrency` here, threads with a connection each there, and pipelines for raw
-commands. Plain GET and SET through this library's hub show what its transactions add to the way there.
+commands. Plain GET and SET through this library's hub show the cost of its transactions alone.
 """
 
 from __future__ import annotations

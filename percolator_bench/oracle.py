@@ -2,16 +2,17 @@
 
 There are two different measurements:
 
-- *callers*: each requests one timestamp at a time (``db.timestamp()``) and waits for it: 1 to 1024 tasks
-  under a hub, or 1 to 4 processes of 256 tasks each. The calls of one batch are one request to the oracle,
-  and several requests may be under way. A bare timestamp counts 40 of a batch's 3,000 bytes, so a request is
-  for 75 at most. The limit here is the Python of the clients, not the oracle.
-- *capacity*: the timestamps of the oracle itself if each request is for many, as that of a hub (256) or of a
-  large machine full of clients (1024). No client divides a batch: the timestamps of the replies are counted,
-  and checked for overlaps. Compare this figure with the paper's, whose servers batch in the same way.
+- *callers*: each caller requests one timestamp (``db.timestamp()``), waits for it, and requests the next.
+  There are 1 to 1024 tasks under a hub, or 1 to 4 processes with 256 tasks each. The calls of one batch are
+  one request to the oracle, and several requests may be under way. A timestamp counts as 40 of a batch's
+  3,000 bytes, so a request is for at most 75 timestamps. The bottleneck here is the Python code of the
+  clients, not the oracle.
+- *capacity*: the timestamps of the oracle itself if each request is for many: 256 as from a hub, or 1024 as
+from a large machine with many clients. No client divides a batch: the timestamps of the replies are counted
+and checked for overlaps. Compare this figure with the paper's, whose servers batch in the same way.
 
-Timestamps are microseconds, so an oracle that hands out more than a million a second for a long time runs
-ahead of the clock. That is safe, but ages and times in "as of" are wrong by as much.
+Timestamps are microseconds, so an oracle that issues more than a million a second for a long time runs ahead
+of the clock. That is safe, but ages and times in "as of" are wrong by the same amount.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def _figure(
 
 
 def _requests(here: Place) -> tuple[int, float]:
-    """Return how many scripts ran since the statistics were reset, and the server's µs for each."""
+    """Return the number of scripts since the statistics were reset, and the server's µs for each."""
     found = here.raw.info("commandstats")["cmdstat_evalsha"]
     return found["calls"], found["usec_per_call"]
 

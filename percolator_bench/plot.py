@@ -1,8 +1,8 @@
 """Draw the report. Needs matplotlib, which the extra ``plot`` installs.
 
-Points of a curve are lines over their axis, in one panel for all that can be compared; all other figures are
+Points of a curve are lines over their axis, and comparable curves are in one panel. All other figures are
 bars. In the name ``set: PostgreSQL`` the part before the colon is the operation, which has a panel of its
-own, and the part behind it is the contestant, which has the same colour in the whole picture.
+own. The part behind the colon is the contestant, which has the same colour in all panels.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Report:
         return [figure for figure in self.figures if figure.met is False]
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as it is in JSON."""
+        """Return the report for JSON."""
         return {
             "machine": self.machine.as_dict(),
             "figures": [figure.as_dict() for figure in self.figures],

@@ -83,7 +83,7 @@ def interruptible(tell: progress.Listener) -> Iterator[progress.Listener]:
     """Let Ctrl-C and SIGTERM end a run, so that its servers are stopped. For the main thread.
 
     Python discards an interrupt that comes while a finalizer runs, such as that of a redis-py pipeline. So
-    the listener that is yielded calls ``tell``, and raises KeyboardInterrupt after any interrupt.
+    the yielded listener raises KeyboardInterrupt after an interrupt; otherwise it calls ``tell``.
     """
     received = []
 

@@ -2,15 +2,16 @@
 
 Random integers are inserted as leaves of a bitwise trie, and observers count them upwards, level by level
 (`percolator_bench.trie`). Each insert and each run of an observer is a transaction. The count at the root
-must be the number of distinct integers, which a Python set knows: a lost notification, or a run whose writes
-are lost or doubled, makes it wrong. First there is a large load, then small batches, in which a tenth of the
-integers exist already. After each the root is compared; at the end every level is.
+must be the number of distinct integers, which is the size of a Python set. A lost notification, or a run
+whose writes are lost or doubled, makes the count wrong. First there is a large load, then small batches, in
+which a tenth of the integers exist already. After each batch the root is compared, and at the end every
+level.
 
 The suite runs with one and with two worker processes, each in a store of its own; this process is the loader.
-It counts all 8 levels, up to one root. Fluo's test stops at a level with about 60,000 nodes, and adds those
-up. Transactions that committed a write count: inserts of new integers, and runs of observers (a run that
-finds the sum unchanged still commits its acknowledgement). Their time is from the first insert until no
-notification is left.
+It counts all 8 levels, up to one root. Fluo's test stops at a level with about 60,000 nodes, and adds their
+counts up. The measured transactions are inserts of new integers and runs of observers; a run that finds the
+sum unchanged still commits its acknowledgement. Their time is from the first insert until no notification is
+left.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A typed table of a million rows and ten columns, written and read by Spark.
 
-The rows are generated once as Parquet files, which are also the peer: the same query runs over both, in turn.
-It computes a count and a sum. Spark's Python data sources do not prune columns, so a query reads all ten,
-unless an option of the source names them. The filter selects one row in a hundred, and is evaluated by the
-store, with an option of the source, or by Spark.
+The rows are generated once as Parquet files, which are also the peer: the same query runs over the table and
+the files, in turn. It computes a count and a sum. Spark's Python data sources do not prune columns, so a
+query reads all ten, unless an option of the source names them. The filter selects one row in a hundred, and
+is evaluated by the store, with an option of the source, or by Spark.
 
 At the end another process updates single rows at a fixed rate, first alone and then while the table is read
 again and again. Each result is compared with the same snapshot, read once more after the updates: if one

@@ -5,9 +5,9 @@ few pages have many links. A third of the links stay on the page's own site; the
 to popular pages. Most targets are never loaded.
 
 Each page is loaded by a transaction of its own, many in flight, while the worker processes work. The time is
-from the first load until no notification is left. Then the checker of the application, a program of its own,
-computes the whole index again: if it finds a difference, there is an error, and no figure. The transactions
-are the loads and the runs of all observers.
+from the first load until no notification is left. Then the checker of the application, a separate program,
+computes the whole index again. If it finds a difference, the suite raises an error and yields no figure. The
+transactions are the loads and the runs of all observers.
 """
 
 from __future__ import annotations

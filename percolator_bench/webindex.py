@@ -2,13 +2,12 @@
 
 One worker builds the index of a corpus from nothing, in a store of its own, with prefetch and without it in
 alternating order. Then a fifth of the documents changes, and the same worker, which now knows the reads of
-its observers, brings the index up to date. An *operation* is a read of a cell by its name, a command reads
-cells of one row, and a request is a round trip with any number of commands (`percolator_core.transaction`).
-The number of runs depends on their timing, so the counts of two builds differ by some percent.
+its observers, brings the index up to date. An *operation* is a read of one cell. A command reads cells of one
+row. A request is a round trip with any number of commands (`percolator_core.transaction`). The number of runs
+depends on their timing, so the counts of two builds differ by some percent.
 
 The corpus is that of the demonstration: the documents of the installed Python distributions. Generated pages
-show the effect of the number of links, because most operations read one cell of each page to or from which a
-link leads.
+show the effect of the number of links: most operations read one cell of each linked page.
 
 `throughput`, which ends this suite, measures the rate of the whole chain.
 

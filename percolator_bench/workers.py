@@ -52,7 +52,7 @@ class Workers:
         return tuple(self._running)
 
     def start(self) -> Process:
-        """Start one more."""
+        """Start another process."""
         process = Process(self._orders, self._selector)
         self._running.append(process)
         return process
@@ -76,8 +76,9 @@ class Workers:
     def backlog(self) -> int:
         """Count the notifications that are left, all at one moment.
 
-        A run sets other marks before it clears its own. A count of one tablet after another could miss both:
-        the new mark does not exist yet in the first tablet, and the old one is gone in the second.
+        A run sets other marks before it clears its own. A count of one tablet after another could miss the
+        two marks: the new mark does not exist yet in the first tablet, and the old mark no longer exists in
+        the second.
         """
         pipeline = self._here.raw.pipeline(transaction=True)
         for key in self._marks:

@@ -18,7 +18,7 @@ import networkx as nx
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PICTURES: Final = {"layers": "architecture.svg", "airflow-layers": "architecture-airflow.svg"}
-"""By the contract's id: the file that has its picture."""
+"""The picture's file, by the id of the contract."""
 
 _ROW: Final = 46
 _BOX: Final = (132, 30)
@@ -33,7 +33,7 @@ _COLORS: Final = {
     "arc": ("stroke:#71808e", "stroke:#8e9caa"),
     "tip": ("fill:#71808e", "fill:#8e9caa"),
 }
-"""By class: its colours on light and on dark."""
+"""The light and dark colours of each class."""
 
 _STYLE: Final = (
     "text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace}"
@@ -47,7 +47,7 @@ _MARKER: Final = (
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers of a package, highest first, and which of their modules import which."""
+    """The layers of a package, highest first, and the imports between their modules."""
 
     package: str
     rows: list[list[str]]

@@ -1,8 +1,8 @@
 # ruff: noqa: INP001
-"""Makes our docstrings readable for griffe, which has a page of the API from them.
+"""Make our docstrings readable for griffe, which makes the pages of the API from them.
 
-In our sections ``Raises:`` and ``Args:`` an item's further lines may begin where the item does, if they are
-no item themselves. griffe wants them indented.
+In our sections ``Raises:`` and ``Args:``, the continuation lines of an item may have the indentation of the
+item. griffe requires a deeper indentation.
 """
 
 from __future__ import annotations

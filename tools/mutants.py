@@ -1,9 +1,10 @@
 # ruff: noqa: INP001
-"""Plants the bugs of tests/mutants in a copy of the library, and sees that a test catches each.
+"""Plant the bugs of tests/mutants in a copy of the library, and check that a test catches each bug.
 
-A mutant is a unified patch. In front of its first ``---`` stand a sentence that says which bug it is, and a
-line ``caught-by:`` for each test that must fail. A mutant is caught if exactly those fail, by an assertion or
-an error of the library: one that merely breaks the code proves nothing. Without it the same tests must pass.
+A mutant is a unified patch. Before its first ``---`` it has a sentence about the bug, and a line ``caught-
+by:`` for each test that must fail. A mutant is caught if exactly these tests fail, by an assertion or an
+error of the library; a patch that merely breaks the code proves nothing. Without the patch the same tests
+must pass.
 """
 
 from __future__ import annotations
@@ -42,21 +43,21 @@ COPIED = (
 LETTERS = {
     "a": "a rollback leaves a tombstone, which refuses prewrites that arrive late",
     "b": "a repeated or late request changes nothing",
-    "c": "garbage collection keeps what snapshots see, and refuses those that are older",
+    "c": "garbage collection keeps the versions that snapshots see, and refuses older snapshots",
     "d": "locks are resolved before versions are dropped",
     "e": "the commit timestamp comes after the last prewrite",
     "f": "a mark is cleared only if it is older than its run",
     "g": "the acknowledgement is part of the observer's transaction",
-    "h": "timestamps never repeat nor go back",
+    "h": "timestamps are unique and increase",
     "i": "only the primary's time to live decides, and no lock ends without a record",
     "j": "runs and notifications are never lost",
     "k": "a lost reply is learned from the store, or the outcome is undetermined",
-    "l": "a primary that was set and then deleted carries the outcome",
+    "l": "a primary that was set and then deleted has the outcome",
     "m": "a retry runs the function again, on a new snapshot",
-    "n": "scripts validate, then write; full memory refuses before, and never a clean-up",
-    "o": "the wire and the cluster: replies find their callers, and only what is current counts",
-    "p": "durability: a commit is reported only when all that was asked for have it",
-    "q": "what a transaction reads is what its snapshot has, however it was brought",
+    "n": "scripts validate, then write; full memory refuses a script before it writes, and no clean-up",
+    "o": "connections and the cluster: replies reach their callers, and only current replies count",
+    "p": "durability: a commit is reported only when the required disks and replicas have it",
+    "q": "a transaction reads its snapshot, whether a value was prefetched, cached or requested",
     "r": "a rerun is followed by a run of each cell that it chose, and that run began later",
     "s": "a typed row is there as a whole or not, tables change at one moment, selects are of a snapshot",
     "t": "reads go by the tables as they were at their timestamp, or are refused",
@@ -85,7 +86,7 @@ _NO_PROOF = re.compile(r"the store answered:|from pytest-timeout")
 
 @dataclass(frozen=True)
 class Mutant:
-    """A patch and what its header says. ``tests`` are pytest's node ids."""
+    """A patch and its header. ``tests`` are pytest's node ids."""
 
     name: str
     bug: str
@@ -94,13 +95,13 @@ class Mutant:
 
     @property
     def letter(self) -> str:
-        """Which of the promises in `LETTERS` it breaks."""
+        """The letter of the promise in `LETTERS` that the bug breaks."""
         return self.name[0]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant: ``caught``, ``SURVIVED``, or what is wrong with it."""
+    """The result for a mutant: ``caught``, ``SURVIVED``, or the fault of the patch."""
 
     name: str
     letter: str
@@ -112,7 +113,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Run:
-    """A run of pytest: its exit code, and what failed, by node id, with the message.
+    """A run of pytest: its exit code, and the message of each failed test by node id.
 
     ``passed`` has the seconds that each test took.
     """
@@ -142,8 +143,8 @@ def mutants(names: Sequence[str] = ()) -> list[Mutant]:
 
 
 def apply(mutant: Mutant, folder: Path) -> str:
-    """Plant the bug in the copy; returns what is wrong with the patch, or nothing."""
-    # Where the copy lies inside another repository git would take the paths for that one's, and do nothing.
+    """Plant the bug in the copy; return the fault of the patch, or an empty string."""
+    # If the copy is inside another repository, git would relate the paths to that repository and do nothing.
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
     command = ["git", "apply", "--whitespace=nowarn", str(mutant.patch)]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -159,7 +160,7 @@ def apply(mutant: Mutant, folder: Path) -> str:
 
 
 def run(folder: Path, tests: Sequence[str], patience: float | None = None) -> Run:
-    """Run tests in a copy. ``patience`` is how long they wait for what should come at once, in seconds."""
+    """Run tests in a copy. ``patience`` is the seconds that a test waits for an event."""
     (folder / "mutant_guard.py").write_text(GUARD, encoding="utf-8")
     own = {} if patience is None else {"PERCOLATOR_TEST_PATIENCE": str(patience)}
     report = folder / "report.xml"
@@ -203,11 +204,11 @@ def judge(mutant: Mutant, found: Run) -> str:
 
 
 def _first_line(text: str) -> str:
-    return (text.splitlines() or ["it failed without a word"])[0][:200]
+    return (text.splitlines() or ["it failed without a message"])[0][:200]
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy what a test needs."""
+    """Copy the files that a test needs."""
     for name in COPIED:
         if (source / name).is_dir():
             shutil.copytree(source / name, target / name)
@@ -243,7 +244,7 @@ def _examine_one(mutant: Mutant, clean: Path, unharmed: Run) -> str:
     absent = set(mutant.tests) - unharmed.passed.keys()
     if absent:
         return f"broken: does not pass without it: {', '.join(sorted(absent))}"
-    # A mutant often makes a test wait for what never comes.
+    # A mutant often makes a test wait for an event that does not happen.
     patience = max(10.0, 10 * max(unharmed.passed[test] for test in mutant.tests))
     folder = clean.parent / mutant.name
     copy(clean, folder)
@@ -264,7 +265,7 @@ def table(verdicts: Sequence[Verdict]) -> Table:
 
 
 def legend(chosen: Sequence[Mutant]) -> Table:
-    """What the letters stand for, and the mutants of each."""
+    """Return the promise of each letter, and its mutants."""
     made = Table("", "promise, or bug")
     for letter, promise in LETTERS.items():
         made.add_row(letter, promise, style="bold")
@@ -276,9 +277,11 @@ def legend(chosen: Sequence[Mutant]) -> Table:
 
 def main() -> int:
     """Examine the mutants; 0 if all were caught."""
-    parser = argparse.ArgumentParser(description="Plants known bugs and sees that a test catches each.")
+    parser = argparse.ArgumentParser(description="Plant known bugs, and check that a test catches each bug.")
     parser.add_argument("names", nargs="*", help="mutants, or letters of them; all if none is named")
-    parser.add_argument("--list", action="store_true", help="print what the letters stand for, and no more")
+    parser.add_argument(
+        "--list", action="store_true", help="print the promise of each letter and its mutants, and end"
+    )
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     arguments = parser.parse_args()
     chosen = mutants(arguments.names)

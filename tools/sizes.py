@@ -1,9 +1,9 @@
 # ruff: noqa: INP001
-"""Fail where a module has over 400 lines, or a function over 50.
+"""Fail if a module has over 400 lines, or a function over 50.
 
 ``tools/lint.sh`` runs it over the packages, ``sizes.py FOLDER...`` over other folders. A function's lines
-include its signature and nested functions, but not its docstring: a public one describes each argument and
-error, however many there are. Tests are not measured.
+include its signature and nested functions, but not its docstring, which describes each argument and error.
+Tests are not measured.
 """
 
 from __future__ import annotations

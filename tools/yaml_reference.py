@@ -1,5 +1,5 @@
 # ruff: noqa: INP001
-"""The tables of docs/reference/yaml.md, made from the models that check the YAML; a hook of mkdocs.
+"""A hook of mkdocs: makes the tables of docs/reference/yaml.md from the models that check the YAML.
 
 A line ``<!-- keys: ObserverDeclaration -->`` on a page becomes the table of that model's keys.
 """
@@ -30,7 +30,7 @@ _TYPES: Final = {
 def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
     """Replace the marks of a page by tables. Called by mkdocs for every page.
 
-    Guides also come before the reference among what a search finds.
+    The site's search lists guides before reference pages.
     """
     if page is not None:
         page.meta.setdefault("search", {"boost": _boost(page.file.src_uri)})
@@ -42,13 +42,13 @@ def _boost(path: str) -> float:
 
 
 def model_named(name: str) -> type[Declaration]:
-    """The model of that name. Raises KeyError where there is none."""
+    """Return the model of that name. Raises KeyError."""
     found: type[Declaration] = {**vars(scheduling), **vars(declaration)}[name]
     return found
 
 
 def table_of(model: type[Declaration], base: str | None = None) -> str:
-    """The keys of a model as a table of Markdown, those that it has from the model ``base`` left out."""
+    """Return the keys of a model as a table of Markdown, without the keys of the model ``base``."""
     inherited = model_named(base).model_fields if base else {}
     properties = model.model_json_schema()["properties"]
     lines = ["| key | takes | default | |", "|---|---|---|---|"]

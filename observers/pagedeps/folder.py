@@ -61,7 +61,7 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def load(db: Database, folder: Folder) -> None:
-    """Load new, changed and deleted files of a folder into both tables; unchanged files wake no observer."""
+    """Load new, changed and deleted files of a folder; unchanged files wake no observer."""
     for table, column, files in (("resources", "content", folder.resources), ("pages", "html", folder.pages)):
         rows = {path_address(path): file for path, file in files.items()}
         gone = [row for row, _ in db.snapshot().scan(table, columns=[column]) if row.decode() not in rows]

@@ -11,8 +11,8 @@ so there is no loop, even if pointers form a cycle.
 No page stays in a wrong cluster, although a run sees other pages only at its snapshot. Take the path from a
 page u to its terminal, and on that path the page p whose pointer changed last. The run of ``cluster`` at p
 sees the whole path, so it notifies u, and the run at u sees the whole path, too. A run at u with an older
-snapshot cannot overwrite that result: every run that places u writes ``pages.cluster``, changed or not, so
-two of them conflict.
+snapshot cannot overwrite that result. Every run that places u writes ``pages.cluster``, changed or not, so
+two of these runs conflict.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def place(t: ObserverTransaction, url: bytes) -> bytes | None:
 def find_terminal(t: ObserverTransaction, url: bytes) -> tuple[bytes, str | None] | None:
     """Return the terminal page of ``url`` and its fingerprint; None if ``url`` is unknown.
 
-    If the path has a cycle, the terminal is the page with the smallest URL among those of the cycle that have
-    content, so that all pages of the cycle agree. A longer path ends after MAX_HOPS.
+    If the path has a cycle, the terminal is a page of the cycle with content: the page with the smallest URL,
+    so that all pages of the cycle agree. A longer path ends after MAX_HOPS.
     """
     pointer = _pointer(t, url)
     if pointer is None:

@@ -27,15 +27,16 @@ FIRST_RANK: Final = 0.5
 TOLERANCE: Final = 0.05
 """A rank is published again when it differs from the published one by more than this share.
 
-When the chain is idle, every published rank is within this share of the rank that follows from the published
-shares of its sources, and the sum of all errors is below TOLERANCE / (1 - DAMPING) of the sum of all ranks.
+When the chain is idle, every published rank differs by at most this share from the rank that follows from the
+published shares of its sources. The sum of all errors is below TOLERANCE / (1 - DAMPING) of the sum of all
+ranks.
 """
 
 MAX_ANCHORS: Final = 50
 """Distinct anchor texts of a page, and of a cluster, at most."""
 
 MAX_DUPLICATES: Final = 100
-"""Members that a serving entry names besides the shown page, at most."""
+"""The most members that a serving entry names, without the shown page."""
 
 MAX_HOPS: Final = 8
 """Redirects and canonical URLs that are followed in a row, at most."""
@@ -59,7 +60,7 @@ def differs(published: float, computed: float) -> bool:
 def frequent_anchors(anchors: Iterable[Iterable[str]]) -> tuple[str, ...]:
     """Return the texts that most sources use, sorted; of equally frequent texts the smallest ones.
 
-    The result has no counts, so that one more link with a frequent text changes nothing.
+    The result has no counts, so that another link with a frequent text changes nothing.
     """
     counts: Counter[str] = Counter()
     for texts in anchors:

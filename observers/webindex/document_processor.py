@@ -6,10 +6,10 @@ no other observer is woken without a change.
 
 A load that writes two columns wakes two runs. Each column has an acknowledgement of its own, so the runs do
 not conflict through it. They conflict on ``pages.parsed``, the timestamp of the snapshot from which the page
-was last parsed: every run writes it, changed or not, so the later run sees everything that the earlier run
-saw. A run whose change is older than that timestamp has nothing to do. To compare the document instead of the
-timestamp would be wrong: the document may have changed and changed back, while another run is about to commit
-the state in between.
+was last parsed. Every run writes this column, changed or not, so the later run sees everything that the
+earlier run saw. A run whose change is older than that timestamp has nothing to do. To compare the document
+instead of the timestamp would be wrong: the document may have changed twice and be the same again, while
+another run is about to commit the state in between.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def _write_links(t: ObserverTransaction, url: bytes, old: dict[str, bytes], page
     if has_new_share:
         rank = Standing.decode(old["rank"]).rank if "rank" in old else FIRST_RANK
         t.set("pages", url, "rank", Standing(rank=rank, share=share_of(rank, len(after))).encode())
-    # Announce does not notify former targets, nor, if the share is the same, new targets and targets with new
-    # anchor texts. Unknown targets are notified, too: a concurrent transaction that makes the target known
-    # does not see this one.
+    # Announce does not notify former targets. If the share is the same, it does not notify new targets and
+    # targets with new anchor texts either. Unknown targets are notified, too: a concurrent transaction that
+    # makes the target known does not see this one.
     for target in before.keys() | after.keys():
         if target not in after or (not has_new_share and before.get(target) != after[target]):
             t.notify("pages", target, "inlinks")

@@ -1,8 +1,8 @@
 """Detect the character encoding of a page, and decode it.
 
-The order is: a byte order mark; valid UTF-8 with characters outside ASCII (other encodings never look like it
-by accident); the charset of the HTTP header; the charset that the page declares; a guess of
-charset-normalizer. A declared charset is used unless too many bytes contradict it.
+The order is: a byte order mark; valid UTF-8 with characters outside ASCII; the charset of the HTTP header;
+the charset that the page declares; a guess of charset-normalizer. Text in another encoding is almost never
+valid UTF-8. A declared charset is used unless too many bytes contradict it.
 """
 
 from __future__ import annotations

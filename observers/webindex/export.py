@@ -1,8 +1,8 @@
 """Write a cluster's entry into the serving index: ``serving.entry``.
 
-The index is outside the store, so its change and the acknowledgement are not one transaction: a run may be
-repeated, or a later run may finish first. Both are harmless: a posting depends only on the cluster's row, and
-it has the timestamp of its snapshot, so that an older posting never replaces a newer one.
+The index is outside the store, so its change and the acknowledgement are not one transaction. A run may be
+repeated, or a later run may finish first. Neither is harmful: a posting depends only on the cluster's row,
+and an older posting never replaces a newer one, because each posting has the timestamp of its snapshot.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def _best(
 ) -> list[Result]:
     results: dict[str, Result] = {}
     for result, identity in scored:
-        # While a page moves between two clusters, both may show it for a short time.
+        # While a page moves between two clusters, the two clusters may show it for a short time.
         if result.url not in results:
             rows = index.query(_SNIPPET, (*marks, match, identity))
             results[result.url] = replace(result, snippet=rows[0][0]) if rows else result

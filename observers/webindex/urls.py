@@ -1,8 +1,9 @@
 """The normal form of URLs (RFC 3986, section 6): two spellings of one address become one row key.
 
-The normal form has the scheme and host in lower case, international hosts in their ASCII form, no default
-port, no user, no fragment, no dot segments and no empty query; percent-encoding only where it is needed, in
-upper case. ``file:`` and schemes of local corpora, such as ``doc://corpus/page.html``, work like ``http:``.
+The normal form has the scheme and host in lower case, and international hosts in their ASCII form. It has no
+default port, user, fragment, dot segments or empty query. Percent-encoding is in upper case, and used only
+for characters that need it. ``file:`` and schemes of local corpora, such as ``doc://corpus/page.html``, work
+like ``http:``.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def _authority(authority: str, default_port: int | None) -> str | None:
 
 
 def _escape(text: str) -> str:
-    """Percent-encode only where it is needed; a percent sign without two digits is encoded, too."""
+    """Percent-encode only characters that need it; a percent sign without two digits is encoded, too."""
     return _ESCAPE.sub(_escaped, text)
 
 

@@ -1,8 +1,8 @@
 """A private PostgreSQL server for the time of a benchmark.
 
-It uses the system's programs, in a temporary folder, with a Unix socket there and no port, and the default
-settings of an installation (fsync on). PostgreSQL refuses to run as root: started by root, it runs as the
-user ``postgres``, or ``nobody`` if there is none. psycopg 3 is imported with the first connection.
+The server uses the programs and the default settings of an installation (fsync on). Its data and its Unix
+socket are in a temporary folder; it has no port. PostgreSQL refuses to run as root: started by root, it runs
+as the user ``postgres``, or ``nobody`` if there is none. psycopg 3 is imported with the first connection.
 """
 
 from __future__ import annotations

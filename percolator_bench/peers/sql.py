@@ -94,6 +94,6 @@ class SqlRows:
 
 
 def set_synchronous(connections: Iterable[Connection], *, on: bool) -> None:
-    """Return True if a commit on these connections waits for the disk."""
+    """Let commits on these connections wait for the disk, or not."""
     for connection in connections:
         connection.execute(f"SET synchronous_commit TO {'on' if on else 'off'}".encode())

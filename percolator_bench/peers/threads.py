@@ -18,9 +18,9 @@ _Job: TypeAlias = tuple[Callable[[C], None], SimpleQueue[BaseException | None]]
 class Threads(Generic[C]):
     """One thread for each connection; with a single connection the caller's thread does the work.
 
-    A context manager that ends its threads; the caller closes the connections. An interrupt can leave a
-    Python lock held, as those of `concurrent.futures`, so that a thread would wait for ever. `SimpleQueue`
-    has no such lock.
+    A context manager that ends its threads; the caller closes the connections. An interrupt can leave a lock
+    of `concurrent.futures` held, so that a thread waits without end. `SimpleQueue` has no lock that is
+    written in Python.
     """
 
     def __init__(self, connections: Sequence[C]) -> None:

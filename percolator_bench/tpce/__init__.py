@@ -14,24 +14,25 @@ trade status          19  the newest 50 trades of an account
 market feed            1  new price and volume of 20 securities
 ====================  ==  ===================================================================================
 
-Among these kinds, the shares are TPC-E's. So are the accounts of a customer, the length of a watch list, the
-tickers of a feed, and 685 securities for 1000 customers. The number of customers is the scale.
-Simplifications:
+The shares of these kinds are those of TPC-E. So are the number of accounts of a customer, the length of a
+watch list, the tickers of a feed, and 685 securities for 1000 customers. The number of customers is the
+scale. Simplifications:
 
-- As in the paper, a trade result does not add to its broker's commission, in a row that a hundred customers
-  share. There are no brokers at all, and so no broker volume.
-- There is no security detail, trade lookup or trade update.
+- As in the paper, a trade result does not add to its broker's commission, which is in a row that a hundred
+customers share. There are no brokers, and so no broker volume.
+- Security detail, trade lookup and trade update are left out.
 - Orders are market orders; the same client executes each right after it was placed. Customers are drawn
-  evenly, and a market watch always reads the watch list. There are no taxes. A holding is one number and no
-  list of lots; a holding of zero stays, and may become negative.
-- An account begins with 20 trades, not with thousands. There are no names and descriptions.
-- As in the paper, there are no latency limits and no pacing: each worker does the next item at once.
+  evenly, and a market watch always reads the watch list. There are no taxes. A holding is one number, not a
+  list of lots. A holding of zero is kept, and may become negative.
+- An account begins with 20 trades, not with thousands. Names and descriptions are left out.
+- As in the paper, there are neither latency limits nor pauses: each worker does the next item at once.
 
-Both stores have the same data and do the same items, drawn from a seed; at the end each is compared with the
-expected contents, to the cent (`state.check`). PostgreSQL is measured twice: with commits that wait for the
-disk, the default, and with commits that do not (``synchronous_commit`` off). Redis syncs its file once a
-second, which is nearest to the latter. CPU time is that of all processes: the workers, the server with its
-background work, and a removal of old versions (`collect_garbage`, VACUUM) after all runs.
+The two stores have the same data and do the same items, drawn from a seed. At the end the contents of each
+store are compared with the expected contents, to the cent (`state.check`). PostgreSQL is measured twice: with
+commits that wait for the disk, the default, and with commits that do not (``synchronous_commit`` off). Redis
+syncs its file once a second, which is close to ``synchronous_commit`` off. CPU time is that of all processes:
+the workers, and the server with its background work. It includes one removal of old versions
+(`collect_garbage`, VACUUM) after all runs.
 """
 
 from percolator_bench.tpce.suite import measure

@@ -9,8 +9,8 @@
     payments    account    <trade> -> amount
 
 Numbers that are written together are in one cell, packed: an account's cash and holdings, since each trade
-result writes both. Rows of trades and payments are those of one day, else they would grow for ever; a run is
-a day.
+result writes both. Rows of trades and payments are those of one day, because they would otherwise grow
+without end; a run is a day.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A worker process: customers and a market that do their items on one store, on command.
 
 Each line of its input is JSON: first a `Task`, then any number of times a `Share` of a stream of items. The
-worker generates the items, answers "ready", and does them after one more line. It answers each line with one
-line.
+worker generates the items, answers "ready", and does the items after the next line. It answers each line with
+one line.
 """
 
 from __future__ import annotations

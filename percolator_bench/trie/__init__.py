@@ -1,13 +1,12 @@
 """A bitwise trie that counts unique integers: the chain of `percolator_bench.stress`.
 
-A number of 64 bits is a leaf. The node above it has the number without its last bits, and so on up to the
-level where the trie stops. Each node has a row: ``wait`` (leaves only) is the number that has arrived,
-``seen`` the count that the parent has received. An inner node has one more cell for each child, with the
-child's count.
+A number of 64 bits is a leaf. The parent of a node has the number without its last bits, up to the level at
+which the trie stops. Each node has a row: ``wait`` (leaves only) is the number that has arrived, ``seen`` the
+count that the parent has received. An inner node also has a cell for each child, with the child's count.
 
-A child writes its count, not the change of it, into a cell of its own: siblings never conflict, and in any
-order of their writes the last run of the parent sees all of them. It notifies the parent weakly; any number
-of such notifications becomes one run.
+A child writes its count, not the change of the count, into a cell of its own. So siblings never conflict, and
+the last run of the parent sees all counts in any order of the writes. The child notifies the parent weakly;
+any number of such notifications becomes one run.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ def add_up(t: ObserverTransaction, cell: Cell) -> None:
 
 
 def pass_on(t: ObserverTransaction, node: Node, count: int) -> None:
-    """Write the count of a node where its parent reads it, and notify the parent."""
+    """Write the count of a node into its cell in the parent's row, and notify the parent."""
     value = b"%d" % count
     t.set(TABLE, node.row, SEEN, value)
     parent = node.parent

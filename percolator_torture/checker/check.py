@@ -1,8 +1,8 @@
 """Check a history against snapshot isolation in real time, and against the state that it left.
 
-The timestamps that transactions report order them, and this order determines the values that each must have
-seen and the final state. So a check takes the time of sorting, n log n; a checker that knew only values would
-have to search for an order.
+The timestamps of the transactions give their order. The order determines the values that each transaction
+must have seen, and the final state. So a check takes the time of sorting, n log n; without timestamps a
+checker would have to search for an order.
 
 >>> report = check(history, read_final(db, ["t"]))
 >>> assert report.ok, report
@@ -27,9 +27,9 @@ _LEFTOVERS = {"lock": Anomaly.LOCK, "orphan": Anomaly.ORPHAN, "notification": An
 def check(history: History, final: FinalState) -> Report:
     """Find all violations in a history and the state that it left.
 
-    ``final`` must have been read after everything was settled: no client at work, all locks resolved. The
-    history must have all writes to its tables. A million transactions of two reads and two writes take about
-    15 seconds and, with the history itself, 500 MB.
+    ``final`` must have been read after all clients had stopped and all locks were resolved. The history must
+    have all writes to its tables. A million transactions of two reads and two writes take about 15 seconds
+    and, with the history itself, 500 MB.
     """
     enabled = gc.isenabled()
     gc.disable()  # columns of integers have no cycles to find

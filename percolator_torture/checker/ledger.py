@@ -97,7 +97,7 @@ class Ledger:
     def may_be_forgotten(self, mark: int, cell: int) -> bool:
         """Return True if a value, or an absence, may come from an unknown transaction without a trace.
 
-        Garbage collection has removed all that shows when it committed.
+        Garbage collection has removed its commit timestamp.
         """
         if not self.final.safe_point:
             return False

@@ -49,7 +49,7 @@ class Anomaly(StrEnum):
     REAL_TIME = "real time"
     """A transaction is ordered before one that had returned before it began."""
     LOCK = "leftover lock"
-    """A lock is left although all clients are gone and locks were resolved."""
+    """A lock is left although all clients have ended and locks were resolved."""
     ORPHAN = "orphan"
     """An index entry refers to nothing, or no index has an entry for a row."""
     NOTIFICATION = "leftover notification"

@@ -100,7 +100,7 @@ class Crew:
         time.sleep(_PAUSE)
 
     def strike(self, seat: int, signum: signal.Signals) -> subprocess.Popen[bytes] | None:
-        """Send a signal to the process of the seat, or of the next seat whose process is at work, if any."""
+        """Send a signal to the process of the seat, or of the next seat with a running process."""
         for one in self._seats[seat:] + self._seats[:seat]:
             if one.at_work:
                 assert one.process is not None

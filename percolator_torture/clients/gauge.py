@@ -19,7 +19,7 @@ _SIZE: Final = len(FIELDS) * _NUMBER.size
 
 
 class Gauge:
-    """A file of counters, mapped into the memory of both processes.
+    """A file of counters, mapped into the memory of the client process and its parent.
 
     >>> gauge = Gauge(path)
     >>> gauge["done"] += 1

@@ -1,4 +1,4 @@
-"""Carry out the events of a schedule."""
+"""Cause the faults of a schedule."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The faults of a run, by the number of finished transactions, so that a slow machine meets the same faults.
 
-The schedule depends on the seed alone. The interleaving of the processes does not, so a second run with a
-seed repeats the plan and the choices of each client, but not the history.
+The schedule depends on the seed alone. The interleaving of the processes does not depend on the seed. So a
+second run with a seed repeats the plan and the choices of each client, but not the history.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def parse_nemeses(names: str) -> tuple[Nemesis, ...]:
     """Parse names joined by commas; ``all`` is all but garbage collection, ``none`` is none.
 
     Raises:
-        ConfigurationError: a name is unknown or missing, or beside ``all`` or ``none``.
+        ConfigurationError: a name is unknown or missing, or stated together with ``all`` or ``none``.
     """
     named = [name for name in map(str.strip, names.split(",")) if name]
     if not named:

@@ -16,10 +16,10 @@ from percolator_core.store.packing import Command
 class Operation(NamedTuple):
     """An operation before or after it is sent.
 
-    ``number`` counts the operations of one store from 1. ``names`` has one name for each command, in the
-    order in which the server runs them: the name of the script, or of the command in capitals; ``timestamp``
-    is first or last if the operation also requests one. ``manner`` is ``call``, or ``deferred`` (nobody waits
-    for the reply), or ``apart``.
+    ``number`` counts the operations of one store from 1. ``names`` has the name of each script, or of each
+    command in capitals, in the order in which the server runs them. ``timestamp`` is first or last if the
+    operation also requests a timestamp. ``manner`` is ``call``, or ``deferred`` (no client waits for the
+    reply), or ``apart``.
     """
 
     number: int
@@ -94,7 +94,7 @@ def named(*names: str) -> Match:
 class RandomPlan:
     """Each operation meets each kind of fault with a probability.
 
-    The fault of the n-th operation of a store depends on the seed and on n alone, so one thread of
+    The fault of the n-th operation of a store depends on the seed and on n alone. So one thread of
     straight-line code meets the same faults again.
     """
 

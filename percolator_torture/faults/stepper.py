@@ -1,8 +1,8 @@
 """Stop a program between two of its operations.
 
 A `Stepper` runs a function in a greenlet. Whenever the function reaches an operation of a `FaultyStore`,
-control returns to the test. The test may then run other code, go on later, or never: that is a crash. The
-library does not know of steppers; a program can stop exactly at its operations.
+control returns to the test. The test may then run other code and go on later. To go on never is to crash. The
+library has no code for steppers; a program can stop exactly at its operations.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class Stepper(Generic[T]):
     def run(self, until: Callable[[Point], bool] | None = None) -> Point | None:
         """Go on to the next point for which ``until`` is true; to the end of the function if there is none.
 
-        Raises RuntimeError if the function waits and nobody else runs: for a stepped program no time passes.
+        Raises RuntimeError if the function waits while no other program runs: no time passes for a stepped
+        program.
         """
         naps = 0
         while (point := self.step()) is not None:

@@ -1,7 +1,7 @@
 """A store whose operations get lost, are doubled, or arrive late, by a repeatable plan.
 
-The faults are those of the network between client and server, and happen where the library sends its
-operations. The server, the scripts and all code above the store are the real ones.
+The faults are those of the network between client and server, and happen when the library sends its
+operations. The server, the scripts and all code above the store are unchanged.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class FaultyStore(Store):
         """Call `Store.defer`, with faults; lost operations stay lost. A `Stepper` waits for the replies."""
         stepper = current_stepper()
         if stepper is not None:
-            # One by one, and to the end, so that the test knows what was done when it goes on.
+            # One by one, and to the end, so that the test goes on with a known state.
             for command in commands:
                 self._operate((command,), NONE, manner="deferred")
             return
@@ -105,7 +105,7 @@ class FaultyStore(Store):
         return len(self._late)
 
     def deliver(self) -> int:
-        """Execute all late copies now; return how many."""
+        """Execute all late copies now; return their number."""
         return self._late.deliver()
 
     def close(self) -> None:
@@ -221,7 +221,7 @@ _WAITS_FIRST: Final = frozenset({Kind.SLOW_REQUEST, Kind.REQUEST_LOST})
 _NOT_EXECUTED_NOW: Final = frozenset(
     {Kind.REFUSED, Kind.REQUEST_LOST, Kind.REQUEST_LOST_FOR_GOOD, Kind.LATE, Kind.LATE_COPY}
 )
-"""For requests without a waiting client, which nobody repeats."""
+"""For requests without a waiting client, which are not repeated."""
 
 
 def _half(exchange: Exchange, commands: Sequence[Command], *, second: bool) -> Exchange:

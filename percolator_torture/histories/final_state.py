@@ -21,7 +21,7 @@ class FinalVersion(NamedTuple):
 
 
 class Leftover(NamedTuple):
-    """Something that should be gone once everything is settled; ``detail`` describes it in a few words."""
+    """A key that should not exist after all locks are resolved; ``detail`` describes it in a few words."""
 
     kind: LeftoverKind
     table: str

@@ -1,9 +1,10 @@
 """Histories on disk: one file a process, which is readable also if the process is killed at any byte.
 
-A line of JSON is a transaction, or its *intent*: all but the result, written before the commit, with the
-result in a line of its own. So each transaction that may have committed is in the file, and one whose process
-was killed has no result and counts as unknown. A line is passed to the operating system in one piece before
-the next step. It need not reach the disk, because the process dies, and not the machine.
+A line of JSON is a transaction, or its *intent*: the transaction without its result, written before the
+commit. The result is then a line of its own. So each transaction that may have committed is in the file. If
+the process was killed, the transaction has no result, and its outcome counts as unknown. A line is passed to
+the operating system in one call before the next step. The line need not reach the disk, because only the
+process dies, not the machine.
 
 ::
 
@@ -15,7 +16,7 @@ the next step. It need not reach the disk, because the process dies, and not the
         "cells": [["t", "row", "column"]]      cells that no earlier line named; their numbers begin at 0
     {"n": 7, "e": 1050, "s": 12, "c": 15, "o": "ok"}   the result: returned, start_ts, commit_ts, outcome
 
-A transaction without an intent has both in one line. Row keys are bytes, written as Latin-1.
+A transaction without an intent is one line. Row keys are bytes, written as Latin-1.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ _TAGGED: Final = re.compile(rb"([A-Za-z0-9_.-]{1,64}):(\d{1,10}):(\d{1,5})\|")
 class Mark(NamedTuple):
     """The writer of a value: the process, the number of its transaction, and the number of the write.
 
-    ``write`` counts the transaction's writes to the cell from 1: a transaction that sets a cell twice writes
-    the values 1 and 2, and other transactions may only see 2.
+    ``write`` counts the transaction's writes to the cell from 1. A transaction that sets a cell twice writes
+    the marks 1 and 2, and other transactions must see only mark 2.
     """
 
     process: str
@@ -47,7 +47,7 @@ class Mark(NamedTuple):
 
 
 UNMARKED: Final = Mark("?", 0, 0)
-"""The mark of a value that carries none."""
+"""The mark of a value without a mark."""
 
 
 def tag_value(mark: Mark, payload: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Run transactions and record what they saw, for the checker.
+"""Run transactions, and record their reads and writes for the checker.
 
 A workload uses `RecordedTransaction`, which reads and writes plain payloads; the marks in the stored values
 are hidden. Every attempt is a transaction of its own in the history.
@@ -46,7 +46,7 @@ _LONGEST_PAUSE: Final = 0.25
 
 
 class RecordedTransaction:
-    """A transaction on plain payloads. Not for several threads or tasks at once, nor after its end."""
+    """A transaction on plain payloads, for one thread or task at a time."""
 
     __slots__ = ("_mark", "_own", "_own_reads", "_reads", "_scans", "_transaction", "_written")
 

@@ -26,7 +26,7 @@ class Settled:
 
 
 def settle(db: Database, lock_ttl: float) -> Settled:
-    """Wait, resolve the locks once, and count. No client may be at work.
+    """Wait, resolve the locks once, and count. No client may run.
 
     Locks that are left are then resolved by force, so that a checker can read the rest.
     """
@@ -39,7 +39,7 @@ def settle(db: Database, lock_ttl: float) -> Settled:
 
 
 def end_locks(db: Database) -> bool:
-    """Resolve all locks; locks of a client that is gone with its server expire first.
+    """Resolve all locks, after the locks of clients whose server was lost have expired.
 
     Returns True if none is left, after a minute at most.
     """

@@ -1,7 +1,7 @@
 """Read the state that a history left from the server.
 
-The keys are read directly, not through the library's read paths. The code under test must not be its own
-judge, and reading keys changes nothing, while a read of the library resolves the locks that it meets.
+The keys are read directly, not through the library: the code under test must not check itself. Reading keys
+changes nothing, but a read of the library resolves the locks that it meets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TABLETS_AT_A_TIME: Final = 8
 
 
 def read_final(db: Database, tables: Iterable[str], *, collected: bool = False) -> FinalState:
-    """Read the state of some tables once everything is settled: no client at work, all locks resolved.
+    """Read the state of some tables after all clients have stopped and all locks are resolved.
 
     Nothing is changed. ``leftovers`` are locks, pending notifications (without cells in quarantine) and
     orphans: index entries that refer to nothing, and rows without an index entry.
@@ -44,7 +44,7 @@ def read_final(db: Database, tables: Iterable[str], *, collected: bool = False) 
         db: the database; the caller must not be a task of it.
         tables: the names of the tables.
         collected: True if `Database.collect_garbage` has run to its end since the last transaction. Then
-        tombstones at or below the safe point and empty rows count as orphans, too; before, both may exist.
+            tombstones at or below the safe point and empty rows count as orphans, too; they may exist before.
 
     Raises:
         UnknownTable: there is no table of that name.

@@ -1,1 +1,1 @@
-"""Measure losses when a server is taken away."""
+"""Measure losses after a server has died."""

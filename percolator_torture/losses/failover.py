@@ -19,7 +19,7 @@ _TIMEOUT: Final = 0.2
 """Seconds that a commit waits for replicas."""
 
 _AMPLE: Final = 8.0
-"""The same if no counting replica is cut off: the test is about writes that were acknowledged until the end.
+"""The same if no counting replica is cut off: then the test needs acknowledged writes until the end.
 
 """
 
@@ -49,7 +49,7 @@ class Setting(NamedTuple):
     def is_safe(self, before: Before) -> bool:
         """True if the promoted replica has all acknowledged writes."""
         counted = self.durability.replicas
-        # The promoted replica with most data has all that any replica had.
+        # The promoted replica with most data has the data of every replica.
         return counted >= self.replicas if before is Before.PASSED_OVER else counted > 0
 
 
@@ -106,11 +106,10 @@ def failover(
 ) -> list[FailoverRow]:
     """Kill a primary in the middle of writing, promote a replica, and look for losses.
 
-    The primary's disk is ignored, as if the machine were gone. Each durability is tested with connected
-    replicas, and with replicas that are cut off from the network shortly before the end. (A replica that is
-    only stopped would later read the data that the kernel has received for it, and miss nothing.) The replica
-    with most data is promoted, except for rows of `Before.PASSED_OVER`. Half of the rounds commit in two
-    phases.
+    The primary's disk is ignored, as if the machine were lost. Each durability is tested with connected
+    replicas, and with replicas that are cut off from the network shortly before the end. To stop a replica
+    would not be enough: it would later read the data that the kernel has received for it. The replica with
+    most data is promoted, except for rows of `Before.PASSED_OVER`. Half of the rounds commit in two phases.
 
     Args:
         rounds: of each row; 1 or more, of about a second each.
@@ -148,7 +147,7 @@ def _round(setting: Setting, before: Before, number: int, choices: random.Random
         lagging = {Before.IN_STEP: [], Before.CUT_OFF: replicas, Before.PASSED_OVER: replicas[:1]}[before]
         with open_pairs(primary.url) as db:
             create_tables(db)
-        # Open until the end: nobody removes the liveness token from a promoted server.
+        # It stays open until the end, because no client deletes the liveness token on a promoted server.
         db = stack.enter_context(
             open_pairs(primary.url, two_phase=number % 2 == 1, durability=setting.durability)
         )

@@ -40,13 +40,13 @@ class LogLoss:
 
 
 def log_loss(rounds: int, seed: int, fsync: Fsync, tell: Callable[[str], None]) -> LogLoss:
-    """Kill a server in the middle of writing, cut its log where it may not be on disk, and look for losses.
+    """Kill a server in the middle of writing, cut the unsynced part of its log, and look for losses.
 
-    A killed process leaves its writes to the kernel, so the test cuts the log itself: at a random byte behind
-    the part that is certainly synced. With "always", that part ends at the largest size of the log seen after
-    an acknowledgement; with "everysec", at its size a second before the end, and never before its size at the
-    start of the round. (The server itself speaks of up to two seconds when the disk is slow.) Half of the
-    rounds commit in two phases.
+    The kernel still has the writes of a killed process. So the test cuts the log itself, at a random byte
+    behind the part that is certainly synced. With "always", that part ends at the largest size of the log
+    seen after an acknowledgement. With "everysec", it ends at the size a second before the end, but not
+    before the size at the start of the round. (By its documentation, Redis may need two seconds if the disk
+    is slow.) Half of the rounds commit in two phases.
 
     Args:
         rounds: 1 or more, of about a second each, on one server and log.

@@ -1,6 +1,6 @@
 """Clients that write each number to two cells, and a search for the numbers afterwards.
 
-The suites share it that take a server away in the middle of a write.
+Two suites that kill a server in the middle of a write share this module.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Found:
     """The fate of the numbers. Outcomes can be added.
 
     ``acknowledged`` is the number of commits that returned, ``undetermined`` of those that raised
-    CommitUndetermined. ``lost`` numbers were acknowledged and are in neither cell, ``torn`` ones are in one
-    of the two, ``doubled`` ones were committed more than once, ``unexpected`` ones were reported as not
-    committed and exist.
+    CommitUndetermined. ``lost`` numbers were acknowledged, but are in no cell. ``torn`` numbers are in one of
+    their two cells. ``doubled`` numbers were committed more than once. ``unexpected`` numbers were reported
+    as not committed, but exist.
     """
 
     acknowledged: int = 0
@@ -70,7 +70,7 @@ class Found:
 
 
 class Pairs:
-    """Concurrent clients, each with a row of its own, which write one number after another to both tables."""
+    """Concurrent clients, each with its own row, which write one number after another to the two tables."""
 
     def __init__(
         self, db: Database, label: str, *, under_hub: bool, on_acknowledged: Callable[[], None] = lambda: None

@@ -1,4 +1,4 @@
-"""The suites that take a server away, and their results: ``aof``, ``oracle`` and ``failover``.
+"""The suites that kill a server, and their results: ``aof``, ``oracle`` and ``failover``.
 
 They run rounds in portions, so that a run that is ended early keeps its results.
 """
@@ -133,7 +133,7 @@ def _portions(  # noqa: PLR0917
     most: int,
     run: Callable[[int, int, Callable[[str], None]], T],
 ) -> Iterator[T]:
-    """Run so many rounds, ``most`` at a time, until the user ends the run or a server stays away."""
+    """Run so many rounds, ``most`` at a time, until the user ends the run or a server stops answering."""
     done = 0
 
     def tell(line: str) -> None:

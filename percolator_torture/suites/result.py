@@ -19,7 +19,7 @@ class Table:
     rows: list[Sequence[str]] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """The table as it is in JSON."""
+        """Return the table for JSON."""
         return {
             "title": self.title,
             "rows": [dict(zip(self.headings, row, strict=True)) for row in self.rows],
@@ -54,7 +54,7 @@ class Result:
         return not self.wrong
 
     def as_dict(self) -> dict[str, Any]:
-        """The result as it is in JSON."""
+        """Return the result for JSON."""
         return {
             "suite": self.suite,
             "ok": self.ok,

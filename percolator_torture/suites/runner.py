@@ -26,7 +26,7 @@ ALL: Final = "all"
 
 
 def chosen(names: Iterable[str], settings: Settings) -> list[str]:
-    """Find suites by name: ``all``, or no name, means all that can run there.
+    """Find suites by name: ``all``, or no name, means all suites that can run there.
 
     Raises:
         ConfigurationError: there is no such suite, or it needs private servers and a URL is given; or a

@@ -1,9 +1,9 @@
 """A corpus that every machine has: the installed Python distributions as a small web site.
 
-The site has an index page, a page for each distribution (its description, its links, links to its
-requirements), and a page for each document and licence text in its wheel. Licence pages contain only the
-text, so that the same licence in many distributions gives real duplicates. The same installation gives the
-same bytes.
+The site has an index page, and a page for each distribution: its description, its links, links to its
+requirements. Each document and licence text in a wheel is a page, too. Licence pages contain only the text,
+so that the same licence in many distributions gives real duplicates. The same installation gives the same
+bytes.
 """
 
 from __future__ import annotations
