@@ -89,7 +89,7 @@ def changes(
     """
     earlier, later = db.snapshot(begin), db.snapshot(end)
     if later.start_timestamp < earlier.start_timestamp:
-        raise ValueError(f"{end} is before {begin}: give the earlier moment first")
+        raise ValueError(f"{end} is before {begin}: give the earlier time first")
     handle = db.catalog.table(table_name(table))
     source = _source(handle, table, where, columns)
     return _differing(earlier, later, source)

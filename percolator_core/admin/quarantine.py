@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from percolator_core.observers import Chain
 
 _COUNTED_AT_ONCE: Final = 500
-"""Places whose cells one request counts."""
+"""Places in one request that counts cells."""
 
 _CHANGED_AT_ONCE: Final = 500
 """Cells that one request retries or discards."""
@@ -148,7 +148,7 @@ class Quarantine:
     def cells(
         self, observer: str | None = None, keys: Mapping[str, bytes] | None = None
     ) -> Iterator[FailedCell]:
-        """Return the cells, in no order: all, those of one observer, or those of the rows in ``keys``.
+        """Return all cells, or the cells of one observer, or of the rows in ``keys``, in no order.
 
         ``keys`` has one row key for each table; only the cells of these rows are read. If the quarantine
         changes during the iteration, a cell may be returned twice, but each cell that stays is returned.
@@ -234,7 +234,7 @@ class Quarantine:
         return found, pages.cursor
 
     def retry(self, cells: Iterable[FailedCell] | None = None, observer: str | None = None) -> int:
-        """Make ``cells`` dirty again, or all cells of an observer, or all cells. Each gets all its attempts.
+        """Make cells dirty again, with all their attempts: ``cells``, or the cells of one or all observers.
 
         Return the number of cells; cells that are no longer in quarantine do not count.
 
@@ -342,7 +342,7 @@ class _Pages:
             position = self._start(at)  # the table of that place was dropped
         found: list[FailedCell] = []
         while position is not None:
-            # One more cell than the page has room for is read, to find out if there is another page.
+            # One extra cell is read, to find out if there is another page.
             new, is_whole = self._take(position, limit + 1 - len(found))
             space = limit - len(found)
             found += self._cells(position.place, new[:space])

@@ -162,7 +162,7 @@ class _Place:
 
 
 class _Taken(NamedTuple):
-    """A batch: the number of cells looked at, the rows of the chosen ones, and the next lower bound."""
+    """A batch: the number of examined cells, the rows of the chosen cells, and the next lower bound."""
 
     looked_at: int
     rows: list[bytes]

@@ -37,16 +37,11 @@ class RowFilter(Protocol):
     ``columns`` are the encoded columns that the filter reads. Rows that meet the filter are in ``ranges``.
     """
 
-    @property
-    def columns(self) -> tuple[bytes, ...]:
-        """The columns whose values `holds` takes."""
-
-    @property
-    def ranges(self) -> list[KeyRange]:
-        """The ranges of keys to read."""
+    columns: tuple[bytes, ...]
+    ranges: list[KeyRange]
 
     def holds(self, row: bytes, cells: Sequence[bytes | None]) -> bool:
-        """Return True if the row, whose ``columns`` have these values, meets the filter."""
+        """Return True if the row with these values of ``columns`` meets the filter."""
 
 
 def is_on_revision(one: Asked) -> bool:

@@ -8,7 +8,6 @@ last. No log servers are needed, because all processes read the logs of tasks fr
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import shutil
@@ -43,7 +42,7 @@ _TASKS_LIMIT: Final = 10.0
 _OTHERS_LIMIT: Final = 5.0
 """Seconds for the DAG processor and the triggerer to end."""
 _API_LIMIT: Final = 3.0
-"""Seconds for the API server to end; it waits while a browser keeps a connection open."""
+"""Seconds for the API server to end; the server waits while a browser has an open connection."""
 _ANSWER_LIMIT: Final = 5.0
 
 
@@ -67,8 +66,8 @@ def program() -> Path:
 def environment(home: Path, project: Path, url: str, port: int) -> dict[str, str]:
     """Return the environment variables of all Airflow processes.
 
-    ``AIRFLOW__`` settings of this process are left out: they may name the database of another Airflow.
-    Airflow's connections and variables stay.
+    ``AIRFLOW__`` settings of this process are left out, because they may name the database of another
+    Airflow. Airflow's connections and variables are kept.
 
     Args:
         home: Airflow's home folder.
@@ -169,7 +168,9 @@ def start_parts(airflow: Path, logs: Path, env: Mapping[str, str], cwd: Path) ->
 
 
 def missing_parts(port: int) -> list[str]:
-    """Return the parts that Airflow reports as unhealthy; only the API server while it does not answer."""
+    """Return the parts that Airflow reports as unhealthy, or the API server if it does not answer."""
+    import http.client
+
     server = http.client.HTTPConnection(LOOPBACK, port, timeout=_ANSWER_LIMIT)
     try:
         server.request("GET", "/api/v2/monitor/health")
@@ -197,7 +198,7 @@ def stop_parts(children: Sequence[Child]) -> None:
         for child in others:
             child.kill()
         if not await_end(tasks, _TASKS_LIMIT):
-            # The tasks' supervisors get the signal and pass it on, so that each operator can stop its work.
+            # The tasks' supervisors forward the signal, so that each operator can stop its work.
             for child in tasks:
                 child.signal_group(signal.SIGTERM)
             await_end(tasks, _TASKS_LIMIT)

@@ -56,9 +56,7 @@ def graph(
     path: ChainPath,
     form: Annotated[
         Form | None,
-        typer.Option(
-            "--format", help="The format. Default: from the file's suffix, else mermaid.", show_default=False
-        ),
+        typer.Option("--format", help="The format. Default: from the file's suffix, else mermaid."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file, not to stdout.")

@@ -20,7 +20,7 @@ _EXTRAS: Final = {
     "webindex": (("selectolax", "charset-normalizer"), "the web index and the demo"),
     "plot": (("matplotlib",), "the figures of the benchmarks"),
 }
-"""The packages of each extra, and what they are for."""
+"""The packages of each extra, and their purpose."""
 
 
 def check_installation(*, embedded: bool) -> Iterator[Finding]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from percolator_core.transaction.scan import Row
     from percolator_core.transaction.snapshot import Snapshot
 
-TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table.", show_default=False)]
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table.")]
 AnyRow = Annotated[
     str,
     typer.Argument(
@@ -47,7 +47,6 @@ AnyRow = Annotated[
         parser=argument(row_text),
         help="The row key: text, hex:… or base64:…; for a typed table the value of the key column, or "
         "'column=value column=value' for a key of several columns.",
-        show_default=False,
     ),
 ]
 At = Annotated[
@@ -56,7 +55,6 @@ At = Annotated[
         "--at",
         metavar="TIME",
         help="Read as of this time: microseconds since 1970, or 2026-11-20T10:00:00Z with a time zone.",
-        show_default=False,
     ),
 ]
 Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")]
@@ -175,8 +173,7 @@ def scan(
         bytes | None, typer.Option(parser=argument(parse_bytes), metavar="ROW", help="Start at this row.")
     ] = None,
     stop: Annotated[
-        bytes | None,
-        typer.Option(parser=argument(parse_bytes), metavar="ROW", help="Stop before this row."),
+        bytes | None, typer.Option(parser=argument(parse_bytes), metavar="ROW", help="Stop before this row.")
     ] = None,
     columns: Columns = None,
     limit: Annotated[int, typer.Option(min=0, help="At most this many rows; 0 is all.")] = 100,
@@ -305,7 +302,7 @@ def _shown(rows: Iterator[tuple[bytes, Shown]], limit: int, cut: list[bytes]) ->
 def history(
     table: TableName,
     row: AnyRow,
-    column: Annotated[str, typer.Argument(metavar="COLUMN", help="The column.", show_default=False)],
+    column: Annotated[str, typer.Argument(metavar="COLUMN", help="The column.")],
     *,
     limit: Annotated[int, typer.Option(min=1, help="At most this many versions.")] = 100,
     store: StoreOptions,

@@ -34,13 +34,9 @@ From = Annotated[
         "--from",
         metavar="TIME",
         help="The earlier time: microseconds since 1970, or 2026-11-20T10:00:00Z with a time zone.",
-        show_default=False,
     ),
 ]
-To = Annotated[
-    str | None,
-    typer.Option("--to", metavar="TIME", help="The later time. Default: now.", show_default=False),
-]
+To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The later time. Default: now.")]
 
 
 def diff(

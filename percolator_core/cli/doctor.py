@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from percolator_core.cli import output as outputs
+from percolator_core.cli.findings import Finding
 from percolator_core.cli.options import StoreOptions
 from percolator_core.cli.output import ExitCode
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from percolator_core.cli.findings import Finding
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(
     indexes: Annotated[
-        bool,
-        typer.Option("--indexes", help="Also compare the indexes of large tables with their rows."),
+        bool, typer.Option("--indexes", help="Also compare the indexes of large tables with their rows.")
     ] = False,
     *,
     store: StoreOptions,

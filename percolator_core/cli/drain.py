@@ -1,4 +1,4 @@
-"""``drain``: run observers until nothing is left."""
+"""``drain``: run observers until no notification is left."""
 
 from __future__ import annotations
 
@@ -36,10 +36,7 @@ _LOOK = 0.25
 Budget = Annotated[str | None, typer.Option(metavar="TIME", help="Like --timeout, as 90s, 10m or 2h.")]
 OnSpark = Annotated[bool, typer.Option("--spark", help="Run the observers in Spark's executors.")]
 Master = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL", help="The Spark master. Default: all cores of this machine.", show_default=False
-    ),
+    str | None, typer.Option(metavar="URL", help="The Spark master. Default: all cores of this machine.")
 ]
 Tasks = Annotated[
     int | None,
@@ -49,16 +46,9 @@ Tasks = Annotated[
 ]
 Width = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Concurrent runs, with --spark in each task. Default: 256, or 64 with --spark.",
-        show_default=False,
-    ),
+    typer.Option(min=1, help="Concurrent runs, with --spark in each task. Default: 256, or 64 with --spark."),
 ]
-Only = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Only this observer; may be repeated.", show_default=False),
-]
+Only = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this observer; may be repeated.")]
 
 
 def drain(
@@ -76,7 +66,7 @@ def drain(
 ) -> None:
     """Run a chain's observers until no notification is left.
 
-    A cell on which an observer fails too often goes to quarantine: `percolator failed PATH` lists these.
+    A cell on which an observer fails too often is put in quarantine; `percolator failed PATH` lists it.
     """
     seconds = _seconds(timeout, budget)
     if not spark and (master is not None or tasks is not None):
@@ -187,7 +177,7 @@ def _bar(progress: Progress, chain: Chain) -> Callable[[DrainProgress], None]:
 def _progress(
     output: Output, db: Database, chain: Chain, worker: Worker, observers: Iterable[str]
 ) -> Iterator[None]:
-    """Show a bar of the runs done and left; a thread reads the backlog for it."""
+    """Show a bar of the done and the remaining runs. A thread reads the backlog for the bar."""
     if not output.errors.is_terminal:
         yield
         return

@@ -22,7 +22,6 @@ Where = Annotated[
         metavar="FILTER",
         help="Only rows that match this filter, such as \"size > 5 and url ^= 'https:'\". In a raw table, "
         "row is the row key and every value is a quoted text. May be repeated: a row must match all.",
-        show_default=False,
     ),
 ]
 

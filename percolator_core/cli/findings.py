@@ -10,10 +10,7 @@ Verdict = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check. ``mend`` says how to fix the problem; empty if there is none.
-
-    ``warn``: the library works, but a part is missing or slow. ``fail``: a part does not work.
-    """
+    """The result of a check. ``mend`` says how to fix the problem; empty if there is none."""
 
     check: str
     verdict: Verdict

@@ -22,10 +22,7 @@ _SUFFIX: Final = ".tmpl"
 
 
 def init(
-    folder: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="The project's folder: new, or empty.", show_default=False),
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The project's folder: new, or empty.")],
 ) -> None:
     """Create a project: a chain of two observers, its schemas, a test, and a README with the commands."""
     written = write_project(folder)

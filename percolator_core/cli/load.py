@@ -30,15 +30,10 @@ _COUNTED: Final = ("read", "new", "changed", "unchanged", "repeated", "deleted",
 Format = Literal["html", "warc", "jsonl", "csv", "parquet"]
 
 Sources = Annotated[
-    list[str],
-    typer.Argument(metavar="SOURCE", help="Files, folders, or patterns in quotes.", show_default=False),
+    list[str], typer.Argument(metavar="SOURCE", help="Files, folders, or patterns in quotes.")
 ]
-TableOption = Annotated[
-    str, typer.Option("--table", metavar="TABLE", help="The table to load into.", show_default=False)
-]
-FormatOption = Annotated[
-    Format | None, typer.Option("--format", help="Default: from the file suffixes.", show_default=False)
-]
+TableOption = Annotated[str, typer.Option("--table", metavar="TABLE", help="The table to load into.")]
+FormatOption = Annotated[Format | None, typer.Option("--format", help="Default: from the file suffixes.")]
 ChainOption = Annotated[
     Path | None,
     typer.Option(
@@ -52,8 +47,7 @@ Key = Annotated[
     ),
 ]
 Fields = Annotated[
-    str | None,
-    typer.Option(metavar="FIELD[=COLUMN],…", help="Load only these fields, under these names."),
+    str | None, typer.Option(metavar="FIELD[=COLUMN],…", help="Load only these fields, under these names.")
 ]
 BaseUrl = Annotated[str | None, typer.Option(metavar="URL", help="The prefix of the row keys of html files.")]
 Delimiter = Annotated[str | None, typer.Option(help="Of csv files. Default: from the header line.")]
@@ -71,10 +65,7 @@ DeleteMissing = Annotated[
         help="Delete rows with this key prefix that the source no longer has.",
     ),
 ]
-Master = Annotated[
-    str | None,
-    typer.Option(help="The Spark master. Default: all cores of this machine.", show_default=False),
-]
+Master = Annotated[str | None, typer.Option(help="The Spark master. Default: all cores of this machine.")]
 Width = Annotated[int, typer.Option(min=1, help="Concurrent transactions in each task.")]
 
 
@@ -108,12 +99,7 @@ def load(
     declared = None if chain is None else _chain_with(table, chain)
     csv = {"delimiter": delimiter, "encoding": encoding, "null_text": null_text}
     source = spark.open_source(
-        paths,
-        format,
-        key=key,
-        columns=parse_columns(columns),
-        base_url=base_url,
-        **csv,
+        paths, format, key=key, columns=parse_columns(columns), base_url=base_url, **csv
     )
     with store.of_chain(declared) if declared else store.existing() as db, output.progress() as progress:
         try:

@@ -69,7 +69,7 @@ def refuse_unknown(url: str, namespace: str) -> None:
     """Refuse a namespace in which no table was ever created: its name is probably mistyped.
 
     Raises:
-        ConfigurationError: the namespace does not exist; the message lists those that do.
+        ConfigurationError: the namespace does not exist; the message lists the existing ones.
     """
     with existing_store(url) as address:
         try:

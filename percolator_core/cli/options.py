@@ -35,7 +35,6 @@ _Namespace = Annotated[
         envvar="PERCOLATOR_NAMESPACE",
         help="The namespace. Default: the chain's name; without a chain, the only one in the store.",
         rich_help_panel="Store",
-        show_default=False,
     ),
 ]
 STORE_OPTIONS: Final[Mapping[str, tuple[Any, str | None]]] = {
@@ -44,9 +43,7 @@ STORE_OPTIONS: Final[Mapping[str, tuple[Any, str | None]]] = {
 }
 """The options that a parameter of the type `StoreOptions` adds to a command, with their defaults."""
 
-ChainPath = Annotated[
-    Path, typer.Argument(metavar="PATH", help="The chain: the folder with chain.yaml.", show_default=False)
-]
+ChainPath = Annotated[Path, typer.Argument(metavar="PATH", help="The chain: the folder with chain.yaml.")]
 Width = Annotated[int, typer.Option(min=1, help="Concurrent runs.")]
 Threads = Annotated[int, typer.Option(min=1, help="Concurrent runs with 'executor: threads'.")]
 Timeout = Annotated[
@@ -54,8 +51,7 @@ Timeout = Annotated[
     typer.Option(min=0, metavar="SECONDS", help="Stop after this many seconds, with exit code 4."),
 ]
 OptionalChainPath = Annotated[
-    Path | None,
-    typer.Argument(metavar="[PATH]", help="The chain: the folder with chain.yaml.", show_default=False),
+    Path | None, typer.Argument(metavar="[PATH]", help="The chain: the folder with chain.yaml.")
 ]
 
 

@@ -45,7 +45,7 @@ EXIT_CODES: Final[Mapping[ExitCode, str]] = {
     ExitCode.OK: "done",
     ExitCode.FAILURE: "the command failed; the error says why",
     ExitCode.USAGE: "wrong usage, or an invalid declaration or setting",
-    ExitCode.UNAVAILABLE: "the store does not exist, cannot be reached, or refuses writes",
+    ExitCode.UNAVAILABLE: "the store does not exist, does not answer, or refuses writes",
     ExitCode.NOT_IDLE: "not idle within the timeout, or a cell is in quarantine",
     ExitCode.INTERRUPTED: "interrupted; the message says how to continue",
 }
@@ -59,6 +59,14 @@ class Failure(PercolatorError):
         super().__init__(message)
         self.code = code
         self.details = details
+
+
+_CODES: Final[Mapping[type[BaseException], ExitCode]] = {
+    KeyboardInterrupt: ExitCode.INTERRUPTED,
+    StoreUnavailable: ExitCode.UNAVAILABLE,
+    ConfigurationError: ExitCode.USAGE,
+    TimeoutError: ExitCode.NOT_IDLE,
+}
 
 
 class Output:
@@ -134,11 +142,8 @@ class Output:
         for line in lines:
             self.errors.print(Text.assemble(("error:", "bold red"), " ", line), soft_wrap=True)
         if self.as_json and not self._printed_json:
-            details: dict[str, Any] = {
-                "kind": type(error).__name__,
-                "message": lines[0],
-                "exit_code": int(code),
-            }
+            kind = type(error).__name__
+            details: dict[str, Any] = {"kind": kind, "message": lines[0], "exit_code": int(code)}
             if len(lines) > 1:
                 details["messages"] = lines
             if isinstance(getattr(error, "cycle", None), list):
@@ -147,17 +152,14 @@ class Output:
         return code
 
     @contextmanager
-    def progress(self, *, counted: bool = True) -> Iterator[Progress]:
-        """Show a progress bar on stderr, on a terminal only; with ``counted``, also done/total."""
+    def progress(self) -> Iterator[Progress]:
+        """Show a progress bar on stderr, on a terminal only."""
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        columns = [
+        with Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            *([MofNCompleteColumn()] if counted else []),
-        ]
-        with Progress(
-            *columns,
+            MofNCompleteColumn(),
             TimeElapsedColumn(),
             console=self.errors,
             transient=True,
@@ -199,15 +201,9 @@ def exit_code(error: BaseException) -> ExitCode:
     """Return the exit code for an error."""
     if isinstance(error, Failure):
         return error.code
-    if isinstance(error, KeyboardInterrupt):
-        return ExitCode.INTERRUPTED
-    if isinstance(error, StoreUnavailable):
-        return ExitCode.UNAVAILABLE
-    if isinstance(error, ConfigurationError) or is_usage_error(error):
+    if is_usage_error(error):
         return ExitCode.USAGE
-    if isinstance(error, TimeoutError):
-        return ExitCode.NOT_IDLE
-    return ExitCode.FAILURE
+    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), ExitCode.FAILURE)
 
 
 def is_usage_error(error: BaseException) -> bool:

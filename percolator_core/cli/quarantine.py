@@ -28,14 +28,9 @@ if TYPE_CHECKING:
     from percolator_core.cli.output import Output
     from percolator_core.database import Database
 
-ObserverName = Annotated[
-    str | None, typer.Option("--observer", metavar="NAME", help="Only this observer.", show_default=False)
-]
+ObserverName = Annotated[str | None, typer.Option("--observer", metavar="NAME", help="Only this observer.")]
 FailedRow = Annotated[
-    str | None,
-    typer.Option(
-        "--row", metavar="ROW", parser=argument(row_text), help="Only this row key.", show_default=False
-    ),
+    str | None, typer.Option("--row", metavar="ROW", parser=argument(row_text), help="Only this row key.")
 ]
 
 _BATCH: Final = 500

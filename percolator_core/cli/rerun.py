@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from percolator_core.observers import Observer
 
 
-ObserverName = Annotated[str, typer.Argument(metavar="OBSERVER", help="The observer.", show_default=False)]
+ObserverName = Annotated[str, typer.Argument(metavar="OBSERVER", help="The observer.")]
 Conditions = Annotated[
     list[str] | None,
     typer.Option(
@@ -33,14 +33,12 @@ Conditions = Annotated[
         metavar="CONDITION",
         help="Only cells that meet it: a filter for their rows as in scan, such as \"language = 'en'\", or "
         "'revision < 2', a comparison with the revision that ran last. May be repeated.",
-        show_default=False,
     ),
 ]
 Outdated = Annotated[bool, typer.Option("--outdated", help="Only cells that an earlier revision processed.")]
 Limit = Annotated[int, typer.Option(min=0, help="At most this many cells; 0 is all.")]
 Rate = Annotated[
-    float | None,
-    typer.Option(min=0.001, metavar="N", help="At most this many cells per second.", show_default=False),
+    float | None, typer.Option(min=0.001, metavar="N", help="At most this many cells per second.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Count the cells, and change nothing.")]
 
@@ -58,7 +56,7 @@ def rerun(
 ) -> None:
     """Mark processed cells dirty again, so that workers run the observer on them again.
 
-    Use it after a change of the observer's code, for all its cells or for those that meet every condition.
+    Use it after a change of the observer's code. Without conditions, it marks all cells of the observer.
     """
     from percolator_core.admin.rerun import rerun as mark_again
 

@@ -49,7 +49,6 @@ def schema(
             "--json-schema",
             metavar="FOLDER",
             help="Write a JSON Schema for the rows of each typed table into this folder, one file per table.",
-            show_default=False,
         ),
     ] = None,
     *,

@@ -37,9 +37,7 @@ def trace(
     table: TableName,
     row: AnyRow,
     *,
-    column: Annotated[
-        str | None, typer.Option("--column", metavar="C", help="Only this column.", show_default=False)
-    ] = None,
+    column: Annotated[str | None, typer.Option("--column", metavar="C", help="Only this column.")] = None,
     change: Annotated[
         str,
         typer.Option(

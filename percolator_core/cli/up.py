@@ -18,16 +18,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from percolator_core.cli import airflow_home
 from percolator_core.cli import output as outputs
 from percolator_core.cli.output import Failure
+from percolator_core.cli.sessions import Child, await_end
 from percolator_core.cli.signals import Received, stopping
 from percolator_core.errors import ConfigurationError
+from percolator_core.runtime.log import Log
 
 if TYPE_CHECKING:
     from percolator_core.cli.output import Output
-    from percolator_core.cli.sessions import Child
     from percolator_core.observers import Chain
 
+log: Final = Log("percolator.up")
 _STATE: Final = "state.json"
 _LOOK: Final = 0.1
 """Seconds between two checks for a signal and for processes that ended."""
@@ -57,7 +60,6 @@ def up(
             envvar="PERCOLATOR_URL",
             help="The store. Default: an embedded one in PROJECT/.percolator.",
             rich_help_panel="Store",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -102,16 +104,13 @@ class _Up:
     @property
     def address(self) -> str:
         """Airflow's address for a browser."""
-        from percolator_core.cli.airflow_home import LOOPBACK
-
-        return f"http://{LOOPBACK}:{self.port}"
+        return f"http://{airflow_home.LOOPBACK}:{self.port}"
 
     def run(self) -> None:
         """Start all processes, wait for a signal, and end them."""
-        from percolator_core.cli.airflow_home import program
         from percolator_core.store.url import absolute
 
-        airflow = program()
+        airflow = airflow_home.program()
         self.chains = _chains(self.project)
         self.url = absolute(self.given_url or f"embedded:{self.project / '.percolator'}")
         self.began = time.monotonic()
@@ -143,7 +142,7 @@ class _Up:
                 # Stay connected until all processes have ended, so that an embedded store is stopped last.
                 for chain in self.chains:
                     stack.enter_context(connect(self.url, chain.name))
-                self._log("store ready", store=redacted(self.url))
+                log.info("store ready", store=redacted(self.url))
                 stack.callback(self._stop_workers)
                 if self.with_workers:
                     line.update("starting: the workers")
@@ -151,7 +150,7 @@ class _Up:
                 stack.callback(self._stop_airflow)
                 line.update("starting: Airflow's database")
                 self._start_airflow(airflow, line.update)
-            self._log("airflow ready", url=self.address, seconds=round(time.monotonic() - self.began, 1))
+            log.info("airflow ready", url=self.address, seconds=round(time.monotonic() - self.began, 1))
             self._announce()
             while not self.received.number:
                 self._check_processes()
@@ -166,10 +165,9 @@ class _Up:
             self._start(f"worker-{chain.name}", [*command, str(chain.path)], env)
         for worker in self._workers():
             self._await(partial(_log_contains, worker.log, b"worker started"))
-            self._log("worker started", chain=worker.name.removeprefix("worker-"))
+            log.info("worker started", chain=worker.name.removeprefix("worker-"))
 
     def _start_airflow(self, airflow: Path, show: Any) -> None:
-        from percolator_core.cli import airflow_home
         from percolator_core.store.private_server import free_port
 
         if self.port and not _is_free(self.port):
@@ -183,7 +181,7 @@ class _Up:
             self._await(lambda: migration.code == 0, migration)
             self.children.remove(migration)
             airflow_home.note_migrated(self.home)
-            self._log("database ready")
+            log.info("database ready")
         self.children += airflow_home.start_parts(airflow, self.folder, env, self.project)
         self._save()
 
@@ -195,8 +193,6 @@ class _Up:
         self._await(is_healthy)
 
     def _start(self, name: str, command: Sequence[str], env: dict[str, str]) -> Child:
-        from percolator_core.cli.sessions import Child
-
         child = Child.start(name, command, self.folder / f"{name}.log", env=env, cwd=self.project)
         self.children.append(child)
         self._save()
@@ -230,23 +226,18 @@ class _Up:
         return [child for child in self.children if child.name.startswith("worker-")]
 
     def _stop_airflow(self) -> None:
-        from percolator_core.cli.airflow_home import stop_parts
-
         with self.output.status("stopping Airflow; Ctrl-C stops it without waiting for its tasks"):
-            stop_parts([child for child in self.children if child not in self._workers()])
-        self._log("airflow stopped")
+            airflow_home.stop_parts([child for child in self.children if child not in self._workers()])
+        log.info("airflow stopped")
 
     def _stop_workers(self) -> None:
         with self.output.status("stopping the workers"):
             _stop_in_order(self._workers())
         if self._workers():
-            self._log("workers stopped")
+            log.info("workers stopped")
 
     def _end_left_behind(self) -> None:
         """End the processes of an earlier run that was killed."""
-        from percolator_core.cli.airflow_home import stop_parts
-        from percolator_core.cli.sessions import Child
-
         kept = _state(self.folder).get("children", {})
         left = [
             child
@@ -254,8 +245,8 @@ class _Up:
             if (child := Child.left_behind(name, pid, born, self.folder / f"{name}.log")) is not None
         ]
         if left:
-            self._log("ending processes of an earlier run", processes=[child.name for child in left])
-            stop_parts([child for child in left if not child.name.startswith("worker-")])
+            log.info("ending processes of an earlier run", processes=[child.name for child in left])
+            airflow_home.stop_parts([child for child in left if not child.name.startswith("worker-")])
             _stop_in_order([child for child in left if child.name.startswith("worker-")])
 
     def _save(self) -> None:
@@ -267,11 +258,6 @@ class _Up:
         draft = self.folder / f"{_STATE}.new"
         draft.write_text(json.dumps(state))
         draft.replace(self.folder / _STATE)
-
-    def _log(self, event: str, **fields: Any) -> None:
-        import structlog
-
-        structlog.get_logger("percolator.up").info(event, **fields)
 
     def _announce(self) -> None:
         if self.output.as_json:
@@ -338,13 +324,11 @@ def _alone(project: Path, folder: Path) -> Iterator[None]:
 
 
 def _is_free(port: int) -> bool:
-    from percolator_core.cli.airflow_home import LOOPBACK
-
     with socket.socket() as probe:
         # The server sets this option, too; then closed connections do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((LOOPBACK, port))
+            probe.bind((airflow_home.LOOPBACK, port))
         except OSError:
             return False
     return True
@@ -356,8 +340,6 @@ def _log_contains(log: Path, words: bytes) -> bool:
 
 def _stop_in_order(workers: Sequence[Child]) -> None:
     """End workers, which finish their runs or give them back. No process of a worker is left."""
-    from percolator_core.cli.sessions import await_end
-
     try:
         for worker in workers:
             worker.send_signal(signal.SIGTERM)

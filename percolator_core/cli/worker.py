@@ -16,6 +16,7 @@ from percolator_core.cli.counts import counts_data, counts_table
 from percolator_core.cli.logs import LogLevel
 from percolator_core.cli.options import ChainPath, StoreOptions, Threads, Width, load_chain
 from percolator_core.cli.signals import Received, stopping
+from percolator_core.runtime.log import Log
 from percolator_core.runtime.periodic import periodically
 from percolator_core.runtime.process import usable_cores
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 _LOOK: Final = 0.5
 """Seconds between two updates of the line on a terminal."""
+
+log = Log("percolator.worker")
 
 
 def parse_processes(text: str) -> int:
@@ -85,11 +88,7 @@ Rolling = Annotated[
 ]
 Cpus = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Processes for observers with 'executor: processes'. Default: one per core.",
-        show_default=False,
-    ),
+    typer.Option(min=1, help="Processes for observers with 'executor: processes'. Default: one per core."),
 ]
 Http = Annotated[
     str | None,
@@ -97,7 +96,6 @@ Http = Annotated[
         "--http",
         metavar="[HOST:]PORT",
         help="Serve /metrics, /healthz and /readyz on this address. Default host: 127.0.0.1.",
-        show_default=False,
     ),
 ]
 Level = Annotated[LogLevel, typer.Option("--log-level", help="Log this level and above.")]
@@ -155,9 +153,6 @@ class _Command:
 
     def run(self) -> tuple[Counts, dict[str, Any]]:
         """Run until a signal; return the counts, and the result for JSON. Raises KeyboardInterrupt."""
-        import structlog
-
-        log = structlog.get_logger("percolator.worker")
         runner, measures = self._runner()
         some = {} if self.processes == 1 else {"processes": self.processes}
         started, stopped = [f"worker{'s' if some else ''} {verb}" for verb in ("started", "stopped")]
@@ -198,12 +193,7 @@ class _Command:
         from percolator_core.crew import Crew
 
         crew = Crew(
-            self.chain,
-            self.url,
-            self.db.namespace,
-            self.processes,
-            log_level=self.log_level,
-            **self.settings,
+            self.chain, self.url, self.db.namespace, self.processes, log_level=self.log_level, **self.settings
         )
         return crew, {
             "times": crew.times,
@@ -217,8 +207,6 @@ class _Command:
         """Serve health and metrics over HTTP during the block, if ``--http`` is set."""
         if self.http is None:
             return nullcontext()
-        import structlog
-
         from percolator_core.database import connect
         from percolator_core.monitoring import Monitor, Subject
         from percolator_core.monitoring.probe import PATIENCE
@@ -236,7 +224,7 @@ class _Command:
         monitor = Monitor(
             self.http, subject, lambda: connect(url, namespace, patience=PATIENCE, timeout=PATIENCE)
         )
-        structlog.get_logger("percolator.worker").info("serving health and metrics", url=monitor.url)
+        log.info("serving health and metrics", url=monitor.url)
         return monitor
 
 

@@ -42,7 +42,7 @@ BREAK_OFF_GRACE: Final = 5.0
 """Seconds that a process gets after `BREAK_OFF`."""
 
 _REMEMBERED: Final = 64
-"""Most names of ended processes that a new process gets. It resolves the locks of these at once."""
+"""Most names of ended processes that a new process gets. The new process resolves their locks at once."""
 
 _TICK: Final = 0.1
 """Seconds between two turns while no pipe has data."""
@@ -62,8 +62,8 @@ class Served:
     counts: Counts
 
 
-class _Seat:
-    """One of the places of the crew, with its current process."""
+class _Slot:
+    """A place for one process of the crew, with the current process."""
 
     def __init__(self) -> None:
         self.process: Process | None = None
@@ -71,7 +71,7 @@ class _Seat:
         self.failed_starts = 0
         self._pause = FIRST_PAUSE
 
-    def rest(self, lived: float) -> float:
+    def delay(self, lived: float) -> float:
         """Delay the next start, after a process that worked for ``lived`` seconds; return the delay (s)."""
         if lived > LIVED:
             self._pause = FIRST_PAUSE
@@ -114,7 +114,7 @@ class Crew:
             )
         self._chain = chain
         self._orders = Orders(str(chain.path), url, namespace, os.getpid(), settings, log_level)
-        self.seats = [_Seat() for _ in range(processes)]
+        self.slots = [_Slot() for _ in range(processes)]
         self._stopping = threading.Event()
         self._stop_sent = False
         self._end_at = 0.0
@@ -200,26 +200,26 @@ class Crew:
         self._stopping.set()
 
     def _running(self) -> list[Process]:
-        return [process for seat in self.seats if (process := seat.process) is not None]
+        return [process for slot in self.slots if (process := slot.process) is not None]
 
     def _supervise(self) -> None:
         while not self._stopping.is_set() or self._running():
             self._turn()
 
     def _turn(self) -> None:
-        """Start processes, read their pipes, and replace those that have ended."""
+        """Start processes, read their pipes, and replace ended processes."""
         self._turned_at = now = time.monotonic()
         if self._stopping.is_set():
             self._end_stopping_processes(now)
         else:
-            for seat in self.seats:
-                if seat.process is None and now >= seat.start_at:
+            for slot in self.slots:
+                if slot.process is None and now >= slot.start_at:
                     assert self._selector is not None
-                    seat.process = Process(replace(self._orders, dead=tuple(self._dead)), self._selector)
+                    slot.process = Process(replace(self._orders, dead=tuple(self._dead)), self._selector)
         self._listen()
-        for seat in self.seats:
-            if seat.process is not None and seat.process.has_ended():
-                self.bury(seat, seat.process)
+        for slot in self.slots:
+            if slot.process is not None and slot.process.has_ended():
+                self.retire(slot, slot.process)
 
     def _listen(self) -> None:
         assert self._selector is not None
@@ -228,11 +228,11 @@ class Crew:
 
     # Ends.
 
-    def bury(self, seat: _Seat, process: Process) -> None:
-        """Keep the counts of a process that has ended, and free its seat."""
+    def retire(self, slot: _Slot, process: Process) -> None:
+        """Keep the counts of an ended process, and free its place."""
         process.close()
         with self._counting:
-            seat.process = None
+            slot.process = None
             self._dead += [process.name] if process.name else []
             self._served.append(Served(process.pid, process.ending(), process.counts))
             self._times = _added_up([self._times, process.times])
@@ -242,7 +242,7 @@ class Crew:
         elif self._stopping.is_set():
             self._log_end(process)
         else:
-            self._replace(seat, process)
+            self._replace(slot, process)
 
     def _log_end(self, process: Process) -> None:
         if process.killed:
@@ -258,11 +258,11 @@ class Crew:
         counts = process.counts
         log.info("worker stopped", process=process.pid, ran=counts.ran, seconds=round(counts.seconds, 1))
 
-    def _replace(self, seat: _Seat, process: Process) -> None:
+    def _replace(self, slot: _Slot, process: Process) -> None:
         # A start that failed because the store did not answer counts only if the store has never answered.
         excused = self._was_up and isinstance(process.error, StoreUnavailable)
-        seat.failed_starts = 0 if process.up else seat.failed_starts + (not excused)
-        if seat.failed_starts >= STARTS:
+        slot.failed_starts = 0 if process.up else slot.failed_starts + (not excused)
+        if slot.failed_starts >= STARTS:
             self._fail(
                 process.error
                 or PercolatorError(
@@ -271,7 +271,7 @@ class Crew:
                 )
             )
             return
-        pause = seat.rest(time.monotonic() - process.up_since if process.up else 0.0)
+        pause = slot.delay(time.monotonic() - process.up_since if process.up else 0.0)
         report = log.warning if process.returncode else log.info
         report(
             "worker ended and is replaced",
@@ -311,12 +311,12 @@ class Crew:
         self._supervise()
 
     def _end_all(self) -> None:
-        """Kill the processes that are left."""
+        """Kill the remaining processes."""
         self._stopping.set()
-        for seat in self.seats:
-            if seat.process is not None:
-                seat.process.kill()
-                self.bury(seat, seat.process)
+        for slot in self.slots:
+            if slot.process is not None:
+                slot.process.kill()
+                self.retire(slot, slot.process)
 
 
 def _added_up(parts: Sequence[Mapping[str, Histogram]]) -> dict[str, Histogram]:

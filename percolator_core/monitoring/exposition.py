@@ -105,7 +105,7 @@ class Exposition:
         )
         for name, text, value in (
             ("percolator_processes", "Worker processes of this command.", subject.processes()),
-            ("percolator_stalled_seconds", "Seconds for which the loop has stood still.", subject.stalled()),
+            ("percolator_stalled_seconds", "Seconds since the last turn of the loop.", subject.stalled()),
         ):
             yield _gauge(name, text, subject, value)
         replaced = CounterMetricFamily(

@@ -41,7 +41,7 @@ def liveness(subject: Subject) -> Health:
     if stalled <= limit:
         return Health(True, "the worker's loop runs" if subject.begun() else "the worker starts", details)
     return Health(
-        False, f"the worker's loop has stood still for {stalled:.0f} s; the limit is {limit:g} s", details
+        False, f"the worker's loop has been blocked for {stalled:.0f} s; the limit is {limit:g} s", details
     )
 
 

@@ -158,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(with_body=True)
 
     def do_HEAD(self) -> None:
-        """Answer as to GET, but without the body."""
+        """Answer like GET, without the body."""
         self._send(with_body=False)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is given

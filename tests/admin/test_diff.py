@@ -169,7 +169,7 @@ def test_rows_that_met_the_filter_at_one_moment_are_read_many_at_once(
 
 def test_what_cannot_be(db: Database) -> None:
     now = db.timestamp()
-    with pytest.raises(ValueError, match="give the earlier moment first"):
+    with pytest.raises(ValueError, match="give the earlier time first"):
         changes(db, "raw", now, 5)
     with pytest.raises(ValueError, match="has not come yet"):
         changes(db, "raw", now + 10**12)

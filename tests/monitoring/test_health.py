@@ -40,7 +40,7 @@ def test_liveness() -> None:
     state.stalled = 37.1
     stuck = liveness(state.subject())
     assert not stuck.ok
-    assert stuck.reason == "the worker's loop has stood still for 37 s; the limit is 37 s"
+    assert stuck.reason == "the worker's loop has been blocked for 37 s; the limit is 37 s"
 
 
 def test_readiness_from_nothing_to_stopping(db: Database, probe_of: Callable[[Chain], Probe]) -> None:

@@ -226,9 +226,9 @@ def test_no_count_falls_while_a_process_is_replaced(log: Log) -> None:
     crew = Crew(chain_of(watch("count", lambda t, cell: None, "docs.text")), "", "", 1)
     seen: list[tuple[int, int]] = []
     process = Ended(lambda: seen.append((crew.counts.ran, sum(crew.times()["count"].counts))))
-    (seat,) = crew.seats
-    seat.process = process  # type: ignore[assignment]
-    crew.bury(seat, process)  # type: ignore[arg-type]
+    (slot,) = crew.slots
+    slot.process = process  # type: ignore[assignment]
+    crew.retire(slot, process)  # type: ignore[arg-type]
     for look in process.looks:
         look.join(PATIENT)
     assert set(seen) == {(5, 16)}
@@ -255,8 +255,8 @@ def test_times_of_runs_are_summed(log: Log) -> None:
     assert crew.times() == {}
     ended = Ended(lambda: None)
     ended.times = {"count": one}
-    crew.bury(crew.seats[0], ended)  # type: ignore[arg-type]
-    crew.seats[0].process = process = object.__new__(Process)
+    crew.retire(crew.slots[0], ended)  # type: ignore[arg-type]
+    crew.slots[0].process = process = object.__new__(Process)
     process.take_report(report("counts", counts_content(Counts(), 1.0, times={"count": other, "new": one})))
     assert crew.times() == {"count": Histogram.sum([one, other]), "new": one}
 
@@ -351,12 +351,12 @@ def test_without_its_parent_a_process_ends(counting: Project, orphaned: str) -> 
 
 
 def test_pauses_grow_until_a_process_has_lived() -> None:
-    seat = supervisor._Seat()
+    slot = supervisor._Slot()
     first = supervisor.FIRST_PAUSE
-    assert [seat.rest(0.0) for _ in range(3)] == [first, 2 * first, 4 * first]
-    assert [seat.rest(0.0) for _ in range(12)][-1] == supervisor.LONGEST_PAUSE
-    assert seat.rest(supervisor.LIVED + 1) == first
-    assert seat.start_at > time.monotonic() - PATIENT
+    assert [slot.delay(0.0) for _ in range(3)] == [first, 2 * first, 4 * first]
+    assert [slot.delay(0.0) for _ in range(12)][-1] == supervisor.LONGEST_PAUSE
+    assert slot.delay(supervisor.LIVED + 1) == first
+    assert slot.start_at > time.monotonic() - PATIENT
 
 
 @pytest.mark.parametrize(("processes", "threads", "width"), [(0, 1, 1), (1, 0, 1), (1, 1, 0)])

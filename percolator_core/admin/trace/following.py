@@ -49,7 +49,7 @@ _ACKS: Final = 8
 """The number of acknowledgements after a change that are read: the first run, and reruns."""
 
 _ALL_LATER: Final = b"\xff" * 9
-"""Sorts behind any packed timestamp."""
+"""Sorts after any packed timestamp."""
 
 _KINDS: Final[dict[int, Kind]] = {PUT: "put", DELETE: "delete", NOTIFY: "notify"}
 
@@ -166,7 +166,7 @@ class Following:
     # The runs, and the changes that they made.
 
     def follow(self, changes: Sequence[_Change], depth: int) -> None:
-        """Find the runs of the changes, and of the changes that those runs made, up to a depth."""
+        """Find the runs of the changes, then the runs of the changes by these runs, up to a depth."""
         for generation in range(depth):
             known = set(self._runs) if generation else set()
             self._react([change for change in changes if change.timestamp is not None])
@@ -177,7 +177,7 @@ class Following:
         self._count_seen()
 
     def _written(self, runs: Iterable[_Run], *, last: bool) -> list[_Change]:
-        """Return the new changes that runs made of observed cells."""
+        """Return the new changes of observed cells by these runs."""
         new: list[_Change] = []
         for run in sorted(runs, key=lambda one: one.version.start_ts):
             commit_ts, start_ts, _ = run.version
