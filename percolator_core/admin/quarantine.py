@@ -84,9 +84,9 @@ class _Position:
     """The end of a page: a place, the cursor of its scan (None at its end), and cells found but not shown.
 
     A scan returns more cells than were requested. The ``marks`` of these extra cells are part of the
-    position, and the scan continues behind them. If a scan returns all cells of a place at once, the cells
-    are sorted by their marks, and ``after`` is the last mark shown (see `_sort_key`): hundreds of marks would
-    be too long for a URL.
+    position, and the scan continues behind them. If a scan returns all cells of a place at once, hundreds of
+    marks would be too long for a URL. Then the cells are sorted by their marks, and ``after`` is the last
+    mark shown (see `_sort_key`).
     """
 
     place: _Place
@@ -219,8 +219,8 @@ class Quarantine:
 
         ``cursor`` is the cursor that the previous page returned for the same ``observer``; the last page
         returns None. The cost of a page depends on its size and on the number of tablets, not on the number
-        of cells. If cells leave the quarantine in between, a page may be short and a cell may be returned
-        twice, but each cell that stays is returned. A page is longer than ``limit`` if the names of the next
+        of cells. If cells leave the quarantine in between, a page may be short, and a cell may be returned
+        twice. Each cell that stays is returned. A page is longer than ``limit`` if the names of the next
         columns or rows are too long for a cursor.
 
         Raises:

@@ -94,9 +94,9 @@ def samples(
 ) -> list[Sample]:
     """Return the samples from ``since`` to ``until`` (µs, inclusive; None is no bound), oldest first.
 
-    If there are more than ``limit`` (2 or more), the time from the first to the last is divided into equal
-    parts, and the first sample of each part and the very last sample are returned. So the cost depends on the
-    limit, not on the number of samples.
+    If there are more than ``limit`` samples (2 or more), their time is divided into equal parts. The first
+    sample of each part and the very last sample are returned. So the cost depends on the limit, not on the
+    number of samples.
 
     Raises:
         ValueError: the limit is below 2.

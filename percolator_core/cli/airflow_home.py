@@ -1,9 +1,9 @@
 """Airflow's home folder, settings and processes for one project on this machine. Does not import Airflow.
 
 The processes are those of ``airflow standalone``, started one by one. ``airflow standalone`` has three
-drawbacks: its log servers listen on every address of the machine, it does not notice when a process dies, and
-it ends the API server while tasks still report to that server. Here only the API server listens, and it ends
-last. No log servers are needed, because all processes read the logs of tasks from the same disk.
+drawbacks. Its log servers listen on every address of the machine. It does not notice a dead process. It ends
+the API server while tasks still report to that server. Here only the API server listens, and it ends last.
+No log servers are needed, because all processes read the logs of tasks from the same disk.
 """
 
 from __future__ import annotations

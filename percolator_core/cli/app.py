@@ -23,7 +23,7 @@ from typer.core import TyperGroup
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.options import STORE_OPTIONS, StoreOptions
-from percolator_core.cli.output import EXIT_CODES, ExitCode, Output
+from percolator_core.cli.output import EXIT_CODES, ExitCode
 from percolator_core.notation.error import NotationError
 
 
@@ -129,22 +129,19 @@ class Commands(TyperGroup):
         try:
             code = super().main(arguments, *rest, **settings)
         except Interrupted:
-            code = interrupted(output)
+            message = f"interrupted; nothing is lost: {output.carry_on}"
+            code = output.error(outputs.Failure(message, ExitCode.INTERRUPTED))
         except Exception as error:  # noqa: BLE001 - reported in one line; --debug adds the traceback
             code = output.error(error)
             if outputs.is_usage_error(error):
-                output.note(_hint(error))
+                context = getattr(error, "ctx", None)
+                program = "percolator" if context is None else context.command_path
+                output.note(f"`{program} --help` shows the usage")
         sys.exit(code if isinstance(code, int) else ExitCode.OK)
 
 
 class Interrupted(Exception):
     """Ctrl-C, as an exception that typer does not catch."""
-
-
-def interrupted(output: Output) -> ExitCode:
-    """Report a Ctrl-C, and return its exit code."""
-    message = f"interrupted; nothing is lost: {output.carry_on}"
-    return output.error(outputs.Failure(message, ExitCode.INTERRUPTED))
 
 
 def with_common_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -184,11 +181,6 @@ def with_common_options(function: Callable[..., None]) -> Callable[..., None]:
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {name: annotation for name, (annotation, _) in options.items()}
     return command
-
-
-def _hint(error: Any) -> str:
-    context = getattr(error, "ctx", None)
-    return f"`{context.command_path if context is not None else 'percolator'} --help` shows the usage"
 
 
 def command_line(name: str, group: type[Commands] = Commands) -> typer.Typer:

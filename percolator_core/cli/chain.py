@@ -62,7 +62,7 @@ def graph(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file, not to stdout.")
     ] = None,
 ) -> None:
-    """Draw a chain: its columns, the observers that they wake, and the columns that these write."""
+    """Draw a chain: its observers, the columns that wake them, and the columns that they write."""
     from percolator_core.observers.drawing.render import render
 
     output = outputs.current()

@@ -115,7 +115,7 @@ def _version(package: str) -> str | None:
 
 
 def _pinned(package: str) -> str | None:
-    """Return the exact version that this package requires; None if it is not installed as a package."""
+    """Return the version of ``package`` that this library requires exactly; None if it is not known."""
     try:
         requirements = metadata.requires(PACKAGE) or []
     except metadata.PackageNotFoundError:

@@ -353,7 +353,7 @@ def parse_columns(text: str | None) -> list[str] | None:
 
 
 def room_for(column: str, width: int) -> int:
-    """Return the width that is left for a value beside the column's name."""
+    """Return the width of a value beside the name of its column."""
     return max(20, width - len(column) - 4)
 
 

@@ -25,7 +25,7 @@ _LONGEST_COLUMN: Final = 60
 def locks(
     limit: Annotated[int, typer.Option(min=1, help="At most this many locks.")] = 100, *, store: StoreOptions
 ) -> None:
-    """List the current locks, oldest first. Running writers hold some for a short time."""
+    """List the current locks, oldest first. Running writers hold some of them for a short time."""
     from percolator_core.admin.status import locks as read_locks
 
     output = outputs.current()

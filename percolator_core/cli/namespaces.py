@@ -117,7 +117,7 @@ def _holds(client: Any, key: bytes) -> bool:
 
 @contextmanager
 def store_clients(url: str, address: Address, timeout: float) -> Iterator[dict[str, redis.Redis]]:
-    """Yield a client of each server that holds data, by its address; ``timeout`` (s) is that of a reply."""
+    """Yield a client of each server with data, by address; a reply may take ``timeout`` seconds."""
     if address.folder is None:
         with clients_of(url, timeout) as clients:
             yield {str(endpoint): client for endpoint, client in clients.items()}

@@ -46,7 +46,7 @@ def failed(
     limit: Annotated[int, typer.Option(min=0, help="At most this many cells; 0 is all.")] = 100,
     store: StoreOptions,
 ) -> None:
-    """List the cells in quarantine, with the error that put each there."""
+    """List the cells in quarantine, each with its last error."""
     output = outputs.current()
     with _opened(store, path, observer, row) as asked:
         rows = Rows(asked.quarantine.tables.values())
@@ -70,7 +70,7 @@ def retry(
 ) -> None:
     """Take cells out of quarantine, so that they are observed again with all their attempts.
 
-    A write to an observed cell of a row does the same for the cells of that observer.
+    A write to an observed cell of a row also takes that observer's cells of the row out of quarantine.
     """
     with _opened(store, path, observer, row) as asked:
         if asked.keys is None:

@@ -56,7 +56,7 @@ def rerun(
 ) -> None:
     """Mark processed cells dirty again, so that workers run the observer on them again.
 
-    Use it after a change of the observer's code. Without conditions, it marks all cells of the observer.
+    Use it after a change of the observer's code. Without conditions, all its cells are marked.
     """
     from percolator_core.admin.rerun import rerun as mark_again
 
@@ -129,17 +129,13 @@ def _progress(output: Output, db: Database, observer: Observer) -> Iterator[Call
 
     Between two batches, the mark of each removed acknowledgement has been set.
     """
-    interrupted = False
-
-    def stop() -> None:
-        nonlocal interrupted
-        interrupted = True
-
-    with _bar(output, db, observer) as show, stopping(stop):
+    total = _rows(db, observer) if output.errors.is_terminal else None
+    with output.progress() as progress, stopping(lambda: None) as received:
+        task = progress.add_task(f"rerunning {observer.name}", total=total)
 
         def step(counts: RerunCounts) -> None:
-            show(counts)
-            if interrupted:
+            progress.update(task, completed=counts.looked_at)
+            if received.number:
                 raise KeyboardInterrupt
 
         try:
@@ -149,16 +145,8 @@ def _progress(output: Output, db: Database, observer: Observer) -> Iterator[Call
             raise
 
 
-@contextmanager
-def _bar(output: Output, db: Database, observer: Observer) -> Iterator[Callable[[RerunCounts], None]]:
-    """Show a bar of the cells looked at, with the number of rows as the total."""
-    if not output.errors.is_terminal:
-        yield lambda _: None
-        return
+def _rows(db: Database, observer: Observer) -> int:
     from percolator_core.admin.status import status
 
     rows = {table.name: table.rows for table in status(db).tables}
-    total = sum(rows.get(table, 0) for table, _ in observer.observe)
-    with output.progress() as progress:
-        task = progress.add_task(f"rerunning {observer.name}", total=total)
-        yield lambda counts: progress.update(task, completed=counts.looked_at)
+    return sum(rows.get(table, 0) for table, _ in observer.observe)

@@ -56,7 +56,7 @@ def schema(
 ) -> None:
     """Draw the tables of a chain or, without PATH, of the store.
 
-    For a chain, its models are imported and no store is needed.
+    For a chain, the command imports the chain's models and needs no store.
     """
     output = outputs.current()
     title, found = _of_chain(path) if path is not None else _of_store(store)
@@ -251,7 +251,7 @@ def _write_schemas(folder: Path, found: Sequence[_Described]) -> None:
 
 
 def json_schema_of(definition: TableDefinition, model: type[Table] | None = None) -> dict[str, Any]:
-    """Return the JSON Schema of a typed table's rows, made from the model or else from the definition."""
+    """Return the JSON Schema of a typed table's rows, from the model or, without one, the definition."""
     from pydantic import PydanticUserError
 
     if model is not None:

@@ -76,7 +76,7 @@ def trace_data(found: Trace, rows: Rows) -> dict[str, Any]:
 
 
 class _Drawing:
-    """Draw the trace as trees; each run is drawn once and referred to afterwards."""
+    """Draws the trace as trees. Each run is drawn once; later lines refer to its number."""
 
     def __init__(self, found: Trace, rows: Rows) -> None:
         self._rows = rows

@@ -55,24 +55,21 @@ class _Pipe:
         for line in self._lines.feed(chunk):
             self._take(line)
         if not chunk:
-            self.close()
+            self._end()
         return bool(chunk)
 
     def close(self) -> None:
         """Take the remaining lines and close the pipe. Idempotent."""
+        # The number of reads is bounded: a process that an observer started may still write to the pipe.
+        for _ in range(_CHUNK):
+            if self._file.closed or not self.read():
+                break
+        self._end()
+
+    def _end(self) -> None:
         if self._file.closed:
             return
         self._selector.unregister(self._file)
-        # The number of reads is bounded: a process that an observer started may still write to the pipe.
-        for _ in range(_CHUNK):
-            try:
-                chunk = os.read(self._file.fileno(), _CHUNK)
-            except BlockingIOError:
-                break
-            if not chunk:
-                break
-            for line in self._lines.feed(chunk):
-                self._take(line)
         self._file.close()
         rest = self._lines.rest()
         if rest:

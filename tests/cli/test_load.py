@@ -42,7 +42,7 @@ def test_a_load_that_names_no_key(project: Project) -> None:
     (project.folder / "in.jsonl").write_text("{}\n")
     ended = project("load", "in.jsonl", "--table", "docs", "--chain", "chain")
     assert ended.code == 2
-    assert "name it with --key FIELD" in ended.error
+    assert "name the field with --key FIELD" in ended.error
 
 
 @pytest.mark.spark
