@@ -1,7 +1,7 @@
 """The process of one client of a run: ``python -m percolator_torture.clients.client_process``.
 
-The first line on stdin is its order, as JSON; ``finish`` ends it early and in order. When stdin ends, its
-parent is gone, and the process ends.
+The first line on stdin is its order, as JSON; ``finish`` ends it early and in order. The end of stdin means
+that the parent has ended; then the process ends, too.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ def open_databases(orders: Orders) -> tuple[FaultyDatabase, FaultyDatabase]:
         patience=PATIENCE,
     )
     two = FaultyDatabase(one.faulty, one.client.timeouts)
-    # As on a cluster, where a script can access one tablet only.
+    # As on a cluster, whose scripts can access one tablet only.
     two.client.one_call_a_tablet = True
     return one, two
 
 
 def open_patiently(orders: Orders) -> tuple[FaultyDatabase, FaultyDatabase]:
-    """Call `open_databases` again and again while a server is away."""
+    """Call `open_databases` again and again while a server does not answer."""
     until = time.monotonic() + PATIENCE
     while True:
         try:
@@ -120,7 +120,7 @@ class Player:
         orders = self._orders
         with (
             self._one,
-            closing(self._two.client),  # both databases share the store, which is closed once
+            closing(self._two.client),  # the two databases share the store, which is closed once
             Recorder(self._one, self._folder, f"{orders.name}.a") as one,
             Recorder(self._two, self._folder, f"{orders.name}.b") as two,
         ):

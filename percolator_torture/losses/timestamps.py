@@ -1,4 +1,4 @@
-"""Check that timestamps stay unique and in order while their server is taken away."""
+"""Check that timestamps stay unique and in order while their server dies and is replaced."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Restart(StrEnum):
     """The ways in which the server restarts."""
 
     KILLED = "killed"
-    """SIGKILL; the log keeps all that the kernel has."""
+    """SIGKILL; the kernel still writes its data to the log."""
     CUT = "killed, log cut"
     """SIGKILL; the log is cut at a random byte of the part written since shortly after the last restart."""
     STOPPED = "stopped"
@@ -49,7 +49,7 @@ class Restart(StrEnum):
 class TimestampsResult:
     """The outcome of all restarts, all clients together. Outcomes can be added.
 
-    ``repeated`` timestamps were handed out before; ``backwards`` ones are not above all timestamps that any
+    ``repeated`` timestamps were issued before; ``backwards`` ones are not above all timestamps that any
     client had received before their request. ``clock_jumps`` is the number of times the clock was set back.
     """
 
@@ -80,7 +80,7 @@ class Taken(NamedTuple):
 
 
 def timestamps(restarts: int, seed: int, tell: Callable[[str], None]) -> TimestampsResult:
-    """Let clients take timestamps without a pause, while the server is taken away again and again.
+    """Let clients request timestamps without a pause, while the server is killed repeatedly.
 
     At a third of the restarts its clock is also set back one hour. A restart waits until the writes of the
     server's recovery are on disk: "everysec" does not cover two power cuts within that second.
@@ -91,7 +91,7 @@ def timestamps(restarts: int, seed: int, tell: Callable[[str], None]) -> Timesta
         tell: called with a line for each restart.
 
     Raises:
-        StoreUnavailable: a server does not start, or hands out no timestamps for a minute.
+        StoreUnavailable: a server does not start, or issues no timestamp for a minute.
     """
     choices = random.Random(seed)
     clock = FakeClock(Keyspace(_NAMESPACE))
@@ -176,7 +176,7 @@ class _Takers:
                         for task in [executor.submit(self._take, db.store) for _ in range(width)]:
                             task.result()
             except StoreUnavailable:
-                self._over.wait(0.01)  # the server is or was away, or the clients are redirected
+                self._over.wait(0.01)  # the server does not answer, or redirects
 
     def _take(self, store: Store) -> None:
         while not self._over.is_set():
@@ -195,7 +195,7 @@ def _server() -> PrivateServer:
 def _restart(
     server: PrivateServer, kind: Restart, takers: _Takers, choices: random.Random, servers: ExitStack
 ) -> PrivateServer:
-    """Take the server away while it is in use, and restart it, or its replica; return the new server."""
+    """Kill the server while it is in use, and start it or its replica again; return the new server."""
     _sync(server)
     log, synced = server.newest_log(), server.log_size()
     assert log is not None

@@ -1,4 +1,4 @@
-"""One workload under its nemeses: run, settled, checked."""
+"""One workload and its faults: run it, resolve the locks, check the history."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _forget(db: FaultyDatabase) -> None:
     """Leave nothing on a server of the user."""
     tags = db.catalog.table(TABLE).tags
     db.drop_table(TABLE)
-    db.store.call(*[(b"DEL", meta_key(tag)) for tag in tags])  # which reports that the table is gone
+    db.store.call(*[(b"DEL", meta_key(tag)) for tag in tags])  # which reports that the table was dropped
     keys = db.store.keyspace
     clock = FakeClock(keys).key
     db.store.one((b"DEL", keys.oracle, keys.format, keys.catalog, keys.chain, keys.pins, clock))

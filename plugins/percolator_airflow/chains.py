@@ -26,7 +26,7 @@ _PACKAGE: Final = __name__.partition(".")[0]
 
 @dataclass(frozen=True, slots=True)
 class ChainFolder:
-    """A chain's folder and its project's, both absolute; ``declared`` is the chain without its code."""
+    """The absolute paths of a chain's folder and its project; ``declared`` is the chain without its code."""
 
     path: Path
     project: Path
@@ -70,9 +70,9 @@ class ChainFolder:
     def imported(self) -> Iterator[Chain]:
         """Load the chain with its code; inside the block the project is the current directory.
 
-        At the end the current directory and the imported modules are as before, because several tasks may
-        share one process, as in ``dag.test()``, and another project may have modules of the same names. Only
-        one thread is in a project at a time; other threads wait.
+        At the end the current directory and the imported modules are as before. Several tasks may share one
+        process, as in ``dag.test()``, and another project may have modules of the same names. Only one thread
+        is in a project at a time; other threads wait.
 
         Raises:
             ConfigurationError: the chain does not match its code.

@@ -41,7 +41,7 @@ _WITH_TLS: Final = re.compile(r"^redis(?=[+:])")
 
 
 class AirflowConnection(Protocol):
-    """The fields of a connection that are read; both of Airflow's connection classes have them."""
+    """The fields of a connection that are read; Airflow's two connection classes have them."""
 
     conn_id: str
     conn_type: str | None

@@ -47,7 +47,7 @@ def breaches(
 
 
 def own_thresholds(name: str, thresholds: ThresholdsDeclaration) -> ObserverThresholds:
-    """Return the thresholds of one observer: its own where it has some, or else those of the chain."""
+    """Return the thresholds of one observer; an undeclared threshold is that of the chain."""
     own = thresholds.observers.get(name)
     if own is None:
         return thresholds

@@ -1,6 +1,6 @@
 """Triggers: fire when a chain has pending work, or when it is idle.
 
-They poll `percolator_core.admin.demand`, which is a state, not a message: a triggerer that was down misses
+They poll `percolator_core.admin.demand`, which is a state, not a message. So a triggerer that was down misses
 nothing, and a burst of a million notifications is one event. Airflow stores a trigger's arguments in its
 database, so they contain the id of the connection and none of its fields.
 """
@@ -107,7 +107,7 @@ class ChainWatch:
 
 
 class _ChainTrigger(BaseTrigger):
-    """The common part of both triggers."""
+    """The common part of the two triggers."""
 
     def __init__(self, chain: str, conn_id: str = DEFAULT_CONN_ID, namespace: str | None = None) -> None:
         super().__init__()

@@ -131,7 +131,7 @@ def form(block: LoadDeclaration, tables: Sequence[str], known: Sequence[str]) ->
         "base_url": _text("Base URL", "The beginning of the row keys of html."),
         "delimiter": _text("Delimiter", "Of csv."),
         "encoding": _text("Encoding", "Of csv."),
-        "null_text": _text("Null", "The csv field that stands for no cell.", ""),
+        "null_text": _text("Null", "The csv field for which no cell is written.", ""),
         "delete_missing": _text(
             "Delete missing rows", "Rows with this prefix that the source no longer has are deleted."
         ),

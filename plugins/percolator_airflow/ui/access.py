@@ -1,7 +1,7 @@
 """Access control: Airflow's login, and the permissions on the chain's DAG.
 
 A user who may read the DAG ``<chain>_observe`` may see the chain, and a user who may edit that DAG may change
-the chain. A change needs a header that neither a form nor another site can send.
+the chain. A change needs a header, which a form or another site cannot send.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Links between the pages of a chain, for any names of tables, rows and columns.
 
 The name of a table is a part of the path. Some proxies and browsers change a quoted slash, a percent sign or
-two dots in a path, so the name is quoted with ``~`` instead of ``%``. Row keys and columns are in the query;
+two dots in a path. So the name is quoted with ``~`` instead of ``%``. Row keys and columns are in the query;
 a column name that is too long for a link is replaced by its digest.
 """
 

@@ -33,7 +33,7 @@ _TIMES: Final = 6
 _MINUTES: Final = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 4320, 10_080, 20_160, 43_200)
 _SECONDS: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 43_200)
 _BREAK: Final = 3.0
-"""A curve breaks where a sample came more than this many times later than the median interval."""
+"""A curve has a gap before a sample that came after more than this many median intervals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot of the page; ``unit`` is shown beside its title."""
+    """A plot of the page; ``unit`` is shown next to the title."""
 
     key: str
     title: str
@@ -143,7 +143,7 @@ def rates(times: Sequence[float], counts: Sequence[int | None]) -> list[float | 
 
 
 def added(counts: Iterable[int | None]) -> int:
-    """Return the increase from the first sample to the last; a count that started again adds nothing."""
+    """Return the increase over all samples; a count that started again adds nothing."""
     known = [count for count in counts if count is not None]
     return sum(max(0, after - before) for before, after in pairwise(known))
 

@@ -151,7 +151,7 @@ def _understood() -> Iterator[None]:
 
 
 def _discard_all(found: Quarantine, observer: str | None, *, until: int) -> tuple[int, int]:
-    """Discard all cells page by page; return how many were found and how many were discarded.
+    """Discard all cells page by page; return the numbers of found and of discarded cells.
 
     Cells that failed at ``until`` (µs) or later stay, because the user has not seen them.
     """
@@ -206,7 +206,7 @@ def _cell(token: str) -> FailedCell:
     try:
         observer, table, row, column, time = json.loads(token)
         names = [str(part) for part in (observer, table, column)]
-        "".join(names).encode()  # half of a pair of surrogates is no text
+        "".join(names).encode()  # a lone surrogate is not valid text
         key = base64.b64decode(row, validate=True)
         return FailedCell(names[0], names[1], key, names[2], "", 0, int(time), "")
     except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error):

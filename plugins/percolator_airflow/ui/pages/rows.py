@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 router = APIRouter()
 
 SECONDS: Final = 0.1
-"""For which a page reads rows, including rows that the filter excludes; the next page continues."""
+"""Seconds for which a page reads rows, also rows that the filter excludes; the next page continues."""
 
 CONDITIONS: Final = 20
 """Comparisons in the filter of a raw table, at most: each one is made for each row."""
@@ -120,7 +120,7 @@ def _of_the_list(
     found: RowsPage,
     kept: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the template's values for the ends of the page; ``place``: where table and page begin."""
+    """Return the template's values for the ends of the page; ``place``: the first keys of table and page."""
     following, (start, begin) = found.following, place
     is_first = not begin or begin == start
     return {
@@ -145,7 +145,7 @@ def _found(  # noqa: PLR0917
     *,
     backwards: bool,
 ) -> tuple[bytes | None, RowsPage]:
-    """Return the page that begins at a place, or that ends before it; and the key where it begins."""
+    """Return the page that begins at a place, or ends before it, and the first key of the page."""
     begin = place
     snapshot = db.snapshot(at)
     while True:

@@ -172,7 +172,7 @@ class Drawing:
 
     def _root(self, change: Change) -> Root:
         branches: list[Branch] = []
-        # A stack instead of recursion, like the tree of the command line: both draw a run at the same place.
+        # A stack instead of recursion, like the tree of the command line: they draw a run at the same place.
         todo = [(branches, change, outcome, True) for outcome in reversed(change.outcomes)]
         while todo:
             place, cause, outcome, top = todo.pop()
