@@ -34,7 +34,7 @@ MAX_LOCK_TTL = 86_400.0
 
 _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.25
-"""Most seconds until a function runs again after a conflict. The pause doubles each time, up to this."""
+"""Most seconds until a function runs again after a conflict. The pause doubles up to this limit."""
 
 
 def connect(
@@ -47,12 +47,12 @@ def connect(
     timeout: float = 10.0,
     durability: Durability | str | None = None,
 ) -> Database:
-    """Connect to a store; an ``embedded:`` one is started when it does not run.
+    """Connect to a store. The server of an ``embedded:`` store is started unless it runs.
 
     Args:
         url: ``embedded:FOLDER``, ``redis://``, ``unix://``, ``redis+sentinel://`` or ``redis+cluster://``;
             ``rediss://``, ``rediss+sentinel://`` and ``rediss+cluster://`` with TLS.
-        namespace: all keys live under it; 1 to 200 bytes of any text.
+        namespace: the prefix of all keys; 1 to 200 bytes of any text.
         lock_ttl: seconds after which the lock of a silent writer may be resolved; above 0.
         lock_wait: most seconds that a reader waits for a live writer.
         patience: seconds for which a request is repeated while the store does not answer.
@@ -93,9 +93,9 @@ class Database:
         self._arguments = arguments
 
     def connect_arguments(self) -> dict[str, Any]:
-        """The arguments to make another such connection by `connect`; the URL has its password.
+        """The arguments with which `connect` makes an equal connection. The URL has its password.
 
-        Pass them only to a process of your own, through a pipe that no one else reads.
+        Pass them only to a process of the same user, through a pipe that no other process reads.
         """
         assert self._arguments is not None, "only a database that `connect` made knows them"
         return self._arguments()
@@ -132,7 +132,7 @@ class Database:
     ) -> None:
         """Create the typed table of a model, with its indexes, or a raw table of byte cells by its name.
 
-        A table that exists with the same definition is left as it is, even if columns or ranges were added to
+        An existing table with the same definition does not change, even if columns or ranges were added to
         it later. ``tablets`` (1 to 4096, by default 16) and ``notify_only`` are for raw tables.
 
         Raises:
@@ -195,8 +195,8 @@ class Database:
     def add_range(self, table: type[Table] | str, value: Any) -> None:
         """Split a range of a typed table at a value of its column; the value belongs to the upper part.
 
-        Rows never move, so one of the two parts must be empty: add a range before it gets rows. A split that
-        exists is left as it is.
+        Rows never move, so one of the two parts must be empty: add a range before it gets rows. An existing
+        split does not change.
 
         Raises:
             UnknownTable: no such table.
@@ -222,7 +222,7 @@ class Database:
             UnknownTable: no such table.
             ConfigurationError: it is an index, which is dropped with its table.
             LockTimeout: a transaction is still committing to the table; drop it again later. Until then
-            nobody can use the table.
+            no transaction can use the table.
         """
         self.schema_changes.drop(table_name(name))
 
@@ -233,7 +233,7 @@ class Database:
         return Transaction(self.client)
 
     def begin(self, after: int | None = None) -> Transaction:
-        """A transaction to commit or roll back by hand.
+        """A transaction that the caller commits or rolls back.
 
         ``after`` is a timestamp from any client of the same store: all commits up to it are seen.
         """
@@ -246,7 +246,7 @@ class Database:
         a new snapshot.
 
         Raises:
-            TransactionConflict, SnapshotTooOld: also at the last of ``attempts`` (1 or more).
+            TransactionConflict, SnapshotTooOld: if all ``attempts`` (1 or more) failed.
         """
         if attempts < 1:
             raise ValueError(f"attempts is 1 or more, not {attempts}")
@@ -285,7 +285,7 @@ class Database:
     def history(self, table: str, row: str | bytes, column: str, limit: int = 1000) -> list[Version]:
         """The committed versions of a cell, newest first; a deletion has the value None.
 
-        At most ``limit`` of them, 1 or more.
+        Returns at most ``limit`` versions (1 or more).
 
         Raises:
             UnknownTable, UnknownColumn: no such table, or a notify-only column.
@@ -300,7 +300,7 @@ class Database:
     def concurrency(self, width: int = 256) -> Concurrency:
         """A context manager that returns an executor.
 
-        Submitted functions are straight-line code; up to ``width`` run concurrently and share round trips.
+        Submitted functions are ordinary code; up to ``width`` of them run concurrently and share round trips.
         """
         return Concurrency(self.store, width)
 
@@ -311,9 +311,9 @@ class Database:
     ) -> ResolvedLocks:
         """Resolve locks of dead clients that were written or refreshed longer than ``older_than`` ago.
 
-        Readers and writers resolve the locks that they meet. This call finds the other locks. ``tablets`` are
-        the tablets to search, each a table's name and a number from 0 on; None is all. Parts may run
-        concurrently.
+        Readers and writers resolve only the locks in their way; this call searches for locks. ``tablets`` are
+        the tablets to search, each as a table's name and a number from 0; None means all tablets. Several
+        calls may run concurrently.
 
         Raises:
             TypeError, ValueError: ``older_than`` is no timedelta, or below zero; no such tablet.
@@ -348,9 +348,9 @@ class Database:
         Unfinished schema changes are finished first. Snapshots below the new safe point are refused from then
         on; a pinned snapshot keeps the safe point below itself.
 
-        ``tablets`` are the tablets to drop versions from, each a table's name and a number from 0 on; None is
-        all. Every call raises the safe point and resolves old locks in all tablets, so parts may run at the
-        same time, in any order, or not at all.
+        ``tablets`` are the tablets to drop versions from, each as a table's name and a number from 0; None
+        means all tablets. Every call raises the safe point and resolves old locks in all tablets, so
+        calls for different tablets may run at the same time, in any order, or never.
 
         Raises:
             LockTimeout: a transaction older than ``keep`` is still committing, or a schema change waits for
@@ -365,7 +365,7 @@ class Database:
         return GarbageCollector(self.client).collect(keep.total_seconds(), part=tablets)
 
     def active_observers(self) -> set[str]:
-        """The names of the observers of the last activation."""
+        """The names of the observers of the newest activation."""
         return self.client.active_observers()
 
     # The end.
@@ -374,8 +374,8 @@ class Database:
         """Close the connections; an embedded server stops with its last user. Idempotent.
 
         Raises:
-            StoreUnavailable: an embedded server could not write acknowledged commits to its disk: make room,
-                connect again, and see which are missing. The connections are closed all the same.
+            StoreUnavailable: an embedded server could not write acknowledged commits to its disk: free
+                disk space, connect again, and check which commits are missing. The connections are closed.
         """
         self.client.close()
         self.store.close()

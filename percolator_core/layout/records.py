@@ -57,7 +57,7 @@ class Cell:
     """The observed cell that woke an observer.
 
     ``timestamp`` is the commit timestamp of the change (microseconds) or, for a weak notification,
-    the time of the mark. One run may stand for several changes up to its snapshot.
+    the time of the mark. One run may serve several changes up to its snapshot.
     """
 
     table: str

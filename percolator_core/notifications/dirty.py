@@ -95,8 +95,11 @@ Place: TypeAlias = tuple[str, bytes, tuple[str, ...]]
 
 def known_table(catalog: Catalog, table: str) -> TableHandle | None:
     """Return the table, or None if it does not exist."""
+    # This repeats `Catalog.table` in line, because each run takes this path.
+    if time.monotonic() >= catalog.due:
+        catalog.keep_fresh()
     try:
-        return catalog.table(table)
+        return catalog.handles[table]
     except UnknownTable:
         return None
 

@@ -33,7 +33,7 @@ NAMES: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script as it is loaded into the server, and the SHA-1 by which it is called."""
+    """The source that the server loads, and its SHA-1, with which clients call the script."""
 
     name: str
     source: bytes

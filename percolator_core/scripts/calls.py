@@ -141,7 +141,15 @@ def prewrite(  # noqa: PLR0917
     versions: bytes,
 ) -> Call[replies.Prewritten]:
     """Prewrite cells, and commit them if ``role`` is both."""
-    return "prewrite", (*tags, *oracle), (role, start_ts, *cells, *lock, versions), replies.prewritten
+    return "prewrite", (*tags, *oracle), (role, start_ts, *cells, *lock, versions), _prewritten
+
+
+def _prewritten(reply: list[Any]) -> replies.Prewritten:
+    """Decode the reply of prewrite.lua."""
+    if reply[0] == b"committed":
+        return "committed", reply[1], 0, None
+    outcome: replies.Outcome = reply[0].decode()
+    return outcome, 0, reply[1] if len(reply) > 1 else 0, reply[2] if len(reply) > 2 else None
 
 
 def commit(  # noqa: PLR0917

@@ -1,4 +1,7 @@
-"""Decodes the replies of scripts. No other module knows the words in them, which the headers explain."""
+"""The replies of scripts as Python values. `calls` decodes a prewrite; the other functions are here.
+
+Only these two modules use the words of the replies. The header of each script explains its words.
+"""
 
 from __future__ import annotations
 
@@ -57,14 +60,6 @@ Prewritten: TypeAlias = tuple[Outcome, int, int, bytes | None]
 The timestamp is 0 unless the cells are committed. The cell is a position, from 0. A plain tuple, because each
 commit decodes one.
 """
-
-
-def prewritten(reply: list[Any]) -> Prewritten:
-    """Decode the reply of prewrite.lua."""
-    if reply[0] == b"committed":
-        return "committed", reply[1], 0, None
-    outcome: Outcome = reply[0].decode()
-    return outcome, 0, reply[1] if len(reply) > 1 else 0, reply[2] if len(reply) > 2 else None
 
 
 class Committed(NamedTuple):

@@ -15,7 +15,7 @@ from percolator_core.store.server_info import ServerInfo, refuse_unsuitable
 from percolator_core.store.topology import Topology
 
 _LOOK: Final = 0.1
-"""Seconds between two checks of servers of which one may be replaced."""
+"""Seconds between two requests to a server that may be in the middle of a failover."""
 
 
 def examine(
@@ -26,7 +26,7 @@ def examine(
     A server that is being replaced is asked again, until the time ``until`` (`time.monotonic`).
 
     Raises:
-        ConfigurationError: one of them cannot be trusted with data, or not under this URL.
+        ConfigurationError: a server could lose data, or is of another kind than the URL says.
         StoreUnavailable: one of them does not answer, or evicts keys (`EvictingStore`).
     """
     info = _info_in_time(ask, topology, until)
@@ -37,7 +37,7 @@ def examine(
 
 
 def _info_in_time(ask: Callable[[], list[ServerInfo]], topology: Topology, until: float) -> list[ServerInfo]:
-    """Return the replies to INFO; ask again for a while if a server may be being replaced just now."""
+    """Return the replies to INFO; repeat the request while a server may be in the middle of a failover."""
     while True:
         is_over = time.monotonic() > until
         try:
@@ -70,7 +70,7 @@ def assure_disk(embedded: EmbeddedServer | None, url: str, connection: AbstractC
         ConfigurationError: it does not.
     """
     if embedded is not None:
-        # The server is ours, and the setting makes no user's writes less safe.
+        # No other program uses this server, and the setting makes no write less safe.
         connection.send_command("CONFIG", "SET", "appendfsync", "always")
         connection.read_response()
         return

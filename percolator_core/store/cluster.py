@@ -27,10 +27,10 @@ _NO_NAME: Final = (None, b"", b"?")
 class Cluster(ReplaceableServers):
     """The primaries of a Redis Cluster, by slot.
 
-    While a slot moves from one server to another, its keys move one by one, so a script would find half a
-    tablet. Therefore an ASK redirection is never followed: the slot counts as closed until the move is over.
-    Until then both servers refuse a script, because the tag that it declares as its key does not exist as a
-    key. A plain read of a key that has not moved yet is answered by the old server.
+    While a slot moves to another server, its keys move one by one, so a script would find half a tablet.
+    Therefore an ASK redirection is never followed: requests to the slot are repeated until the move is over.
+    Until then both servers refuse a script, because its declared key is a tag, and no key has that name. The
+    old server answers a plain read of a key that has not moved yet.
     """
 
     clustered = True
@@ -47,7 +47,7 @@ class Cluster(ReplaceableServers):
         self._ranges: Sequence[Any] = ()
         self._places: dict[int, Endpoint] = {}
         self._servers: list[Endpoint] = []
-        """All servers in the last answer, replicas too: each of them can be asked next time."""
+        """All servers in the newest answer, replicas too: each of them can be asked next time."""
         self._silent: set[Endpoint] = set()
         self._primaries: frozenset[Endpoint] = frozenset()
         refused = self._look()
@@ -87,7 +87,7 @@ class Cluster(ReplaceableServers):
         return endpoint in self._primaries
 
     def _ask_around(self, doubtful: Endpoint | None) -> Exception | None:
-        # The server in doubt, and those that did not answer last time, are asked last.
+        # The failed server, and servers that did not answer before, are asked after all others.
         candidates = [*self._servers, *(seed for seed in self._seeds if seed not in self._servers)]
         random.shuffle(candidates)
         candidates.sort(key=lambda server: (server == doubtful, server in self._silent))
@@ -110,7 +110,7 @@ class Cluster(ReplaceableServers):
         places: dict[int, Endpoint] = {}
         servers: list[Endpoint] = []
         for first, last, *nodes in ranges:
-            # A server that does not know its own address leaves it empty.
+            # A server without a configured address returns an empty one.
             named = [
                 Endpoint(server.host if node[0] in _NO_NAME else node[0].decode(), int(node[1]))
                 for node in nodes
@@ -122,7 +122,7 @@ class Cluster(ReplaceableServers):
             self._places = places
             self._primaries = frozenset(places.values())
             self.generation += 1
-        self._ranges = ranges  # last: Ctrl-C may come in between
+        self._ranges = ranges  # after the other steps, because Ctrl-C may come in between
 
     def _unusable(self, refused: Exception) -> Exception:
         if isinstance(refused, AuthenticationError):

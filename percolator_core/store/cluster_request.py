@@ -18,7 +18,7 @@ def assemble(
 ) -> Exchange:
     """Send each command to the server of its slot, and request a timestamp from the oracle's server.
 
-    Commands to different slots have no order among each other. Return an exchange that is over.
+    Commands to different slots have no order among each other. The returned exchange is answered or failed.
     """
     whole = Exchange((), stamp, durable=durable)
     if stamp == BEFORE and not _stamped(whole, oracle_slot, send):

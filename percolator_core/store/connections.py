@@ -34,7 +34,7 @@ class Connections:
         reply_timeout: float,
         home: list[Connections],
     ) -> None:
-        """``reply_timeout`` is how many seconds a server that owes a reply may be silent.
+        """``reply_timeout`` is how many seconds a server may take for a reply.
 
         ``home`` is the list that has them while no conversation uses them.
         """
@@ -255,7 +255,7 @@ class Pool:
         return self._add([])
 
     def converse(self, retry_policy: RetryPolicy, exchanges: Sequence[Exchange]) -> None:
-        """Send and wait, over connections that nobody else uses until all is answered.
+        """Send the exchanges over idle connections, and wait until each has its replies or has failed.
 
         A signal handler or finalizer may run between any two steps; its requests use other connections.
         """

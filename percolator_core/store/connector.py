@@ -20,23 +20,23 @@ from percolator_core.scripts import Script, calls
 from percolator_core.store import tls
 from percolator_core.store.embedded.shutdown import history_of
 from percolator_core.store.packing import Command, pack
+from percolator_core.store.pipeline import Stream
 from percolator_core.store.refusals import LOST, is_read_only
-from percolator_core.store.stream import Stream
 from percolator_core.store.topology import Endpoint
 from percolator_core.store.url import Address
 
 CONNECT_PATIENCE: Final = 3.0
-"""Most seconds to reach a server at first: a wrong address is reported soon."""
+"""Most seconds of the first attempts to reach a server, so that a wrong address is reported soon."""
 
 _ASK_TIMEOUT: Final = 1.0
-"""Seconds for a server that is asked where the data is: others can be asked instead."""
+"""Seconds until a server that is asked for the topology must answer: another one can be asked instead."""
 
 WITH_SHEBANG: Final = 7
-"""The first major version that knows the ``#!lua`` line."""
+"""The first major version of Redis that accepts the ``#!lua`` line."""
 
 
 class Connector:
-    """Opens connections as the URL says."""
+    """Opens connections with the settings of the URL."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Connector:
                 raise
             raise told from lost
         except BaseException:
-            connection.disconnect()  # Ctrl-C: redis-py would leave it open
+            connection.disconnect()  # after Ctrl-C redis-py would leave the connection open
             raise
         self._reached = True
         # Only the greeting must be quick: a hub that opens a connection serves no task in that time.
@@ -131,7 +131,7 @@ class Connector:
         history. An embedded server has no replicas; its folder has a history instead, which stays the same
         over a stop that lost nothing.
 
-        The server itself is asked, so its identity does not depend on the URL by which it is reached.
+        The identity comes from the server, so it is the same for each URL of the server.
         """
         connection.send_command("INFO", "server")
         connection.send_command("INFO", "replication")
@@ -141,9 +141,9 @@ class Connector:
             raise ConfigurationError("the server is a sentinel: write redis+sentinel://HOST:PORT/SERVICE")
         run_id = re.search(rb"run_id:(\w+)", info)
         version = re.search(rb"(?:redis|valkey)_version:(\d+)", info)
-        if run_id is None or version is None:  # of a sentinel, or of a server that only looks like ours
+        if run_id is None or version is None:  # the reply of a sentinel, or of another program
             raise RedisConnectionError("the server does not say which it is")
-        # With the line that newer servers know, this is allowed when memory is full.
+        # With the ``#!lua`` line, a newer server runs this script even if its memory is full.
         recover = self._load_scripts(int(version.group(1)) >= WITH_SHEBANG)["recover_oracle"]
         reign = b"%b %b" % (run_id.group(1), history.group(1) if history is not None else b"")
         who = history_of(info).encode() or reign
@@ -152,14 +152,14 @@ class Connector:
         try:
             connection.read_response(disable_decoding=True)
         except MovedError:
-            pass  # the oracle is elsewhere
+            pass  # another server has the oracle
         except ResponseError as error:
             self._judge(error)
 
     def _explained(self, lost: BaseException) -> Exception | None:
         """Return the error to raise instead of a failure to connect; None if nothing can be added.
 
-        A mismatch of URL and port about TLS is suspected only as long as no connection was ever opened.
+        The error suggests TLS only as long as no connection was ever opened.
         """
         if (refusal := tls.refusal(lost)) is not None:
             return refusal

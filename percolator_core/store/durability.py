@@ -16,7 +16,7 @@ MIN_TIMEOUT: Final = 0.001
 """Seconds. Redis counts in milliseconds, and 0 would mean no limit."""
 
 MAX_TIMEOUT: Final = 3600.0
-"""Seconds. If a replica is away for longer, there is no use in holding the locks of the commit."""
+"""Seconds. A commit that waits longer for a replica only keeps its locks from other clients."""
 
 _FORM: Final = re.compile(r"replicas=([0-9]{1,9})|(fsync)|timeout=([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 
@@ -62,7 +62,7 @@ class Durability:
 
     @classmethod
     def of(cls, setting: Durability | str | None, otherwise: str = "") -> Durability:
-        """Return the durability of a setting. Text is parsed; None stands for the text ``otherwise``.
+        """Return the durability of a setting. Text is parsed. For None, ``otherwise`` is parsed.
 
         Raises:
             ConfigurationError: the text cannot be parsed.
@@ -119,7 +119,7 @@ class Durability:
     def requests(self, trace: Command, *, counts_disk: bool) -> list[Command]:
         """Return the commands that wait; the reply to the last one counts.
 
-        ``counts_disk`` is True if the server knows WAITAOF. Such a server waits only for the last write of
+        ``counts_disk`` is True if the server has WAITAOF. Such a server waits only for the newest write of
         the same connection. But a command that is repeated over a new connection may find its work done and
         write nothing. So ``trace`` first writes a key that expires at once.
         """

@@ -1,9 +1,8 @@
 """Refuses servers that evict keys when their memory is full, or have done so.
 
-To read ``maxmemory-policy`` once is not enough: it can be changed at any time, and a promoted replica has a
-setting of its own. So a process checks each server on every new connection, and again before the next request
-once `INTERVAL` seconds have passed. If requests are in flight on the connection, the check goes in front of
-the next batch. An idle client checks when it sends again.
+One check is not enough: ``maxmemory-policy`` can change at any time, and a promoted replica has its own. So a
+process checks each server on every new connection, and before the first request after `INTERVAL` seconds. If
+requests are in flight on the connection, the check is sent in front of the next batch.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class EvictionCheck:
         self.due = 0.0
 
     def run(self, connection: AbstractConnection) -> None:
-        """Check over a connection on which no reply is owed; close the connection after an exception.
+        """Check over a connection without replies in flight; close the connection after an exception.
 
         Raises:
             EvictingStore: the server evicts keys, or has done so.
@@ -108,17 +107,16 @@ class EvictionCheck:
 
 
 class PendingCheck(Trailer):
-    """A check that is in flight in front of a batch; nobody waits for it."""
+    """A check that is in flight in front of a batch. No caller waits for it."""
 
     __slots__ = ("_check",)
 
-    replies: Final = len(_COMMANDS)
-    """The number of replies."""
+    replies = len(_COMMANDS)
 
     def __init__(self, check: EvictionCheck) -> None:
         super().__init__([])
         self._check = check
 
-    def take_in(self, replies: Sequence[Any]) -> None:
+    def take_in(self, replies: list[Any]) -> None:
         """Judge the replies; raises as `EvictionCheck.conclude`."""
         self._check.conclude(replies)

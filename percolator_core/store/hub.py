@@ -119,7 +119,7 @@ class Hub:
             task.awaiting = None
 
     def wait_for(self, future: Future[Any]) -> None:
-        """Return when the future is settled: park the current task, or run the hub outside a task.
+        """Return when the future is done: park the current task, or run the hub outside a task.
 
         A task that waits for another one gives up its place, because the other one may need it.
         """
@@ -252,7 +252,7 @@ class Hub:
     def after_fork(self) -> None:
         """Let no task go on in a forked child, because tasks and connections are the parent's.
 
-        A task that forked runs to its end outside the hub; whoever waits for the hub then gets an error.
+        A task that forked runs to its end outside the hub. After that, each wait for the hub raises an error.
         """
         self.interruption = of_another_process("executor")
         for task in self._tasks.active:
@@ -282,7 +282,7 @@ class Hub:
         """Resume the task that waits for an exchange, unless an exchange is still to come or sent again."""
         caller: Any = exchange.caller
         task, ticket = (caller.task, caller) if type(caller) is Gathering else (caller, exchange)
-        # A task that was interrupted on its way to the hub no longer waits for this.
+        # A task that was interrupted before it was parked does not wait for this exchange.
         if task.awaiting is not ticket:
             return
         if exchange.trouble is not None and self._retries.repeats(exchange):
@@ -378,7 +378,7 @@ class Hub:
             raise RuntimeError("a hub belongs to the thread that made it; use call_soon from another thread")
 
 
-# One of these is on the stack while the hub is at work.
+# One of these functions is on the stack while the loop runs.
 _LOOP: Final = (Hub.run.__code__, Hub.turn.__code__, TaskPool.fill.__code__)
 
 

@@ -54,7 +54,7 @@ FAULTS: Final[Sequence[KnownFault]] = (
         },
     ),
 )
-"""The oldest first. The releases that fix the last one have the fixes of all."""
+"""The oldest first. A release with the fix of the newest fault has the fixes of all older ones."""
 
 
 _WARNED: Final[set[str]] = set()

@@ -13,17 +13,17 @@ Command: TypeAlias = Sequence[bytes | str | int] | bytes
 NUMBERS: Final = tuple(b"%d" % number for number in range(1024))
 """Small numbers as text: to look them up is faster than to format them."""
 
-_BYTES_ONLY: Final = (b"HMGET", b"GET")
+BYTES_ONLY: Final = (b"HMGET", b"GET")
 """Commands without a number: the ordinary reads."""
 
 
 def pack(command: Sequence[bytes | str | int]) -> bytes:
-    """Return a command as it is sent.
+    """Return the bytes of a command.
 
     While hiredis formats a number, it runs signal handlers, and crashes if one of them raises. So numbers are
     formatted before.
     """
-    if command[0] not in _BYTES_ONLY:
+    if command[0] not in BYTES_ONLY:
         command = tuple([b"%d" % part if type(part) is int else part for part in command])
     packed: bytes = pack_command(command)  # type: ignore[arg-type]
     return packed

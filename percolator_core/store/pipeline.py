@@ -11,15 +11,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from redis.connection import AbstractConnection
-from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError
+import hiredis
+from redis.connection import AbstractConnection, DefaultParser
+from redis.exceptions import AuthenticationError, InvalidResponse, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from percolator_core.errors import PercolatorError
-from percolator_core.store.eviction import EvictionCheck, PendingCheck
+from percolator_core.store.eviction import EvictionCheck
 from percolator_core.store.packing import Command, pack
-from percolator_core.store.refusals import LOST
+from percolator_core.store.refusals import LOST, as_answer
 from percolator_core.store.request import (
     AFTER,
     Acknowledgement,
@@ -28,20 +29,83 @@ from percolator_core.store.request import (
     Trailer,
     interrupted,
 )
-from percolator_core.store.stream import Stream
 
 IDLE: Final = 1.0
 """Seconds of silence after which a server may have been replaced: no failover is faster.
 
-A connection that was idle is greeted again: its server may have been a replica in that time and may have
-missed timestamps that another server gave out. A server that was cut off or stopped does not know at first
-that it has been replaced. So its replies after a silence count only if the sentinels, or the other servers of
-the cluster, confirm that it still has its place.
+A connection that was idle is greeted again: its server may have been a replica since, and have missed
+timestamps that another server gave out. A server that was cut off or stopped does not know that it has been
+replaced. So a reply after a silence counts only if sentinels or other servers confirm the server's place.
 """
 
+_CHUNK: Final = 1 << 16
+"""Bytes of one read from the socket."""
 
-_ANSWERS: Final = (AuthenticationError, BusyLoadingError)
-"""Error replies that redis-py counts among lost connections, although more replies may follow them."""
+_MORE: Final = object()
+
+
+class Stream:
+    """An open connection that has been greeted.
+
+    redis-py opens it, with TLS and login. To read replies by redis-py would take more time than all the rest
+    of a round trip, so packed commands are written to the socket, and hiredis reads the replies directly.
+
+    After an exception, also after Ctrl-C, a part of a reply may be missing: close the stream.
+    """
+
+    __slots__ = ("_buffer", "_gets", "_reader", "connection", "ready", "socket")
+
+    def __init__(self, connection: AbstractConnection) -> None:
+        self.connection = connection
+        """The connection of redis-py; use it only while no reply is in flight."""
+        self.socket: Any = connection._sock  # noqa: SLF001 - redis-py has no public way to it
+        """The socket to poll while replies are in flight and none is `ready`."""
+        self._buffer = bytearray(_CHUNK)
+        self._reader = hiredis.Reader(
+            protocolError=InvalidResponse, replyError=DefaultParser.parse_error, notEnoughData=_MORE
+        )
+        self._gets = self._reader.gets
+        self.ready: Callable[[], bool] = self._reader.has_data
+        """Returns True if bytes of a reply have arrived already."""
+        if hasattr(self.socket, "pending"):
+            self.ready = self._ready_with_tls
+
+    def send(self, data: bytes) -> None:
+        """Send packed commands. Raises OSError or RedisTimeoutError if the connection is lost."""
+        try:
+            self.socket.sendall(data)
+        except TimeoutError:
+            raise RedisTimeoutError("Timeout writing to socket") from None
+
+    def read(self) -> Any:
+        """Wait for the next reply and return it, an error reply as a `RedisError`.
+
+        Raises one of `LOST`, also if the server is silent for too long or does not speak the protocol.
+        """
+        reply = self._gets()
+        while reply is _MORE:
+            self._receive()
+            reply = self._gets()
+        return reply
+
+    def close(self) -> None:
+        """Close the connection."""
+        try:
+            self.connection.disconnect()
+        finally:
+            self.socket.close()  # also if Ctrl-C comes in between
+
+    def _ready_with_tls(self) -> bool:
+        return self._reader.has_data() or self.socket.pending() > 0
+
+    def _receive(self) -> None:
+        try:
+            length = self.socket.recv_into(self._buffer)
+        except TimeoutError:
+            raise RedisTimeoutError("Timeout reading from socket") from None
+        if not length:
+            raise RedisConnectionError("Connection closed by server.")
+        self._reader.feed(self._buffer, 0, length)  # type: ignore[arg-type]  # it takes any buffer
 
 
 class Pipeline:
@@ -50,14 +114,14 @@ class Pipeline:
     def __init__(
         self,
         connect: Callable[[], Stream],
-        timestamps: Callable[[int], Command],
+        timestamps: Callable[[int], bytes],
         greet: Callable[[AbstractConnection], None] | None = None,
         acknowledge: Callable[[bytes], Sequence[Command]] | None = None,
         has_its_place: Callable[[float], bool] | None = None,
         *,
         eviction: EvictionCheck | None = None,
     ) -> None:
-        """``connect`` opens a connection; ``timestamps`` makes the request for a number of timestamps.
+        """``connect`` opens a connection; ``timestamps`` packs a request for a number of timestamps.
 
         ``greet`` greets an open connection again; None if that is not needed. ``acknowledge`` makes the
         commands behind durable exchanges, for the key of one of them: WAIT or WAITAOF is the last.
@@ -142,7 +206,7 @@ class Pipeline:
             if type(entry) is Exchange:
                 self._collect(entry)
             else:
-                self._collect_trailer(entry)  # type: ignore[arg-type]
+                entry.take_in([self._reply() for _ in range(entry.replies)])  # type: ignore[arg-type]
             self._in_flight.popleft()
             if not self._in_flight or self._has_its_place is not None:
                 self._used_at = self._heard_at = time.monotonic()
@@ -210,7 +274,7 @@ class Pipeline:
             self._used_at = now
             return self._stream
         if self._stream is not None:
-            self.drain()  # replies to unawaited exchanges of the last use may still be unread
+            self.drain()  # replies to unawaited exchanges may still be unread
         if self._stream is None:
             self._stream, check = self._new_stream(now), self._eviction
         elif greet:
@@ -261,7 +325,7 @@ class Pipeline:
             if exchange.durable and exchange.acknowledged is None:
                 durable.append(exchange)
         if before:
-            packed.insert(0, self._packed_request(before))
+            packed.insert(0, self._timestamps(len(before)))
         trailers: list[Trailer] = []
         if durable:
             assert self._acknowledge is not None
@@ -269,7 +333,7 @@ class Pipeline:
             packed += [pack(request) for request in requests]
             trailers.append(Acknowledgement(durable, len(requests)))
         if after:
-            packed.append(self._packed_request(after))
+            packed.append(self._timestamps(len(after)))
         # This list is in the order of the replies.
         stamps: list[Trailer] = [Stamps(before)] if before else []
         if self._eviction is not None and self._used_at >= self._eviction.due:
@@ -279,9 +343,6 @@ class Pipeline:
         stream.send(b"".join(packed))
         trailers += [Stamps(after)] if after else []
         self._in_flight += [*stamps, *batch, *trailers]
-
-    def _packed_request(self, exchanges: Sequence[Exchange]) -> bytes:
-        return pack(self._timestamps(len(exchanges)))
 
     def _collect(self, exchange: Exchange) -> None:
         replies = exchange.replies
@@ -294,37 +355,11 @@ class Pipeline:
             reply = read()
             left -= 1
             if isinstance(reply, RedisError):
-                exchange.refuse(_answer(reply))
+                exchange.refuse(as_answer(reply))
                 break
             replies.append(reply)
         for _ in range(left):
             read()
-
-    def _collect_trailer(self, trailer: Trailer) -> None:
-        if isinstance(trailer, PendingCheck):
-            trailer.take_in([self._reply() for _ in range(trailer.replies)])
-            return
-        reply = self._reply()
-        if isinstance(trailer, Acknowledgement):
-            for _ in range(trailer.replies - 1):
-                last = self._reply()
-                reply = reply if isinstance(reply, RedisError) else last
-        if isinstance(reply, RedisError):
-            _answer(reply)
-            for exchange in trailer.current():
-                # Commands in front of an acknowledgement were executed. WAIT fails if the master is demoted.
-                exchange.refuse(reply, executed=isinstance(trailer, Acknowledgement))
-        elif isinstance(trailer, Acknowledgement):
-            # WAIT returns how many replicas, WAITAOF also whether the disk.
-            for exchange in trailer.current():
-                exchange.acknowledged = (0, reply) if isinstance(reply, int) else (reply[0], reply[1])
-        else:
-            last, epoch = reply
-            timestamp = last - len(trailer.exchanges)
-            for exchange in trailer.exchanges:
-                timestamp += 1
-                if trailer.is_awaited_by(exchange):
-                    exchange.timestamp, exchange.epoch = timestamp, epoch
 
     def _reply(self) -> Any:
         """Read the next reply, or error, from a server that still has its place."""
@@ -341,14 +376,14 @@ class Pipeline:
     def _lose(self, lost: Exception, unsent: Sequence[Exchange] = (), *, sent: bool = False) -> None:
         """Close a lost connection and break off all exchanges in flight, so that they are sent again.
 
-        The same holds for ``unsent``, the batch at hand, of which a part may have been ``sent``.
+        ``unsent`` is the current batch, which is broken off too; ``sent`` is True if its bytes may be sent.
         """
         entries, self._in_flight = self._in_flight, deque()
         self.close()
         for entry in entries:
             if isinstance(entry, Exchange):
                 entry.break_off(lost, sent=True)
-        # An exchange that lacks only a trailer's reply is no longer in flight itself.
+        # An exchange that waits only for a trailer's reply is not in flight itself.
         for entry in entries:
             if isinstance(entry, Trailer):
                 for exchange in entry.current():
@@ -357,13 +392,6 @@ class Pipeline:
         for exchange in unsent:
             if id(exchange) not in broken_off:
                 exchange.break_off(lost, sent=sent)
-
-
-def _answer(error: RedisError) -> RedisError:
-    """Return an error that is the reply to a command; raise one that ends the connection."""
-    if isinstance(error, RedisConnectionError) and not isinstance(error, _ANSWERS):
-        raise error  # such as that there are too many connections
-    return error
 
 
 def _refuse(batch: Sequence[Exchange], error: RedisError) -> None:

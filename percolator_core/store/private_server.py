@@ -39,7 +39,7 @@ def free_port() -> int:
 
 
 class PrivateServer:
-    """A redis-server on a Unix socket, with a folder of its own, which outlives its processes.
+    """A redis-server on a Unix socket. Its folder keeps the data when the process is killed.
 
     ``settings`` are settings of the server, as on its command line without the dashes. With ``listens`` it
     also listens on ``port`` of the loopback interface, so that other servers can replicate it. As a context
@@ -70,7 +70,7 @@ class PrivateServer:
         return redis.Redis(unix_socket_path=str(self.socket))
 
     def start(self) -> None:
-        """Start the server with the data of its folder; on the same port as before, if that is free.
+        """Start the server with the data of its folder, on the port of its previous start if that is free.
 
         Raises:
             StoreUnavailable: it does not answer; the message has the end of its log.
@@ -138,7 +138,7 @@ class PrivateServer:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                start_new_session=True,  # Ctrl-C is for the command, which ends its servers itself
+                start_new_session=True,  # Ctrl-C goes only to the command, which then ends its servers
             )
         until = time.monotonic() + _START_LIMIT
         while time.monotonic() < until and self._process.poll() is None:

@@ -1,11 +1,11 @@
 """Settings of Python's garbage collector while many tasks run.
 
-Each parked task holds some dozens of objects. With the usual threshold of 700 new objects the collector runs
-again and again, and every hundredth run visits all objects of the process, for nothing. So the first
-threshold is raised to the number of objects that the tasks of all hubs may hold. The last hub restores it.
+Each parked task has some dozens of objects. With the usual threshold of 700 new objects the collector would
+run all the time, and every hundredth run visits all objects of the process. So the first threshold is raised
+to the number of objects that the tasks of all hubs may have. The hub that closes last restores the threshold.
 
 While the collector runs, a finalizer must not switch to another greenlet. The heads of the collector's lists
-are on the stack, which a switch moves away; code that then drops one of the listed objects would write there.
+are on the stack, and a switch moves the stack. Code that then frees a listed object would corrupt memory.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ OBJECTS_A_TASK: Final = 100
 class _Collecting(set[Any]):
     """Has elements while the collector runs: it is called as ``setattr(self, "start" or "stop", info)``.
 
-    No Python code runs in that call, on purpose. Python would handle a signal that came in during the
-    collection at the first step of a callback, and discards what a callback raises: Ctrl-C would be lost.
+    This call runs no Python code, on purpose. Python handles a pending signal at the first step of a callback
+    and discards the exception of a callback: Ctrl-C would be lost.
     """
 
     start = property(fset=set.update)

@@ -1,4 +1,4 @@
-"""Redacts the URL of a store for messages; of a malformed URL it shows too little, never too much."""
+"""Redacts the URL of a store for messages. In a malformed URL, more than the password may be redacted."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _redacted_user(scheme: str, rest: str) -> tuple[str, str]:
 
 
 def _redacted_place(text: str) -> str:
-    """Return hosts and path; if they are malformed they may be a password without its @, and are redacted."""
+    """Return hosts and path. Malformed ones are redacted: they may be a password without its @."""
     if SECRET.search(unquote(text)):
         return "***"
     hosts = re.split("[/#]", text, maxsplit=1)[0]

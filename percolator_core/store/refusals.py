@@ -37,6 +37,9 @@ _NOT_EXECUTED: Final = (
 )
 """In redis-py, MOVED is an `AskError` too, and MASTERDOWN a `ClusterDownError`."""
 
+_ANSWERS: Final = (AuthenticationError, BusyLoadingError)
+"""Error replies that redis-py counts among lost connections, although more replies may follow them."""
+
 _FORBIDDEN: Final = ("NOPERM", "permissions", "The user executing the script can't")
 
 _NOT_EXECUTED_WORDS: Final = (
@@ -110,3 +113,10 @@ def judge(error: RedisError) -> Verdict:
 def _says(text: str, *words: str) -> bool:
     """Return True if a script ended with such an error, to which Redis 6.2 adds words of its own."""
     return any(f"-{word}" in text for word in words)
+
+
+def as_answer(error: RedisError) -> RedisError:
+    """Return an error that is the reply to a command; raise one that ends the connection."""
+    if isinstance(error, RedisConnectionError) and not isinstance(error, _ANSWERS):
+        raise error  # such as that there are too many connections
+    return error

@@ -15,7 +15,7 @@ _PAUSE: Final = 0.1
 """Seconds between two requests for the current servers."""
 
 _NOBODY_THERE: Final = 5.0
-"""Seconds without further requests for a confirmation after nobody answered one."""
+"""Seconds until a confirmation is requested again, after no server answered the request before."""
 
 
 class ReplaceableServers(ABC):
@@ -33,17 +33,17 @@ class ReplaceableServers(ABC):
 
     @abstractmethod
     def _ask_around(self, doubtful: Endpoint | None) -> Exception | None:
-        """Adopt the first answer and return None, or return the error of the last one asked if none answers.
+        """Adopt the first answer and return None; if no server answers, return the last server's error.
 
-        ``doubtful`` is a server that may be out of date about itself, and so is asked last.
+        ``doubtful`` is asked last: this server may not know that it was replaced.
         """
 
     @abstractmethod
     def _has_its_place(self, endpoint: Endpoint) -> bool:
-        """Return True if the server has data according to the last answer."""
+        """Return True if the server has data according to the newest answer."""
 
     def confirms(self, endpoint: Endpoint, since: float) -> bool:
-        """Return True if the server's place was confirmed after ``since``, or if nobody answers."""
+        """Return True if the server's place was confirmed after ``since``, or if no server answers."""
         with self._lock:
             if self._answered_at < since and time.monotonic() > self._unheard_until:
                 self._look(endpoint)
@@ -52,14 +52,14 @@ class ReplaceableServers(ABC):
     def heal(self, exchange: Exchange) -> None:
         """Ask for the current servers; close the connection to a server that has become a replica.
 
-        Reads would not notice otherwise: a replica answers them.
+        A replica answers reads, so a read would not fail.
         """
         if is_read_only(exchange.trouble) and exchange.pipeline is not None:
             exchange.pipeline.break_off("the server has become a replica")
         self.look_around()
 
     def look_around(self) -> None:
-        """Ask for the current servers, unless that was done just now."""
+        """Ask for the current servers, unless another request was made just before."""
         with self._lock:
             if time.monotonic() - self._looked_at >= _PAUSE:
                 self._look()
@@ -69,7 +69,7 @@ class ReplaceableServers(ABC):
         return
 
     def _look(self, doubtful: Endpoint | None = None) -> Exception | None:
-        """Ask for the current servers; return the error if nobody answers.
+        """Ask for the current servers; return the error if no server answers.
 
         Exchanges are then still sent again, until their time is over and `StoreUnavailable` is raised.
         """

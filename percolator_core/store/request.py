@@ -23,12 +23,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
+from hiredis import pack_command
 from redis.exceptions import AskError, MovedError, NoScriptError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from percolator_core.errors import PercolatorError, StoreUnavailable
-from percolator_core.store.packing import Command, first_key, pack
-from percolator_core.store.refusals import judge
+from percolator_core.store.packing import BYTES_ONLY, Command, first_key
+from percolator_core.store.refusals import as_answer, judge
 
 NONE: Final = 0
 BEFORE: Final = 1
@@ -84,7 +85,14 @@ class Exchange:
         durable: bool = False,
     ) -> None:
         # Packed here, so that a command that cannot be packed fails its caller, not a batch of many callers.
-        self.packed = [command if type(command) is bytes else pack(command) for command in commands]
+        # This repeats `pack` in line.
+        self.packed: list[bytes] = []
+        for command in commands:
+            if type(command) is not bytes:
+                if command[0] not in BYTES_ONLY:
+                    command = tuple([b"%d" % part if type(part) is int else part for part in command])  # noqa: PLW2901
+                command = pack_command(command)  # type: ignore[arg-type]  # noqa: PLW2901
+            self.packed.append(command)
         self.stamp = stamp
         self.slot = slot
         """The slot of a cluster to which the commands go."""
@@ -106,7 +114,7 @@ class Exchange:
         self.under_way = False
         """True while an attempt is in flight."""
         self.pipeline: Carrier | None = None
-        """The connection of the last attempt."""
+        """The connection of the newest attempt."""
 
     @property
     def done(self) -> bool:
@@ -239,9 +247,8 @@ class OutcomeOpenError(Exception):
 Decision: TypeAlias = tuple[Any, bool, int, bool]
 """The reply to a command that decides an outcome, and three facts about it.
 
-The first is True if an earlier attempt may have executed the command. The second is the timestamp that was
-requested after the command; 0 without one. The third is True if the write is as safe as the store's
-durability asks.
+These are: True if an earlier attempt may have executed the command; the timestamp that was requested after
+the command, 0 without one; and True if the write is as safe as the store's durability asks.
 """
 
 
@@ -250,6 +257,9 @@ class Trailer:
 
     __slots__ = ("exchanges",)
 
+    replies = 1
+    """The number of its replies."""
+
     def __init__(self, exchanges: list[Exchange]) -> None:
         self.exchanges = exchanges
         for exchange in exchanges:
@@ -257,6 +267,10 @@ class Trailer:
                 exchange.awaits = [self]
             else:
                 exchange.awaits.append(self)
+
+    def take_in(self, replies: list[Any]) -> None:
+        """Note the replies, or the error among them, in the exchanges that still wait."""
+        raise NotImplementedError
 
     def answered(self) -> None:
         """Conclude the exchanges that waited only for this reply."""
@@ -281,11 +295,26 @@ class Stamps(Trailer):
 
     __slots__ = ()
 
+    def take_in(self, replies: list[Any]) -> None:
+        """Give each exchange its timestamp, or the error."""
+        (reply,) = replies
+        if isinstance(reply, RedisError):
+            as_answer(reply)
+            for exchange in self.current():
+                exchange.refuse(reply)
+            return
+        last, epoch = reply
+        timestamp = last - len(self.exchanges)
+        for exchange in self.exchanges:
+            timestamp += 1
+            if self.is_awaited_by(exchange):
+                exchange.timestamp, exchange.epoch = timestamp, epoch
+
 
 class Acknowledgement(Trailer):
     """The request to wait for disk and replicas, for all durable exchanges of a batch.
 
-    ``replies`` is the number of its replies, of which the last one counts.
+    ``replies`` is the number of its replies. Only the last reply has the numbers.
     """
 
     __slots__ = ("replies",)
@@ -293,3 +322,18 @@ class Acknowledgement(Trailer):
     def __init__(self, exchanges: list[Exchange], replies: int) -> None:
         super().__init__(exchanges)
         self.replies = replies
+
+    def take_in(self, replies: list[Any]) -> None:
+        """Give each exchange the numbers of disks and replicas, or the first error."""
+        for error in replies:
+            if isinstance(error, RedisError):
+                as_answer(error)
+                for exchange in self.current():
+                    # The commands were executed. WAIT fails if the master is demoted.
+                    exchange.refuse(error, executed=True)
+                return
+        reply = replies[-1]
+        # WAIT returns how many replicas have the writes, WAITAOF also how many disks.
+        acknowledged = (0, reply) if isinstance(reply, int) else (reply[0], reply[1])
+        for exchange in self.current():
+            exchange.acknowledged = acknowledged

@@ -53,7 +53,7 @@ class RetryPolicy:
         return False
 
     def repair(self, exchange: Exchange) -> None:
-        """Repair what an exchange failed for, as far as a client can.
+        """Repair the cause of an exchange's failure, if a client can.
 
         Raises:
             PercolatorError: another attempt would fail as well.
@@ -67,14 +67,14 @@ class RetryPolicy:
             self._heal(exchange)
 
     def repair_all(self, exchanges: Sequence[Exchange]) -> list[Exchange]:
-        """Wait if the trouble takes time, repair, and return the exchanges that are worth another attempt."""
+        """Wait if the trouble takes time, repair it, and return the exchanges for another attempt."""
         if any(one.needs_pause for one in exchanges):
             time.sleep(_PAUSE)
         for one in exchanges:
             try:
                 self.repair(one)
             except PercolatorError as error:
-                one.fail(error)  # not raised: the exchange knows whether it was executed
+                one.fail(error)  # not raised: the exchange has `executed_maybe`
         return [one for one in exchanges if one.failure is None]
 
 
@@ -122,7 +122,7 @@ class Retries:
             return False
         self._open[id(exchange)] = exchange
         if exchange.missing_script:
-            # Loading the scripts once serves all that missed one.
+            # One load of the scripts is enough for all exchanges that missed a script.
             if not self._without_script:
                 self._hub.do_next(self._load_scripts)
             self._without_script.append(exchange)
@@ -147,7 +147,7 @@ class Retries:
         try:
             self._hub.sleep(_PAUSE_OF_HUB)
         finally:
-            # Not from here: only the hub itself may resume tasks, and a repair may end the wait of many.
+            # Not here: only the loop may resume tasks, and one repair may end the wait of many tasks.
             self._hub.do_next(partial(self._retry, exchange))
 
     def _retry(self, exchange: Exchange) -> None:

@@ -38,7 +38,7 @@ def task_of(exchange: Exchange) -> Any:
 
 
 class SendQueue:
-    """Parked exchanges. An interruption may strike between any two steps: none of them loses an exchange."""
+    """Parked exchanges. No exchange is lost if an interruption comes between any two steps."""
 
     __slots__ = ("_connections", "_tasks", "load", "parked")
 
@@ -49,13 +49,13 @@ class SendQueue:
         self.parked: list[Exchange] = []
         """Exchanges to send with the next batch. The hub adds to this list itself, which saves a call."""
         self.load = 0
-        """About how many bytes tasks have parked since the last batch, without deferred and repeated ones."""
+        """Estimated bytes that tasks have parked since the newest batch; deferred exchanges do not count."""
 
     def is_worth_sending(self) -> bool:
-        """Return True if the parked exchanges make a batch even while the server still works on others.
+        """Return True if the parked exchanges should be sent while the server still works on others.
 
-        They do by their size, or when half of all tasks wait: otherwise a few tasks would all wait at the
-        same time. An exchange counts as a task here. Only the moment of sending depends on this.
+        The batch must be large enough, or half of all tasks must wait: otherwise a few tasks would wait
+        together. An exchange counts as a task. Only the time of sending depends on this.
         """
         parked = len(self.parked)
         return parked > 0 and (self.load >= BURST or 2 * parked >= len(self._tasks) > 0)
@@ -99,7 +99,7 @@ class SendQueue:
         self.parked += exchanges
 
     def park_again(self, lost: Iterable[Exchange]) -> None:
-        """Park those exchanges that an interruption cut off and that are neither parked nor done."""
+        """Park interrupted exchanges again, unless they are parked or done."""
         parked = set(map(id, self.parked))
         for exchange in lost:
             if id(exchange) not in parked and not exchange.done:
@@ -113,5 +113,5 @@ class SendQueue:
             self.parked.remove(exchange)
 
     def drop_unsent(self, ended: Collection[Task]) -> None:
-        """Remove what the ended tasks had parked and no attempt has sent, such as their commits."""
+        """Remove exchanges of ended tasks that no attempt has sent, such as commits."""
         self.parked = [one for one in self.parked if one.pipeline is not None or task_of(one) not in ended]

@@ -36,12 +36,12 @@ class SentinelMaster(ReplaceableServers):
             raise self._unknown()
 
     def endpoint(self, slot: int) -> Endpoint:  # noqa: ARG002 - it has them all
-        """Return the master that the sentinels named last."""
+        """Return the newest known master."""
         assert self._endpoint is not None
         return self._endpoint
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """Return the master alone."""
+        """Return a list of the master only."""
         return (self.endpoint(0),)
 
     def heal(self, exchange: Exchange) -> None:
@@ -79,7 +79,7 @@ class SentinelMaster(ReplaceableServers):
                 continue
             answered = True
             if found is not None:
-                # The sentinel that answered is asked first the next time.
+                # In the future, this sentinel is asked first.
                 self._sentinels.remove(sentinel)
                 self._sentinels.insert(0, sentinel)
                 return Endpoint(found[0].decode(), int(found[1]))

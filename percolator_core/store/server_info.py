@@ -46,7 +46,7 @@ def read_info(raw: bytes) -> ServerInfo:
 
 
 def refuse_unsuitable(info: ServerInfo, url: str, *, clustered: bool) -> None:
-    """Raise ConfigurationError for a server that cannot hold data, or not under this kind of URL."""
+    """Raise ConfigurationError for a server that cannot hold data, or that needs another kind of URL."""
     oldest = ".".join(map(str, OLDEST_SERVER))
     if info.mode == "sentinel":
         raise ConfigurationError(f"{url} is a sentinel: write redis+sentinel://HOST:PORT/SERVICE")

@@ -1,4 +1,4 @@
-"""Plain clients of the servers behind a URL, for tools that look at them outside of any namespace."""
+"""Plain clients of the servers behind a URL, for tools that work outside of any namespace."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from percolator_core.store.embedded.server import EmbeddedServer, own_error_firs
 from percolator_core.store.eviction import EvictingStore, EvictionCheck
 from percolator_core.store.hub import Hub, current_hub
 from percolator_core.store.known_faults import warn_once
-from percolator_core.store.packing import Command
+from percolator_core.store.packing import Command, pack
 from percolator_core.store.pipeline import Pipeline
 from percolator_core.store.redaction import redacted
 from percolator_core.store.refusals import LOST
@@ -42,7 +42,7 @@ FORMAT: Final = "2"
 """The version of the data layout. A store with another version is refused."""
 
 _COUNTS_DISK: Final = (7, 2)
-"""The first version that knows WAITAOF."""
+"""The first version of Redis that has WAITAOF."""
 
 
 class Store:
@@ -68,6 +68,8 @@ class Store:
         self.patience = patience
         address = parse(url)
         self.durability = Durability.of(durability, address.durability)
+        self._timestamp_requests: dict[int, bytes] = {}
+        """Packed requests to the oracle, by the number of timestamps."""
         self._checks: dict[Endpoint, EvictionCheck] = {}
         self.embedded: EmbeddedServer | None = None
         if address.kind == "embedded":
@@ -108,6 +110,7 @@ class Store:
                 warn_once(one.raw)
         oldest = min(one.version_pair for one in info)
         self._retry_policy.scripts = self.scripts = load_scripts(oldest[0] >= WITH_SHEBANG)
+        self._timestamp_requests.clear()
         self._counts_disk = oldest >= _COUNTS_DISK
         self._demand_durability(info)
         self.check_format(self.one((b"GET", self.keyspace.format)))
@@ -293,7 +296,7 @@ class Store:
         return [read_info(self.ask(endpoint, (b"INFO",))) for endpoint in self.endpoints()]
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """Return the servers that hold data, as the last look at the topology showed them."""
+        """Return the servers that hold data, as of the newest known topology."""
         return self._topology.endpoints()
 
     def ask(self, endpoint: Endpoint, command: Command) -> Any:
@@ -355,8 +358,13 @@ class Store:
     def _is_durable(self, exchange: Exchange) -> bool:
         return self.durability.met_by(exchange.acknowledged, counts_disk=self._counts_disk)
 
-    def _timestamps(self, count: int) -> Command:
-        return self.command(calls.timestamp(self.keyspace.oracle, self.keyspace.catalog, count))
+    def _timestamps(self, count: int) -> bytes:
+        """Return the packed request for timestamps, which is the same each time."""
+        request = self._timestamp_requests.get(count)
+        if request is None:
+            call = calls.timestamp(self.keyspace.oracle, self.keyspace.catalog, count)
+            request = self._timestamp_requests[count] = pack(self.command(call))
+        return request
 
     def _make_connections(self, home: list[Connections]) -> Connections:
         return Connections(self._topology, self._open_pipeline, self._connector.timeout, home)

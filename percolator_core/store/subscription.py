@@ -29,7 +29,7 @@ class Subscription:
         self._pubsub: Any = None
 
     def listen(self) -> None:
-        """Subscribe, if not yet. From then on messages arrive, unless the connection is lost."""
+        """Subscribe, unless subscribed. Messages then arrive until the connection is lost."""
         if self._pubsub is not None:
             return
         try:

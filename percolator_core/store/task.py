@@ -19,7 +19,7 @@ class Scheduler(Protocol):
     interruption: BaseException | None
 
     def wait_for(self, future: Future[Any]) -> None:
-        """Return when the future is settled."""
+        """Return when the future is done."""
 
     def make_ready(self, task: Task, ticket: object = None) -> None:
         """Let a task begin, or go on if it is parked for ``ticket``."""
@@ -87,7 +87,7 @@ class Task(greenlet.greenlet):
     awaiting: object = None
     """The ticket for which the task is parked, or about to be parked; None while it runs.
 
-    Only this ticket wakes the task. An answer to an exchange that an interruption cut off does not. While the
+    Only this ticket wakes the task. The answer to an interrupted exchange does not wake it. While the
     ticket is set, a signal handler or finalizer works without the hub (`current_hub`), because it must not
     park the task for something else.
     """
@@ -149,7 +149,7 @@ class Task(greenlet.greenlet):
         return self._job is not None and self._job[2] is future
 
     def cancel(self) -> None:
-        """Settle the future of the task's function, if there is one, with an error."""
+        """End the future of the task's function with an error, if the task has a function."""
         if self._job is not None:
             cancel(self._job)
 
@@ -161,6 +161,6 @@ def current_task() -> Task | None:
 
 
 def cancel(job: Job) -> None:
-    """Settle the future of a function that will not return with an error."""
+    """End the future of a function that was stopped with an error."""
     ended = "the executor was closed before the function ended: what it had sent may have been executed"
     job[2].settle(None, RuntimeError(ended))

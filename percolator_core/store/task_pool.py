@@ -43,7 +43,7 @@ class TaskPool:
         self._width = width
         self._resting: list[Task] = []
         self._starting: Job | None = None
-        """The function that is no longer among the waiting ones, and not yet a task's."""
+        """The function that has left the waiting ones, and that no task has begun."""
         self.waiting: deque[Job] = deque()
         """Functions that wait for a place."""
         self.active: set[Task] = set()
@@ -89,7 +89,7 @@ class TaskPool:
         self.fill()
 
     def put_back(self) -> None:
-        """Put a function whose start was interrupted back in front of the waiting ones."""
+        """Put a function back in front of the waiting ones if its start was interrupted."""
         starting, self._starting = self._starting, None
         if starting is not None and not any(task.is_behind(starting[2]) for task in self.active):
             self.waiting.appendleft(starting)
@@ -114,11 +114,11 @@ class TaskPool:
             else:
                 happened = ticket not in asleep  # also the ticket of a task that has not begun
             if happened:
-                self.ready.append((task, ticket))  # the hub ignores an entry too many
+                self.ready.append((task, ticket))  # the hub ignores a surplus entry
         return unanswered
 
     def needed_for(self, future: Future[Any]) -> set[Task]:
-        """Return the task that runs the future's function, and those that send again what it waits for."""
+        """Return the task that runs the future's function, and the tasks that send its exchanges again."""
         behind = {task for task in self.active if task.is_behind(future)}
         return behind | {
             task
@@ -137,7 +137,7 @@ class TaskPool:
         while self.active:
             task = self.active.pop()
             ended.add(task)
-            task.cancel()  # a task that has not begun would not settle its future
+            task.cancel()  # a task that has not begun would never end its future
             task.throw(greenlet.GreenletExit)
             self._cancel_waiting()
         self.active |= kept

@@ -1,8 +1,8 @@
 """Connections with TLS: their settings, and the cause when one breaks.
 
 A server that refuses our certificate sends an alert. With TLS 1.3 the alert comes after our side of the
-handshake, and the server may close the connection behind it. A client that writes then sees only a reset, and
-not the alert. So a connection counts as open when the server has replied to a first command.
+handshake, and the server may then close the connection. A client that writes in that moment gets a reset
+instead of the alert. So a connection counts as open only after the server has replied to a first command.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from percolator_core.errors import ConfigurationError
 _ALERT: Final = re.compile(
     r"ALERT_(\w*CERTIFICATE\w*|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR|HANDSHAKE_FAILURE)"
 )
-"""Alerts of a server that refuses our certificate or misses one; with TLS 1.2 it sends the last of them."""
+"""Alerts of a server that refuses our certificate or requires one; with TLS 1.2 HANDSHAKE_FAILURE."""
 
 _REQUIREMENTS: Final = {
     "none": ssl.CERT_NONE,
@@ -107,7 +107,7 @@ def _readable(option: str, path: str) -> None:
 
 
 class TlsConnection(Connection):
-    """A connection that is open only when the server has accepted our certificate, or that we have none.
+    """A connection that is open only after the server has accepted our certificate, or the lack of one.
 
     Each connection reads the files again, so that certificates can be renewed while the process runs.
     """

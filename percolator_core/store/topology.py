@@ -1,4 +1,4 @@
-"""Which server has which slots; here for a single server, which has all of them.
+"""The servers of a store, and their slots. Here is the topology of a single server, which has all slots.
 
 All connections of a store share one topology. Each attempt to send an exchange first looks up the server of
 the slot there. After a failed attempt, `Topology.heal` may ask the servers again.
@@ -38,7 +38,7 @@ class Topology(Protocol):
     clustered: bool
     """True if several servers share the slots, so that each command goes to the server of its key."""
     replaceable: bool
-    """True if another server can replace one, and sentinels or other servers know which."""
+    """True if sentinels or a cluster can replace a server by another one."""
     generation: int
     """Counts the changes of servers and slots."""
 
@@ -49,16 +49,16 @@ class Topology(Protocol):
         """Return all servers that have slots."""
 
     def confirms(self, endpoint: Endpoint, since: float) -> bool:
-        """Return True if the server's place was confirmed after ``since``, or if nobody answers."""
+        """Return True if the server's place was confirmed after ``since``, or if no server answers."""
 
     def heal(self, exchange: Exchange) -> None:
-        """Find the current servers again, as far as the failure of the exchange calls for it."""
+        """Find the current servers again if the failure of the exchange requires it."""
 
     def look_around(self) -> None:
-        """Ask again which server has which slots, unless that was done just now."""
+        """Ask for servers and slots again, unless another request was made just before."""
 
     def after_fork(self) -> None:
-        """Forget, in a forked child, what holds only in the parent."""
+        """In a forked child: forget the state that is valid only in the parent."""
 
 
 class OneServer:
@@ -80,7 +80,7 @@ class OneServer:
         return (self._endpoint,)
 
     def confirms(self, endpoint: Endpoint, since: float) -> bool:  # noqa: ARG002
-        """Return True: there is nobody to ask."""
+        """Return True: no other server could confirm it."""
         return True
 
     def heal(self, exchange: Exchange) -> None:
@@ -92,7 +92,7 @@ class OneServer:
         """Do nothing: the server does not change."""
 
     def after_fork(self) -> None:
-        """Do nothing: the address still holds."""
+        """Do nothing: the address does not change."""
 
 
 class EmbeddedOne(OneServer):

@@ -20,11 +20,11 @@ CACHE_COLUMN: Final = 300
 
 
 class Cache(dict[ColumnFields, dict[bytes, bytes | None]]):
-    """The values of cells by column, which stands for its table too, and by row. None is a missing cell.
+    """The values of cells by column and row. A column belongs to one table. None is a missing cell.
 
     ``room`` is the number of bytes that may still be added. ``prefetch`` is the policy that adds columns to
-    the reads of a transaction; None adds none. The owner sets both: a constructor would be one more call a
-    transaction.
+    the reads of a transaction; None means no policy. The transaction sets both attributes: a constructor
+    would make each transaction slower.
     """
 
     __slots__ = ("prefetch", "room")

@@ -12,8 +12,6 @@ request.
 
 A snapshot of the present uses the definitions of tables as of its timestamp; the oracle returns the catalog's
 epoch with it. A snapshot of the past uses the definitions as of the moment when it was made.
-
-Many cells are read in steps of bounded size; cells of one row that are requested together share a command.
 """
 
 from __future__ import annotations
@@ -169,7 +167,13 @@ class CellReads(TypedReads):
     def _first_read(self, commands: Sequence[Any], cells: Iterable[_Cell] = ()) -> list[Any]:
         """Run the commands that read ``cells``, with the request for the timestamp in front of them."""
         self._must_be_of_this_process()
-        timestamp, epoch, found = self._client.oracle.timestamp_then(*commands)
+        # This repeats `Oracle.timestamp_then` in line, because most transactions take this path.
+        oracle = self._client.oracle
+        seen = oracle.seen
+        timestamp, epoch, found = self._client.store.timestamp_then(*commands)
+        if timestamp <= seen:
+            oracle.accept(timestamp, seen)  # raises
+        oracle.seen = max(oracle.seen, timestamp)
         if epoch != self._handles.epoch:
             timestamp = self._follow(timestamp, epoch, tuple(cells))
         if self._after is not None and timestamp <= self._after:
@@ -314,10 +318,7 @@ class CellReads(TypedReads):
     def _ask(
         self, commands: Sequence[Command], cells: Iterable[_Cell] = (), standings: Iterable[bytes] = ()
     ) -> tuple[list[Any], dict[bytes, bool]]:
-        """The replies to reads of cells, and by command of ``standings``, True if the tablet stands.
-
-        The first commands of a transaction fix the snapshot.
-        """
+        """The replies to reads of cells, and by command of ``standings``, True if the tablet stands."""
         self._must_be_of_this_process()
         self._sent += len(commands)
         self._requests += 1

@@ -79,7 +79,7 @@ class Client:
         return (life or self._come_alive()).owner
 
     def active_observers(self) -> set[str]:
-        """The names of the observers of the last activation."""
+        """The names of the observers of the newest activation."""
         raw = self.store.one((b"HGET", self.store.keyspace.chain, b"observers"))
         return set(raw.decode().split(",")) - {""} if raw else set()
 
@@ -173,4 +173,4 @@ class Client:
             try:
                 self.renew(owner)
             except PercolatorError:
-                continue  # while the store is away, no client can resolve our locks
+                continue  # while the store does not answer, no client can resolve our locks

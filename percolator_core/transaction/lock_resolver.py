@@ -40,7 +40,7 @@ class Resolver:
     def resolve_all(self, tag: bytes, cells: Sequence[LockedCell]) -> list[Fate]:
         """Settle locks of one tablet, at most as many as one call commits; returns the transactions' fates.
 
-        One call settles all locks of a transaction. A cell that no longer has the lock is skipped.
+        One call resolves all locks of a transaction. A cell without that lock is skipped.
         """
         starts = [start_of_lock(packed) for _, _, packed in cells]
         one_each = {start: packed for start, (_, _, packed) in zip(starts, cells, strict=True)}

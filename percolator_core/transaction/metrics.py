@@ -26,7 +26,7 @@ class Cost:
         round_trips: requests to the store that it waited for, each with any number of commands. A commit in
             one call counts as 1, a commit in two phases as 2. Further requests of a commit, for a very large
             write set, a lost reply or another client's lock, are not counted.
-        requests: round trips that carried reads of cells by name.
+        requests: round trips with reads of cells by name.
         operations: cells read by name.
         sent: commands that read them.
         cached: operations that were answered from the cache, by an earlier read.

@@ -42,8 +42,8 @@ class Oracle:
         """Timestamps that came with the replies to commits, to start transactions that read nothing.
 
         Each has the time when it came (`time.monotonic`), and the process that it belongs to. A transaction
-        without reads is ordered by its commit alone. With an older start it only meets a conflict with a
-        newer commit more often, and then takes a fresh timestamp. No commit and no read may use a spare one.
+        without reads is ordered by its commit alone. An older start only makes a conflict more likely, and
+        then the transaction takes a fresh timestamp. No commit and no read may use a spare one.
         """
 
     def note(self, timestamp: int) -> None:
@@ -76,7 +76,7 @@ class Oracle:
     def timestamp_then(self, *commands: Command) -> tuple[int, bytes | None, list[Any]]:
         """A fresh timestamp, the catalog's epoch at that time, and the replies to commands run after both.
 
-        One round trip. The epoch counts the changes of the catalog; it is None before the first change.
+        This takes one round trip. The epoch counts the changes of the catalog; None before the first change.
         """
         seen = self.seen
         timestamp, epoch, replies = self._store.timestamp_then(*commands)

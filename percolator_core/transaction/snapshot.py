@@ -48,7 +48,7 @@ _NO_WRITES: Final[dict[str, TableWrites]] = {}
 class Snapshot(CellReads):
     """The tables as of one timestamp; reads only.
 
-    As a context manager it is pinned: garbage collection keeps all that it sees until the block ends.
+    As a context manager it is pinned: garbage collection keeps each visible version until the block ends.
     """
 
     __slots__ = ("_pin",)
@@ -57,7 +57,7 @@ class Snapshot(CellReads):
         """``start_ts`` is None to fix the snapshot at the first read, or the first use of its timestamp."""
         catalog = client.catalog
         if start_ts is not None:
-            catalog.look()  # the timestamp may be newer than the last look
+            catalog.look()  # the timestamp may be newer than this client's copy
         elif monotonic() >= catalog.due:
             catalog.keep_fresh()
         self._client = client
@@ -234,7 +234,7 @@ class Snapshot(CellReads):
     ) -> list[list[Version | None]]:
         """The visible versions of the same cells of many rows, row by row, without own writes.
 
-        A command a row, in one round trip; the caller bounds the number of rows.
+        One command for each row, in one round trip. The caller limits the number of rows.
         """
         self._must_be_open()
         if not rows or not fields:

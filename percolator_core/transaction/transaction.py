@@ -118,7 +118,7 @@ class Transaction(Snapshot, TypedWrites):
     def notify(self, table: str, row: str | bytes, column: str) -> None:
         """Wake the weak observers of a notify-only column after the commit of this transaction.
 
-        Never conflicts; one run may stand for several notifications of one cell.
+        Never conflicts. Several notifications of one cell may lead to only one run.
         """
         handle = self._handles[table]
         self.put(handle, row_bytes(row), handle.notify_column(column), Write(NOTIFY, b""))

@@ -23,7 +23,7 @@ from typing import Any, Final, Self, TypeVar
 from percolator_core import store
 from percolator_core.runtime import process
 from percolator_core.store import Hub, current_task
-from percolator_core.store.stream import Stream
+from percolator_core.store.pipeline import Stream
 
 F = TypeVar("F", bound=Callable[..., Any])
 

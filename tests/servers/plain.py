@@ -25,8 +25,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 import percolator_core as percolator
 from percolator_core.layout.keys import tablet_of
 from percolator_core.store import Store
-from percolator_core.store.pipeline import Pipeline
-from percolator_core.store.stream import Stream
+from percolator_core.store.pipeline import Pipeline, Stream
 from percolator_core.store.topology import Endpoint
 from percolator_core.transaction.cache import Cache
 from percolator_core.transaction.commit import Commit

@@ -34,7 +34,6 @@ from percolator_core.store import (
     request,
     retries,
     send_queue,
-    stream,
     task_pool,
     wakeup,
 )
@@ -279,7 +278,7 @@ def test_an_interruption_between_two_functions_keeps_their_place(
 
 CONVERSATION = {
     module.__file__
-    for module in (hub, send_queue, task_pool, wakeup, pipeline, connections, request, retries, stream)
+    for module in (hub, send_queue, task_pool, wakeup, pipeline, connections, request, retries)
 }
 
 

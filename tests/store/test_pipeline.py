@@ -20,10 +20,10 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from percolator_core.errors import PercolatorError, StoreUnavailable
-from percolator_core.store.pipeline import Pipeline
+from percolator_core.store.packing import pack
+from percolator_core.store.pipeline import Pipeline, Stream
 from percolator_core.store.refusals import judge
 from percolator_core.store.request import AFTER, BEFORE, SPARE, Exchange
-from percolator_core.store.stream import Stream
 
 BREAK = RedisConnectionError("broken")
 
@@ -57,7 +57,7 @@ class Script:
 
 def wire_with(*answers: Any) -> tuple[Pipeline, Script]:
     script = Script(*answers)
-    return Pipeline(script, lambda count: (b"STAMPS", count)), script
+    return Pipeline(script, lambda count: pack((b"STAMPS", count))), script
 
 
 def read(name: str, stamp: int = BEFORE) -> Exchange:
@@ -80,7 +80,7 @@ def test_an_attempt_after_a_dial_that_failed_counts() -> None:
             raise dials.pop()
         return script()
 
-    pipeline = Pipeline(dial, lambda count: (b"STAMPS", count))
+    pipeline = Pipeline(dial, lambda count: pack((b"STAMPS", count)))
     exchange = Exchange([(b"INCR", b"n")])
     pipeline.run(exchange)
     assert exchange.trouble is not None
@@ -98,7 +98,7 @@ def test_a_dial_that_is_put_off_is_told_each_time() -> None:
         time.sleep(0.05)
         raise RedisTimeoutError("silent")
 
-    pipeline = Pipeline(silent, lambda count: (b"STAMPS", count))
+    pipeline = Pipeline(silent, lambda count: pack((b"STAMPS", count)))
     exchange = telling(told, Exchange([(b"GET", "a")]))
     for attempt in range(1, 4):
         pipeline.send([exchange])
@@ -192,7 +192,9 @@ def test_a_repetition_under_way_does_not_take_the_first_attempts_timestamp() -> 
 def test_an_acknowledgement_speaks_for_its_own_connection_alone() -> None:
     """What was written over the one that broke is written again, so that there is something to wait for."""
     script = Script(b"ok", BREAK, b"ok", 1)
-    pipeline = Pipeline(script, lambda count: (b"STAMPS", count), acknowledge=lambda _: [(b"WAIT", 1, 100)])
+    pipeline = Pipeline(
+        script, lambda count: pack((b"STAMPS", count)), acknowledge=lambda _: [(b"WAIT", 1, 100)]
+    )
     exchange = Exchange([(b"EVALSHA", b"sha", 1, b"key")], durable=True)
     for done in (False, True):
         pipeline.run(exchange)
@@ -216,7 +218,7 @@ def test_another_server_is_asked_for_everything() -> None:
 
 def test_another_server_acknowledges_for_itself() -> None:
     pipelines = [
-        Pipeline(script, lambda count: (b"STAMPS", count), acknowledge=lambda _: [(b"WAIT", 1, 100)])
+        Pipeline(script, lambda count: pack((b"STAMPS", count)), acknowledge=lambda _: [(b"WAIT", 1, 100)])
         for script in (Script(b"ok", 1, BREAK), Script(b"ok", [1, 0], 300))
     ]
     exchange = Exchange([(b"EVALSHA", b"sha", 1, b"key")], AFTER, durable=True)
@@ -327,7 +329,7 @@ def test_an_error_among_replies_leaves_those_behind_it_to_their_callers(echo: st
         connection.connect()
         return Stream(connection)
 
-    pipeline = Pipeline(dial, lambda count: (b"STAMPS", count))
+    pipeline = Pipeline(dial, lambda count: pack((b"STAMPS", count)))
     batch = [Exchange([(b"GET", name)]) for name in ("a", "loading", "b")]
     pipeline.send(batch)
     pipeline.receive()

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from redis.exceptions import AskError, BusyLoadingError, ClusterDownError, NoScriptError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from percolator_core.store.packing import pack
 from percolator_core.store.pipeline import Pipeline
 from percolator_core.store.request import AFTER, BEFORE, NONE, Exchange
 
@@ -142,7 +143,7 @@ def test_a_finished_exchange_holds_what_it_promises(
     def pipeline() -> Pipeline:
         return Pipeline(
             lambda: dial(server),
-            lambda count: (b"STAMPS", count),
+            lambda count: pack((b"STAMPS", count)),
             acknowledge=lambda key: [(b"SET", key), (b"WAIT", 1)],
         )
 
@@ -180,7 +181,7 @@ def test_what_another_server_answered_is_forgotten(data: st.DataObject) -> None:
     first, second = (
         Pipeline(
             lambda: dial_and_keep(server, dialled),
-            lambda count: (b"STAMPS", count),
+            lambda count: pack((b"STAMPS", count)),
             acknowledge=lambda key: [(b"SET", key), (b"WAIT", 1)],
         )
         for _ in range(2)
@@ -216,7 +217,8 @@ def test_a_reply_that_is_forgotten_was_executed_all_the_same() -> None:
     server = Server(None, calm=True)
     dialled: list[Any] = []
     first, second = (
-        Pipeline(lambda: dial_and_keep(server, dialled), lambda count: (b"STAMPS", count)) for _ in range(2)
+        Pipeline(lambda: dial_and_keep(server, dialled), lambda count: pack((b"STAMPS", count)))
+        for _ in range(2)
     )
     exchange = Exchange([(b"DO", 0, 0)], AFTER)
     first.send([exchange])

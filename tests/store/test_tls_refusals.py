@@ -21,8 +21,8 @@ from percolator_core import ConfigurationError, StoreUnavailable, scripts
 from percolator_core.layout.keys import Keyspace
 from percolator_core.store import tls
 from percolator_core.store.connector import CONNECT_PATIENCE, Connector
+from percolator_core.store.pipeline import Stream
 from percolator_core.store.refusals import LOST
-from percolator_core.store.stream import Stream
 from percolator_core.store.topology import Endpoint
 from percolator_core.store.url import parse
 from tests.servers.plain import Server, binaries, free_port, hang_up, open_pipelines, some_namespace

@@ -13,7 +13,7 @@ from percolator_core import Cell, Worker
 from percolator_core.notifications.activation import live_workers
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Retry
-from percolator_core.store.stream import Stream
+from percolator_core.store.pipeline import Stream
 from tests.chains import chain_of, dirty_of, put, watch
 from tests.servers.plain import until
 

@@ -85,7 +85,7 @@ def test_the_store_is_interrupted_in_the_wait_for_a_reply_alone(decisions: Decis
     store = decisions.of("store")
     assert len(store) > 20, "the profile did not reach the store"
     assert {name for name, found in store.items() if True in found} == {
-        (f"{LIBRARY}.store.stream", "_receive")
+        (f"{LIBRARY}.store.pipeline", "_receive")
     }
 
 

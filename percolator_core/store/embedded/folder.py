@@ -45,8 +45,8 @@ save ""
 maxmemory-policy noeviction
 lua-time-limit 5000
 """
-"""The server's own files are named relative to its folder. So if the folder is moved or removed, the server
-stays in it, and never touches the files of another store that was created at the old path.
+"""The names of the server's files are relative to its folder. So after the folder was moved or removed, the
+server never writes to the files of another store at the old path.
 """
 _OURS = ("redis.", "appendonly", "temp-", "dump.rdb")
 """Prefixes of the files that a server or this package creates in the folder."""
@@ -72,7 +72,7 @@ def settings(folder: Path) -> bytes:
 
 
 def prepare(folder: Path) -> None:
-    """Create the folder, for this user alone."""
+    """Create the folder, for this user only."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     mode = folder.stat().st_mode
     if not mode & 0o077:
@@ -89,8 +89,8 @@ def prepare(folder: Path) -> None:
 def known_socket_path(folder: Path) -> str:
     """Return the path by which clients reach the folder's server.
 
-    It is the socket itself. If its path is too long, it is a symbolic link to the socket, in a private folder
-    under ``TMPDIR``; a missing link is created here.
+    It is the path of the socket or, if that is too long, of a symbolic link to the socket in a private folder
+    under ``TMPDIR``. A missing link is created here.
     """
     socket = folder / "redis.sock"
     if len(os.fsencode(socket)) <= _SOCKET_PATH_LIMIT:

@@ -10,16 +10,16 @@ MUTEX, USERS, SERVER, WATCHER = "redis.mutex", "redis.users", "redis.server", "r
 """The names of the files that are locked."""
 
 NO_SERVER = (FileNotFoundError, ConnectionRefusedError, NotADirectoryError)
-"""The errors of a socket, or of a folder, that no server uses any more."""
+"""The errors of a socket, or of a folder, without a server."""
 
 _open_here: set[int] = set()
 """Descriptors of locks; a forked child must not keep them."""
 
 
 def _close_in_child() -> None:
-    """Close the copies in a forked child, which would otherwise count as a user until it ends.
+    """Close the copies of the locks in a forked child, because with a copy the child would count as a user.
 
-    To close a copy does not release the lock of the parent.
+    This does not release the locks of the parent.
     """
     while _open_here:
         os.close(_open_here.pop())
@@ -53,7 +53,7 @@ class Lock:
     def close(self, *, release: bool = True) -> None:
         """Close the descriptor. Without ``release`` the lock stays with a child that inherited it."""
         if release:
-            # Release explicitly, because a process that is being spawned may hold a copy for a moment.
+            # Release explicitly, because a process that is being spawned may have a copy for a short time.
             self.release()
         _open_here.discard(self.fd)
         os.close(self.fd)

@@ -1,11 +1,12 @@
 """The private redis-server behind ``embedded:FOLDER``.
 
-The server belongs to the folder, not to a process: the first user starts it, later users join it, the last
-user to leave stops it, and the state stays. It listens on a Unix socket only. Four locks (``flock``) in the
-folder coordinate this. The kernel releases them with their holder, so a SIGKILL leaves nothing to clean up::
+The server belongs to the folder, not to a process. The first user starts the server, later users join it,
+and the user that leaves last stops it; the data stays. The server listens on a Unix socket only. Four locks
+(``flock``) in the folder coordinate this. The kernel releases the locks of a process that ends, so a SIGKILL
+leaves nothing to clean up::
 
     redis.mutex    held while the server is started or stopped
-    redis.users    shared by all users; a user that gets it exclusively is the last one
+    redis.users    shared by all users; a user that gets it exclusively is the only one left
     redis.server   inherited by the server and held by it alone: if it is free, no server lives
     redis.watcher  held by the process that ends the server when all users were killed, which inherits it
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-# Limits in seconds. A server that loads a large state, or finishes a long script, says so and gets more time.
+# Limits in seconds. A server that reports that it loads data or runs a long script gets more time.
 _ASK_LIMIT = shutdown.ASK_LIMIT
 QUIET_LIMIT = 30.0
 _LOADING_LIMIT = 600.0
@@ -66,12 +67,12 @@ class EmbeddedServer:
     """One user of the server of a folder; `join` makes it, `leave` ends it.
 
     ``socket_path``, ``pid`` and ``version`` (the version of Redis whose commands it knows) are those of the
-    server when it was last seen; `ensure_running` updates them. A user that dies without `leave` does not
-    count any more. If it was the last one, a process of its own stops the server after about ten seconds
+    server that this user has joined; `ensure_running` updates them. A process that dies without `leave` is no
+    user any more. After the death of all users, the watcher process stops the server within about ten seconds
     (`percolator_core.store.embedded.watcher`).
 
     A forked child is no user: the server does not wait for it, and its `leave` does nothing. A child that
-    goes on with the store calls `ensure_running`, which makes it a user of its own.
+    uses the store calls `ensure_running`, which makes the child a user.
     """
 
     def __init__(self, folder: Path) -> None:

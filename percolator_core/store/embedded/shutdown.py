@@ -1,4 +1,4 @@
-"""The orderly shutdown of an embedded server, and the note of it from which the next start reads the history.
+"""The orderly shutdown of an embedded server, and the note from which the next start reads the history.
 
 The watcher imports this module too (`percolator_core.store.embedded.watcher`), so it has few imports.
 """
@@ -80,7 +80,7 @@ def pid_in_file(folder: Path) -> int | None:
         return None
 
 
-# The history of a folder's server: a name that stays the same over every stop that lost nothing.
+# The history of a folder's server: a name that changes after each stop that may have lost writes.
 
 _CONF = "redis.history-{}.conf"
 _NOTE = "redis.in-order"
@@ -99,7 +99,7 @@ def history_of(info: bytes) -> str:
 
 
 def unbroken_history(folder: Path) -> str:
-    """Return the history of the folder's last server if its log is complete; "" if that is not known."""
+    """Return the history of the folder's previous server if its log is complete; "" if that is uncertain."""
     try:
         noted = (folder / _NOTE).read_bytes()
     except FileNotFoundError:
@@ -122,7 +122,7 @@ def note_order(folder: Path, history: str) -> None:
 
 
 def forget_order(folder: Path) -> None:
-    """Remove the note, also from the disk: after a power cut it must not cover later writes."""
+    """Remove the note, also from the disk: after a power failure it must not be valid for later writes."""
     try:
         (folder / _NOTE).unlink()
     except FileNotFoundError:
@@ -139,7 +139,7 @@ def _logs(folder: Path) -> list[Path]:
 
 
 def _note(folder: Path, history: str) -> bytes:
-    # With the sizes of the log files: the note does not hold if another program extends or cuts them.
+    # With the sizes of the log files: the note is invalid after another program has changed a size.
     lines = [f"{path.name} {path.stat().st_size}\n" for path in _logs(folder)]
     return "".join([history + "\n", *lines]).encode()
 
@@ -159,7 +159,7 @@ class Ending(Enum):
 
 
 def cannot_write(info: bytes) -> bool:
-    """Return True if, by its reply to INFO, the server failed to write its log the last time it tried."""
+    """Return True if the reply to INFO says that the newest attempt to write the log failed."""
     return field(info, "aof_last_write_status") == "err"
 
 
@@ -173,8 +173,8 @@ def stop(
 ) -> Ending:
     """Shut the folder's server down and wait for its end. The caller holds the mutex; there is no user.
 
-    With ``keep_unwritten`` a server that cannot write its log goes on. Only this function notes an orderly
-    stop: a server that ends by other means, say SIGTERM, may silently fail to write its log.
+    With ``keep_unwritten`` a server that cannot write its log is not stopped. Only this function notes an
+    orderly stop: a server that ends in another way, say by SIGTERM, may silently fail to write its log.
     """
     until = time.monotonic() + limit
     attempt = _Attempt(folder, socket_path, ask_limit, keep_unwritten=keep_unwritten)
@@ -203,7 +203,7 @@ class _Attempt:
         self._history = ""
 
     def ask(self) -> Ending | None:
-        """Order the server to shut down, if it has not accepted yet. Return why it is left alone, or None."""
+        """Order the server to shut down, unless it has accepted. Return why it must go on, or None."""
         if self._obeyed:
             return None
         try:
@@ -223,10 +223,10 @@ class _Attempt:
         return None
 
     def conclude(self) -> Ending:
-        """Return how the server has ended; note it if that was in order."""
+        """Return how the server has ended; note an orderly end."""
         if not self._begun:
             return Ending.DEAD_BEFORE
-        # It removes its pid file last of all.
+        # The server removes its pid file at the very end.
         if not self._breaks_off or (self._folder / "redis.pid").exists():
             return Ending.NOT_IN_ORDER
         if self._history:
@@ -235,10 +235,10 @@ class _Attempt:
 
 
 def order_shutdown(connection: Connection) -> tuple[bool, bool]:
-    """Order the server to shut down; return if it breaks off when it cannot write its log, and if it obeys.
+    """Order the server to shut down. Return two flags: True if a failed log write stops it, True if it obeys.
 
-    With ``everysec`` the server would end as if in order even if the rest of its log did not fit on disk.
-    With ``always`` it breaks off in that case. NOSAVE concerns snapshots: the log is written all the same.
+    With ``everysec`` the server would end normally even if the rest of its log did not fit on the disk. With
+    ``always`` it stops the shutdown in that case. NOSAVE concerns only snapshots: the log is still written.
     """
     breaks_off = connection.ask("CONFIG SET appendfsync always") == b"+OK"
     try:

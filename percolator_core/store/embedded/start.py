@@ -55,7 +55,7 @@ def _spawn(folder: Path, command: list[str], lock: Lock) -> int:
     """Run a server until it has become a daemon; return as `start`."""
     log = folder / "redis.log"
     logged = log.stat().st_size if log.exists() else 0
-    # From now on the server may write more than the note of the last orderly stop covers.
+    # From now on the server may write, and then the note of the previous stop is wrong.
     shutdown.forget_order(folder)
     # The server becomes a daemon and this first process of it ends, so that no zombie remains. In a session
     # of its own, the start does not receive Ctrl-C from the terminal.
@@ -77,7 +77,7 @@ def _spawn(folder: Path, command: list[str], lock: Lock) -> int:
 
 
 def died(folder: Path, logged: int, printed: str = "") -> PercolatorError:
-    """Return the error for a server that ended at its start, with the last line that it logged or printed."""
+    """Return the error for a server that ended at its start, with the last line of its log or output."""
     log = folder / "redis.log"
     words = printed
     if log.exists():

@@ -1,11 +1,11 @@
 """Ends the server of an embedded store after all its users were killed.
 
-This file runs as a process of its own. It imports few modules, so that the process is small, and all of them
-at its start, so that it still works after the package is replaced. It waits on a connection to the server,
-which ends with the server, and checks every few seconds for users. A user is found by its lock, not by a
-clock or a process id, and the server is ended only under the mutex that every user takes to join. A client of
-``unix://`` holds no lock: the watcher checks the time of its last command, and does so twice, since the
-computer may have been asleep. If the watcher was killed, the next process that joins starts another one.
+This file runs as a separate process. It imports few modules, so that the process is small, and imports them
+at its start, so that it still works after the package is replaced. It keeps a connection to the server, which
+closes when the server ends, and checks every few seconds for users. A user is found by its lock. The server
+is ended only under the mutex that every user takes to join. A client of ``unix://`` has no lock: the watcher
+checks the time of its newest command. It checks twice, since the computer may have been asleep. After the
+watcher was killed, the next process that joins starts another one.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _RETRY = 0.1
 
 
 def watch(folder: Path, socket_path: str, lock: Lock, period: float) -> None:
-    """Wait until the folder's server ends. If it has no user any more, end it, once its log is written.
+    """Wait until the folder's server ends. If it has no user, end it after its log is written.
 
     ``lock`` is the watcher's lock, which is held. ``period`` is the time between two checks, in seconds.
     """
     while True:
-        # Opened anew for each server: the next one may belong to another store. It is not created: a folder
+        # Opened for each server, because the next server may belong to another store. Not created: a folder
         # that was removed must not reappear.
         users = Lock(folder / USERS, create=False)
         connection = reach(folder, socket_path, period)
@@ -93,7 +93,7 @@ def look(folder: Path, socket_path: str, users: Lock, connection: Connection, *,
 
 
 def _others_speak(connection: Connection) -> bool:
-    """Return True if a client of ``unix://``, which holds no lock, has sent a command lately."""
+    """Return True if a client of ``unix://``, which has no lock, has sent a command recently."""
     mine = connection.ask("CLIENT ID")[1:].decode()
     found = connection.ask("CLIENT LIST").decode(errors="replace")
     if found.startswith("-"):
