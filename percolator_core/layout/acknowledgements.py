@@ -60,7 +60,7 @@ class Ack:
     def pack(self) -> bytes:
         """Return the value of the cell.
 
-        In the usual case, the first revision without a trace, it is empty.
+        The value is empty in the usual case: the first revision, without a trace.
         """
         if self.writes is None:
             if self.revision == FIRST_REVISION:

@@ -51,7 +51,7 @@ MAX_NAME: Final = 200
 """Longest table or namespace name, in bytes of UTF-8."""
 
 MAX_COLUMN: Final = 64 << 10
-"""Longest column name, in bytes of UTF-8: as for a row key, since a column may be named after a row."""
+"""Longest column name, in bytes of UTF-8: as long as a row key, because a row key may be a column's name."""
 
 _INTERNAL: Final = b"\xff"
 """First byte of internal columns. No UTF-8 text starts with it, so no user column does."""
@@ -66,7 +66,7 @@ VERSION: Final = b"version"
 
 _TIMESTAMP: Final = struct.Struct(">Q")
 _LENGTH: Final = struct.Struct(">I")
-"""Length of a column, in front of it. Two bytes are too few for an acknowledgement of a long column."""
+"""The length in front of a column. Two bytes are too few for an acknowledgement of a long column."""
 
 _TAG_LENGTH: Final = struct.Struct(">H")
 

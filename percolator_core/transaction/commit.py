@@ -56,7 +56,7 @@ _LOCK_ROUNDS: Final = 8
 
 
 class Mutation(NamedTuple):
-    """One write, with the tag of its tablet, and the version of the table definition that it was made by."""
+    """One write, with the tag of its tablet, and the version of the table definition at the time of `set`."""
 
     tag: bytes
     table: str
@@ -125,8 +125,8 @@ class Commit:
     def prewrite(self) -> int:
         """First phase: lock every cell. Returns the commit timestamp.
 
-        It is requested after the last prewrite on the same connection, so it is above the start of every
-        snapshot that did not see the locks.
+        The timestamp is requested after the last prewrite on the same connection. So it is above the start of
+        every snapshot that did not see the locks.
         """
         try:
             return self._clearing_locks(self._prewrite_all)
@@ -146,7 +146,7 @@ class Commit:
         return reply.commit_ts
 
     def commit_secondaries(self, commit_ts: int) -> None:
-        """Make the other writes visible, without waiting: a client that meets a lock rolls it forward."""
+        """Make the other writes visible, without waiting: other clients may roll the locks forward, too."""
         commits = [self.commit_call(call, commit_ts, "secondaries") for call in self.calls[1:]]
         self._client.store.defer(*map(self._client.store.command, commits))
 
@@ -178,7 +178,7 @@ class Commit:
         raise self._aborted()
 
     def _clearing_locks(self, attempt: Callable[[], int]) -> int:
-        """Run ``attempt``; if it meets a lock whose transaction is not live, resolve the lock and repeat."""
+        """Run ``attempt``; after a refusal by the lock of a dead transaction, resolve the lock and repeat."""
         resolver: Resolver | None = None
         for remaining in range(_LOCK_ROUNDS - 1, -1, -1):
             try:
@@ -189,7 +189,7 @@ class Commit:
         raise AssertionError("unreachable")
 
     def _clear_away(self, refused: _Refused, resolver: Resolver, *, last: bool) -> None:
-        """Resolve the lock that a prewrite met; raise the conflict if its transaction is live."""
+        """Resolve the lock that refused a prewrite; raise the conflict if the lock's transaction is live."""
         mutation, reason, packed = refused.mutation, refused.reason, refused.lock
         if reason == "rolled back":
             raise self._aborted()

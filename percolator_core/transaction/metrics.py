@@ -23,15 +23,15 @@ class Cost:
     """Counters of one transaction.
 
     Attributes:
-        round_trips: requests to the store that it waited for, each with any number of commands. A commit in
-            one call counts as 1, a commit in two phases as 2. Further requests of a commit, for a very large
-            write set, a lost reply or another client's lock, are not counted.
+        round_trips: requests for whose replies it waited, each with any number of commands. A commit in one
+            call counts as 1, a commit in two phases as 2. Further requests of a commit are not counted: for a
+            very large write set, a lost reply or another client's lock.
         requests: round trips with reads of cells by name.
         operations: cells read by name.
-        sent: commands that read them.
+        sent: commands that read cells by name.
         cached: operations that were answered from the cache, by an earlier read.
         served: operations that were answered from the cache, by prefetch.
-        prefetched: cells that prefetch read, whether they were asked for later or not.
+        prefetched: cells that prefetch read, with or without a later operation.
         scans: steps of scans, each one command to one tablet.
         scanned: cells that scans returned.
     """
@@ -60,12 +60,12 @@ class Metrics(Cost):
 
     @property
     def saved(self) -> int:
-        """Operations without a command of their own."""
+        """Operations that needed no further command."""
         return self.operations - self.sent
 
     @property
     def unused(self) -> int:
-        """Cells that prefetch read and that were not asked for later."""
+        """Cells that prefetch read, and that no operation has read later."""
         return self.prefetched - self.served
 
 
@@ -75,7 +75,7 @@ Numbers: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
 NAMES: Final = tuple(field.name for field in fields(Cost))
 
 FOLD: Final = 1000
-"""Ended transactions that are added up together."""
+"""The number of ended transactions that are added to the sums at once."""
 
 
 class Tally:

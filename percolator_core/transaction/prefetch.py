@@ -1,13 +1,13 @@
 """Prefetch: the first read of a row also reads the columns that a run is likely to need (paper, section 2.5).
 
-Reading two columns of a row costs hardly more than reading one. So the first read of a row also reads further
-columns: those that earlier runs of the same observer read in rows whose first read was of the same column, or
-of the acknowledgement. Statistics by table alone would be wrong for an observer that reads five columns of
-its own row and one column of a thousand other rows.
+A read of two columns of a row takes hardly longer than a read of one column. So the first read of a row adds
+the columns that earlier runs of the same observer read in rows with the same first read: of this column, or
+of the acknowledgement. Statistics by table would be wrong for an observer that reads five columns of its own
+row and one column of a thousand other rows.
 
 No result depends on a guess. A prefetched cell is used only if it would settle an ordinary read: no lock, and
-a version below the snapshot, or no version in a tablet that stands. Any other cell is read when it is asked
-for. So prefetch never waits for a lock, never resolves one, and never fails.
+a version below the snapshot, or no version in a tablet that stands. The transaction reads any other cell when
+it needs the cell. So prefetch never waits for a lock, never resolves a lock, and never fails.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _ROWS_RECORDED: Final = 512
 """Most rows of a table from which one run learns."""
 
 _SMOOTHING: Final = 8
-"""The average size of a column's values is that of about so many of its last values."""
+"""The average size of a column's values covers about this many of the newest values."""
 
 _FEW_ROWS: Final = 8
-"""A new plan is made after each of the first so many rows, and later after each further so many rows."""
+"""A new plan is made after each row up to this number, and later once for this number of rows."""
 
 Trigger: TypeAlias = TableHandle | ColumnFields
 """The first read of a row: its table for an acknowledgement, else the column that was asked for."""
@@ -70,7 +70,7 @@ class Group:
     def __init__(self) -> None:
         self.rows = 0
         self.planned_at = 0
-        """The number of rows at the last plan."""
+        """The number of rows at the newest plan."""
         self.reads: dict[Trigger, int] = {}
         self.sizes: dict[Trigger, float] = {}
 
@@ -89,7 +89,7 @@ class Group:
 
     @property
     def wants_planning(self) -> bool:
-        """True if a new plan may differ from the last one."""
+        """True if a new plan may differ from the present one."""
         return self.rows <= _FEW_ROWS or abs(self.rows - self.planned_at) >= _FEW_ROWS
 
     def plan(self, trigger: Trigger) -> Plan | None:
@@ -160,7 +160,7 @@ class Habits:
 class Prefetch:
     """The policy of one transaction's cache: adds columns to reads, and records the reads of the run.
 
-    ``brought`` counts the cells that were read unasked, ``served`` those of them that were asked for later.
+    ``brought`` counts the prefetched cells, ``served`` the prefetched cells that the run has read.
     """
 
     __slots__ = ("_habits", "_records", "brought", "served")
@@ -175,7 +175,7 @@ class Prefetch:
         self._habits.learn([record for rows in self._records.values() for record in rows.values()])
 
     def serves(self, handle: TableHandle, row: bytes, column: ColumnFields, value: bytes | None) -> bool:
-        """Record the read of a cached cell; return True for the first read of one that was prefetched."""
+        """Record the read of a cached cell; return True for the first read of a prefetched cell."""
         record = self._records.get(handle, _NOTHING).get(row)
         if record is None or column in record:
             return False
@@ -198,7 +198,7 @@ class Prefetch:
     ) -> Sequence[ColumnFields]:
         """The columns to add when a run begins with the acknowledgement of these encoded columns."""
         if self._begin(handle, row, handle):
-            # The observed column is read too, although the run has not asked for it yet.
+            # The observed column counts as prefetched, because the run has not read it yet.
             known = [handle.fields(one) for one in columns if not is_internal(one)]
             self._records[handle][row].update(dict.fromkeys(known, 0))
         _, planned = self._plan(handle, min(room, BYTES_AT_ONCE))
@@ -213,7 +213,7 @@ class Prefetch:
                     record[column] = len(values[position] or b"")
 
     def _begin(self, handle: TableHandle, row: bytes, trigger: Trigger) -> bool:
-        """Record the first read of a row; return False if the row was read before, or too many rows were."""
+        """Record the first read of a row; return False after an earlier read or too many rows."""
         rows = self._records.setdefault(handle, {})
         if row in rows or len(rows) >= _ROWS_RECORDED:
             return False

@@ -101,7 +101,7 @@ class Snapshot(CellReads):
                 raise
 
     def _unpin_unawaited(self) -> None:
-        """Unpin without waiting: a pin that stays delays collection as long as the client lives."""
+        """Unpin without waiting. A lost unpin delays garbage collection until the client ends."""
         try:
             self._client.store.defer((b"ZREM", self._client.store.keyspace.pins, self._pin))
         except PercolatorError:
@@ -319,7 +319,7 @@ class Snapshot(CellReads):
 
     def take_scans(self, scans: Sequence[TabletScan]) -> None:
         """Fetch the next step of each scan, in one round trip."""
-        # A scan may outlive the commit, but the start of a transaction that only wrote is no snapshot.
+        # After a commit no scan goes on: the start of a transaction that only wrote is no snapshot.
         self._must_be_open()
         at = self.start_timestamp
         steps = [scan.step(at) for scan in scans]
