@@ -62,6 +62,7 @@ LETTERS = {
     "s": "a typed row is there as a whole or not, tables change at one moment, selects are of a snapshot",
     "t": "reads go by the tables as they were at their timestamp, or are refused",
     "u": "a chain runs the code of its own project, and leaves none of it to the next",
+    "v": "the store and the base are one table: nothing is lost between them, and damage is reported",
 }
 """The promises that mutants break; a mutant's name begins with its promise's letter."""
 

@@ -103,6 +103,12 @@ class RowSetReader:
                 places.append(Place(group, start, stop))
         return places
 
+    def positions(self, places: Sequence[Place]) -> Iterator[int]:
+        """The positions in the whole row set of rows that `find` found. Raises as `find`."""
+        for group, start, stop in places:
+            before = self._tail().firsts[group]
+            yield from range(before + start, before + stop)
+
     def column(self, group: int, name: str) -> pa.Array | None:
         """Return a column of a row group; None if the row set does not have it. Raises as `find`."""
         if name not in self._tail().numbers:
@@ -151,7 +157,7 @@ class RowSetReader:
         import numpy as np
 
         places = np.arange(start, stop, dtype=np.uint32)
-        gone = self._removed()
+        gone = self.removed()
         if gone is None:
             return places
         inside = gone[np.searchsorted(gone, before + start) : np.searchsorted(gone, before + stop)]
@@ -177,6 +183,8 @@ class RowSetReader:
                 file.add(start, content)
             found = parquet.ParquetFile(pa.PythonFile(file, "r"), metadata=tail.metadata)
             table = found.read_row_group(group, columns=list(columns), use_threads=False)
+            if len(table) != tail.metadata.row_group(group).num_rows:
+                raise self._damaged("a row group has another number of rows than its footer says")
         [batch] = table.combine_chunks().to_batches()
         return batch
 
@@ -208,7 +216,8 @@ class RowSetReader:
             rows += group.num_rows
         return _Tail(metadata, numbers, first_keys, firsts, filters)
 
-    def _removed(self) -> removed.Positions | None:
+    def removed(self) -> removed.Positions | None:
+        """The positions of the rows that are removed; None if there are none. Raises as `find`."""
         gone = self.entry.removed
         if gone is None:
             return None
@@ -219,7 +228,7 @@ class RowSetReader:
     def _is_removed(self, position: int) -> bool:
         import numpy as np
 
-        gone = self._removed()
+        gone = self.removed()
         if gone is None:
             return False
         found = int(np.searchsorted(gone, position))

@@ -7,6 +7,7 @@ their own, for the row set is immutable: ascending numbers of 32 bits, compresse
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from zlib import crc32
 
@@ -24,10 +25,12 @@ _TYPE: Final = "<u4"
 _CODEC: Final = "zstd"
 
 
-def write(location: Location, folder: str, positions: Positions) -> Removed:
+def write(location: Location, folder: str, positions: Sequence[int]) -> Removed:
     """Write ascending positions, each once. Raises StoreUnavailable as `Location.create`."""
+    import numpy as np
+
     pa = pyarrow()
-    content = pa.compress(positions.astype(_TYPE).tobytes(), codec=_CODEC, asbytes=True)
+    content = pa.compress(np.array(positions, _TYPE).tobytes(), codec=_CODEC, asbytes=True)
     name = f"{folder}/removed-{uuid.uuid4().hex}"
     with location.create(name) as file:
         file.write(content)

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
 from percolator_core.base.location import Location
@@ -81,6 +81,20 @@ class RowSet:
         return int.from_bytes(self.checksums[_CRC * chunk : _CRC * (chunk + 1)], "big")
 
 
+class BaseRow(NamedTuple):
+    """A row as the base has it.
+
+    ``time`` is its newest commit timestamp in microseconds. ``cells`` has the encoded values by the names of
+    the columns in the store; a cell that is not there is a null. ``times`` has the commit timestamps of the
+    cells of a raw table; it is empty for a typed table, which keeps one time a row.
+    """
+
+    key: bytes
+    time: int
+    cells: Mapping[bytes, bytes]
+    times: Mapping[bytes, int]
+
+
 def column_name(column: Column) -> str:
     """Return the name of a typed table's column in the file."""
     return f"c.{column.stored}"
@@ -104,38 +118,43 @@ def schema_of(definition: TableDefinition) -> pa.Schema:
     )
 
 
-def typed_batch(
-    definition: TableDefinition,
-    keys: Sequence[bytes],
-    times: Sequence[int],
-    cells: Sequence[Sequence[bytes | None]],
-) -> pa.RecordBatch:
-    """Return rows of a typed table as a batch for `write`.
-
-    ``cells`` has, for each of the table's value columns, the encoded values of all rows; None is no cell.
+def batches(definition: TableDefinition, rows: Sequence[BaseRow]) -> Iterator[pa.RecordBatch]:
+    """Yield rows as batches for `write`; the rows are in ascending order of their keys.
 
     Raises:
         ConfigurationError: pyarrow is not installed.
         ValueError: a key is no key of the table.
     """
+    as_batch = _typed_batch if definition.is_typed else _raw_batch
+    for start in range(0, len(rows), GROUP_ROWS):
+        yield as_batch(definition, rows[start : start + GROUP_ROWS])
+
+
+def _typed_batch(definition: TableDefinition, rows: Sequence[BaseRow]) -> pa.RecordBatch:
     pa = pyarrow()
     split = KeyCodec(definition).split
-    parts: list[Sequence[Any]] = list(zip(*map(split, keys), strict=True)) or [()] * len(definition.key)
-    values: dict[str, Sequence[bytes | None]] = dict(zip(definition.key, parts, strict=True))
-    values |= dict(zip([one.name for one in definition.value_columns], cells, strict=True))
-    arrays = [of_values(column_type(one.type), values[one.name]) for one in definition.columns]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(keys, pa.binary()), pa.array(times, _TIMES), *arrays], schema=schema_of(definition)
-    )
+    parts: list[Sequence[bytes | None]] = list(zip(*(split(row.key) for row in rows), strict=True))
+    values = dict(zip(definition.key, parts, strict=True))
+    for column in definition.value_columns:
+        stored = column.stored.encode()
+        values[column.name] = [row.cells.get(stored) for row in rows]
+    arrays = [
+        pa.array([row.key for row in rows], pa.binary()),
+        pa.array([row.time for row in rows], _TIMES),
+        *(of_values(column_type(one.type), values[one.name]) for one in definition.columns),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(definition))
 
 
-def raw_batch(
-    definition: TableDefinition, cells: Sequence[tuple[bytes, bytes, int, bytes]]
-) -> pa.RecordBatch:
-    """Return cells of a raw table, each with row key, column, commit timestamp and value, for `write`."""
+def _raw_batch(definition: TableDefinition, rows: Sequence[BaseRow]) -> pa.RecordBatch:
     pa = pyarrow()
     schema = schema_of(definition)
-    columns: list[Sequence[Any]] = list(zip(*cells, strict=True)) or [()] * len(schema)
+    lines = [
+        (row.key, column, row.times[column], value)
+        for row in rows
+        for column, value in sorted(row.cells.items())
+    ]
+    columns: list[Sequence[Any]] = list(zip(*lines, strict=True)) or [()] * len(schema)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import groupby, pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from percolator_core.base.cache import ByteCache
 from percolator_core.base.location import Location
 from percolator_core.base.manifest import Manifest
-from percolator_core.base.reader import RowSetReader
-from percolator_core.base.row_set import KEY, RAW_COLUMN, RAW_VALUE, TIME, column_name, schema_of
+from percolator_core.base.reader import Place, RowSetReader
+from percolator_core.base.row_set import KEY, RAW_COLUMN, RAW_VALUE, TIME, BaseRow, column_name, schema_of
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.types import ColumnType, column_type
 from percolator_core.tables.arrow_values import encoded, pyarrow
@@ -23,18 +23,6 @@ if TYPE_CHECKING:
 
 _WINDOW: Final = 8
 """Row groups of one row set that a compaction has in memory, about."""
-
-
-class BaseRow(NamedTuple):
-    """A row as the base has it.
-
-    ``time`` is its newest commit timestamp in microseconds. ``cells`` has the encoded values by the names of
-    the columns in the store; a cell that is not there is a null.
-    """
-
-    key: bytes
-    time: int
-    cells: Mapping[bytes, bytes]
 
 
 class TabletBase:
@@ -49,7 +37,13 @@ class TabletBase:
     ) -> None:
         self.definition = definition
         self.manifest = manifest
+        self._location = location
+        self._cache = cache
         self.readers = [RowSetReader(location, entry, cache) for entry in manifest.entries]
+
+    def with_manifest(self, manifest: Manifest) -> TabletBase:
+        """Return the base as another manifest has it."""
+        return TabletBase(self.definition, self._location, manifest, self._cache)
 
     def row(self, key: bytes, columns: Sequence[bytes] | None = None) -> BaseRow | None:
         """Return a row, or None. ``columns`` are names in the store; None is all.
@@ -58,17 +52,30 @@ class TabletBase:
             BaseDamaged: a file is missing or damaged.
             StoreUnavailable: a file cannot be read now.
         """
-        for reader in self.readers:
+        found = self.find(key)
+        return None if found is None else self.row_at(*found, columns)
+
+    def find(self, key: bytes) -> tuple[int, list[Place]] | None:
+        """Return the number of the entry in the manifest that has the row, and its places; None if none has.
+
+        Raises as `row`.
+        """
+        for number, reader in enumerate(self.readers):
             places = reader.find(key)
             if places:
-                names = self._names(columns)
-                lines: list[BaseRow] = []
-                for group, start, stop in places:
-                    found = {name: reader.column(group, name) for name in names}
-                    arrays = {name: array[start:stop] for name, array in found.items() if array is not None}
-                    lines += self._rows(pyarrow().RecordBatch.from_pydict(arrays), columns)
-                return _joined(lines)
+                return number, places
         return None
+
+    def row_at(self, entry: int, places: Sequence[Place], columns: Sequence[bytes] | None = None) -> BaseRow:
+        """Return the row that `find` found. Raises as `row`."""
+        reader = self.readers[entry]
+        names = self._names(columns)
+        lines: list[BaseRow] = []
+        for group, start, stop in places:
+            held = {name: reader.column(group, name) for name in names}
+            arrays = {name: array[start:stop] for name, array in held.items() if array is not None}
+            lines += self._rows(pyarrow().RecordBatch.from_pydict(arrays), columns)
+        return _joined(lines)
 
     def rows(
         self, low: bytes, high: bytes | None, columns: Sequence[bytes] | None = None, *, reverse: bool = False
@@ -134,7 +141,8 @@ class TabletBase:
                 batch.column(RAW_COLUMN).to_pylist(), batch.column(RAW_VALUE).to_pylist(), strict=True
             )
             for key, time, (column, value) in zip(keys, times, lines, strict=True):
-                yield BaseRow(key, time, {column: value} if columns is None or column in columns else {})
+                wanted = columns is None or column in columns
+                yield BaseRow(key, time, {column: value} if wanted else {}, {column: time} if wanted else {})
             return
         held = set(batch.schema.names)
         kinds = {column: kind for column, kind in self._kinds.items() if kind[0] in held}
@@ -142,7 +150,7 @@ class TabletBase:
         cells = zip(*arrays, strict=True) if arrays else ((),) * len(keys)
         for key, time, row in zip(keys, times, cells, strict=True):
             found = {column: value for column, value in zip(kinds, row, strict=True) if value is not None}
-            yield BaseRow(key, time, found)
+            yield BaseRow(key, time, found, {})
 
 
 def _joined(cells: Sequence[BaseRow]) -> BaseRow:
@@ -150,7 +158,8 @@ def _joined(cells: Sequence[BaseRow]) -> BaseRow:
     if len(cells) == 1:
         return cells[0]
     found = {column: value for line in cells for column, value in line.cells.items()}
-    return BaseRow(cells[0].key, max(line.time for line in cells), found)
+    times = {column: time for line in cells for column, time in line.times.items()}
+    return BaseRow(cells[0].key, max(line.time for line in cells), found, times)
 
 
 def _values(kind: ColumnType, found: pa.Array) -> list[bytes | None]:

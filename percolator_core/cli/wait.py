@@ -67,6 +67,9 @@ def _until_idle(output: Output, db: Database, chain: Chain, deadline: float | No
             nothing = nothing + 1 if not any(left.values()) else 0
             if nothing == 2:
                 return
+            if not nothing and not warned and not live_workers(db):
+                output.note(f"no worker is running: start one with `percolator worker {chain.path}`")
+                warned = True
             if deadline is not None and time.monotonic() >= deadline and not nothing:
                 total = sum(left.values())
                 raise Failure(
@@ -74,9 +77,6 @@ def _until_idle(output: Output, db: Database, chain: Chain, deadline: float | No
                     ExitCode.NOT_IDLE,
                     backlog=left,
                 )
-            if not nothing and not warned and not live_workers(db):
-                output.note(f"no worker is running: start one with `percolator worker {chain.path}`")
-                warned = True
             line.update(f"waiting for {chain.name}: {count_of(sum(left.values()), 'cell')} left")
             time.sleep(pause if nothing == 0 else _FIRST_PAUSE)
             pause = min(pause * 1.5, _LONGEST_PAUSE)

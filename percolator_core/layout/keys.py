@@ -13,7 +13,7 @@ the last part of its key.
     {ns:table:7}locks        zset   locks by wall time
     {ns:table:7}meta         hash   safe -> the safe point; o<column> -> its observers; version -> its table's
                                     version, or gone -> the version of the drop; activation -> the number of
-                                    the newest activation
+                                    the newest activation; base -> the name of the manifest of its base
     {ns:table:7}dirty:<obs>  zset   cells to be observed, by the earliest time they may be claimed
     {ns:table:7}tries:<obs>  hash   cell -> failed attempts
     {ns:table:7}failed:<obs> hash   cell -> quarantine record
@@ -62,6 +62,7 @@ MARKER: Final = _INTERNAL
 
 SAFE_POINT: Final = b"safe"
 VERSION: Final = b"version"
+BASE: Final = b"base"
 """Fields of a tablet's meta hash."""
 
 _TIMESTAMP: Final = struct.Struct(">Q")

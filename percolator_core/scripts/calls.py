@@ -108,6 +108,31 @@ def collect(
     return "collect", (tag,), (start, most_rows, safe_point, *observers), replies.Collected._make
 
 
+def cold(  # noqa: PLR0917
+    tag: bytes, before: int, start: bytes, most_rows: int, most_bytes: int, observers: Iterable[str]
+) -> Call[replies.Cold]:
+    """Search some rows for those that may move to the base."""
+    return "cold", (tag,), (before, start, most_rows, most_bytes, *observers), replies.cold
+
+
+def publish_base(
+    tag: bytes, expected: str, manifest: str, timestamp: int, version: bytes
+) -> Call[replies.Published]:
+    """Make a manifest the valid one of a tablet."""
+    arguments = (expected, manifest, timestamp, version)
+    return "publish_base", (tag,), arguments, bytes.decode  # type: ignore[return-value]
+
+
+def evict(
+    tag: bytes, manifest: str, before: int, observers: Sequence[str], rows: Iterable[bytes]
+) -> Call[tuple[int, int] | None]:
+    """Remove cells of some rows that the base has.
+
+    Return how many cells and rows were removed; None if another manifest is valid.
+    """
+    return "evict", (tag,), (manifest, before, len(observers), *observers, *rows), replies.evicted
+
+
 def sweep(
     tag: bytes, version: int, start: bytes, most_rows: int, columns: Iterable[bytes]
 ) -> Call[bytes | None]:

@@ -1,7 +1,7 @@
 -- A bounded step of garbage collection in one tablet, at or below its safe point.
 -- Before it, every lock that began at or below the safe point must be resolved, in all tablets: a stranded lock is
 -- resolved by the versions of its primary, which this step may drop.
---   uses    layout
+--   uses    clock, layout, dirty
 --   flags   allow-oom
 --   KEYS    tag
 --   ARGV    start, most_rows, safe_point, observers …
@@ -14,6 +14,9 @@ local tag, from, limit = KEYS[1], ARGV[1], tonumber(ARGV[2])
 -- The tablet's own safe point may be higher: another collector has raised it, and may not have resolved the locks in
 -- between. It is lower only in a tablet that was created after the safe point was raised.
 local safe = math.min(safe_point(tag), tonumber(ARGV[3]))
+local observers = {unpack(ARGV, 4)}
+-- A deletion hides the cell that the tablet's base may have. It goes when a flush has removed the cell from the base.
+local has_base = redis.call('HEXISTS', tag .. 'meta', 'base') == 1
 local versions, dropped = 0, 0
 -- A step ends once it has read cells and dropped versions up to this number, since other requests wait for the script.
 -- It may exceed the number by its last row. A cell counts once more for each KiB of its name and its newest version.
@@ -31,7 +34,7 @@ local function trim_history(row, column, newest, older)
     if not last then return end
     local _, _, kind = version_times(string.sub(last, #prefix + 1))
     -- A deletion as the oldest version goes too: without it, a reader gets the same answer.
-    above = (kind == DELETE and '[' or '(') .. last
+    above = (kind == DELETE and not has_base and '[' or '(') .. last
   end
   if older > ENOUGH then
     local behind = redis.call('ZRANGEBYLEX', key, '[' .. prefix, above, 'LIMIT', ENOUGH, 1)[1]
@@ -40,22 +43,6 @@ local function trim_history(row, column, newest, older)
     end
   end
   versions = versions + redis.call('ZREMRANGEBYLEX', key, '[' .. prefix, above)
-end
-
--- True if an observer has not processed the cell yet, or the cell is in quarantine, from where it may be retried.
-local function is_dirty(row, column)
-  local mark = pack_column(column) .. row
-  for i = 4, #ARGV do
-    if redis.call('ZSCORE', tag .. 'dirty:' .. ARGV[i], mark) then return true end
-    if redis.call('HEXISTS', tag .. 'failed:' .. ARGV[i], mark) == 1 then return true end
-  end
-  return false
-end
-
--- The column that an acknowledgement acknowledges, or nil for any other column, the marker of a typed row included.
-local function acknowledged(column)
-  local behind = string.byte(column) == 255 and string.find(column, '\255', 2, true)
-  return behind and string.sub(column, behind + 1) or nil
 end
 
 local function collect_row(row)
@@ -81,10 +68,10 @@ local function collect_row(row)
       local observed = acknowledged(column)
       if observed then
         -- An acknowledgement is needed as long as its cell exists or may be observed.
-        gone = gone and not cells['c' .. observed] and not cells['l' .. observed] and not is_dirty(row, observed)
+        gone = gone and not cells['c' .. observed] and not cells['l' .. observed] and not is_dirty(tag, row, observed, observers)
       else
         -- A deletion stays until it was observed.
-        gone = gone and kind == DELETE and not is_dirty(row, column)
+        gone = gone and kind == DELETE and not has_base and not is_dirty(tag, row, column, observers)
       end
       -- The newest version goes last: without it, no step would find those in the history.
       if gone and not unfinished then

@@ -50,6 +50,29 @@ class Collected(NamedTuple):
     rows: int
 
 
+class Cold(NamedTuple):
+    """The bound to go on from, empty at the end, and the cells of each row: column and version by turns."""
+
+    resume: bytes
+    rows: dict[bytes, list[bytes]]
+
+
+def cold(reply: list[Any]) -> Cold:
+    """Decode the reply of cold.lua."""
+    return Cold(reply[0], dict(zip(reply[1::2], reply[2::2], strict=True)))
+
+
+Published: TypeAlias = Literal["published", "overtaken", "changed"]
+
+
+def evicted(reply: list[Any]) -> tuple[int, int] | None:
+    """Decode the reply of evict.lua."""
+    if reply[0] == b"overtaken":
+        return None
+    cells, rows = _behind(b"evicted", reply)
+    return cells, rows
+
+
 Outcome: TypeAlias = Literal[
     "prewritten", "committed", "newer commit", "locked", "rolled back", "too old", "changed", "failed over"
 ]

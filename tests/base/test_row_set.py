@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 
@@ -17,7 +16,7 @@ from percolator_core.base.cache import ByteCache
 from percolator_core.base.location import Location
 from percolator_core.base.manifest import Entry, Manifest, Removed
 from percolator_core.base.reader import Place, RowSetReader
-from percolator_core.base.row_set import KEY, RowSet
+from percolator_core.base.row_set import KEY, BaseRow, RowSet
 from percolator_core.errors import BaseDamaged
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.row_keys import KeyCodec
@@ -37,15 +36,10 @@ def reader_of(location: Location, found: RowSet | None, gone: Removed | None = N
     return RowSetReader(location, Entry(found, gone), ByteCache(64 << 20))
 
 
-def numbered(location: Location, keys: Sequence[int], batch: int = 1000) -> RowSet:
+def numbered(location: Location, keys: Sequence[int]) -> RowSet:
     """A row set of typed rows, each named after its key."""
-    batches = [
-        row_set.typed_batch(
-            TYPED, [INT(key) for key in some], [9] * len(some), [[b"name of %d" % key for key in some]]
-        )
-        for some in (keys[at : at + batch] for at in range(0, len(keys), batch))
-    ]
-    found = row_set.write(location, FOLDER, batches)
+    rows = [BaseRow(INT(key), 9, {b"name": b"name of %d" % key}, {}) for key in keys]
+    found = row_set.write(location, FOLDER, row_set.batches(TYPED, rows))
     assert found is not None
     return found
 
@@ -74,10 +68,16 @@ def test_typed_rows_of_every_type_come_back(tmp_path_factory: pytest.TempPathFac
         rows[codec.join([known[name] or b"" for name in definition.key])] = known
     keys = sorted(rows)
     location = Location(str(tmp_path_factory.mktemp("base")))
-    cells = [[rows[key][column.name] for key in keys] for column in definition.value_columns]
-    found = row_set.write(
-        location, FOLDER, [row_set.typed_batch(definition, keys, list(range(len(keys))), cells)]
-    )
+    whole = [
+        BaseRow(
+            key,
+            position,
+            {name.encode(): value for name, value in rows[key].items() if value is not None},
+            {},
+        )
+        for position, key in enumerate(keys)
+    ]
+    found = row_set.write(location, FOLDER, row_set.batches(definition, whole))
     if not keys:
         assert found is None
         assert location.names() == []
@@ -117,9 +117,7 @@ def test_a_range_has_its_rows_in_order(tmp_path: Path, low: int, high: int | Non
     location = Location(str(tmp_path))
     keys = range(40_000)
     gone = sorted(random.Random(2).sample(keys, 7000))
-    reader = reader_of(
-        location, numbered(location, keys), removed.write(location, FOLDER, np.array(gone, np.uint32))
-    )
+    reader = reader_of(location, numbered(location, keys), removed.write(location, FOLDER, gone))
     batches = reader.batches(INT(low), None if high is None else INT(high), ["c.id"], reverse=reverse)
     found = [key for batch in batches for key in batch.column("c.id").to_pylist()]
     expected = sorted(set(keys[low:high]) - set(gone), reverse=reverse)
@@ -131,8 +129,8 @@ def test_wide_rows_are_in_small_row_groups(tmp_path: Path) -> None:
     location = Location(str(tmp_path))
     some = random.Random(3)
     names = [some.randbytes(200_000).hex().encode() for _ in range(100)]
-    batch = row_set.typed_batch(TYPED, [INT(key) for key in range(100)], [9] * 100, [names])
-    reader = reader_of(location, row_set.write(location, FOLDER, [batch]))
+    rows = [BaseRow(INT(key), 9, {b"name": name}, {}) for key, name in enumerate(names)]
+    reader = reader_of(location, row_set.write(location, FOLDER, row_set.batches(TYPED, rows)))
     groups = {reader.find(INT(key))[0].group for key in range(100)}
     assert 4 <= len(groups) <= 10
     assert name_of(reader, 99) == names[99].decode()
@@ -140,12 +138,12 @@ def test_wide_rows_are_in_small_row_groups(tmp_path: Path) -> None:
 
 def test_cells_of_a_raw_row_are_found_across_row_groups(tmp_path: Path) -> None:
     location = Location(str(tmp_path))
-    cells = [
-        (b"row %d" % row, b"column %06d" % column, 5, b"%d" % column)
-        for row in range(3)
-        for column in range(row_set.GROUP_ROWS)
-    ]
-    reader = reader_of(location, row_set.write(location, FOLDER, [row_set.raw_batch(RAW, cells[7:])]))
+    first, whole = range(7, row_set.GROUP_ROWS), range(row_set.GROUP_ROWS)
+    rows = []
+    for row, columns in enumerate((first, whole, whole)):
+        cells = {b"column %06d" % column: b"%d" % column for column in columns}
+        rows.append(BaseRow(b"row %d" % row, 5, cells, dict.fromkeys(cells, 5)))
+    reader = reader_of(location, row_set.write(location, FOLDER, row_set.batches(RAW, rows)))
     for row, count in ((0, row_set.GROUP_ROWS - 7), (1, row_set.GROUP_ROWS), (2, row_set.GROUP_ROWS)):
         places = reader.find(b"row %d" % row)
         assert sum(place.stop - place.start for place in places) == count
@@ -181,7 +179,7 @@ def test_a_column_that_the_file_does_not_have(tmp_path: Path) -> None:
 
 def test_a_manifest_comes_back_and_knows_its_files_and_height(location: Location) -> None:
     sets = [numbered(location, range(start, start + 10)) for start in (0, 20, 5)]
-    gone = removed.write(location, FOLDER, np.array([3], np.uint32))
+    gone = removed.write(location, FOLDER, [3])
     manifest = Manifest(7, 99, (Entry(sets[0], gone), Entry(sets[1]), Entry(sets[2])))
     name = manifests.publish(location, FOLDER, manifest)
     assert manifests.load(location, name) == manifest
@@ -222,7 +220,7 @@ def read(location: Location, name: str) -> list[Place]:
 @pytest.mark.parametrize("size", [0, 5, -1])
 def test_a_torn_or_missing_file_is_damage(location: Location, size: int) -> None:
     found = numbered(location, range(100))
-    gone = removed.write(location, FOLDER, np.array([3], np.uint32))
+    gone = removed.write(location, FOLDER, [3])
     name = manifests.publish(location, FOLDER, Manifest(1, 9, (Entry(found, gone),)))
     for file in (found.file, gone.file, name):
         content = location.read(file)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +13,8 @@ from percolator_core.base import removed, row_set
 from percolator_core.base.cache import ByteCache
 from percolator_core.base.location import Location
 from percolator_core.base.manifest import Entry, Manifest
-from percolator_core.base.tablet import BaseRow, TabletBase
+from percolator_core.base.row_set import BaseRow
+from percolator_core.base.tablet import TabletBase
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
@@ -26,20 +26,14 @@ RAW = TableDefinition("raw", 1)
 Rows = dict[bytes, tuple[int, dict[bytes, bytes]]]
 
 
+def row_of(definition: TableDefinition, key: bytes, time: int, cells: dict[bytes, bytes]) -> BaseRow:
+    return BaseRow(key, time, cells, {} if definition.is_typed else dict.fromkeys(cells, time))
+
+
 def entry_of(location: Location, definition: TableDefinition, rows: Rows) -> Entry:
     """A row set of rows: by key, the time and the cells by the column's name in the store."""
-    keys = sorted(rows)
-    if definition.is_typed:
-        cells = [[rows[key][1].get(one.stored.encode()) for key in keys] for one in definition.value_columns]
-        batch = row_set.typed_batch(definition, keys, [rows[key][0] for key in keys], cells)
-    else:
-        lines = [
-            (key, column, rows[key][0], value)
-            for key in keys
-            for column, value in sorted(rows[key][1].items())
-        ]
-        batch = row_set.raw_batch(definition, lines)
-    found = row_set.write(location, FOLDER, [batch])
+    whole = [row_of(definition, key, *rows[key]) for key in sorted(rows)]
+    found = row_set.write(location, FOLDER, row_set.batches(definition, whole))
     assert found is not None
     return Entry(found)
 
@@ -60,13 +54,13 @@ def replaced(
         gone = [place for place, key in enumerate(lines) if key in keys]
         if entry.removed is not None:
             gone = sorted({*gone, *removed.load(location, entry.removed).tolist()})
-        found = removed.write(location, FOLDER, np.array(gone, np.uint32)) if gone else None
+        found = removed.write(location, FOLDER, gone) if gone else None
         changed.append(Entry(entry.row_set, found))
     return changed
 
 
 def check(base: TabletBase, expected: Rows) -> None:
-    rows = [BaseRow(key, *expected[key]) for key in sorted(expected)]
+    rows = [row_of(base.definition, key, *expected[key]) for key in sorted(expected)]
     assert list(base.rows(b"", None)) == rows
     assert list(base.rows(b"", None, reverse=True)) == rows[::-1]
     for row in rows:
@@ -169,5 +163,5 @@ def test_a_compaction_keeps_the_order_of_many_row_groups(tmp_path: Path) -> None
     assert base.manifest.height == 3
     whole = compact(location, base)
     assert whole.manifest.height == 1
-    assert list(whole.rows(b"", None)) == [BaseRow(key, *row) for key, row in rows.items()]
-    assert whole.row(b"%08d" % 777) == BaseRow(b"%08d" % 777, *rows[b"%08d" % 777])
+    assert list(whole.rows(b"", None)) == [row_of(RAW, key, *row) for key, row in rows.items()]
+    assert whole.row(b"%08d" % 777) == row_of(RAW, b"%08d" % 777, *rows[b"%08d" % 777])

@@ -155,3 +155,13 @@ local function end_lease(tag, observer, mode, mark, deadline, before)
   end
   redis.call('ZADD', key, 'XX', even(now()), mark)
 end
+
+-- True if one of the observers has not processed the cell yet, or the cell is in quarantine, from where it may be retried.
+local function is_dirty(tag, row, column, observers)
+  local mark = dirty_mark(column, row)
+  for _, observer in ipairs(observers) do
+    if redis.call('ZSCORE', tag .. 'dirty:' .. observer, mark) then return true end
+    if redis.call('HEXISTS', tag .. 'failed:' .. observer, mark) == 1 then return true end
+  end
+  return false
+end

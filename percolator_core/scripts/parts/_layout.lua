@@ -74,6 +74,12 @@ local function history_prefix(column)
   return pack_column(column)
 end
 
+-- The column that an acknowledgement acknowledges, or nil for any other column, the marker of a typed row included.
+local function acknowledged(column)
+  local behind = string.byte(column) == 255 and string.find(column, '\255', 2, true)
+  return behind and string.sub(column, behind + 1) or nil
+end
+
 -- Tombstones and old versions below the safe point may be gone, so nothing can be decided by their absence there.
 local function safe_point(tag)
   return tonumber(redis.call('HGET', tag .. 'meta', 'safe') or '0')

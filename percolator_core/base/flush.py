@@ -1,0 +1,200 @@
+"""Flush: move rows that nobody has changed for a while from the store into the base of a tablet.
+
+The order survives a crash at every step (Kudu flushes a MemRowSet in this order):
+
+1. The rows are read. Every lock that began at or below the flush's timestamp was resolved before, in all
+   tablets, so no commit at or below it can follow.
+2. Row sets are written. A crash leaves files that nobody names.
+3. The manifest is published. A crash leaves rows both in the store and in the base, where they are equal.
+4. The cells are evicted from the store, those that are unchanged. A crash leaves some of them.
+
+Two flushes of one tablet do no harm: only one of them publishes, and the other one evicts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import percolator_core.base.manifest as manifests
+from percolator_core.base import removed, row_set
+from percolator_core.base.location import Location
+from percolator_core.base.manifest import Entry, Manifest
+from percolator_core.base.row_set import BaseRow
+from percolator_core.base.tablet import TabletBase
+from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.layout.keys import MARKER
+from percolator_core.layout.records import unpack_version
+from percolator_core.scripts import calls
+from percolator_core.store import Store
+
+_STEP_ROWS: Final = 500
+_STEP_BYTES: Final = 1 << 20
+"""Bounds of one step of reading rows: a script blocks all other clients."""
+
+ROW_SET_BYTES: Final = 64 << 20
+"""About the most bytes of cells in one row set. It is made in memory, and its rows are evicted after it."""
+
+_EVICTED_AT_ONCE: Final = 200
+"""Rows that one call evicts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """The result of a flush: ``rows`` that left the store, and the ``bytes`` of the row sets written."""
+
+    rows: int
+    bytes: int
+
+
+class TabletFlush:
+    """Flushes one tablet.
+
+    ``base`` is the tablet's base, and ``manifest`` the name of its manifest in the store, "" without one.
+    ``folder`` is the tablet's folder in the location. ``observers`` are all observers of the table.
+    """
+
+    def __init__(  # noqa: PLR0917
+        self,
+        store: Store,
+        handle: TableHandle,
+        tag: bytes,
+        location: Location,
+        folder: str,
+        base: TabletBase,
+        manifest: str,
+        observers: Sequence[str],
+    ) -> None:
+        self._store = store
+        self._handle = handle
+        self._tag = tag
+        self._location = location
+        self._folder = folder
+        self._base = base
+        self._name = manifest
+        self._observers = observers
+        self._columns = {one.stored.encode() for one in handle.definition.value_columns}
+
+    def run(self, timestamp: int, before: int) -> Flushed:
+        """Move the rows into the base that nobody has changed after ``before``.
+
+        ``timestamp`` is at or below the safe point, and all locks that began at or below it are resolved, in
+        all tablets. ``before`` is at or below ``timestamp``. Both are in microseconds.
+
+        Rows with a lock, with older versions, and with cells that an observer has not processed yet stay.
+        The flush ends early if another one has published, or if the table was changed.
+
+        Raises:
+            StoreUnavailable: the store or the location does not answer. What was flushed is in the base.
+            BaseDamaged: a file of the base is missing or damaged.
+        """
+        rows = size = 0
+        for some in self._portions(min(timestamp, before)):
+            written = self._flush(some, timestamp)
+            if written is None:
+                break
+            size += written
+            rows += self._evict(some, timestamp)
+        return Flushed(rows, size)
+
+    def _portions(self, before: int) -> Iterator[dict[bytes, list[bytes]]]:
+        """The rows that may leave, with their cells, in portions for one row set each."""
+        found: dict[bytes, list[bytes]] = {}
+        size = 0
+        bound = b"-"
+        while bound:
+            call = calls.cold(self._tag, before, bound, _STEP_ROWS, _STEP_BYTES, self._observers)
+            bound, rows = self._store.run(call)
+            found |= rows
+            size += sum(len(part) for cells in rows.values() for part in cells)
+            if size >= ROW_SET_BYTES:
+                yield found
+                found, size = {}, 0
+        if found:
+            yield found
+
+    def _flush(self, rows: dict[bytes, list[bytes]], timestamp: int) -> int | None:
+        """Write and publish the rows; return the bytes written, or None if they were not published.
+
+        A row without a meaning of its own is taken out of ``rows``, so that it stays in the store.
+        """
+        merged: list[BaseRow] = []
+        gone: dict[int, list[int]] = {}
+        for key, flat in list(rows.items()):
+            found = self._base.find(key)
+            old = None if found is None else self._base.row_at(*found)
+            versions = dict(zip(flat[::2], flat[1::2], strict=True))
+            if self._handle.is_typed and MARKER not in versions and old is None:
+                del rows[key]
+                continue
+            row = self._merged(key, old, versions)
+            if row is not None:
+                merged.append(row)
+            if found is not None:
+                entry, places = found
+                gone.setdefault(entry, []).extend(self._base.readers[entry].positions(places))
+        written = row_set.write(
+            self._location, self._folder, row_set.batches(self._handle.definition, merged)
+        )
+        entries = [*self._without(gone), *([] if written is None else [Entry(written)])]
+        manifest = Manifest(self._base.manifest.number + 1, timestamp, tuple(entries))
+        if not self._publish(manifest):
+            return None
+        return 0 if written is None else written.size
+
+    def _merged(self, key: bytes, old: BaseRow | None, versions: Mapping[bytes, bytes]) -> BaseRow | None:
+        """Return the row that the store's cells make of the base's row; None if it was deleted."""
+        cells = dict(old.cells) if old is not None else {}
+        times = dict(old.times) if old is not None else {}
+        time = old.time if old is not None else 0
+        exists = old is not None
+        for column, packed in versions.items():
+            version = unpack_version(packed)
+            time = max(time, version.commit_ts)
+            if column == MARKER:
+                exists = version.value is not None
+            elif self._handle.is_typed and column not in self._columns:
+                continue  # it was dropped
+            elif version.value is None:
+                cells.pop(column, None)
+                times.pop(column, None)
+            else:
+                cells[column] = version.value
+                times[column] = version.commit_ts
+        if self._handle.is_typed:
+            return BaseRow(key, time, cells, {}) if exists else None
+        return BaseRow(key, time, cells, times) if cells else None
+
+    def _without(self, gone: Mapping[int, Iterable[int]]) -> Iterator[Entry]:
+        """The entries of the manifest, without the rows at these positions of each."""
+        for number, entry in enumerate(self._base.manifest.entries):
+            if number not in gone:
+                yield entry
+                continue
+            before = self._base.readers[number].removed()
+            positions = sorted({*gone[number], *([] if before is None else before.tolist())})
+            if len(positions) < entry.row_set.rows:
+                yield replace(entry, removed=removed.write(self._location, self._folder, positions))
+
+    def _publish(self, manifest: Manifest) -> bool:
+        name = manifests.publish(self._location, self._folder, manifest)
+        call = calls.publish_base(self._tag, self._name, name, manifest.timestamp, self._handle.version)
+        # Durable, so that no failover brings back the manifest before without the rows that were evicted.
+        [published] = self._store.run_all([call], durably=True)
+        if published != "published":
+            return False
+        self._base = self._base.with_manifest(manifest)
+        self._name = name
+        return True
+
+    def _evict(self, rows: Mapping[bytes, object], timestamp: int) -> int:
+        """Evict the rows from the store; return how many of them have left it."""
+        keys, evicted = list(rows), 0
+        for start in range(0, len(keys), _EVICTED_AT_ONCE):
+            some = keys[start : start + _EVICTED_AT_ONCE]
+            found = self._store.run(calls.evict(self._tag, self._name, timestamp, self._observers, some))
+            if found is None:
+                break
+            evicted += found[1]
+        return evicted

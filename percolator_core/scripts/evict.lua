@@ -1,0 +1,52 @@
+-- Remove cells of some rows that the tablet's base has.
+-- The manifest is published before, and has each of these rows as it was at `before`. So a cell may go whose newest version
+-- is not newer: no commit at or below that time can follow, because it lies at or below the safe point and all older locks
+-- were resolved.
+--   uses    clock, layout, dirty
+--   flags   allow-oom
+--   KEYS    tag
+--   ARGV    manifest, before, observers (counted) …, rows …
+--             manifest: the valid one, otherwise nothing is removed; before: its timestamp; observers: of the tablet's table
+--   reply   {"evicted", cells, rows} | {"overtaken"}
+--             cells, rows: how many were removed
+
+local tag, before, count = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+if redis.call('HGET', tag .. 'meta', 'base') ~= ARGV[1] then return {'overtaken'} end
+local observers = {unpack(ARGV, 4, 3 + count)}
+local evicted, dropped = 0, 0
+
+-- True if a cell may go: its newest version is in the base, and nobody needs the cell in the store.
+local function is_idle(row, cells, column, older)
+  local version = cells['c' .. column]
+  if version_times(version) > before or cells['l' .. column] or is_dirty(tag, row, column, observers) then return false end
+  -- Older versions are for collection to remove: the newest one goes last.
+  local prefix = history_prefix(column)
+  return older == 0 or #redis.call('ZRANGEBYLEX', tag .. 'v:' .. row, '[' .. prefix, '(' .. prefix .. string.rep('\255', 9),
+    'LIMIT', 0, 1) == 0
+end
+
+local function evict_row(row)
+  local key, older = tag .. 'r:' .. row, redis.call('ZCARD', tag .. 'v:' .. row)
+  local fields, cells, idle = redis.call('HGETALL', key), {}, {}
+  for i = 1, #fields, 2 do cells[fields[i]] = fields[i + 1] end
+  for field in pairs(cells) do
+    local column = string.sub(field, 2)
+    if string.byte(field) == 99 and not acknowledged(column) then idle[column] = is_idle(row, cells, column, older) end
+  end
+  for field in pairs(cells) do
+    local column = string.sub(field, 2)
+    local observed = string.byte(field) == 99 and acknowledged(column)
+    -- An acknowledgement goes with the cell that it acknowledges.
+    if string.byte(field) == 99 and (idle[column] or (observed and idle[observed] and is_idle(row, cells, column, older))) then
+      redis.call('HDEL', key, field)
+      evicted = evicted + 1
+    end
+  end
+  if redis.call('EXISTS', key, tag .. 'v:' .. row) == 0 then
+    redis.call('ZREM', tag .. 'rows', row)
+    dropped = dropped + 1
+  end
+end
+
+for i = 4 + count, #ARGV do evict_row(ARGV[i]) end
+return {'evicted', evicted, dropped}

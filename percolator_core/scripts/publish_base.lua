@@ -1,0 +1,16 @@
+-- Make a manifest the valid one of a tablet. The files that it names are complete and on disk before.
+--   uses    layout
+--   flags   allow-oom
+--   KEYS    tag
+--   ARGV    expected, manifest, timestamp, version
+--             expected: the name of the manifest that it replaces, "" if the tablet has none; timestamp: that of the manifest,
+--             at or below the safe point; version: of the table, by whose definition the rows were read
+--   reply   "published" | "overtaken" | "changed"
+--             overtaken: another maintainer has published; changed: the table was changed or dropped
+
+local meta = KEYS[1] .. 'meta'
+local found = redis.call('HMGET', meta, 'version', 'base')
+if found[1] ~= ARGV[4] then return 'changed' end
+if (found[2] or '') ~= ARGV[1] or tonumber(ARGV[3]) > safe_point(KEYS[1]) then return 'overtaken' end
+redis.call('HSET', meta, 'base', ARGV[2])
+return 'published'

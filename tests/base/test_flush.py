@@ -1,0 +1,290 @@
+"""A flush moves rows from the store to the base: nothing is lost or doubled, and whatever is in use stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import percolator_core as percolator
+from percolator_core import Cell, Database, ObserverTransaction, PrimaryKey, Table, Worker
+from percolator_core.base import manifest as manifests
+from percolator_core.base.cache import ByteCache
+from percolator_core.base.flush import Flushed, TabletFlush
+from percolator_core.base.location import Location
+from percolator_core.base.manifest import Manifest
+from percolator_core.base.tablet import TabletBase
+from percolator_core.layout.keys import BASE, MARKER, is_internal, meta_key, row_prefix, rows_key
+from percolator_core.layout.records import unpack_version
+from tests.chains import chain_of, watch
+from tests.schema.values import QUICK
+
+
+class Items(Table, name="items"):
+    id: PrimaryKey[int]
+    name: str | None = None
+    price: int = 0
+
+
+@dataclass
+class Tablet:
+    """The first tablet of a table, with a base."""
+
+    db: Database
+    table: str
+    location: Location
+    cache: ByteCache[object] = field(default_factory=lambda: ByteCache(1 << 20))
+
+    @property
+    def tag(self) -> bytes:
+        return self.db.store.keyspace.tag(self.table, 0)
+
+    @property
+    def manifest(self) -> str:
+        return (self.db.store.one((b"HGET", meta_key(self.tag), BASE)) or b"").decode()
+
+    def base(self, name: str | None = None) -> TabletBase:
+        name = self.manifest if name is None else name
+        manifest = manifests.load(self.location, name) if name else Manifest(0, 0)
+        return TabletBase(self.db.catalog.table(self.table).definition, self.location, manifest, self.cache)
+
+    def flush(self, observers: Sequence[str] = (), name: str | None = None) -> Flushed:
+        """Flush all rows, as of a safe point that a collection has just made."""
+        safe = self.db.collect_garbage(timedelta(0)).safe_point
+        return self.begun(observers, name).run(safe, safe)
+
+    def begun(self, observers: Sequence[str] = (), name: str | None = None) -> TabletFlush:
+        name = self.manifest if name is None else name
+        handle = self.db.catalog.table(self.table)
+        return TabletFlush(
+            self.db.store, handle, self.tag, self.location, "t/0", self.base(name), name, observers
+        )
+
+    def stored(self) -> dict[bytes, dict[bytes, bytes | None]]:
+        """The newest cells in the store, by row and column; a deletion is None."""
+        found = {}
+        for row in self.db.store.one((b"ZRANGE", rows_key(self.tag), 0, -1)):
+            flat = self.db.store.one((b"HGETALL", row_prefix(self.tag) + row))
+            found[row] = {
+                mark[1:]: unpack_version(packed).value
+                for mark, packed in zip(flat[::2], flat[1::2], strict=True)
+                if mark[:1] == b"c"
+            }
+        return found
+
+    def rows(self) -> dict[bytes, dict[bytes, bytes]]:
+        """The rows as a reader has to see them: the store above the base."""
+        rows = {row.key: dict(row.cells) | {MARKER: b""} for row in self.base().rows(b"", None)}
+        for key, cells in self.stored().items():
+            row = rows.setdefault(key, {})
+            for column, value in cells.items():
+                if value is None:
+                    row.pop(column, None)
+                elif column == MARKER or not is_internal(column):
+                    row[column] = value
+        typed = self.db.catalog.table(self.table).is_typed
+        shown = {}
+        for key, row in rows.items():
+            exists = MARKER in row
+            row.pop(MARKER, None)
+            if exists if typed else row:
+                shown[key] = row
+        return shown
+
+
+@pytest.fixture
+def raw(db: Database, tmp_path: Path) -> Tablet:
+    db.create_table("raw", tablets=1)
+    return Tablet(db, "raw", Location(str(tmp_path)))
+
+
+def put(db: Database, row: str, column: str, value: bytes | None) -> None:
+    with db.transaction() as t:
+        if value is None:
+            t.delete("raw", row, column)
+        else:
+            t.set("raw", row, column, value)
+
+
+def test_rows_leave_the_store_and_are_in_the_base(raw: Tablet) -> None:
+    for row in ("b", "a"):
+        put(raw.db, row, "v", row.encode())
+        put(raw.db, row, "w", b"x")
+    assert raw.flush().rows == 2
+    assert raw.stored() == {}
+    assert raw.rows() == {b"a": {b"v": b"a", b"w": b"x"}, b"b": {b"v": b"b", b"w": b"x"}}
+    assert raw.flush() == Flushed(0, 0)
+    assert raw.base().manifest.number == 1
+
+
+def test_a_part_of_a_row_and_a_deletion_above_the_base(raw: Tablet) -> None:
+    for column in ("v", "w"):
+        for row in ("changed", "cut", "removed"):
+            put(raw.db, row, column, b"1")
+    raw.flush()
+    put(raw.db, "changed", "v", b"2")
+    put(raw.db, "cut", "v", None)
+    for column in ("v", "w"):
+        put(raw.db, "removed", column, None)
+    expected = {b"changed": {b"v": b"2", b"w": b"1"}, b"cut": {b"w": b"1"}}
+    assert raw.rows() == expected
+    # A collection may not take the deletions, which hide cells of the base.
+    raw.db.collect_garbage(timedelta(0))
+    assert raw.rows() == expected
+    assert raw.flush().rows == 3
+    assert raw.stored() == {}
+    assert raw.rows() == expected
+    changed = raw.base().row(b"changed")
+    assert changed is not None
+    assert changed.times[b"w"] < changed.times[b"v"]
+    # All rows of the first row set have been replaced, so it is named no more.
+    assert len(raw.base().manifest.entries) == 1
+
+
+def test_what_changes_during_a_flush_stays(raw: Tablet) -> None:
+    put(raw.db, "a", "v", b"1")
+    put(raw.db, "a", "w", b"1")
+    safe = raw.db.collect_garbage(timedelta(0)).safe_point
+    flush = raw.begun()
+    [portion] = flush._portions(safe)
+    put(raw.db, "a", "v", b"2")
+    put(raw.db, "a", "x", b"3")
+    snapshot = raw.db.snapshot(safe)
+    assert flush._flush(portion, safe) is not None
+    assert flush._evict(portion, safe) == 0
+    assert raw.stored() == {b"a": {b"v": b"2", b"x": b"3"}}
+    assert raw.rows() == {b"a": {b"v": b"2", b"w": b"1", b"x": b"3"}}
+    # The version that the snapshot sees is still in the store.
+    assert snapshot.get("raw", "a", "v") == b"1"
+
+
+def test_a_crash_before_the_eviction_does_no_harm(raw: Tablet) -> None:
+    put(raw.db, "a", "v", b"1")
+    safe = raw.db.collect_garbage(timedelta(0)).safe_point
+    flush = raw.begun()
+    [portion] = flush._portions(safe)
+    flush._flush(portion, safe)
+    assert raw.stored() == {b"a": {b"v": b"1"}}
+    assert raw.rows() == {b"a": {b"v": b"1"}}
+    assert raw.flush().rows == 1
+    assert raw.stored() == {}
+    assert raw.rows() == {b"a": {b"v": b"1"}}
+    assert raw.base().manifest.height == 1
+
+
+def test_of_two_flushes_one_publishes_and_the_other_evicts_nothing(raw: Tablet) -> None:
+    put(raw.db, "a", "v", b"1")
+    safe = raw.db.collect_garbage(timedelta(0)).safe_point
+    late = raw.begun()
+    [portion] = late._portions(safe)
+    put(raw.db, "b", "v", b"1")
+    raw.flush()
+    assert late._flush(portion, safe) is None
+    assert late._evict(portion, safe) == 0
+    assert raw.rows() == {b"a": {b"v": b"1"}, b"b": {b"v": b"1"}}
+
+
+def test_a_flush_above_the_safe_point_is_not_published(raw: Tablet) -> None:
+    put(raw.db, "a", "v", b"1")
+    at = raw.db.timestamp()
+    assert raw.begun().run(at, at) == Flushed(0, 0)
+    assert raw.stored() == {b"a": {b"v": b"1"}}
+
+
+def test_older_versions_and_locks_keep_a_row(raw: Tablet) -> None:
+    put(raw.db, "old", "v", b"1")
+    with raw.db.snapshot() as pinned:
+        put(raw.db, "old", "v", b"2")
+        raw.flush()
+        assert raw.rows() == {b"old": {b"v": b"2"}}
+        assert pinned.get("raw", "old", "v") == b"1"
+    assert raw.flush().rows == 1
+
+
+def test_a_changed_table_is_not_flushed_by_its_old_definition(db: Database, tmp_path: Path) -> None:
+    db.create_table(Items)
+    tablet = Tablet(db, "items", Location(str(tmp_path)))
+    with db.transaction() as t:
+        for number in range(100):
+            t.insert(Items(id=number, name="n", price=2))
+    before = tablet.stored()
+    assert before
+    safe = db.collect_garbage(timedelta(0)).safe_point
+    late = tablet.begun()
+    db.drop_column(Items, "name")
+    assert late.run(safe, safe) == Flushed(0, 0)
+    assert tablet.manifest == ""
+    assert tablet.flush().rows == len(before)
+    rows = list(tablet.base().rows(b"", None))
+    assert [row.key for row in rows] == list(before)
+    assert all(set(row.cells) == {b"price"} for row in rows)
+
+
+def test_a_cell_that_an_observer_has_not_seen_stays_and_its_acknowledgement_goes_with_it(raw: Tablet) -> None:
+    def note(t: ObserverTransaction, cell: Cell) -> None:
+        t.set("raw", cell.row, "seen", t.get("raw", cell.row, "v") or b"")
+
+    chain = chain_of(watch("note", note, "raw.v", writes=("raw.seen",)), tables=())
+    worker = Worker(raw.db, chain)
+    worker.run_until_idle(timeout=60)
+    put(raw.db, "a", "v", b"1")
+    assert raw.flush(["note"]) == Flushed(0, 0)
+    worker.run_until_idle(timeout=60)
+    assert raw.flush(["note"]).rows == 1
+    assert raw.stored() == {}
+    assert raw.rows() == {b"a": {b"v": b"1", b"seen": b"1"}}
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    with percolator.connect(f"embedded:{tmp_path_factory.mktemp('state')}") as db:
+        yield db
+
+
+deeds = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), st.sampled_from("abc"), st.sampled_from("vw"), st.binary(max_size=2)),
+        st.tuples(st.just("delete"), st.sampled_from("abc"), st.sampled_from("vw"), st.none()),
+        st.tuples(st.sampled_from(["flush", "collect", "publish"]), st.none(), st.none(), st.none()),
+    ),
+    max_size=12,
+)
+
+
+@given(deeds)
+@QUICK
+def test_any_order_of_writes_flushes_and_crashes(
+    embedded: Database,
+    tmp_path_factory: pytest.TempPathFactory,
+    drawn: list[tuple[str, str, str, bytes | None]],
+) -> None:
+    db = embedded
+    if any(one.name == "raw" for one in db.tables()):
+        db.drop_table("raw")
+    db.create_table("raw", tablets=1)
+    tablet = Tablet(db, "raw", Location(str(tmp_path_factory.mktemp("base"))))
+    expected: dict[bytes, dict[bytes, bytes]] = {}
+    for deed, row, column, value in drawn:
+        if deed in {"set", "delete"}:
+            put(db, row, column, value)
+            cells = expected.setdefault(row.encode(), {})
+            if value is None:
+                cells.pop(column.encode(), None)
+            else:
+                cells[column.encode()] = value
+        elif deed == "flush":
+            tablet.flush()
+            assert tablet.stored() == {}
+        elif deed == "collect":
+            db.collect_garbage(timedelta(0))
+        else:
+            safe = db.collect_garbage(timedelta(0)).safe_point
+            flush = tablet.begun()
+            for portion in flush._portions(safe):
+                flush._flush(portion, safe)
+        assert tablet.rows() == {key: cells for key, cells in expected.items() if cells}
