@@ -1,4 +1,4 @@
-"""Acknowledgements: the cell beside an observed cell that each run of its observer writes (section 2.4).
+"""Acknowledgements: each run of an observer writes a cell next to the observed cell (section 2.4).
 
 Two runs for one change conflict in this cell, so at most one commits. The value of the cell has the revision
 of the observer's code and, if the chain records traces, the cells that the run wrote.

@@ -75,7 +75,11 @@ class Tally:
         Raises:
             StoreUnavailable: no reply; the next report contains the same counts.
         """
-        before, now = self._reported, {name: _copy(counted) for name, counted in self._counts.items()}
+        before = self._reported
+        now = {
+            name: RunCounts(one.ran, one.failed, one.quarantined, one.conflicts)
+            for name, one in self._counts.items()
+        }
         # Set this before the request: a task that is cancelled while it waits has sent the request.
         self._reported = now
         try:
@@ -83,10 +87,6 @@ class Tally:
         except PercolatorError:
             self._reported = before
             raise
-
-
-def _copy(counted: Counted) -> RunCounts:
-    return RunCounts(counted.ran, counted.failed, counted.quarantined, counted.conflicts)
 
 
 def _increments(key: bytes, before: Mapping[str, RunCounts], now: Mapping[str, RunCounts]) -> list[Command]:

@@ -46,8 +46,8 @@ class Lease:
 
     ``before`` is the deadline before the newest renewal; it is valid if that renewal was lost. ``due`` is the
     time of the mark, or the time from which its retry is due. ``renewed`` is in monotonic seconds.
-    ``version`` is the version of the table at the time of the claim. It changes if the table is dropped and
-    created again.
+    ``version`` is the version of the table at the time of the claim. A table that is dropped and created
+    again has a new version.
     """
 
     observer: str
@@ -144,7 +144,7 @@ class DirtyIndex:
     def places(self) -> list[Place]:
         """Return the tablets that may have marks, also after a table was split, dropped or created again.
 
-        A missing table has no marks. It is looked up in the catalog again once a second.
+        A missing table has no marks. The catalog is asked for missing tables again once a second.
         """
         catalog = self._client.catalog
         catalog.keep_fresh()

@@ -69,9 +69,9 @@ class CombineQueue:
 
     Every item is folded exactly once: the transaction that folds an item deletes it. Items that are added
     without an active observer, or while the observer has another name, have no notification. `notify_all`
-    writes the missing notifications. A run folds the items of a key in the order of start timestamps, and
-    the items of one transaction in the order of the calls. Two runs may fold in another order: a transaction
-    may commit after the items of a later transaction were folded.
+    writes the missing notifications. A run folds the items of a key in the order of start timestamps, or, in
+    one transaction, of the calls. Two runs may fold in another order: a transaction may commit after the
+    items of a later transaction were folded.
     """
 
     __slots__ = ("_fold", "_into", "_most", "_table")
@@ -79,7 +79,7 @@ class CombineQueue:
     def __init__(self, table: str, into: tuple[str, str], fold: Fold, *, most: int = 512) -> None:
         """``into`` is the table and column of the cells; the row is the key.
 
-        ``fold`` gets the value of a cell (None without a cell) and a sequence of items. It returns the new
+        ``fold`` gets the value of a cell (None without a cell) and a sequence of items, and returns the new
         value, or None to delete the cell. ``fold`` must not have side effects, because a run may be repeated.
         One transaction folds at most ``most`` items (1 or more, else ValueError), and at most about 4 MiB.
         """

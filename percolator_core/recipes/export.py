@@ -1,10 +1,9 @@
 """A queue of changes for a system outside the store, which takes no part in transactions.
 
-A run of an observer may be repeated. So an observer that sends its results to another system may send a
-result twice, send a result that is never committed, or send a newer result before an older one. With a queue,
-the transaction of a change adds an item, which commits with the change or not at all. An observer of the
-queue passes the items of a key to a sink, one after another. The transaction of the run deletes these items
-from the queue.
+A run of an observer may be repeated. So an observer without a queue may send a result twice, send a result
+that is never committed, or send a newer result before an older one. With a queue, the transaction of a change
+adds an item, which commits with the change or not at all. An observer of the queue passes the items of a key
+to a sink, one after another. The transaction of the run deletes these items from the queue.
 
 Order: every item of a key has a *sequence*. The item's transaction reads the key's newest sequence from a
 cell, and writes a greater one. If two transactions add for one key at the same time, one conflicts and runs

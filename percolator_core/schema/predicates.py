@@ -349,7 +349,7 @@ def _narrowed(bounds: Bounds, test: Test) -> Bounds | None:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A bound predicate as arguments of `scripts/select.lua`, behind the columns of the select.
+    """A bound predicate as arguments of `scripts/select.lua`, which follow the columns of the select.
 
     ``columns`` is the number of cells that the predicate reads in each row. ``tests`` is the number of tests
     and connectives. Both determine the time for a row.

@@ -37,7 +37,7 @@ class RawFilter:
     """A predicate over the row key and the cells of a raw row; a missing cell is null.
 
     ``columns`` are the columns that the filter compares. If ``needs_cell`` is True, every row that meets the
-    filter has a cell in at least one of these columns, so a scan may read these columns alone.
+    filter has a cell in one of these columns, so a scan may read only these columns.
     """
 
     bound: Bound

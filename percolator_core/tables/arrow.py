@@ -1,7 +1,7 @@
 """Typed tables as Arrow: conversion of rows from reads and for writes.
 
 numpy converts whole columns at once, so a cell costs nanoseconds. pyarrow and numpy come with
-``percolator-core[spark]``.
+``percolator-core[spark]``; import this module only after a call of `arrow_values.pyarrow`.
 
 =================  ===========================================================================
 column             Arrow
@@ -21,7 +21,10 @@ column             Arrow
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.records import VERSION_HEADER
@@ -35,18 +38,13 @@ from percolator_core.tables.arrow_values import (
     encoded,
     of_bytes,
     of_values,
-    pyarrow,
     texts,
 )
 from percolator_core.tables.query import Found, Query, Selector
 from percolator_core.tables.select import Batch, misfit
 
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-
-    Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
-    Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _AT_ONCE: Final = 4
 """The number of pieces of a table whose steps share one round trip."""
@@ -54,7 +52,6 @@ _AT_ONCE: Final = 4
 
 def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
     """Return the Arrow schema of columns. Raises like `arrow_type`."""
-    pa = pyarrow()
     return pa.schema([pa.field(one.name, arrow_type(one.type), nullable=one.nullable) for one in columns])
 
 
@@ -62,9 +59,8 @@ def record_batch(columns: Sequence[Column], batch: Batch) -> pa.RecordBatch:
     """Return the rows of a batch, without unsettled rows; ``columns`` are a subset of its columns.
 
     Raises:
-        ConfigurationError: pyarrow is not installed, or the cells do not match the table's definition.
+        ConfigurationError: the cells do not match the table's definition.
     """
-    pa = pyarrow()
     if not columns:
         return _only_rows(len(batch))
     rows = _Rows(batch)
@@ -76,11 +72,7 @@ def record_batch(columns: Sequence[Column], batch: Batch) -> pa.RecordBatch:
 
 
 def from_rows(columns: Sequence[Column], rows: Sequence[Sequence[bytes | None]]) -> pa.RecordBatch:
-    """Return rows from the encoded values of the columns; None means null.
-
-    Raises ConfigurationError if pyarrow is not installed.
-    """
-    pa = pyarrow()
+    """Return rows from the encoded values of the columns; None means null."""
     if not columns:
         return _only_rows(len(rows))
     arrays = [
@@ -100,9 +92,8 @@ def read_table(
 
     ``own`` has the rows that the transaction has written. They are evaluated with these writes.
 
-    Raises ConfigurationError if pyarrow is not installed, and the errors of a select.
+    Raises the errors of a select.
     """
-    pa = pyarrow()
     batches = []
     selects = [query.select(piece) for piece in pieces]
     while selects:
@@ -121,8 +112,7 @@ def read_table(
 
 
 def table_of(query: Query, found: Iterable[Sequence[Found]]) -> pa.Table:
-    """Return the rows of lists of rows. Raises ConfigurationError if pyarrow is not installed."""
-    pa = pyarrow()
+    """Return the rows of lists of rows."""
     batches = [batch for some in found for batch in _of_found(query, some)]
     return pa.Table.from_batches(batches, schema=arrow_schema(query.columns))
 
@@ -140,8 +130,8 @@ def encoded_rows(
 
     Raises:
         UnknownColumn: the table has no such column.
-        ConfigurationError: pyarrow is not installed; a column of the key is missing; a column occurs twice;
-            or a column's type does not fit the table.
+        ConfigurationError: a column of the key is missing; a column occurs twice; or a column's type does not
+            fit the table.
         ValueError: a value does not fit; the message names row, column and reason.
     """
     names = batch.schema.names
@@ -184,7 +174,6 @@ def _encoded(
 
 def _only_rows(count: int) -> pa.RecordBatch:
     """Return a batch of ``count`` rows without columns."""
-    pa = pyarrow()
     return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
 
 
@@ -192,8 +181,6 @@ class _Rows:
     """The positions of all keys and cells in a batch."""
 
     def __init__(self, batch: Batch) -> None:
-        import numpy as np
-
         layout = batch.layout
         self._batch = batch
         self._layout = layout
@@ -209,8 +196,6 @@ class _Rows:
 
     def column(self, column: Column) -> pa.Array:
         """Return the values of a column."""
-        import numpy as np
-
         number = self._layout.numbers.get(column.name)
         kind = column_type(column.type)
         if number is None:
@@ -245,9 +230,6 @@ class _Rows:
 
 def _pieces(joined: bytes, starts: Numbers, ends: Numbers, valid: Numbers | None = None) -> pa.Array:
     """Return the bytes between each start and end, which ascend; null where ``valid`` is False."""
-    import numpy as np
-
-    pa = pyarrow()
     count = len(starts)
     # Every second element is a piece; the other elements are the bytes between pieces.
     offsets = np.zeros(2 * count + 1, np.int32)
@@ -260,8 +242,6 @@ def _pieces(joined: bytes, starts: Numbers, ends: Numbers, valid: Numbers | None
 
 
 def _offsets(lengths: Numbers) -> Numbers:
-    import numpy as np
-
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
@@ -269,8 +249,6 @@ def _offsets(lengths: Numbers) -> Numbers:
 
 def _gathered(joined: bytes, starts: Numbers, width: int) -> Bytes:
     """Return ``width`` bytes from each start, as rows; the row of a start out of bounds is arbitrary."""
-    import numpy as np
-
     if len(joined) < width:
         return np.zeros((len(starts), width), np.uint8)
     windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(joined, np.uint8), width)

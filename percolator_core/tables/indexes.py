@@ -6,8 +6,8 @@ value determines the tablet, so all rows with one value are in one tablet, in th
 unique index, the key of an entry is the value, and the only column has the row's key. So two transactions
 that give one value to two rows write the same cell, and one of them conflicts.
 
-The columns of an index have the stored names of the indexed columns, and are identified by position, so a
-rename does not change the index (`percolator_core.schema.definitions.index_definition`).
+A rename of a column does not change its index: the columns of an index have stored names, and are identified
+by position (`percolator_core.schema.definitions.index_definition`).
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ Wanted: TypeAlias = tuple[TableHandle, bytes, Sequence[ColumnFields]]
 class Reader(Protocol):
     """The part of a snapshot or transaction that rows and indexes use."""
 
+    def handle_of(self, table: str) -> TableHandle:
+        """Return a table by name."""
+
     def values(self, handle: TableHandle, row: bytes, fields: Iterable[ColumnFields]) -> list[bytes | None]:
         """Return the values of some cells of one row."""
 
@@ -49,9 +52,6 @@ class Reader(Protocol):
 
 class Writer(Reader, Protocol):
     """The part of a transaction that rows and indexes use."""
-
-    def handle_of(self, table: str) -> TableHandle:
-        """Return a table by name."""
 
     def put(self, handle: TableHandle, row: bytes, column: bytes, write: Write) -> None:
         """Buffer a write to an encoded column."""

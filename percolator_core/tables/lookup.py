@@ -1,20 +1,20 @@
 """The plan of a select: read ranges of keys, or use a secondary index that leaves fewer rows.
 
-An index is usable if the predicate requires some values, or a range of values, in the indexed column. Row
-keys are in sorted sets, so the store counts the remaining entries and rows in one round trip, and the plan
-depends on the present data. Entries are read at the select's snapshot. Their rows are fetched in batches, and
-the client evaluates the whole predicate.
+An index is usable if the predicate requires some values, or a range of values, in the indexed column. The
+plan depends on the present data: row keys are in sorted sets, so the store counts the remaining entries and
+rows in one round trip. Entries are read at the select's snapshot. Their rows are fetched in batches, and the
+client evaluates the whole predicate.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from operator import itemgetter
-from typing import Final, Protocol
+from typing import Final
 
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.layout.key_ranges import KeyRange
@@ -41,19 +41,6 @@ MOST_COUNTED: Final = 64
 _FIRST_FETCH: Final = 64
 _MOST_FETCHED: Final = 1000
 """Rows of one fetch. The first fetch is small, because a limit may soon be reached."""
-
-
-class Planner(Selector, Protocol):
-    """The part of a snapshot or transaction that the plan of a select uses."""
-
-    def handle_of(self, table: str) -> TableHandle:
-        """Return a table by name."""
-
-    def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
-        """Return the approximate number of rows in each key range."""
-
-    def own_rows(self, table: str) -> Collection[bytes]:
-        """Return the rows of a table that the transaction has written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +85,7 @@ class ByIndex:
         return f"{self.query.handle.name}: index {self.handle.name}, {what}{about}"
 
 
-def choose(t: Planner, query: Query, limit: int | None) -> ByKey | ByIndex:
+def choose(t: Selector, query: Query, limit: int | None) -> ByKey | ByIndex:
     """Return the plan of a query for the first ``limit`` rows; None means all rows."""
     definition = query.handle.definition
     by_key = ByKey(query, pieces(definition, query.bound))
@@ -108,10 +95,8 @@ def choose(t: Planner, query: Query, limit: int | None) -> ByKey | ByIndex:
     for one in candidates:
         if one.index.rule.unique and one.values is not None and len(one.values) <= MOST_COUNTED:
             return one
-    counted = _counted(
-        t, [(query.handle, by_key.pieces), *((one.handle, _pieces(one)) for one in candidates)]
-    )
-    rows, *entries = counted
+    of_indexes = [(one.handle, pieces(one.handle.definition, one.bound)) for one in candidates]
+    rows, *entries = _counted(t, [(query.handle, by_key.pieces), *of_indexes])
     if rows <= FEW:
         return by_key
     fewest, best = min(zip(entries, candidates, strict=True), key=itemgetter(0))
@@ -124,7 +109,7 @@ def choose(t: Planner, query: Query, limit: int | None) -> ByKey | ByIndex:
 
 
 def found_rows(
-    t: Planner,
+    t: Selector,
     query: Query,
     *,
     limit: int | None,
@@ -142,7 +127,7 @@ def found_rows(
     return islice(itertools.chain.from_iterable(found), limit)
 
 
-def _candidates(t: Planner, query: Query) -> list[ByIndex]:
+def _candidates(t: Selector, query: Query) -> list[ByIndex]:
     bounds = bounds_of(query.bound)
     found: list[ByIndex] = []
     for index in indexes_of(query.handle):
@@ -162,11 +147,7 @@ def _candidates(t: Planner, query: Query) -> list[ByIndex]:
     return found
 
 
-def _pieces(plan: ByIndex) -> list[Piece]:
-    return pieces(plan.handle.definition, plan.bound)
-
-
-def _counted(t: Planner, wanted: Sequence[tuple[TableHandle, Sequence[Piece]]]) -> list[int]:
+def _counted(t: Selector, wanted: Sequence[tuple[TableHandle, Sequence[Piece]]]) -> list[int]:
     """Return the approximate number of rows in the pieces of each table, in one round trip."""
     asked: list[KeyRange] = []
     shares: list[tuple[int, int, int]] = []
@@ -179,7 +160,7 @@ def _counted(t: Planner, wanted: Sequence[tuple[TableHandle, Sequence[Piece]]]) 
 
 
 def by_index(
-    t: Planner,
+    t: Selector,
     plan: ByIndex,
     *,
     limit: int | None = None,
@@ -196,7 +177,7 @@ def by_index(
         size = min(2 * size, _MOST_FETCHED)
 
 
-def _rows(t: Planner, plan: ByIndex, reverse: bool) -> Iterator[bytes]:
+def _rows(t: Selector, plan: ByIndex, reverse: bool) -> Iterator[bytes]:
     """Yield the keys of the rows with entries, in order."""
     index, values = plan.index, plan.values
     if index.rule.unique and values is not None:
@@ -210,7 +191,7 @@ def _rows(t: Planner, plan: ByIndex, reverse: bool) -> Iterator[bytes]:
     return iter(sorted(_of_entries(t, plan, plan.bound, reverse=False), reverse=reverse))
 
 
-def _of_entries(t: Planner, plan: ByIndex, bound: Bound, reverse: bool) -> Iterator[bytes]:
+def _of_entries(t: Selector, plan: ByIndex, bound: Bound, reverse: bool) -> Iterator[bytes]:
     """Yield the rows of entries, in the order of the entries."""
     index, definition = plan.index, plan.handle.definition
     columns = definition.value_columns if index.rule.unique else ()

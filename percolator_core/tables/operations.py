@@ -33,8 +33,8 @@ M = TypeVar("M", bound=Table)
 class TypedReads:
     """The reads of typed tables; `Snapshot` inherits them.
 
-    Name a table by its model, for rows that are instances of the model, or by its name, for rows that are
-    dicts of Python values.
+    The argument ``table`` is a model or a name. With a model, rows are instances of the model. With a name,
+    rows are dicts of Python values.
     """
 
     __slots__ = ()
@@ -182,6 +182,9 @@ class TypedReads:
             ConfigurationError: pyarrow is not installed.
             Others: as for `select`.
         """
+        from percolator_core.tables.arrow_values import pyarrow
+
+        pyarrow()  # if pyarrow is not installed, raise ConfigurationError before the next import
         from percolator_core.tables.arrow import read_table, table_of
 
         binding = self._binding(table, fixed=True)

@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import Protocol, TypeAlias
 
 from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.layout.key_ranges import KeyRange
 from percolator_core.schema.definitions import Column
 from percolator_core.schema.partitions import Piece
 from percolator_core.schema.predicates import Bound, columns_of
@@ -32,6 +33,12 @@ class Selector(Reader, Protocol):
 
     def take_batches(self, selects: Sequence[TabletSelect]) -> list[Batch]:
         """Return the next step of each select, in one round trip."""
+
+    def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
+        """Return the approximate number of rows in each key range."""
+
+    def own_rows(self, table: str) -> Collection[bytes]:
+        """Return the rows of a table that the transaction has written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def insert(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
     marker, found, holders = _look(t, handle, row, names, cells)
     if marker is not None:
         raise RowExists(f"{handle.name} has a row {described(handle, row)}: use update or upsert")
-    _write(t, handle, row, _to_add(cells, found), {}, holders, is_new=True)
+    write(t, handle, row, _to_add(cells, found), {}, holders, is_new=True)
 
 
 def upsert(t: Writer, handle: TableHandle, row: bytes, cells: Cells, defaults: Cells) -> None:
@@ -84,14 +84,14 @@ def upsert(t: Writer, handle: TableHandle, row: bytes, cells: Cells, defaults: C
     whole = all(name in cells for name in names)
     if whole and not handle.definition.indexes:
         # All columns are written, whether the row exists or not, so no read is necessary.
-        _write(t, handle, row, cells, {}, {}, is_new=True)
+        write(t, handle, row, cells, {}, {}, is_new=True)
         return
     every = {**defaults, **cells}
     marker, found, holders = _look(t, handle, row, indexed(handle) if whole else names, every)
     if marker is not None:
-        _write(t, handle, row, cells, found, holders)
+        write(t, handle, row, cells, found, holders)
     else:
-        _write(t, handle, row, cells if whole else _to_add(every, found), {}, holders, is_new=True)
+        write(t, handle, row, cells if whole else _to_add(every, found), {}, holders, is_new=True)
 
 
 def update(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
@@ -105,7 +105,7 @@ def update(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
     marker, found, holders = _look(t, handle, row, indexed(handle, cells), cells)
     if marker is None:
         raise RowNotFound(f"{handle.name} has no row {described(handle, row)}: use insert or upsert")
-    _write(t, handle, row, cells, found, holders)
+    write(t, handle, row, cells, found, holders)
 
 
 def remove(t: Writer, handle: TableHandle, row: bytes) -> bool:
@@ -159,7 +159,7 @@ def _to_add(cells: Cells, found: Cells) -> Cells:
     return {name: value for name, value in every.items() if value is not None or found[name] is not None}
 
 
-def _write(  # noqa: PLR0917
+def write(  # noqa: PLR0917
     t: Writer,
     handle: TableHandle,
     row: bytes,
@@ -174,11 +174,6 @@ def _write(  # noqa: PLR0917
     if is_new:
         t.put(handle, row, handle.marker.encoded, HERE)
     for name, value in cells.items():
-        t.put(handle, row, handle.columns[name].encoded, written(value))
+        t.put(handle, row, handle.columns[name].encoded, GONE if value is None else Write(PUT, value))
     for move in planned:
         move.write(t)
-
-
-def written(value: bytes | None) -> Write:
-    """Return the write of an encoded value; null (None) has no cell."""
-    return GONE if value is None else Write(PUT, value)

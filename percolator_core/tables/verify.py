@@ -38,9 +38,6 @@ T = TypeVar("T")
 class Readable(Reader, Protocol):
     """The part of a snapshot that this module uses."""
 
-    def handle_of(self, table: str) -> TableHandle:
-        """Return a table by name."""
-
     def select(self, table: str, /) -> Iterator[dict[str, Any]]:
         """Yield all rows of a table."""
 

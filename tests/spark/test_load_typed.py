@@ -148,7 +148,7 @@ def test_what_does_not_fit_is_put_aside_with_row_field_and_reason(typed: Loading
         "seen": "column 'seen': '2026-01-31 12:00' has no time zone",
         "added": "column 'added': '31.1.2026' is no date",
         "tags": "column 'tags': '[1' is no JSON",
-        "name": "column 'name': '\\udcff' is no text",
+        "name": "column 'name': '\\udcff' cannot be encoded",
     }
     values = {
         "number": b"7x", "price": b"1.234", "seen": b"2026-01-31 12:00", "added": b"31.1.2026",
@@ -196,7 +196,7 @@ def test_json_lines_may_have_some_of_the_columns(typed: Loading, tmp_path: Path)
     assert items(typed.db) == [loaded | {"price": Decimal(99), "tags": None}]
     aside = sorted(put_aside(report.aside), key=lambda one: one["byte"])
     assert aside[0]["reason"] == "documents, row shop='east', number=8: price: the value is missing"
-    assert "code='978' already" in aside[1]["reason"]
+    assert "already has a row with code='978'" in aside[1]["reason"]
     assert "'colour', and documents no such column" in aside[2]["reason"]
     assert "column 'price': True is no" in aside[3]["reason"]
     assert [one.get("key") for one in aside] == [key(8), key(9), None, key(11)]
@@ -271,9 +271,9 @@ def typed_rows(pages: Loading, source: Any) -> dict[str, bytes]:
         (
             "shop,number\n",
             {"delete_missing": "e"},
-            r"not one column of text but \(shop str, number int\)",
+            r"a key of one text column, and the key of documents is \(shop str, number int\)",
         ),
-        ("shop,number\n", {"format": "html"}, "load html into a table whose key is one column of text"),
+        ("shop,number\n", {"format": "html"}, "load html into a table with a key of one text column"),
     ],
 )
 def test_what_does_not_agree_is_said_before_anything_is_read(
@@ -308,7 +308,7 @@ def test_tables_are_asked_for_what_they_need(spark: SparkContext, url: str, tmp_
     with connect(url, uuid4().hex) as db:
         db.create_table("documents")
         loading = Loading(db, url, tmp_path / "aside", spark)
-        with pytest.raises(ConfigurationError, match="needs the field that holds the row key"):
+        with pytest.raises(ConfigurationError, match="needs the field of the row key"):
             loading(open_source(path))
 
     class Bare(Table, name="documents"):

@@ -229,7 +229,7 @@ def test_a_snapshot_that_is_too_old(session: SparkSession, tables: Tables) -> No
         tables.read(session, at=at).collect()
     error = sentence(tables.read(session, at=at).collect)
     assert type(error) is SnapshotTooOld
-    assert "read a newer one" in str(error)
+    assert "read a newer snapshot" in str(error)
     error = sentence(tables.read(session, since=at).collect)
     assert type(error) is SnapshotTooOld
 
@@ -295,7 +295,7 @@ def test_what_cannot_be_written(session: SparkSession, tables: Tables) -> None:
     error = sentence(lambda: tables.write(frame.withColumn("nothing", frame.size)))
     assert type(error) is UnknownColumn
     error = sentence(lambda: tables.write(frame.drop("url")))
-    assert "'url' is missing" in str(error)
+    assert "'url', which is part of the key, is missing" in str(error)
     error = sentence(lambda: tables.write(frame.drop("rank")))
     assert "'rank' is missing" in str(error)
     writer = frame.write.format("percolator").options(**tables.options)

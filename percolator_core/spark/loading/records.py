@@ -31,8 +31,7 @@ from percolator_core.layout.records import MAX_ROW
 from percolator_core.schema.types import shown
 
 MAX_LOADED_VALUE: Final = 64 * 1024 * 1024
-"""The limit of a record's value, in bytes. It is below the store's, because a task has many records in
-memory."""
+"""The limit of a record's value, in bytes: below the limit of the store, because a task has many records."""
 
 HEAD: Final = 200
 """The number of first bytes of a malformed record in the put-aside file."""

@@ -188,16 +188,13 @@ def _guess_format(roots: Iterable[str]) -> str:
     seen: dict[str, None] = {}
     for root in roots:
         for format_, suffixes in FORMATS.items():
-            if format_ not in seen and next(_walk(root, suffixes, []), None) and _has_suffix(root, suffixes):
+            has_suffix = Path(root).is_dir() or root.lower().endswith(suffixes)
+            if has_suffix and next(_walk(root, suffixes, []), None):
                 seen[format_] = None
     if len(seen) != 1:
         found = f"there are files of {' and '.join(seen)}" if seen else "no suffix is known"
         raise ConfigurationError(f"The format is not clear, {found}: name one of {', '.join(FORMATS)}.")
     return next(iter(seen))
-
-
-def _has_suffix(root: str, suffixes: tuple[str, ...]) -> bool:
-    return Path(root).is_dir() or root.lower().endswith(suffixes)
 
 
 def _walk(root: str, suffixes: tuple[str, ...], unreadable: list[BadRecord]) -> Iterator[tuple[str, str]]:

@@ -234,12 +234,8 @@ def _uuid_value(value: Any) -> Any:
     return _uuid(value) if isinstance(value, str) else value
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 _VALUES: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "bool": _same,
+    "bool": lambda value: value,
     "int": _int_value,
     "float": _float_value,
     "str": _str_value,

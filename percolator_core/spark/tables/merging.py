@@ -11,7 +11,7 @@ from percolator_core.errors import ConfigurationError, PercolatorError, RowExist
 from percolator_core.layout.records import Version
 from percolator_core.spark.tables.options import WriteOptions
 from percolator_core.tables import rows as typed
-from percolator_core.tables.indexes import HERE, described
+from percolator_core.tables.indexes import described
 from percolator_core.transaction.transaction import Transaction
 
 Row: TypeAlias = tuple[bytes, Mapping[str, bytes | None]]
@@ -58,7 +58,8 @@ class _Merge:
             return Counter(written=len(rows))
         handle = self._handle
         markers = dict(zip(rows, t.versions_of(handle, list(rows), [handle.marker]), strict=True))
-        names = self._columns_to_read(given)
+        value_columns = [column.name for column in handle.definition.value_columns]
+        names = value_columns if mode == "remove" else list(given[0][1])
         present = [
             row for row, (marker,) in markers.items() if marker is not None and marker.value is not None
         ]
@@ -84,11 +85,6 @@ class _Merge:
             and not self._handle.definition.indexes
             and len(given[0][1]) == len(self._handle.definition.value_columns)
         )
-
-    def _columns_to_read(self, given: Sequence[Row]) -> list[str]:
-        if self._options.mode == "remove":
-            return [column.name for column in self._handle.definition.value_columns]
-        return list(given[0][1])
 
     def _merge_present(
         self,
@@ -155,17 +151,13 @@ class _Merge:
         handle = self._handle
         if handle.definition.indexes:
             typed.upsert(t, handle, row, cells, {})
-            return
-        t.put(handle, row, handle.marker.encoded, HERE)
-        columns = handle.columns
-        for name, value in cells.items():
-            if value is not None:
-                t.put(handle, row, columns[name].encoded, typed.written(value))
+        else:
+            given = {name: value for name, value in cells.items() if value is not None}
+            typed.write(t, handle, row, given, {}, {}, is_new=True)
 
     def _change(self, t: Transaction, row: bytes, cells: Mapping[str, bytes | None]) -> None:
         handle = self._handle
         if handle.definition.indexes:
             typed.update(t, handle, row, cells)
-            return
-        for name, value in cells.items():
-            t.put(handle, row, handle.columns[name].encoded, typed.written(value))
+        else:
+            typed.write(t, handle, row, cells, {}, {})

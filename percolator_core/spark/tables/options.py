@@ -72,13 +72,15 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a read. Raises ConfigurationError, which names the option."""
     found = _known(given, _READ)
     columns = found.get("columns")
+    # A task costs Spark 50 ms, and more than two tasks for each core do not speed up a server.
+    partitions = max(FEWEST_PARTITIONS, 2 * (os.cpu_count() or 1))
     return ReadOptions(
         _place(found),
         at=_time("at", found["at"]) if "at" in found else None,
         since=_since(found["since"]) if "since" in found else None,
         columns=None if columns is None else _names(columns),
         filter=found.get("filter", ""),
-        partitions=int(_number("partitions", found.get("partitions", str(_partitions())), whole=True)),
+        partitions=int(_number("partitions", found.get("partitions", str(partitions)), whole=True)),
         lease=_number("lease", found.get("lease", str(LEASE))),
     )
 
@@ -124,11 +126,6 @@ def _names(text: str) -> tuple[str, ...]:
             f"the option 'columns' is a list of names with commas, such as url,page_rank, not {text!r}"
         )
     return names
-
-
-def _partitions() -> int:
-    """Return two tasks for each core: a task costs Spark 50 ms, and more tasks do not speed up a server."""
-    return max(FEWEST_PARTITIONS, 2 * (os.cpu_count() or 1))
 
 
 def _since(text: str) -> int:
