@@ -31,13 +31,10 @@ from percolator_core.store import Store
 
 _STEP_ROWS: Final = 500
 _STEP_BYTES: Final = 1 << 20
-"""Bounds of one step of reading rows: a script blocks all other clients."""
+"""Bounds of one step of reading or evicting rows: a script blocks all other clients."""
 
 ROW_SET_BYTES: Final = 64 << 20
 """About the most bytes of cells in one row set. It is made in memory, and its rows are evicted after it."""
-
-_EVICTED_AT_ONCE: Final = 200
-"""Rows that one call evicts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +135,8 @@ class TabletFlush:
             self._location, self._folder, row_set.batches(self._handle.definition, merged)
         )
         entries = [*self._without(gone), *([] if written is None else [Entry(written)])]
-        manifest = Manifest(self._base.manifest.number + 1, timestamp, tuple(entries))
+        before = self._base.manifest
+        manifest = Manifest(before.number + 1, max(before.timestamp, timestamp), tuple(entries))
         if not self._publish(manifest):
             return None
         return 0 if written is None else written.size
@@ -188,13 +186,26 @@ class TabletFlush:
         self._name = name
         return True
 
-    def _evict(self, rows: Mapping[bytes, object], timestamp: int) -> int:
+    def _evict(self, rows: Mapping[bytes, Sequence[bytes]], timestamp: int) -> int:
         """Evict the rows from the store; return how many of them have left it."""
-        keys, evicted = list(rows), 0
-        for start in range(0, len(keys), _EVICTED_AT_ONCE):
-            some = keys[start : start + _EVICTED_AT_ONCE]
-            found = self._store.run(calls.evict(self._tag, self._name, timestamp, self._observers, some))
+        evicted = 0
+        for keys in _in_steps(rows):
+            found = self._store.run(calls.evict(self._tag, self._name, timestamp, self._observers, keys))
             if found is None:
                 break
             evicted += found[1]
         return evicted
+
+
+def _in_steps(rows: Mapping[bytes, Sequence[bytes]]) -> Iterator[list[bytes]]:
+    """The keys of rows for one call each: the script reads whole rows."""
+    keys: list[bytes] = []
+    size = 0
+    for key, cells in rows.items():
+        keys.append(key)
+        size += sum(map(len, cells))
+        if size >= _STEP_BYTES or len(keys) == _STEP_ROWS:
+            yield keys
+            keys, size = [], 0
+    if keys:
+        yield keys

@@ -15,7 +15,7 @@ import percolator_core as percolator
 from percolator_core import Cell, Database, ObserverTransaction, PrimaryKey, Table, Worker
 from percolator_core.base import manifest as manifests
 from percolator_core.base.cache import ByteCache
-from percolator_core.base.flush import Flushed, TabletFlush
+from percolator_core.base.flush import Flushed, TabletFlush, _in_steps
 from percolator_core.base.location import Location
 from percolator_core.base.manifest import Manifest
 from percolator_core.base.tablet import TabletBase
@@ -194,6 +194,28 @@ def test_a_flush_above_the_safe_point_is_not_published(raw: Tablet) -> None:
     at = raw.db.timestamp()
     assert raw.begun().run(at, at) == Flushed(0, 0)
     assert raw.stored() == {b"a": {b"v": b"1"}}
+
+
+def test_a_flush_as_of_an_earlier_time_does_not_turn_the_time_of_the_base_back(raw: Tablet) -> None:
+    early = raw.db.collect_garbage(timedelta(0)).safe_point
+    put(raw.db, "a", "v", b"1")
+    raw.flush()
+    after = raw.base().manifest.timestamp
+    flush = raw.begun()
+    assert flush._flush({}, early) is not None
+    assert raw.base().manifest.timestamp == after > early
+    assert raw.base().manifest.number == 2
+
+
+def test_large_rows_leave_in_several_steps(raw: Tablet) -> None:
+    for number in range(5):
+        put(raw.db, str(number), "v", bytes(700_000))
+    safe = raw.db.collect_garbage(timedelta(0)).safe_point
+    flush = raw.begun()
+    [portion] = flush._portions(safe)
+    assert [len(keys) for keys in _in_steps(portion)] == [2, 2, 1]
+    assert flush.run(safe, safe).rows == 5
+    assert raw.stored() == {}
 
 
 def test_older_versions_and_locks_keep_a_row(raw: Tablet) -> None:
