@@ -95,7 +95,7 @@ class _Position:
     after: bytes = b""
 
     def pack(self) -> str:
-        """Return it as text for a URL."""
+        """Return the position as text for a URL."""
         scan = None if self.scan is None else self.scan.decode()
         marks = [base64.b64encode(mark).decode() for mark in self.marks]
         after = base64.b64encode(self.after).decode()
@@ -362,7 +362,6 @@ class _Pages:
         return found
 
     def _following(self, position: _Position) -> _Position | None:
-        """Return the beginning of the next place with cells."""
         return self._start(bisect_left(self._places, position.place) + 1)
 
     def _start(self, at: int) -> _Position | None:

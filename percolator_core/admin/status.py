@@ -271,7 +271,6 @@ def call(db: Database, commands: Sequence[Command]) -> list[Any]:
 
 
 def _merged(registered: Observed, chain: Chain | None) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Return the observers of each column, from the store and from a chain."""
     merged: dict[tuple[str, str], set[str]] = {}
     for part in (registered, {} if chain is None else chain.observed):
         for column, names in part.items():

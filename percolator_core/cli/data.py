@@ -202,8 +202,6 @@ def scan(
 
 
 class _Asked(NamedTuple):
-    """The options of a scan."""
-
     where: Sequence[str] | None
     start: bytes | None
     stop: bytes | None
@@ -328,7 +326,6 @@ def history(
 
 
 def _version(definition: TableDefinition, column: str, value: bytes | None) -> tuple[str, Any]:
-    """Return the value of a version as text and for JSON."""
     if value is None:
         return "(deleted)", None
     if not definition.is_typed:

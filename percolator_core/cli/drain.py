@@ -107,7 +107,6 @@ def _here(
     threads: int,
     observers: list[str] | None,
 ) -> Counts:
-    """Drain in this process."""
     from percolator_core.worker import Worker
 
     worker = Worker(db, chain, threads=threads, width=width or _WIDTH, observers=observers)
@@ -131,7 +130,6 @@ def _with_spark(
     master: str | None,
     observers: list[str] | None,
 ) -> Counts:
-    """Drain in Spark's executors."""
     try:
         from percolator_core.spark import NotIdle
         from percolator_core.spark import drain as spark_drain

@@ -63,8 +63,6 @@ def write_project(folder: Path) -> list[Path]:
 
 
 def _templates() -> Iterator[tuple[PurePosixPath, str]]:
-    """Yield the path and text of each file of a project."""
-
     def walk(folder: Traversable, path: PurePosixPath) -> Iterator[tuple[PurePosixPath, str]]:
         for entry in folder.iterdir():
             if entry.is_dir():

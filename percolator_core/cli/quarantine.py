@@ -113,7 +113,7 @@ def discard(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The opened quarantine, and the cells that ``--observer`` and ``--row`` choose."""
+    """The opened quarantine, and the choice of cells by ``--observer`` and ``--row``."""
 
     db: Database
     chain: str

@@ -78,8 +78,6 @@ class _Stopped(Exception):
 
 @dataclass(slots=True)
 class _Up:
-    """A run of the command."""
-
     output: Output
     project: Path
     with_workers: bool
@@ -98,16 +96,13 @@ class _Up:
 
     @property
     def home(self) -> Path:
-        """Airflow's home folder."""
         return self.project / ".percolator" / "airflow"
 
     @property
     def address(self) -> str:
-        """Airflow's address for a browser."""
         return f"http://{airflow_home.LOOPBACK}:{self.port}"
 
     def run(self) -> None:
-        """Start all processes, wait for a signal, and end them."""
         from percolator_core.store.url import absolute
 
         airflow = airflow_home.program()

@@ -311,7 +311,6 @@ class Crew:
         self._supervise()
 
     def _end_all(self) -> None:
-        """Kill the remaining processes."""
         self._stopping.set()
         for slot in self.slots:
             if slot.process is not None:

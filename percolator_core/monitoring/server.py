@@ -100,16 +100,12 @@ class Monitor:
 
 
 class _Answer(NamedTuple):
-    """An answer to a request."""
-
     status: HTTPStatus
     content_type: str
     body: bytes
 
 
 class _Pages:
-    """The pages, by their path."""
-
     def __init__(self, subject: Subject, probe: Probe) -> None:
         self._subject = subject
         self._probe = probe
@@ -154,7 +150,6 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = REQUEST_TIME
 
     def do_GET(self) -> None:
-        """Answer with the page."""
         self._send(with_body=True)
 
     def do_HEAD(self) -> None:
@@ -205,7 +200,6 @@ class _Server(ThreadingMixIn, HTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer in this thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:

@@ -196,7 +196,6 @@ class Following:
         return new
 
     def _react(self, changes: Sequence[_Change]) -> None:
-        """Find the outcome of each change for each observer."""
         gone = self._collected(changes)
         asked = [(one, name) for one in changes for name in self._watchers(one.table, one.column)]
         commands = [command for each in asked for command in self._questions(*each)]
@@ -238,7 +237,6 @@ class Following:
 
     @staticmethod
     def _acks(newest: bytes | None, before: list[bytes], after: list[bytes]) -> list[Version]:
-        """Return the acknowledgements around a change, oldest first."""
         packed = [unpack_column(member)[1] for member in (*before, *after)] + ([newest] if newest else [])
         by_commit = {version.commit_ts: version for version in map(unpack_version, packed)}
         return [by_commit[commit_ts] for commit_ts in sorted(by_commit)]
@@ -304,7 +302,6 @@ class Following:
         return {one.key for one, count in zip(kept, counts, strict=True) if not count}
 
     def _count_seen(self) -> None:
-        """Count the changes that each run observed."""
         strong = [run for run in self._runs.values() if self._mode(run) == "strong"]
         spans = []
         for run in strong:
