@@ -1,4 +1,4 @@
-"""Spark looks for modules of such a name, and registers what they call ``DefaultSource`` as a data source."""
+"""Spark imports the module of this name, and registers its ``DefaultSource`` as a data source."""
 
 from percolator_core.spark.tables.source import TableSource as DefaultSource
 
