@@ -58,7 +58,7 @@ def differs(published: float, computed: float) -> bool:
 
 
 def frequent_anchors(anchors: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    """Return the texts that most sources use, sorted; of equally frequent texts the smallest ones.
+    """Return the texts that most sources use, sorted; of equally frequent texts, the smallest texts.
 
     The result has no counts, so that another link with a frequent text changes nothing.
     """

@@ -21,7 +21,7 @@ MAX_TEXT: Final = 200_000
 """Characters of a page's text that are indexed, at most."""
 
 MAX_TARGETS: Final = 5_000
-"""Distinct targets of a page's links, at most; the first ones in document order count."""
+"""The most distinct targets of a page's links, in document order."""
 
 MAX_ANCHOR: Final = 100
 MAX_ANCHORS_A_LINK: Final = 8
@@ -164,7 +164,7 @@ def _kind(url: str, contents: bytes, content_type: str | None) -> Kind:
 
 
 def _fingerprint(contents: bytes, how: str) -> str:
-    """Return a fingerprint; equal ones mean equal contents that are read in the same way."""
+    """Return a fingerprint; equal fingerprints mean equal contents, decoded in the same way."""
     return blake2b(
         contents, digest_size=16, person=blake2b(how.encode(), digest_size=16).digest()
     ).hexdigest()

@@ -2,7 +2,7 @@
 
 Every input has an observer that wakes this one: cluster for members and their contents, rank for ranks and
 anchors. Each commits before the run that it wakes begins. Runs for one cluster conflict on their
-acknowledgement, so the last one to commit has seen everything.
+acknowledgement, so the last run that commits has seen everything.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Member:
 
 
 def _members(t: ObserverTransaction, urls: list[bytes]) -> list[_Member]:
-    """Return the members without those just deleted, which no longer have a pointer."""
+    """Return the members that have a pointer; a member without a pointer was just deleted."""
     cells = t.get_many([("pages", url, column) for url in urls for column in ("rank", "pointer", "anchors")])
     found = []
     for url, rank, pointer, anchors in zip(urls, cells[::3], cells[1::3], cells[2::3], strict=True):

@@ -1,4 +1,4 @@
-"""The normal form of URLs (RFC 3986, section 6): two spellings of one address become one row key.
+"""The normal form of URLs (RFC 3986, section 6): all spellings of an address become one row key.
 
 The normal form has the scheme and host in lower case, and international hosts in their ASCII form. It has no
 default port, user, fragment, dot segments or empty query. Percent-encoding is in upper case, and used only

@@ -105,7 +105,7 @@ class Chain:
         activate(db, self.observed, self.digest, rolling=rolling)
 
     def order(self) -> tuple[tuple[Observer, ...], ...]:
-        """Return the observers in generations: each follows those that wake it, apart from declared loops."""
+        """Return the observers in generations, in the order in which they wake each other."""
         return tuple(tuple(self.observers[name] for name in names) for names in generations(self.graph))
 
 

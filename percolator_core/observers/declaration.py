@@ -174,17 +174,10 @@ Modules = Annotated[
 ]
 Column = Annotated[tuple[str, str], BeforeValidator(_split_one_column)]
 WrittenColumn = Annotated[tuple[str, str], BeforeValidator(split_column)]
-Columns = Annotated[
-    tuple[Column, ...],
-    BeforeValidator(_as_list),
-    AfterValidator(_named_once),
-    _one_or_list(_COLUMN_SCHEMA),
-]
+_LIST: Final = _one_or_list(_COLUMN_SCHEMA)
+Columns = Annotated[tuple[Column, ...], BeforeValidator(_as_list), AfterValidator(_named_once), _LIST]
 WrittenColumns = Annotated[
-    tuple[WrittenColumn, ...],
-    BeforeValidator(_as_list),
-    AfterValidator(_named_once),
-    _one_or_list(_COLUMN_SCHEMA),
+    tuple[WrittenColumn, ...], BeforeValidator(_as_list), AfterValidator(_named_once), _LIST
 ]
 ObservedColumns = Annotated[
     tuple[Column, ...],

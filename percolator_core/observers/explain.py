@@ -132,7 +132,7 @@ def _model_at(model: type[Declaration], location: Location) -> type[Declaration]
 
 
 def _model_in(annotation: Any) -> type[Declaration] | None:
-    """Return the model in a field's type: the type itself, or that of its items."""
+    """Return the model in a field's type: the type itself, or the type of its items."""
     if isinstance(annotation, type) and issubclass(annotation, Declaration):
         return annotation
     return next((found for one in get_args(annotation) if (found := _model_in(one))), None)

@@ -134,11 +134,8 @@ def _check(name: str, function: object) -> None:
     try:
         signature.bind(None, None)
     except TypeError:
+        parameters = f"({', '.join(signature.parameters)})" if signature.parameters else "no parameters"
         raise ValueError(
-            f"{quoted(name)} takes {_parameters(signature)}; it is called with a transaction and a cell: "
+            f"{quoted(name)} takes {parameters}; it is called with a transaction and a cell: "
             f"write 'def {name.rpartition(':')[2]}(t, cell)'"
         ) from None
-
-
-def _parameters(signature: inspect.Signature) -> str:
-    return f"({', '.join(signature.parameters)})" if signature.parameters else "no parameters"

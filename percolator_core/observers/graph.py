@@ -92,7 +92,7 @@ def without_reads(graph: Graph) -> Graph:
 
 
 def without_loops(graph: Graph) -> Graph:
-    """Return the waking edges without those that close a declared loop; acyclic for a valid chain."""
+    """Return the waking edges except edges that close a declared loop; acyclic for a valid chain."""
     waking = without_reads(graph)
     waking.remove_edges_from([(s, t) for s, t, edge in graph.edges(data=True) if edge.get("feedback")])
     return waking
@@ -115,7 +115,7 @@ def undeclared_cycles(graph: Graph) -> list[list[str]]:
 
 
 def generations(graph: Graph) -> list[list[str]]:
-    """Return the observers' names, each after those that wake it, apart from declared loops."""
+    """Return the observers' names in generations: an observer follows the observers that wake it."""
     ordered = []
     for generation in nx.topological_generations(without_loops(graph)):
         names = sorted(node for node in generation if graph.nodes[node]["kind"] == "observer")
@@ -127,8 +127,8 @@ def generations(graph: Graph) -> list[list[str]]:
 def _mark_feedback(graph: Graph) -> None:
     """Mark the edges that close a declared loop: from a feedback observer to a column that leads back to it.
 
-    Every cycle through the observer has such an edge. Without these edges the cycle is broken, and the
-    observer comes after those that wake it.
+    Every cycle through the observer has such an edge. Without these edges there is no cycle, and the observer
+    follows the observers that wake it.
     """
     for component in nx.strongly_connected_components(without_reads(graph)):
         for node in component:

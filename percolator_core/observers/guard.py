@@ -44,7 +44,7 @@ class Guard:
             self._refuse(table, column, f"{table}.{column}")
 
     def check_row(self, table: str) -> None:
-        """Check all columns of a table, even those that the row does not have."""
+        """Check all columns of a table, also columns that the row does not have."""
         column = self._refused_rows.get(table)
         if column is not None:
             self._refuse(table, column, f"{table}.*")

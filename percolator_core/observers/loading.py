@@ -136,7 +136,7 @@ def _read_chain(
 
 
 def _with_models(chain: ChainDeclaration, file: YamlFile, tables: _Tables, problems: Problems) -> _Tables:
-    """Return the raw tables and those of the chain's models."""
+    """Return the raw tables and the tables of the chain's models."""
     known, models, complete = dict(tables.known), dict(tables.models), True
     for position, module in enumerate(chain.schemas):
         try:

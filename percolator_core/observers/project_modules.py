@@ -62,7 +62,7 @@ def in_project(project: str | PathLike[str]) -> Iterator[None]:
     given = str(Path(project).absolute())
     with _lock, chdir(given):
         paths, here = list(sys.path), str(Path.cwd())
-        # Leave the outer project out: its packages with __init__.py would hide those here without one.
+        # Remove the outer project: its packages with __init__.py would hide packages here without one.
         sys.path[:] = [here, *(one for one in paths if one not in _entered)]
         _entered.append(here)
         hidden: dict[str, ModuleType] = {}

@@ -252,7 +252,7 @@ class ObserveDeclaration(DagDeclaration):
 
 
 class ObserverThresholds(Declaration):
-    """The thresholds of one observer; null turns one off. A value beyond a threshold is a breach."""
+    """The thresholds of one observer; null turns a threshold off. A value beyond a threshold is a breach."""
 
     backlog: OptionalNumber = Field(None, description="A breach: more dirty cells than this.")
     oldest: OptionalLength = Field(

@@ -26,7 +26,11 @@ _MODELS: Final[dict[str, tuple[str, type[Declaration]]]] = {
 
 def schemas() -> dict[str, str]:
     """Return the text of each schema, by file name."""
-    return {name: json.dumps(_schema(*named), indent=2) + "\n" for name, named in _MODELS.items()}
+    found = {}
+    for name, (title, model) in _MODELS.items():
+        schema = {"$schema": _DIALECT, **_tidy(model.model_json_schema()), "title": title}
+        found[name] = json.dumps(schema, indent=2) + "\n"
+    return found
 
 
 def write_schemas(folder: Path) -> list[Path]:
@@ -38,11 +42,6 @@ def write_schemas(folder: Path) -> list[Path]:
         path.write_text(text, encoding="utf-8")
         written.append(path)
     return written
-
-
-def _schema(title: str, model: type[Declaration]) -> dict[str, Any]:
-    schema = model.model_json_schema()
-    return {"$schema": _DIALECT, **_tidy(schema), "title": title}
 
 
 def _tidy(node: Any) -> Any:

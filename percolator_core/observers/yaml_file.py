@@ -1,7 +1,7 @@
 """A YAML file with the line of each key, so that every problem can name its line.
 
 ``yaml.safe_load`` builds the data; the composed nodes have the lines. Repeated keys are refused, because YAML
-itself would silently keep the last one.
+itself would silently keep the last value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_MERGED: Final = 100_000
 
 
 class Problems:
-    """The problems of a chain, one line each; raised together, so that one run shows them all."""
+    """The problems of a chain, one line each; they are raised together, so that one run shows all."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

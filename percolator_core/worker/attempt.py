@@ -181,9 +181,10 @@ class Attempts:
         """
         guard = self._guards[lease.observer]
         observer = guard.observer
+        habits = None if self._habits is None else self._habits[observer.name]
         pause, began, start_ts = _FIRST_PAUSE, time.monotonic(), 0
         for lost in range(CONFLICT_ROUNDS):
-            transaction = self._begin(observer)
+            transaction = Transaction(self._client, habits=habits)
             try:
                 cell = acknowledge(transaction, lease, observer.mode, self._acks[observer.name])
                 start_ts = transaction.start_timestamp
@@ -221,10 +222,6 @@ class Attempts:
         self._client.store.run(self._dirty.postpone(lease, _GIVEN_BACK, failed=False))
         self._report(lease, start_ts, "postponed", began)
         return CONFLICT_ROUNDS
-
-    def _begin(self, observer: Observer) -> Transaction:
-        habits = None if self._habits is None else self._habits[observer.name]
-        return Transaction(self._client, habits=habits)
 
     def _end(self, observer: Observer, transaction: Transaction) -> None:
         """Add up the cost of a transaction, and roll it back if it did not commit."""

@@ -116,8 +116,8 @@ class Slots:
         """When to claim more cells, in monotonic seconds; infinity while no slot is free.
 
         If half of the slots are free, the claim may begin at once. With fewer free slots it begins after a
-        pause, because a claim of one cell costs as much as a claim of many. With few slots one free slot is
-        enough.
+        pause, because a claim of one cell costs as much as a claim of many cells. With few slots one free
+        slot is enough.
         """
         free = self.free
         if free <= 0 or not self.observers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from percolator_core.database import Database
 from percolator_core.errors import (
@@ -21,6 +22,9 @@ from percolator_core.runtime.log import Log
 from percolator_core.store import Future, Hub
 from percolator_core.worker.plan import Plan
 
+PERIOD: Final = LEASE / 3
+"""Seconds between two rounds: a lease is still valid if one round fails."""
+
 log = Log("percolator.worker")
 
 
@@ -37,7 +41,7 @@ class Stranded:
         self._tables = sorted({table for table, _ in observed})
 
     def roll_forward(self, older_than: float) -> int:
-        """Resolve the locks that are older than so many seconds. Return the number of committed ones."""
+        """Resolve locks older than so many seconds; return the number of locks that were rolled forward."""
         client = self._client
         handles = [known_table(client.catalog, table) for table in self._tables]
         tablets = [
@@ -59,7 +63,7 @@ class Stranded:
 
 
 class Housekeeping:
-    """Does a round every `period` seconds, as a task of the hub.
+    """Does a round every `PERIOD` seconds, as a task of the hub.
 
     ``own`` has the numbers of the tablets that a partitioned worker claims from first.
     """
@@ -88,13 +92,8 @@ class Housekeeping:
         self.stranded = Stranded(db, chain.observed)
         self.own = plan.own or frozenset()
         # A partitioned worker learns at once which tablets are its own.
-        self._next_at = now if plan.partitioned and plan.own is None else now + self.period
+        self._next_at = now if plan.partitioned and plan.own is None else now + PERIOD
         self._round: Future[None] | None = None
-
-    @property
-    def period(self) -> float:
-        """Seconds between two rounds: a lease is still valid if one round fails."""
-        return LEASE / 3
 
     def tick(self, hub: Hub, now: float) -> None:
         """Begin a round if it is time. Raise the error of the last round, except StoreUnavailable."""
@@ -105,7 +104,7 @@ class Housekeeping:
             except StoreUnavailable:
                 pass  # the next claim fails in the same way
         if self._round is None and now >= self._next_at:
-            self._next_at = now + self.period
+            self._next_at = now + PERIOD
             self._round = hub.submit(self._do_round)
 
     def _do_round(self) -> None:

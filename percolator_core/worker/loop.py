@@ -24,7 +24,7 @@ from percolator_core.store import Future, Hub
 from percolator_core.transaction.prefetch import Habits
 from percolator_core.worker.attempt import Admission, Attempts, ObserverCounts
 from percolator_core.worker.executors import Executors, Slots
-from percolator_core.worker.housekeeping import Housekeeping
+from percolator_core.worker.housekeeping import PERIOD, Housekeeping
 from percolator_core.worker.plan import Plan
 from percolator_core.worker.runs import RunListener
 from percolator_core.worker.watchdog import Watchdog
@@ -175,7 +175,7 @@ class WorkerLoop:
                 if until_idle and claimed is not None and claimed.idle and not self._running():
                     return
             elif not progressed:
-                limits = (deadline, stop_at, self._stop.until, now + self._housekeeping.period)
+                limits = (deadline, stop_at, self._stop.until, now + PERIOD)
                 self._wait(min(limit for limit in limits if limit is not None))
 
     def _some_turns(self) -> bool:
@@ -363,7 +363,7 @@ def _slots(db: Database, chain: Chain, executor: str, count: int, chosen: frozen
 
 
 def _observed_by(chain: Chain, observers: frozenset[str]) -> dict[tuple[str, str], list[str]]:
-    """The columns that some of these observers watch, each with those observers."""
+    """Return the columns that these observers watch, each with its observers."""
     mine = {column: [name for name in names if name in observers] for column, names in chain.observed.items()}
     return {column: names for column, names in mine.items() if names}
 

@@ -170,8 +170,8 @@ class Worker:
     def stop(self, grace: float = STOP_GRACE) -> None:
         """Make `run` return when the runs under way have ended. For any thread and for signal handlers.
 
-        After ``grace`` seconds `run` returns without them (`abandoned`) and gives their cells back. Of two
-        runs for one change only one can commit.
+        After ``grace`` seconds `run` returns without them (`abandoned`) and gives their cells back. Of
+        several runs for one change only one can commit.
         """
         self._stop.set(grace)
         hub = self._hub

@@ -33,7 +33,7 @@ EMPTY = Timeline()
 
 
 class Ledger:
-    """The timestamps and versions of a history, with those of unknown transactions from the store.
+    """The timestamps and versions of a history; for unknown transactions they are from the store.
 
     ``start_ts`` and ``commit_ts`` are columns like those of the history; ``commit_ts`` is above 0 exactly for
     the committed transactions that wrote. ``timelines`` and ``found`` are by number of the cell; cells of the
@@ -167,11 +167,11 @@ class Ledger:
         }
 
     def _resolve_deletions(self, nameless: Sequence[int]) -> None:
-        """Find those of unknown transactions without a start timestamp whose deletions are in the store.
+        """Find unknown transactions without a start timestamp whose deletions are in the store.
 
         A deletion has no mark, and its start timestamp belongs to no transaction that reported it. Deletions
-        with one start belong to one transaction: assign them to one that deletes just those cells, else to
-        one that deletes more.
+        with one start timestamp belong to one transaction. Assign them to a transaction that deletes exactly
+        these cells, or else to a transaction that deletes more.
         """
         told = set(self.start_ts)
         deletes = {position: self._deletes(position) for position in nameless}

@@ -10,7 +10,7 @@ from typing import Final
 from percolator_torture.histories.history import CellKey
 
 KEPT: Final = 100
-"""Most violations of one name in a report; further ones are only counted."""
+"""The most violations of one name in a report; further violations are only counted."""
 
 
 class Anomaly(StrEnum):
@@ -75,8 +75,8 @@ class Report:
 
     ``violations`` has at most `KEPT` of each name, in the order of the checks; ``counts`` counts all.
     ``committed_unknown`` is the number of transactions of unknown outcome that had committed. ``lost`` are
-    the transactions (by id) that returned ok and lack a write, ``torn`` those of unknown outcome that lack
-    one.
+    the transactions (by id) that returned ok and lack a write. ``torn`` are the transactions of unknown
+    outcome that lack a write.
     """
 
     transactions: int = 0

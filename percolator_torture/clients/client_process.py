@@ -73,7 +73,7 @@ class Orders:
 
 
 def open_databases(orders: Orders) -> tuple[FaultyDatabase, FaultyDatabase]:
-    """Open a database that commits in one call if possible, and one that commits in two phases; one store.
+    """Open two databases of one store: one commits in one call if possible, the other in two phases.
 
     Raises the errors of `percolator_core.connect`.
     """

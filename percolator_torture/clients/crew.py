@@ -47,8 +47,8 @@ class _Seat:
 class Crew:
     """``orders.clients`` processes that run ``transactions`` steps together.
 
-    A new process replaces a killed one and takes over the rest of its share. A context manager that leaves no
-    process behind. ``program`` is the command of a client.
+    A new process replaces a killed process and takes over the rest of its share. A context manager that
+    leaves no process behind. ``program`` is the command of a client.
     """
 
     def __init__(self, orders: Orders, transactions: int, *, program: Sequence[str]) -> None:
@@ -93,7 +93,7 @@ class Crew:
         return found
 
     def tend(self) -> None:
-        """Remove ended processes and replace killed ones; waits a moment."""
+        """Remove ended processes and replace killed processes; wait a moment."""
         for seat in self._seats:
             if seat.process is not None and seat.process.poll() is not None:
                 self._bury(seat)

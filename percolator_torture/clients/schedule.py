@@ -161,7 +161,7 @@ def make_schedule(
 
 
 class NetworkPlan:
-    """Faults of the network: mostly short ones, and a few that outlast a lock."""
+    """Faults of the network: most are short, and a few outlast a lock."""
 
     def __init__(self, seed: str, nemeses: Iterable[Nemesis], lock_ttl: float) -> None:
         chances = {

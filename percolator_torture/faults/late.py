@@ -40,7 +40,7 @@ class LateRequests:
             self._changed.notify_all()
 
     def deliver(self) -> int:
-        """Execute all requests now, in the order in which they are due; also wait for those under way."""
+        """Execute all requests now, in the order in which they are due; wait for requests under way."""
         count = 0
         while True:
             with self._changed:

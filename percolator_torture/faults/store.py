@@ -26,7 +26,7 @@ from percolator_torture.faults.plan import GIVES_UP, Fault, Happened, Kind, Oper
 from percolator_torture.faults.stepper import MortalClient, Point, current_stepper
 
 REMEMBERED: Final = 10_000
-"""Faults in `FaultyStore.happened`; older ones are only counted."""
+"""Faults in `FaultyStore.happened`; older faults are only counted."""
 
 
 class FaultyStore(Store):

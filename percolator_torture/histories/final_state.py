@@ -59,7 +59,7 @@ class Versions:
         return zip(self.commits, self.starts, self.marks, strict=True)
 
     def append(self, commit_ts: int, start_ts: int, mark: int) -> None:
-        """Add a version newer than the existing ones."""
+        """Add a version that is newer than all existing versions."""
         self.commits.append(commit_ts)
         self.starts.append(start_ts)
         self.marks.append(mark)
@@ -68,7 +68,7 @@ class Versions:
 class FinalState:
     """All committed versions by cell, and the leftovers.
 
-    ``safe_point`` is that of garbage collection, 0 without one: versions at or below it may be missing,
+    ``safe_point`` is the safe point of garbage collection, or 0. Versions at or below it may be missing,
     except for the newest of them.
     """
 

@@ -164,7 +164,7 @@ def read_history(source: str | Path | Iterable[str | Path]) -> History:
 
 
 def read_records(path: str | Path) -> Iterator[TransactionRecord]:
-    """Yield the transactions in one file: those with a result in order, then those without.
+    """Yield the transactions in one file: transactions with a result in order, then transactions without.
 
     Raises the errors of `read_history`.
     """

@@ -35,7 +35,7 @@ class Before(StrEnum):
     CUT_OFF = "replicas cut off"
     """All are cut off; the one with most data is promoted."""
     PASSED_OVER = "one replica cut off, and promoted"
-    """One is cut off and promoted, although another one has more data."""
+    """A replica is cut off and promoted, although another replica has more data."""
 
 
 class Setting(NamedTuple):

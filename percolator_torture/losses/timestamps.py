@@ -49,8 +49,8 @@ class Restart(StrEnum):
 class TimestampsResult:
     """The outcome of all restarts, all clients together. Outcomes can be added.
 
-    ``repeated`` timestamps were issued before; ``backwards`` ones are not above all timestamps that any
-    client had received before their request. ``clock_jumps`` is the number of times the clock was set back.
+    ``repeated`` timestamps were issued before; ``backwards`` timestamps are not above all timestamps that any
+    client had received before the request. ``clock_jumps`` is the number of times the clock was set back.
     """
 
     restarts: int

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 TOLD: Final = 20
-"""Most sentences of a suite in a report; further ones are counted."""
+"""The most sentences of a suite in a report; further sentences are counted."""
 
 
 @dataclass(slots=True)

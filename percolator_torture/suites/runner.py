@@ -46,7 +46,7 @@ def chosen(names: Iterable[str], settings: Settings) -> list[str]:
 
 
 def run(names: Iterable[str] = (), settings: Settings | None = None) -> Iterator[Result]:
-    """Run suites one after another and yield their results; after ``settings.stop`` no further one begins.
+    """Run suites one after another and yield their results; after ``settings.stop`` no further suite begins.
 
     Raises:
         ConfigurationError: as for `chosen`, before any run; or no redis-server is installed.

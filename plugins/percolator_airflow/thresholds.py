@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from percolator_core.observers.scheduling import ObserverThresholds, ThresholdsDeclaration
 
 FEWEST_RUNS: Final = 10
-"""Runs from which a failure rate is computed; of one run, one failure would be 100 %."""
+"""The least runs for a failure rate: with one run, one failure would be 100 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """An observer's runs since the namespace was created: those that committed, and those that raised."""
+    """The numbers of an observer's runs that committed and that raised, since the namespace was created."""
 
     ran: int
     failures: int

@@ -109,7 +109,7 @@ class _Planner:
         return Change("duplicated", name, copy_url, title, self._contents(url), other=url)
 
     def _take(self, urls: list[str]) -> str | None:
-        """Take a free URL that is the first result for its title; the last free ones are kept for edits."""
+        """Take a free URL that is the first result for its title; the last free URLs are kept for edits."""
         if len(self._free) <= 2:
             return None
         self._chance.shuffle(urls)

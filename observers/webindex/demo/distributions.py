@@ -20,7 +20,7 @@ from urllib.parse import quote
 from observers.webindex.demo import to_html
 
 MAX_DOCUMENT: Final = 256 * 1024
-"""Bytes of a document, at most; larger ones get no page."""
+"""The most bytes of a document; a larger document gets no page."""
 
 _DOCUMENTS: Final = frozenset({".md", ".rst", ".txt", ".html", ".htm"})
 _LICENCE: Final = re.compile(r"^(licen[cs]e|copying|notice|authors|copyright)", re.IGNORECASE)
@@ -152,7 +152,7 @@ def _convert(text: str, suffix: str) -> str:
 def _requirements(
     distribution: metadata.Distribution, named: Mapping[str, metadata.Distribution]
 ) -> list[str]:
-    """Return the requirements, with links to installed ones; extras only if they are installed."""
+    """Return the requirements, with links to installed distributions; extras only if they are installed."""
     found: dict[str, str] = {}
     for requirement in sorted(distribution.requires or []):
         text, _, marker = requirement.partition(";")

@@ -163,15 +163,12 @@ def _fitted(style: str, x: float, y: float, text: str) -> str:
 
 
 def _tips(drawing: Drawing) -> str:
-    styles = sorted({edge_style(line.attributes) for line in drawing.lines})
-    return f"<defs>{''.join(map(_marker, styles))}</defs>"
-
-
-def _marker(style: str) -> str:
-    return (
+    markers = [
         f'<marker id="to-{style}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" markerHeight="8" '
         f'markerUnits="userSpaceOnUse" orient="auto"><path class="tip {style}" d="M0 1L10 5L0 9z"/></marker>'
-    )
+        for style in sorted({edge_style(line.attributes) for line in drawing.lines})
+    ]
+    return f"<defs>{''.join(markers)}</defs>"
 
 
 def _css() -> str:

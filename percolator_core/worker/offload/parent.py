@@ -1,4 +1,4 @@
-"""The worker's side: starts child processes, gives each one cell at a time, and kills those that are late."""
+"""The worker's side: starts child processes, gives each child one cell at a time, and kills late children."""
 
 from __future__ import annotations
 

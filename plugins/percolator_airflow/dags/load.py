@@ -1,4 +1,4 @@
-"""``<chain>_load``: load the declared sources, or those of a run's form, each by a task of its own."""
+"""``<chain>_load``: load the declared sources, or the sources of a run's form, each in its own task."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ class ResolveLocksOperator(TabletsOperator):
 
     The task may run at any time, and several at the same time.
 
-    The result has the numbers of locks that were ``committed`` or ``rolled_back``, and of those left because
-    their client is ``live``.
+    The result has the numbers of locks that were ``committed`` or ``rolled_back``, and of locks that were
+    left because their client is ``live``.
 
     Args:
         chain, conn_id, namespace, tablets, skip_missing: see `TabletsOperator`.

@@ -69,7 +69,7 @@ async def _with_headers(request: Request, go_on: Callable[[Request], Awaitable[R
     response = await go_on(request)
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
-    # Browsers check styles and scripts each time, so that those of an older release never meet new pages.
+    # Browsers check styles and scripts each time, so that new pages never get the files of an older release.
     response.headers.setdefault("Cache-Control", "no-cache" if static else "no-store")
     return response
 

@@ -1,4 +1,4 @@
-"""Find the chains: those whose DAGs Airflow knows.
+"""Find the chains whose DAGs Airflow knows.
 
 The last task of the DAG ``<chain>_observe`` has the chain's folder, connection and namespace in its fields.
 They are read from the serialised DAG in Airflow's database, so no DAG file is imported, and nothing has to be

@@ -55,7 +55,7 @@ class Listed:
 
 
 class Chosen(BaseModel):
-    """The cells of a request: one, the ticked ones, or all of an observer (``*``: of all observers)."""
+    """The cells of a request: one, the ticked cells, or all of an observer (``*``: of all observers)."""
 
     cell: str | None = None
     cells: list[str] = Field(default_factory=list, max_length=10 * PAGE)

@@ -157,7 +157,7 @@ def _notes(found: Trace, chain: Chain) -> list[str]:
 
 
 class Drawing:
-    """The trace as nested lists: a run is drawn at its first occurrence, and later ones refer to it."""
+    """The trace as nested lists: a run is drawn at its first occurrence; later occurrences refer to it."""
 
     def __init__(self, found: Trace, links: Links) -> None:
         self._links = links
