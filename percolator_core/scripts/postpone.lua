@@ -12,7 +12,7 @@ local tag, observer = KEYS[1], ARGV[1]
 local key, mark = tag .. 'dirty:' .. observer, dirty_mark(ARGV[3], ARGV[2])
 local tries = tag .. 'tries:' .. observer
 if is_ours(redis.call('ZSCORE', key, mark), tonumber(ARGV[6]), tonumber(ARGV[7])) then
-  -- Checked in one step with the mark: after a new registration the mark may stand for a later write.
+  -- Checked in one step with the mark: after a new registration the mark may belong to a later write.
   if not is_among(observers_of(tag, ARGV[3]), observer) then
     redis.call('HDEL', tries, mark)
     redis.call('ZREM', key, mark)

@@ -27,7 +27,7 @@ end
 -- A schema change first fences the tablets, then waits for the locks in them. After that, no transaction writes by the
 -- old definition, or to a dropped table.
 if versions ~= ARGV[#ARGV] then return {'changed'} end
--- Below the safe point the tombstone of an earlier rollback may be gone: refuse a prewrite that arrives so late.
+-- Below the safe point the tombstone of an earlier rollback may have been removed: refuse a prewrite that arrives so late.
 if is_late then return {'too old'} end
 
 -- A transaction from before the failover may have read writes that were lost: it must not build on them.
@@ -87,7 +87,7 @@ while first <= last do
   first = final + 5
 end
 
--- The row index has a row from its first lock on, so that scans meet that lock.
+-- The row index has a row from its first lock on, so that scans find that lock.
 for _, i in ipairs(fresh) do
   redis.call('ZADD', KEYS[tonumber(ARGV[i])] .. 'rows', '0', ARGV[i + 1])
 end
@@ -125,7 +125,7 @@ local heads = {}
 for i = 3, last, 5 do
   local position = tonumber(ARGV[i])
   local tag, row, column, kind = KEYS[position], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
-  -- The mark is set with the lock, so that an observer meets a lock whose owner died. After a rollback it costs an idle run.
+  -- The mark is set with the lock, so that an observer finds a lock whose owner died. After a rollback it causes an idle run.
   if kind ~= NOTIFY then mark_strongly(tag, metas[position].observers[column], row, column, wall, false) end
   heads[kind] = heads[kind] or pack_lock(kind, start_ts, wall, ttl, owner, primary, '')
   redis.call('HSET', tag .. 'r:' .. row, lock_field(kind, start_ts, column), heads[kind] .. ARGV[i + 4])

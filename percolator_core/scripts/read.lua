@@ -4,7 +4,7 @@
 --   KEYS    tag
 --   ARGV    at, row, columns …
 --   reply   {"too old"} | {"cells", cell …}
---             cell: {version}, {} where there is none, or {nil, lock} where a lock stands in the way
+--             cell: {version}, {} where there is none, or {nil, lock} if a lock blocks the read
 
 local tag, at, row = KEYS[1], tonumber(ARGV[1]), ARGV[2]
 if is_too_old(tag, at) then return {'too old'} end

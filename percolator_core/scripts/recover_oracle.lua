@@ -12,7 +12,7 @@
 
 local state = redis.call('HMGET', KEYS[1], 'server', 'limit')
 if state[1] == ARGV[1] then
-  -- After an idle time the mark lies behind the clock: raise it before a timestamp is requested, not in the same step.
+  -- After an idle time the mark is below the clock: raise it before a timestamp is requested, not in the same step.
   if now() + WINDOW / 2 > tonumber(state[2] or '0') then next_timestamps(KEYS[1], 0) end
   return 'same'
 end

@@ -1,4 +1,4 @@
--- Decide the fate of a transaction at its primary, the one place where commit and cleanup meet (paper, section 2.2).
+-- Decide the fate of a transaction at its primary (paper, section 2.2).
 -- A rollback leaves a tombstone, so that a prewrite of the primary that arrives later is refused.
 --   uses    clock, layout, dirty, commit
 --   flags   allow-oom

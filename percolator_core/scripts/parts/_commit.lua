@@ -35,7 +35,7 @@ local function publish(tag, row, column, newest, commit_ts, kind, start_ts, valu
 end
 
 -- Replace the lock of start_ts on a cell by its version, and mark the cell for the observers that are registered at the
--- commit. Do nothing if the lock is gone.
+-- commit. Do nothing without the lock.
 local function commit_cell(tag, row, column, kind, start_ts, commit_ts)
   local field = lock_field(kind, start_ts, column)
   local found = redis.call('HMGET', tag .. 'r:' .. row, field, 'c' .. column)
@@ -46,7 +46,7 @@ local function commit_cell(tag, row, column, kind, start_ts, commit_ts)
   else
     local written, value = lock_write(lock)
     publish(tag, row, column, found[2], commit_ts, written, start_ts, value)
-    -- Nobody observes internal columns, such as an acknowledgement's.
+    -- No observer watches internal columns, such as an acknowledgement's.
     if string.byte(column) ~= 255 then
       mark_strongly(tag, observers_of(tag, column), row, column, lock_age(lock), true)
     end

@@ -75,7 +75,7 @@ local function release_row(tag, observer, row, column)
   end
 end
 
--- Mark a cell for its observers. The prewrite does so, so that an observer meets the lock soon if its owner dies. The
+-- Mark a cell for its observers. The prewrite does so, so that an observer finds the lock soon if its owner dies. The
 -- commit does so again, because other observers may be registered by then.
 -- An existing mark keeps its score: the holder of the lease reads the cell again before it clears the mark, and finds
 -- this write. The cell is due at `time`, or now if that is nil.

@@ -80,7 +80,7 @@ local function acknowledged(column)
   return behind and string.sub(column, behind + 1) or nil
 end
 
--- Tombstones and old versions below the safe point may be gone, so nothing can be decided by their absence there.
+-- Tombstones and old versions below the safe point may have been removed, so their absence proves nothing.
 local function safe_point(tag)
   return tonumber(redis.call('HGET', tag .. 'meta', 'safe') or '0')
 end
