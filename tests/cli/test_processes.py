@@ -79,6 +79,16 @@ class Command:
     def await_workers(self, count: int = 2) -> list[int]:
         return [line["process"] for line in self.await_line("worker started", count)]
 
+    def await_handler(self, number: signal.Signals) -> None:
+        """Wait until the command handles a signal: it would end by the signal before."""
+
+        def handles() -> bool:
+            status = Path(f"/proc/{self.process.pid}/status").read_text()
+            [caught] = [line for line in status.splitlines() if line.startswith("SigCgt:")]
+            return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+        until(handles, f"signal {number} is not handled")
+
     def interrupt(self) -> None:
         """Ctrl-C, as a terminal sends it."""
         os.killpg(self.process.pid, signal.SIGINT)
@@ -439,6 +449,7 @@ def test_settings_reach_the_processes(project: Project, start: Callable[..., Com
     assert command.end().code == 0
     quiet = start("--log-level=warning", "--processes=1", "--strategy=partitioned")
     quiet.await_line("made with")
+    quiet.await_handler(signal.SIGTERM)
     assert {line["level"] for line in quiet.logged("")} == {"warning"}
     quiet.process.send_signal(signal.SIGTERM)
     assert quiet.end().code == 0

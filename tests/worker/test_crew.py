@@ -304,13 +304,14 @@ def test_a_store_that_was_never_there(
 def test_who_does_not_stop_in_time_is_killed(
     counting: Project, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "GRACE", 1.0)
+    # The other process ends within this time, also on a busy machine.
+    monkeypatch.setattr(supervisor, "GRACE", 8.0)
     with Running(counting, log) as running:
         running.await_starts(2)
         stuck = min(running.crew.processes)
         os.kill(stuck, signal.SIGSTOP)
         began = time.monotonic()
-    assert time.monotonic() - began >= 1
+    assert time.monotonic() - began >= 8
     assert [line["process"] for line in log.find("did not stop in time")] == [stuck]
     assert {one.process: one.ending for one in running.crew.served}[stuck] == "SIGKILL"
     assert running.error is None
