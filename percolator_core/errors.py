@@ -58,7 +58,7 @@ class ConfigurationError(PercolatorError):
 class CyclicChain(ConfigurationError):
     """Observers that would wake each other for ever.
 
-    ``cycle`` alternates observers and ``table.column`` names, and starts and ends with the same one.
+    ``cycle`` alternates observers and ``table.column`` names. Its last element repeats the first.
     """
 
     def __init__(self, message: str, cycle: Sequence[str]) -> None:

@@ -45,7 +45,7 @@ _CHANGED_AT_ONCE: Final = 500
 _LISTED_AT_ONCE: Final = 200
 
 _BEGIN: Final = b"0"
-"""The cursor of the begin and of the end of a scan of Redis."""
+"""The cursor at the start and at the end of a scan of Redis."""
 
 _CURSORS: Final = 2**64
 """Cursors of Redis are numbers below this; Redis refuses any other."""

@@ -105,7 +105,7 @@ def row_history(
 
     Raises:
         UnknownTable, UnknownColumn: no such table or column.
-        SnapshotTooOld: garbage collection has passed that time, or the table was dropped or created since.
+        SnapshotTooOld: garbage collection has passed that time, or the table was dropped or created after it.
         StoreUnavailable: the store does not answer.
         ValueError: the row is no key of the table.
     """
@@ -115,7 +115,7 @@ def row_history(
     if not stands(db.store.one(handle.standing(key)), moment):
         raise SnapshotTooOld(
             f"{table} as of {moment} is not known any more: garbage collection has passed that time, or the "
-            "table was dropped or created since"
+            "table was dropped or created after it"
         )
     names = _names(db, handle, key, columns)
     if after is not None:

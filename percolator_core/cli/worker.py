@@ -171,7 +171,11 @@ class _Command:
             )
             counts = runner.run()
         if abandoned := getattr(runner, "abandoned", 0):
-            log.warning("runs over their timeout were given back; they end with the process", runs=abandoned)
+            log.warning(
+                "runs that exceeded their timeout could not be stopped: their cells were given back, and the "
+                "runs end with the process",
+                runs=abandoned,
+            )
         log.info(stopped, ran=counts.ran, quarantined=counts.quarantined, seconds=round(counts.seconds, 1))
         if received.number == signal.SIGINT:
             raise KeyboardInterrupt

@@ -68,7 +68,7 @@ class Reports:
         self._thread.start()
 
     def up(self, worker: Worker, times: RunTimes, name: str) -> None:
-        """Report the begin of the worker, and from now on its counts and the times of its runs.
+        """Report the start of the worker, and from now on its counts and the times of its runs.
 
         ``name`` is the name of the worker's client in locks.
         """

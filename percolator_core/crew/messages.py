@@ -51,8 +51,8 @@ class Orders:
     """The task of a worker process. ``parent`` is the id of the parent process.
 
     ``settings`` are those of the worker. Log lines below ``log_level`` are not reported. ``dead`` has the
-    names, in locks, of processes that have ended. The URL may contain a password, so the orders go through a
-    pipe and not on a command line.
+    owner names of ended processes, as locks record them. The URL may contain a password, so the orders go
+    through a pipe and not on a command line.
     """
 
     chain: str
@@ -159,7 +159,7 @@ def error_content(error: BaseException, trace: str) -> dict[str, str]:
 
 
 def read_error(content: Mapping[str, str]) -> PercolatorError:
-    """Return the error that ended a process. Its traceback is a note of the error."""
+    """Return the error that ended a process. The traceback is attached to it as a note."""
     kinds: dict[str, type[PercolatorError]] = {
         kind.__name__: kind for kind in (ConfigurationError, StoreUnavailable)
     }

@@ -75,8 +75,8 @@ class FoundLock:
 class Locks:
     """The locks of one namespace.
 
-    Each call has a new resolver, because a resolver remembers the fates of transactions. A failover before
-    the next call may change a fate.
+    Each call has a new resolver, because a resolver remembers the outcomes of transactions. If a failover
+    comes before the next call, a transaction may have another outcome then.
     """
 
     def __init__(self, client: Client) -> None:

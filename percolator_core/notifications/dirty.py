@@ -68,7 +68,7 @@ class Lease:
         return self.observer, self.tag, self.row, self.column
 
     def prolong(self) -> tuple[int, int]:
-        """Extend the deadline by the time since it was set. Return the old and the new deadline.
+        """Extend the deadline by the time since the last extension. Return the old and the new deadline.
 
         The client computes the deadlines, so that a run that ends during the renewal has both values.
         """

@@ -69,7 +69,7 @@ def _check_cron(text: str) -> None:
             if not _fits(one, low, high, words):
                 example = f"{low} to {high}" + (f" or {words[0]} to {words[-1]}" if words else "")
                 raise ValueError(
-                    f"{quoted(text)} is no schedule: its {name} {quoted(part)} cannot be; write *, */2, or "
+                    f"{quoted(text)} is no schedule: {quoted(part)} is not a valid {name}; write *, */2, or "
                     f"numbers from {example}"
                 )
 

@@ -93,7 +93,9 @@ def _columns(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return {name: name for name in value}
     if value is not None and not isinstance(value, dict):
-        raise ValueError(f"expected field: column lines or a list of fields, not {describe(value)}")
+        raise ValueError(
+            f"expected lines of the form 'field: column', or a list of fields, not {describe(value)}"
+        )
     return value
 
 

@@ -194,7 +194,10 @@ def _child(node: yaml.Node, part: int | str) -> tuple[int, yaml.Node] | None:
 
 
 def _duplicate_keys(root: yaml.Node) -> Iterator[tuple[int, int, str]]:
-    """Yield ``(line, line of the first, key)`` for each repeated key; a node with aliases is read once."""
+    """Yield ``(line, first line, key)`` for each repeated key.
+
+    ``first line`` is the line where the key occurs first. A node with aliases is read once.
+    """
     seen: set[int] = set()
     pending = [root]
     while pending:

@@ -21,7 +21,7 @@ _MOMENT: Final = 0.3
 
 
 def end_process(code: int) -> None:
-    """Write out stdout and stderr and end the process with exit code ``code`` if an observer's thread runs.
+    """If a thread still runs an observer, flush stdout and stderr and end the process with ``code``.
 
     Otherwise return, so that the process ends as usual. Call it last.
     """

@@ -144,7 +144,9 @@ def index_definition(definition: TableDefinition, rule: IndexRule) -> TableDefin
             f"{where}: there is no such column: the table has {', '.join(definition.by_name)}"
         )
     if rule.column in definition.key:
-        raise ConfigurationError(f"{where}: the key has this column already: remove the index")
+        raise ConfigurationError(
+            f"{where}: the key already has this column, so the index is not needed; remove it"
+        )
     if not column_type(column.type).has_order:
         raise ConfigurationError(
             f"{where}: the column is {column.type}, which has no order: index another column"
@@ -317,7 +319,9 @@ def _check_range(rule: RangeRule, where: str) -> None:
             f"{where}: the splits of Range({rule.column!r}) do not ascend: put them in order, each once"
         )
     if sorted(rule.numbers) != list(range(len(rule.splits) + 1)):
-        raise ConfigurationError(f"{where}: the ranges of {rule.column!r} are not numbered one by one")
+        raise ConfigurationError(
+            f"{where}: the ranges of {rule.column!r} must have the numbers 0 to {len(rule.splits)}, each once"
+        )
 
 
 def _repeated(names: Iterable[str]) -> str | None:

@@ -267,7 +267,8 @@ def _bound_test(part: In | Comparison, definition: TableDefinition) -> Test:
     if isinstance(part, In):
         if len(part.values) > MOST_VALUES:
             raise ValueError(
-                f"{part.column}: {len(part.values)} values, and the limit is {MOST_VALUES}: split the list"
+                f"{part.column} is compared with {len(part.values)} values, and at most {MOST_VALUES} are "
+                "allowed: split the list"
             )
         values = {_encoded(part.column, kind, value) for value in part.values}
         return Test(part.column, "in", tuple(sorted(values)))

@@ -1,9 +1,9 @@
 """The Lua scripts: the atomic operations on a tablet.
 
 Each script is one file. Its header is a contract: ``uses`` names the shared parts (in ``parts``) that are put
-in front, ``KEYS``, ``ARGV`` and ``reply`` describe the arguments and the reply. A ``flags`` line is for a
-server whose memory is full: it still runs a script with ``allow-oom``, which finishes or cleans up work that
-was begun and so frees memory, and one with ``no-writes``, which only reads.
+in front of the script. ``KEYS`` and ``ARGV`` describe the arguments, and ``reply`` describes the reply. A
+``flags`` line is for a server whose memory is full: it still runs a script with ``allow-oom``, which finishes
+or cleans up work that was begun and so frees memory, and one with ``no-writes``, which only reads.
 """
 
 from __future__ import annotations

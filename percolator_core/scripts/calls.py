@@ -224,7 +224,7 @@ def held(
     untouched: int | None = None,
     entries: Sequence[bytes] = (),
 ) -> Call[replies.Held]:
-    """Read the locks of ``entries`` of the lock index or, without them, of a step through it."""
+    """Read the locks of ``entries`` of the lock index. If none are given, read those of a step through it."""
     arguments = (cursor, most, b"" if untouched is None else untouched, *entries)
     return "held", (tag,), arguments, replies.Held._make
 
@@ -353,7 +353,7 @@ def quarantine(  # noqa: PLR0917
     start_ts: int,
     record: str,
 ) -> Call[bool]:
-    """Put a cell into quarantine; return False if its row has changed or another run dealt with it."""
+    """Put a cell into quarantine; return False if its row has changed or another run processed it."""
     arguments = (observer, mode, row, column, deadline, before, start_ts, record)
     return "quarantine", (tag,), arguments, replies.QUARANTINED.__getitem__
 
@@ -361,7 +361,7 @@ def quarantine(  # noqa: PLR0917
 def requeue(
     tag: bytes, observer: str, cursor: bytes, most: int, marks: Sequence[bytes] = ()
 ) -> Call[replies.Requeued]:
-    """Make quarantined cells dirty again: ``marks`` or, without them, a step through the quarantine."""
+    """Make quarantined ``marks`` dirty again. If none are given, take a step through the quarantine."""
     return "requeue", (tag,), (observer, cursor, most, *marks), replies.Requeued._make
 
 

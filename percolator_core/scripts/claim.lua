@@ -16,7 +16,8 @@ local time_text, deadline = string.format('%.0f', time), even(time) + tonumber(A
 local deadline_text = string.format('%.0f', deadline)
 local reply, next_due = {deadline, -1}, math.huge
 
--- By observer: how many of its cells may still be leased, and its places: ranges of one dirty index with due cells.
+-- For each observer: how many more of its cells may be leased, and its places. A place is a range of one dirty index
+-- that has due cells.
 local waiting, order = {}, {}
 
 local function found(observer, most, first, from, to, position, place, key)

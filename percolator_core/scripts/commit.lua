@@ -4,12 +4,12 @@
 --   KEYS    tags …, [oracle]
 --             oracle: for the primary, where the same server has it
 --   ARGV    role, start_ts, commit_ts, cells (position, row, column, kind) …
---             role: "primary", then the first cell is the transaction's primary and its lock decides, or "secondaries";
+--             role: "primary": the first cell is the transaction's primary, and its lock decides; or "secondaries";
 --             position: of the cell's tag, from 1
 --   reply   {"committed", commit_ts} | {"rolled back"} | {"too old"} | {"failed over"}
---             only the primary is refused. "too old": its lock is gone, and its version, if there was one, may have been
---             removed by garbage collection or by a drop of the table; "failed over": the transaction began before the
---             last failover
+--             only a call for the primary can be refused. "too old": its lock is gone, and its version, if there was
+--             one, may have been removed by garbage collection or by a drop of the table; "failed over": the
+--             transaction began before the last failover
 
 local start_ts, commit_ts = tonumber(ARGV[2]), tonumber(ARGV[3])
 

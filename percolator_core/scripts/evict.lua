@@ -1,7 +1,7 @@
 -- Remove cells of some rows that the tablet's base has.
--- The manifest is published before, and has each of these rows as it was at `before`. So a cell may go whose newest version
--- is not newer: no commit at or below that time can follow, because it lies at or below the safe point and all older locks
--- were resolved.
+-- The manifest was published before this call. It has each of these rows as it was at `before`. A cell may be removed
+-- if its newest version is at or below that time: no commit at or below it can follow, because that time is at or below
+-- the safe point and all older locks were resolved.
 --   uses    clock, layout, dirty
 --   flags   allow-oom
 --   KEYS    tag
@@ -15,7 +15,7 @@ if redis.call('HGET', tag .. 'meta', 'base') ~= ARGV[1] then return {'overtaken'
 local observers = {unpack(ARGV, 4, 3 + count)}
 local evicted, dropped = 0, 0
 
--- True if a cell may go: its newest version is in the base, and nobody needs the cell in the store.
+-- True if a cell may be removed: its newest version is in the base, and nobody needs the cell in the store.
 local function is_idle(row, cells, column, older)
   local version = cells['c' .. column]
   if version_times(version) > before or cells['l' .. column] or is_dirty(tag, row, column, observers) then return false end

@@ -4,8 +4,9 @@
 --   flags   allow-oom
 --   KEYS    tag
 --   ARGV    version, safe_point, how, fields (field, value) …
---             safe_point: at least, 0 leaves it as it is; how: "raise" for a tablet that exists, "found" for a new one,
---             "mend" for one that exists or has lost its meta hash in a failover; fields: of a new tablet's meta hash
+--             safe_point: raises the tablet's safe point to at least this, 0 does not change it; how: "raise" for a
+--             tablet that exists, "found" for a new one, "mend" for one that exists or has lost its meta hash in a
+--             failover; fields: of a new tablet's meta hash
 --   reply   1 if the tablet had an earlier version, else 0
 
 local meta = KEYS[1] .. 'meta'

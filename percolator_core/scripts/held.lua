@@ -3,12 +3,13 @@
 --   flags   no-writes
 --   KEYS    tag
 --   ARGV    cursor, most, untouched, entries …
---             entries: of the lock index; without them a step through the index from cursor on, "0" at first, which looks
---             at about `most` entries; untouched: only locks that were not refreshed for so many µs, "" for all
+--             entries: of the lock index, to look at. If none are given, the script looks at about `most` entries from
+--             `cursor` on, which is "0" at first; untouched: only locks that were not refreshed for so many µs, "" for
+--             all
 --   reply   {cursor, (entry …), (locks …)}
 --             cursor: where to go on, "0" at the end; entry: found by the step, none if entries were given; locks: per
---             entry those of the cell that may belong to its transaction, each cut in front of its value. Where values are
---             large there are fewer lists than entries: the last entries were not looked at
+--             entry those of the cell that may belong to its transaction, each cut in front of its value. If values are
+--             large, there may be fewer lists than entries: the script did not look at the last entries
 
 local tag, next_cursor, entries = KEYS[1], '0', {}
 local is_step = #ARGV == 3

@@ -1,5 +1,5 @@
--- Set the weak marks of a transaction that has only notifications. It writes no data that must share their fate, so it
--- needs no lock. Setting a mark twice makes one mark.
+-- Set the weak marks of a transaction that has only notifications. It writes no data that must commit together with
+-- them, so it needs no lock. Setting a mark twice makes one mark.
 --   uses    clock, layout, dirty
 --   KEYS    tags …
 --   ARGV    cells (position, row, column, kind) …, versions

@@ -1,5 +1,5 @@
--- Quarantine a cell after its last attempt, unless its row has changed since that attempt began, or another run has dealt
--- with it.
+-- Quarantine a cell after its last attempt, unless its row has changed since that attempt began, or another run has
+-- processed it.
 --   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    observer, mode, row, column, deadline, before, start_ts, record
@@ -11,8 +11,8 @@ local tag, observer, row, column = KEYS[1], ARGV[1], ARGV[3], ARGV[4]
 local key, mark = tag .. 'dirty:' .. observer, dirty_mark(column, row)
 redis.call('HDEL', tag .. 'tries:' .. observer, mark)
 
--- A run whose process died after its commit only looks failed, and another run may have been faster. The next run finds
--- the acknowledgement and clears the mark.
+-- True if the run committed before its process died, or if another run processed the cell first. Then the cell is not
+-- quarantined: the next run finds the acknowledgement and clears the mark.
 local function is_acknowledged()
   local acknowledgement = redis.call('HGET', tag .. 'r:' .. row, 'c\255' .. observer .. '\255' .. column)
   if ARGV[2] == 'weak' or not acknowledgement then return false end
@@ -20,7 +20,8 @@ local function is_acknowledged()
   return kind == PUT and commit_ts > tonumber(ARGV[7])
 end
 
--- A change of another cell releases the row from quarantine. One since the run began came too early to release this cell.
+-- True if another cell of the row changed after the run began. Such a change releases the row's cells from quarantine,
+-- but it came before this cell was there, so it did not release this cell.
 local function has_changed_beside()
   if ARGV[2] == 'weak' then return false end
   for other, observers in pairs(read_meta(tag).observers) do

@@ -17,10 +17,10 @@ if state[1] == ARGV[1] then
   return 'same'
 end
 if state[1] or state[2] then
-  -- Changes of the catalog may be lost as well. Its count moves far beyond them, so that none of their numbers, and
-  -- no version of a table, is ever given to another change.
+  -- Changes of the catalog may be lost as well. Its count moves far beyond the lost changes, so no number of a change
+  -- and no version of a table is used twice.
   if redis.call('HGET', KEYS[2], '\255') then redis.call('HINCRBY', KEYS[2], '\255', 1000000) end
-  -- Also beyond the clock: if this recovery is lost as well, the next one runs later and moves further.
+  -- Move `last` beyond the clock too. If this recovery is also lost, the next one runs later and moves further.
   local last = math.max(tonumber(state[2] or '0'), now() + WINDOW, tonumber(ARGV[2]))
   redis.call('HSET', KEYS[1], 'last', string.format('%.0f', last))
   redis.call('HSET', KEYS[1], 'floor', string.format('%.0f', next_timestamps(KEYS[1], 1)))

@@ -1,4 +1,4 @@
-"""The replies of scripts as Python values. `calls` decodes a prewrite; the other functions are here.
+"""Decodes the replies of the scripts, except the reply of a prewrite, which `calls` decodes.
 
 Only these two modules use the words of the replies. The header of each script explains its words.
 """

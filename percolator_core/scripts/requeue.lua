@@ -2,7 +2,8 @@
 --   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    observer, cursor, most, marks …
---             without marks: a step through the observer's quarantine from cursor on, "0" at first, of about `most` cells
+--             marks: of the cells. If none are given, the script takes about `most` cells of the observer's quarantine
+--             from `cursor` on, which is "0" at first
 --   reply   {cursor, put_back}
 --             cursor: where to go on, "0" at the end; put_back: how many cells
 
@@ -11,7 +12,7 @@ local failed, put_back = tag .. 'failed:' .. observer, 0
 local cursor, marks = '0', {}
 for i = 4, #ARGV do marks[#marks + 1] = ARGV[i] end
 if #marks == 0 then
-  -- The scan continues from its cursor: from the start it would cross ever more slots that it has emptied.
+  -- The scan continues from its cursor. From the start, it would each time pass the slots that earlier steps emptied.
   local page = redis.call('HSCAN', failed, ARGV[2], 'COUNT', ARGV[3])
   cursor = page[1]
   for i = 1, #page[2], 2 do marks[#marks + 1] = page[2][i] end

@@ -5,7 +5,7 @@
 --   KEYS    tag
 --   ARGV    start_ts, row, column, owner, wall, ttl_ms
 --             row, column: of the primary; owner: "dead" if its liveness token is gone, else "alive"; wall, ttl_ms: of the
---             lock that led here, which count where the primary is not written yet
+--             lock that the caller found; they are used if the primary is not locked yet
 --   reply   {"committed", commit_ts} | {"rolled back"} | {"live", wait}
 --             wait: ms until the lock may be cleaned up
 

@@ -1,6 +1,6 @@
 -- Remove the locks of one transaction.
--- Only for a transaction whose primary is known to be rolled back, or by its own client before it tried to commit: there
--- is no tombstone here, see resolve_primary.lua.
+-- Unlike resolve_primary.lua it leaves no tombstone. Call it only if the primary is known to be rolled back, or if the
+-- transaction's own client has not tried to commit.
 --   uses    layout
 --   flags   allow-oom
 --   KEYS    tags …

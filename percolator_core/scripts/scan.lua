@@ -8,8 +8,8 @@
 --   reply   {"too old"} | {"rows", resume, (row, cells) …}
 --             resume: the bound to go on from, "" at the end; rows without fields are left out; cells of named columns:
 --             {version, nil, …}; of a whole row: {field, version, …} as the hash has them, or {"judged", column, cell, …}.
---             If the newest version is not the answer, a cell as in the reply of read.lua replaces the version: judging
---             each cell here would take the server longer than all the rest
+--             If the newest version is not the answer, the reply has in its place a cell in the form of read.lua. To
+--             judge each cell here would take the server longer than all the rest
 
 local tag, at, from, to = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, backward = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == 'backward'

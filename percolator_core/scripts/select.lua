@@ -4,16 +4,20 @@
 --   flags   no-writes
 --   KEYS    tag
 --   ARGV    at, start, stop, direction, most_rows, most_looked_at, most_bytes, solid, columns (counted) …, predicate …
---             start, stop: bounds as ZRANGEBYLEX takes them; direction: "forward" or "backward"; solid: how many of the
---             columns, the first ones, are never null and of fixed width; predicate: what schema/predicates.py makes of it:
---             how many parts a row key has (0: it asks for none), of each the width or 0 …, how many columns it asks for, of
---             each column and "=" with the value where there is no cell, or "" …, the predicate with each connective in
---             front of its parts, or nothing
+--             start, stop: bounds as ZRANGEBYLEX takes them
+--             direction: "forward" or "backward"
+--             solid: how many of the columns, the first ones, are never null and of fixed width
+--             predicate: as schema/predicates.py encodes it, in this order:
+--             how many parts a row key has (0 if the predicate asks for none); of each its width, 0 if that varies;
+--             how many columns the predicate asks for; of each its name, and "=" with the value of a missing cell, or
+--             ""; the predicate, each connective in front of its parts; nothing if there is no predicate
 --   reply   {"too old"} | {"rows", resume, row_keys, cells, lengths, unsettled …}
---             resume: the bound to go on from, "" at the end; row_keys: one behind the other; cells: the versions of the
---             columns, row by row, nothing for a null; lengths: of each row those of its key and of the cells that are not
---             solid, >I4; unsettled: keys of rows with a lock in the way, or without a solid cell, which the caller reads
--- The reply has few long strings: both sides need many times as long for as many bytes in short ones.
+--             resume: the bound to go on from, "" at the end
+--             row_keys: the keys of the rows, joined
+--             cells: the versions of the columns, row by row, joined; a null adds nothing
+--             lengths: for each row, the length of its key and of each cell that is not solid, as >I4
+--             unsettled: keys of rows with a lock in the way, or without a solid cell; the caller reads these rows
+-- The reply has few long strings, because many short ones cost both sides many times more per byte.
 
 local call, unpack_numbers, sub, concat = redis.call, struct.unpack, string.sub, table.concat
 local tag, at, from, to, backward = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4] == 'backward'
@@ -33,14 +37,14 @@ for i = 1, tonumber(argument()) do
   wanted[i], mine[column] = 'c' .. column, true
 end
 
--- The predicate. `text` has the values of its columns in the current row, false for null: cells as they are stored, with
--- 16 bytes in front, and after them the parts of the row key.
+-- The predicate. `text` has the values of the current row, false for null: first the cells as they are stored, with 16
+-- bytes in front of the value, then the parts of the row key.
 local widths, asked, absent, text = {}, {}, {}, {}
 for i = 1, tonumber(argument()) do widths[i] = tonumber(argument()) end
 for i = 1, tonumber(argument()) do
   local column, default = argument(), argument()
   asked[i], mine[column] = 'c' .. column, true
-  absent[i] = default ~= '' and string.rep('\0', 15) .. default  -- with the "=" 16 in front
+  absent[i] = default ~= '' and string.rep('\0', 15) .. default  -- 15 bytes and "=" are the 16 in front
 end
 
 -- Return six bytes of a string, padded with zeros, as a number that Lua holds exactly. Lua's own < depends on the locale.
@@ -161,8 +165,8 @@ local function split(row)
   end
 end
 
--- The rows that have locks from before `at` on columns of this scan. Unless the lock index is long, it shows them without a
--- look at each row.
+-- The rows that have a lock from before `at` on one of the scanned columns. The lock index lists these rows. If it is
+-- long, each row is looked at instead.
 local KNOWN = 200
 local locks = call('ZRANGE', tag .. 'locks', 0, KNOWN)
 local locked, lock_fields = {}, #locks > KNOWN and {}

@@ -3,7 +3,8 @@
 --   flags   allow-oom
 --   KEYS    oracle, catalog
 --   ARGV    count
---             0 only moves the high-water mark, which has to lie ahead of the clock when a timestamp is asked for
+--             count: how many timestamps. 0 only moves the high-water mark, which must be ahead of the clock before a
+--             timestamp is requested
 --   reply   {last, epoch}
 --             last: of the timestamps; the caller owns (last - count, last]; epoch: how often the catalog was changed, or nil
 -- Both are of one moment: a snapshot reads by the tables as they are at its timestamp.

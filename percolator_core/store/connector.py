@@ -93,7 +93,7 @@ class Connector:
             connection.disconnect()  # after Ctrl-C redis-py would leave the connection open
             raise
         self._reached = True
-        # Only the greeting must be quick: a hub that opens a connection serves no task in that time.
+        # Only the greeting has a short time limit: a hub runs no task while it opens a connection.
         connection.socket_timeout = self.timeout
         connection.update_current_socket_timeout(self.timeout)
         return Stream(connection)

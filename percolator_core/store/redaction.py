@@ -17,9 +17,10 @@ _PLACE = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*)(:[0-9]*)?")
 
 
 def redacted(url: str) -> str:
-    """Return the URL with ``***`` for its password, and for any part that may be a secret or a piece of one.
+    """Return the URL with ``***`` in place of the password, and of each part that may be a secret.
 
-    Of a malformed URL, parts that are no secret may be missing too.
+    A part that may contain a piece of a secret is replaced too. In a malformed URL, parts that are no secret
+    may also be replaced.
     """
     scheme, colon, rest = url.partition(":")
     if scheme == "embedded":

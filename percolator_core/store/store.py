@@ -140,9 +140,10 @@ class Store:
         return self.run(calls.now(self.keyspace.oracle))
 
     def timestamp_then(self, *commands: Command) -> tuple[int, bytes | None, list[Any]]:
-        """Return a timestamp, the catalog's epoch at it, and the replies to commands that run after it.
+        """Return a timestamp, the catalog's epoch at that timestamp, and the replies to the commands.
 
-        The epoch counts the changes of the catalog; None before the first one.
+        The commands run after the timestamp was given out. The epoch counts the changes of the catalog; None
+        before the first one.
         """
         exchange = self.exchange(commands, BEFORE)
         replies = exchange.result()

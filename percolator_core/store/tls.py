@@ -1,4 +1,4 @@
-"""Connections with TLS: their settings, and the cause when one breaks.
+"""Connections with TLS: their settings, and the reason if such a connection fails.
 
 A server that refuses our certificate sends an alert. With TLS 1.3 the alert comes after our side of the
 handshake, and the server may then close the connection. A client that writes in that moment gets a reset

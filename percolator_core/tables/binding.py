@@ -204,14 +204,14 @@ def _must_agree(model: TableDefinition, table: TableDefinition) -> None:
             )
         if found.type != column.type:
             raise ConfigurationError(
-                f"table {table.name!r}, column {column.name!r} is {found.type}, in the model {column.type}: "
-                "a column's type does not change; add another column"
+                f"column {column.name!r} of table {table.name!r} has the type {found.type}, but the model "
+                f"has {column.type}: the type of a column cannot change; add another column"
             )
         if found.nullable != column.nullable:
             has, model_has = ("may", "may not") if found.nullable else ("may not", "may")
             raise ConfigurationError(
-                f"table {table.name!r}, column {column.name!r} {has} be null, in the model it {model_has}: "
-                "a column's type does not change; add another column"
+                f"column {column.name!r} of table {table.name!r} {has} be null, but in the model it "
+                f"{model_has}: the type of a column cannot change; add another column"
             )
     rules = {(rule.column, rule.unique) for rule in table.indexes}
     for rule in model.indexes:

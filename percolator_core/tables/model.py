@@ -287,12 +287,17 @@ def _field(model: type[Table], name: str, info: FieldInfo) -> Field:
         raise ConfigurationError(f"{where}: use one of PrimaryKey, Indexed and Unique, not {len(roles)}")
     role = next(iter(roles), None)
     if annotation is NaiveDatetime:
-        raise ConfigurationError(f"{where}: a datetime needs a time zone: declare the field as datetime")
+        raise ConfigurationError(
+            f"{where}: a time without a time zone cannot be stored: declare the field as datetime, and give "
+            "aware values"
+        )
     type_name, convert, restore = type_of(annotation, metadata, where)
     if role == "key" and nullable:
         raise ConfigurationError(f"{where}: a column of the key cannot be null: leave out None")
     if role is not None and type_name == "json":
-        raise ConfigurationError(f"{where}: JSON has no order, so this column can be no key and no index")
+        raise ConfigurationError(
+            f"{where}: JSON values have no order, so this column cannot be in a key or an index"
+        )
     kind = column_type(type_name)
     if type_name == "json":
         encode, decode = json_codec(info.annotation)

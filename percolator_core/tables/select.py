@@ -170,8 +170,8 @@ class Batch:
 def misfit(definition: TableDefinition) -> ConfigurationError:
     """Return the error for cells that do not have the types of their columns."""
     return ConfigurationError(
-        f"table {definition.name!r} has cells that are not of its columns' types: "
-        "another program has written to the store: restore a backup"
+        f"table {definition.name!r} has cells that do not fit its column types, because another program "
+        "wrote to the store; restore a backup"
     )
 
 

@@ -345,7 +345,7 @@ class CellReads(TypedReads):
         lock: bytes | None,
         stands: bool = False,
     ) -> Version | None:
-        """The visible version: the newest one if it and the lock settle the read, else from a script."""
+        """Return the visible version: the newest one if it settles the read; otherwise a script finds it."""
         if is_settled(version, lock, self._limit, stands):
             return None if version is None else unpack_version(version)
         return self._read_slowly(tag, row, column)

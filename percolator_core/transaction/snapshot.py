@@ -141,8 +141,8 @@ class Snapshot(CellReads):
         if fields.sparse:
             return self._read_cells(((table, row, column),))[0]
         # This repeats `_values`, `pack_read`, `is_settled` and `Cache.keep` in line, for a cell that exists.
-        # `_judge` decides about any other cell, so the condition below may be stricter than `is_settled`, but
-        # never less strict.
+        # The condition below may send a cell to `_judge` that `is_settled` would accept. It must never accept
+        # one that `is_settled` rejects.
         place = handle.place
         key = handle.row_prefixes[crc32(row) % handle.tablets if place is None else place(row)] + row
         command = READ % (len(key), key, fields.packed)

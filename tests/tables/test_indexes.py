@@ -117,7 +117,7 @@ def test_columns_of_an_index_are_called_as_in_the_store() -> None:
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        ("id", "the key has this column already"),
+        ("id", "the key already has this column"),
         ("tags", "the column is json, which has no order"),
         ("x", "there is no such column"),
     ],

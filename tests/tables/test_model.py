@@ -277,14 +277,14 @@ def made(fields: dict[str, Any], **arguments: Any) -> None:
     [
         ({"a": int}, {}, "table 'made': no column is its key: declare one as PrimaryKey[…]"),
         ({"a": KEY[int | None]}, {}, "Made.a: a column of the key cannot be null: leave out None"),
-        ({"a": KEY[list[int]]}, {}, "Made.a: JSON has no order"),
-        ({"a": PrimaryKey[int], "b": Indexed[Point]}, {}, "Made.b: JSON has no order"),
+        ({"a": KEY[list[int]]}, {}, "Made.a: JSON values have no order"),
+        ({"a": PrimaryKey[int], "b": Indexed[Point]}, {}, "Made.b: JSON values have no order"),
         (
             {"a": KEY[INDEXED[int]]},
             {},
             "Made.a: use one of PrimaryKey, Indexed and Unique, not 2",
         ),
-        ({"a": PrimaryKey[int], "b": NaiveDatetime}, {}, "Made.b: a datetime needs a time zone"),
+        ({"a": PrimaryKey[int], "b": NaiveDatetime}, {}, "Made.b: a time without a time zone"),
         ({"a": PrimaryKey[int], "b": Annotated[Decimal, Field(max_digits=39)]}, {}, "Made.b: decimal(39,0)"),
         ({"a": PrimaryKey[int]}, {"partition": [Hash("b", buckets=2)]}, "uses 'b', which is no column of"),
         ({"a": PrimaryKey[int]}, {"partition": [Hash("a", buckets=0)]}, "buckets is 1 to 4096, not 0"),
@@ -463,15 +463,15 @@ def changed(**changes: Any) -> Callable[[Column], Column]:
         ),
         (
             OLD.with_(columns=(OLD.columns[0], Column("rank", "int"), *OLD.columns[2:])),
-            "column 'rank' is int, in the model float: a column's type does not change; add another column",
+            "has the type int, but the model has float: the type of a column cannot change",
         ),
         (
             OLD.with_(columns=(*OLD.columns[:3], Column("title", "str"), OLD.columns[4])),
-            "column 'title' may not be null, in the model it may",
+            "column 'title' of table 'pages' may not be null, but in the model it may",
         ),
         (
             OLD.with_(columns=(OLD.columns[0], Column("rank", "float", nullable=True), *OLD.columns[2:])),
-            "column 'rank' may be null, in the model it may not",
+            "column 'rank' of table 'pages' may be null, but in the model it may not",
         ),
         (OLD.with_(key=("url", "rank")), "has the key url, rank, the model url"),
     ],

@@ -222,7 +222,7 @@ def test_cells_that_are_none_of_the_column(db: Database) -> None:
     laid.put()
     db.store.one((b"HSET", laid.tag + b"r:0001", b"cn", version(10, b"short")))
     (batch,) = laid.steps(laid.select([NUMBER]), 100)
-    with pytest.raises(ConfigurationError, match="not of its columns' types"):
+    with pytest.raises(ConfigurationError, match="cells that do not fit its column types"):
         list(batch.rows())
 
 

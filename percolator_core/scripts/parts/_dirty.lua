@@ -76,7 +76,7 @@ local function release_row(tag, observer, row, column)
 end
 
 -- Mark a cell for its observers. The prewrite does so, so that an observer finds the lock soon if its owner dies. The
--- commit does so again, because other observers may be registered by then.
+-- commit marks the cell again, because other observers may be registered by then.
 -- An existing mark keeps its score: the holder of the lease reads the cell again before it clears the mark, and finds
 -- this write. The cell is due at `time`, or now if that is nil.
 local function mark_strongly(tag, observers, row, column, time, is_committed)
@@ -90,8 +90,9 @@ local function mark_strongly(tag, observers, row, column, time, is_committed)
   end
 end
 
--- Set a weak mark; return true if there was none. No cell records a notification during a lease, so the score does:
--- it becomes the even number after the deadline. The holder of the lease finds it changed and makes the mark due again.
+-- Set a weak mark; return true if there was none. A notification during a lease is recorded in no cell, so the score
+-- records it: the score becomes the even number after the deadline. The holder of the lease finds the score changed and
+-- makes the mark due again.
 -- Until then no other run starts, which would conflict. If the holder dies, the mark is due at the end of the lease.
 -- A mark that is due already, or postponed after a failure, stays as it is: otherwise frequent notifications would use
 -- up the cell's attempts at once.
@@ -117,8 +118,8 @@ local function mark_weakly(tag, observers, row, column)
   end
 end
 
--- True if a rerun deleted the acknowledgement after `start_ts`. The rerun then sets its mark, and leaves an existing
--- one. A run that began before must not clear that mark: the rerun needs a run that begins later.
+-- True if a rerun deleted the acknowledgement after `start_ts`. After the deletion the rerun sets its mark; it does not
+-- change a mark that exists. A run that began before must not clear that mark: the rerun needs a run that begins later.
 local function is_to_be_redone(acknowledgement, start_ts)
   if not acknowledgement then return false end
   local commit_ts, _, kind = version_times(acknowledgement)
@@ -126,9 +127,9 @@ local function is_to_be_redone(acknowledgement, start_ts)
 end
 
 -- True if the mark may be removed after a run that began at `start_ts` under a lease.
--- Strong: not while a transaction commits to the cell, nor after a commit or a rerun that the run did not see.
--- Weak: not if it was set again since the lease. Two deadlines are ours: the last one, and the one before it, in case
--- the renewal was lost.
+-- A strong mark must stay while a transaction commits to the cell, and after a commit or a rerun that the run did not
+-- see. A weak mark must stay if it was set again during the lease. Two deadlines are ours: the last one, and the one
+-- before it, in case the renewal was lost.
 local function mark_is_settled(tag, observer, mode, row, column, deadline, before, start_ts)
   local score = tonumber(redis.call('ZSCORE', tag .. 'dirty:' .. observer, dirty_mark(column, row)) or '0')
   if score == 0 then return false end
@@ -139,7 +140,8 @@ local function mark_is_settled(tag, observer, mode, row, column, deadline, befor
   return not found[1] or version_times(found[1]) <= start_ts
 end
 
--- True if a mark with this score is leased to us. One more than the deadline: it was set again since the lease.
+-- True if a mark with this score is leased to us. The score is one above the deadline if the weak mark was set again
+-- during the lease.
 local function is_ours(score, deadline, before)
   score = tonumber(score or '0')
   return score == deadline or score == before or score == deadline + 1 or score == before + 1

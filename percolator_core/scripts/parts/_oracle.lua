@@ -2,8 +2,9 @@
 --   oracle  hash: last = newest timestamp handed out, limit = durable high-water mark,
 --           server = the identity of its server (see recover_oracle.lua), floor = the timestamp of the last
 --           failover: transactions that began before it are refused
--- `limit` is written a window ahead of `last`. A server that restarts without its latest writes has lost `last`, but
--- not a limit that was written WINDOW microseconds earlier; recover_oracle.lua then moves `last` up to it.
+-- `limit` is written WINDOW microseconds ahead of `last`. A server that restarts may have lost its latest writes, and
+-- so the newest `last`. It still has a `limit` that was written WINDOW ahead of an earlier `last`; recover_oracle.lua
+-- moves `last` up to that limit.
 
 local WINDOW = 10000000
 

@@ -161,7 +161,10 @@ def typed_records(  # noqa: PLR0917
     """
     name = definition.name
     if definition.index_of:
-        raise ConfigurationError(f"{name} is an index of {definition.index_of}: load into that table")
+        raise ConfigurationError(
+            f"{name} is an index of {definition.index_of}, and cannot be loaded: load into "
+            f"{definition.index_of}; this updates the index"
+        )
     if page_fields:
         fields = _fields_of_pages(definition, format_, columns, page_fields)
     elif columns is None:

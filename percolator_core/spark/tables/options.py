@@ -123,7 +123,8 @@ def _names(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     if not all(names):
         raise ConfigurationError(
-            f"the option 'columns' is a list of names with commas, such as url,page_rank, not {text!r}"
+            "the option 'columns' is a list of names separated by commas, such as url,page_rank, "
+            f"not {text!r}"
         )
     return names
 

@@ -1,16 +1,15 @@
 """Batch and streaming writes: transactions of bounded size, which may be repeated.
 
-The driver takes a timestamp at the beginning of a write, and sends it to all tasks. A transaction reads its
-rows, and writes only cells that differ. So a repeated task, or a concurrent copy of a task, writes nothing
-twice, and an unchanged row starts no observer. By default (option ``newer``) the write does not change a row
-that another client changed after the beginning. So a late copy of a task cannot undo newer changes. This
-check costs a read of one cell of each new row, and of all cells of each existing row. If the rows were
-computed from a snapshot, give its timestamp with the option ``since``: then all later changes of other
-clients stay.
+The driver takes a timestamp when a write begins, and sends it to all tasks. A transaction reads its rows, and
+writes only cells that differ. So a repeated task, or a concurrent copy of a task, writes nothing twice, and
+an unchanged row starts no observer. By default (option ``newer``) the write leaves a row alone if another
+client changed it after the write began. So a late copy of a task cannot undo newer changes. This check costs
+a read of one cell of each new row, and of all cells of each existing row. If the rows were computed from a
+snapshot, give its timestamp with the option ``since``: then all later changes of other clients stay.
 
 The check needs old versions, which a lease pins (`percolator_core.spark.tables.lease`).
 
-A stream has no such beginning, because its batches may write the same rows several times. The last commit
+A stream has no such timestamp, because its batches may write the same rows several times. The last commit
 wins, so a batch that is repeated after a failure may undo a change by another client.
 
 If several rows have one key, an arbitrary one is written. A transaction is atomic, but a write is not: if a
@@ -64,7 +63,7 @@ _log = logging.getLogger(__name__)
 class WriteJob:
     """The description of a write, for its tasks.
 
-    ``since`` is the timestamp of the beginning, or None in a stream.
+    ``since`` is the timestamp at which the write began, or None for a stream.
     """
 
     options: WriteOptions

@@ -53,7 +53,8 @@ class Lock:
     def close(self, *, release: bool = True) -> None:
         """Close the descriptor. Without ``release`` the lock stays with a child that inherited it."""
         if release:
-            # Release explicitly, because a process that is being spawned may have a copy for a short time.
+            # Release the lock explicitly: a process that is being spawned may hold a copy of the descriptor
+            # for a short time.
             self.release()
         _open_here.discard(self.fd)
         os.close(self.fd)

@@ -129,7 +129,7 @@ def digest_matches(digest: str | None, block: bytes) -> bool:
 
 
 def _next_start(file: BinaryIO, start: int, last: int | None, compressed: bool) -> int | None:
-    """Find the next record after a failure at ``start``, or after the record at ``last``."""
+    """Find the next record after the one at ``last``; if that is None, after the position ``start``."""
     if compressed:
         return _find(file, _GZIP_MAGIC, (start if last is None else last) + 1)
     end = None if last is None else _record_end(file, last)
