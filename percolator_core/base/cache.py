@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import CancelledError, Future
@@ -10,6 +11,14 @@ from typing import Generic, TypeVar
 from percolator_core.runtime import process
 
 T = TypeVar("T")
+
+
+class _Loading(Future[T]):
+    """A load under way, and its thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread = threading.get_ident()
 
 
 class ByteCache(Generic[T]):
@@ -22,7 +31,7 @@ class ByteCache(Generic[T]):
         self.capacity = capacity
         self.size = 0
         self._values: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
-        self._loading: dict[Hashable, Future[T]] = {}
+        self._loading: dict[Hashable, _Loading[T]] = {}
         self._lock = process.Lock()
         process.call_after_fork(self)
 
@@ -30,35 +39,43 @@ class ByteCache(Generic[T]):
         """Return the value of ``key``; load it if it is not here.
 
         Threads that want a value while another one loads it wait for that load. If the load fails, they get
-        its exception; if it is interrupted, one of them loads.
+        its exception; if it is interrupted, one of them loads. A signal handler or finalizer of the thread
+        that loads does not wait for it, but loads for itself.
         """
-        while True:
-            with self._lock:
-                found = self._values.get(key)
-                if found is not None:
-                    self._values.move_to_end(key)
-                    return found[0]
-                loading = self._loading.get(key)
-                if loading is None:
-                    mine = self._loading[key] = Future()
-                    break
-            try:
-                return loading.result()
-            except CancelledError:
-                continue
+        mine: _Loading[T] = _Loading()
+        try:
+            while True:
+                with self._lock:
+                    found = self._values.get(key)
+                    if found is not None:
+                        self._values.move_to_end(key)
+                        return found[0]
+                    loading = self._loading.setdefault(key, mine)
+                if loading is mine:
+                    return self._load(key, mine, load, size_of)
+                if loading.thread == mine.thread:
+                    return load()
+                try:
+                    return loading.result()
+                except CancelledError:
+                    continue
+        finally:
+            if self._loading.get(key) is mine:
+                del self._loading[key]
+            mine.cancel()  # does nothing if it has a result
+
+    def _load(
+        self, key: Hashable, loading: _Loading[T], load: Callable[[], T], size_of: Callable[[T], int]
+    ) -> T:
+        """Load and keep a value, and give it to the threads that wait for it."""
         try:
             value = load()
-        except BaseException as error:
-            self._loading.pop(key, None)
-            if isinstance(error, Exception):
-                mine.set_exception(error)
-            else:
-                mine.cancel()
+        except Exception as error:
+            loading.set_exception(error)
             raise
         with self._lock:
-            self._loading.pop(key, None)
             self._keep(key, value, size_of(value))
-        mine.set_result(value)
+        loading.set_result(value)
         return value
 
     def after_fork(self) -> None:

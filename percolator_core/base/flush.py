@@ -48,7 +48,7 @@ class Flushed:
 class TabletFlush:
     """Flushes one tablet.
 
-    ``base`` is the tablet's base, and ``manifest`` the name of its manifest in the store, "" without one.
+    ``base`` is the tablet's base, and ``manifest_name`` that of its manifest, "" without one.
     ``folder`` is the tablet's folder in the location. ``observers`` are all observers of the table.
     """
 
@@ -60,7 +60,7 @@ class TabletFlush:
         location: Location,
         folder: str,
         base: TabletBase,
-        manifest: str,
+        manifest_name: str,
         observers: Sequence[str],
     ) -> None:
         self._store = store
@@ -69,12 +69,12 @@ class TabletFlush:
         self._location = location
         self._folder = folder
         self._base = base
-        self._name = manifest
+        self._name = manifest_name
         self._observers = observers
         self._columns = {one.stored.encode() for one in handle.definition.value_columns}
 
     def run(self, timestamp: int, before: int) -> Flushed:
-        """Move the rows into the base that nobody has changed after ``before``.
+        """Move into the base the rows that nobody has changed after ``before``.
 
         ``timestamp`` is at or below the safe point, and all locks that began at or below it are resolved, in
         all tablets. ``before`` is at or below ``timestamp``. Both are in microseconds.
@@ -104,7 +104,7 @@ class TabletFlush:
             call = calls.cold(self._tag, before, bound, _STEP_ROWS, _STEP_BYTES, self._observers)
             bound, rows = self._store.run(call)
             found |= rows
-            size += sum(len(part) for cells in rows.values() for part in cells)
+            size += sum(len(key) + sum(map(len, cells)) for key, cells in rows.items())
             if size >= ROW_SET_BYTES:
                 yield found
                 found, size = {}, 0
@@ -114,7 +114,23 @@ class TabletFlush:
     def _flush(self, rows: dict[bytes, list[bytes]], timestamp: int) -> int | None:
         """Write and publish the rows; return the bytes written, or None if they were not published.
 
-        A row without a meaning of its own is taken out of ``rows``, so that it stays in the store.
+        ``rows`` loses the rows that have to stay in the store.
+        """
+        merged, gone = self._merge(rows)
+        batches = row_set.batches(self._handle.definition, merged)
+        written = row_set.write(self._location, self._folder, batches)
+        entries = [*self._without(gone), *([] if written is None else [Entry(written)])]
+        last = self._base.manifest
+        manifest = Manifest(last.number + 1, max(last.timestamp, timestamp), tuple(entries))
+        if not self._publish(manifest):
+            return None
+        return 0 if written is None else written.size
+
+    def _merge(self, rows: dict[bytes, list[bytes]]) -> tuple[list[BaseRow], dict[int, list[int]]]:
+        """Merge the rows with the base's; return them, and the positions that they replace by entry.
+
+        Cells of a typed table without the marker of their row, in the store and in the base, are no row. They
+        are taken out of ``rows`` and stay in the store.
         """
         merged: list[BaseRow] = []
         gone: dict[int, list[int]] = {}
@@ -131,15 +147,7 @@ class TabletFlush:
             if found is not None:
                 entry, places = found
                 gone.setdefault(entry, []).extend(self._base.readers[entry].positions(places))
-        written = row_set.write(
-            self._location, self._folder, row_set.batches(self._handle.definition, merged)
-        )
-        entries = [*self._without(gone), *([] if written is None else [Entry(written)])]
-        before = self._base.manifest
-        manifest = Manifest(before.number + 1, max(before.timestamp, timestamp), tuple(entries))
-        if not self._publish(manifest):
-            return None
-        return 0 if written is None else written.size
+        return merged, gone
 
     def _merged(self, key: bytes, old: BaseRow | None, versions: Mapping[bytes, bytes]) -> BaseRow | None:
         """Return the row that the store's cells make of the base's row; None if it was deleted."""
@@ -203,7 +211,7 @@ def _in_steps(rows: Mapping[bytes, Sequence[bytes]]) -> Iterator[list[bytes]]:
     size = 0
     for key, cells in rows.items():
         keys.append(key)
-        size += sum(map(len, cells))
+        size += len(key) + sum(map(len, cells))
         if size >= _STEP_BYTES or len(keys) == _STEP_ROWS:
             yield keys
             keys, size = [], 0

@@ -40,36 +40,42 @@ class Location:
         self.url = url
         try:
             if url.startswith("file:") or "://" not in url:
-                self._files, self._path = fs.LocalFileSystem(), _local_path(url)
+                self._file_system, self._path = fs.LocalFileSystem(), _local_path(url)
             else:
-                self._files, self._path = fs.FileSystem.from_uri(url)
+                self._file_system, self._path = fs.FileSystem.from_uri(url)
             reason = "" if self._path.strip("/") else "it names no folder"
         except (pa.ArrowException, ValueError) as error:
             reason = str(error)
         if reason:
             raise ConfigurationError(
-                f"{_without_query(url)!r} is no place for a base ({reason}): use file:///FOLDER, "
+                f"{self.shown!r} is no place for a base ({reason}): use file:///FOLDER, "
                 "s3://BUCKET/PREFIX or another URL of pyarrow.fs"
             )
 
+    @property
+    def shown(self) -> str:
+        """The URL for messages: without its query and user, which may contain keys."""
+        front, separator, rest = self.url.partition("?")[0].partition("://")
+        return front + separator + rest.rpartition("@")[2]
+
     def __repr__(self) -> str:
-        return f"Location({_without_query(self.url)!r})"
+        return f"Location({self.shown!r})"
 
     @contextmanager
     def create(self, name: str) -> Iterator[pa.NativeFile]:
         """Write the file ``name`` in the ``with`` statement; it is complete and on disk after the statement.
 
-        ``name`` may have folders, which are created. An exception leaves no complete file of that name: the
-        local part of a file is removed.
+        ``name`` may have folders, which are created. After an exception, what was written is removed, unless
+        the file system or object store prevents that: nobody names this file, and maintenance removes it.
 
         Raises:
             StoreUnavailable: the disk is full, the bucket has no such right, or does not answer.
         """
         path = self._at(name)
-        with self._told("write", name):
-            if self._files.type_name == _LOCAL:
-                self._files.create_dir(path.rpartition("/")[0], recursive=True)
-            stream = self._files.open_output_stream(path)
+        with self._reported("write", name):
+            if self._file_system.type_name == _LOCAL:
+                self._file_system.create_dir(path.rpartition("/")[0], recursive=True)
+            stream = self._file_system.open_output_stream(path)
             try:
                 yield stream
                 stream.close()
@@ -85,19 +91,19 @@ class Location:
             FileNotFoundError: there is no such file.
             StoreUnavailable: the file system or object store does not answer, or refuses.
         """
-        with self._told("read", name):
-            found: pa.NativeFile = self._files.open_input_file(self._at(name))
+        with self._reported("read", name):
+            found: pa.NativeFile = self._file_system.open_input_file(self._at(name))
             return found
 
     def read(self, name: str) -> bytes:
         """Return the content of a file. Raises as `open`."""
-        with self._told("read", name), self._files.open_input_stream(self._at(name)) as stream:
+        with self._reported("read", name), self._file_system.open_input_stream(self._at(name)) as stream:
             content: bytes = stream.read()
             return content
 
     def read_at(self, name: str, start: int, size: int) -> bytes:
         """Return ``size`` bytes of a file from ``start``, fewer at its end. Raises as `open`."""
-        with self._told("read", name), self._files.open_input_file(self._at(name)) as file:
+        with self._reported("read", name), self._file_system.open_input_file(self._at(name)) as file:
             content: bytes = file.read_at(size, min(start, file.size()))
             return content
 
@@ -105,8 +111,8 @@ class Location:
         """Return the names of all files, with their folders. Raises StoreUnavailable."""
         from pyarrow import fs
 
-        with self._told("list", ""):
-            found = self._files.get_file_info(
+        with self._reported("list", ""):
+            found = self._file_system.get_file_info(
                 fs.FileSelector(self._path, allow_not_found=True, recursive=True)
             )
         front = len(self._path.rstrip("/")) + 1
@@ -114,9 +120,9 @@ class Location:
 
     def remove(self, name: str) -> None:
         """Remove a file; do nothing if there is none. Raises StoreUnavailable."""
-        with self._told("remove", name):
+        with self._reported("remove", name):
             try:
-                self._files.delete_file(self._at(name))
+                self._file_system.delete_file(self._at(name))
             except FileNotFoundError:
                 pass
 
@@ -125,9 +131,11 @@ class Location:
 
     def _sync(self, path: str) -> None:
         """Write a local file, and its name, to the disk. A finished upload is durable by itself."""
-        if self._files.type_name != _LOCAL:
+        if self._file_system.type_name != _LOCAL:
             return
-        for one in (path, path.rpartition("/")[0]):
+        # The folders above, too: this file may be the first one in them.
+        above = [one for one in Path(path).parents if one.is_relative_to(self._path)]
+        for one in (Path(path), *above, Path(self._path).parent):
             descriptor = os.open(one, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
@@ -135,17 +143,15 @@ class Location:
                 os.close(descriptor)
 
     def _discard(self, stream: Any, path: str) -> None:
-        """Remove the part of a file that was written. An upload without its end leaves no object."""
-        if self._files.type_name != _LOCAL:
-            return
-        try:
-            stream.close()
-        except OSError:
-            pass  # on a full disk the rest of the buffer cannot be written
-        Path(path).unlink(missing_ok=True)
+        """Remove what was written of a file; an upload has to be ended before."""
+        for remove in (stream.close, lambda: self._file_system.delete_file(path)):
+            try:
+                remove()
+            except OSError:
+                pass  # on a full disk the rest of the buffer cannot be written
 
     @contextmanager
-    def _told(self, action: str, name: str) -> Iterator[None]:
+    def _reported(self, action: str, name: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError:
@@ -153,7 +159,7 @@ class Location:
         except OSError as error:
             reason = str(error).splitlines()[0].rstrip(". ")
             raise StoreUnavailable(
-                f"cannot {action} {name or 'the files'} of the base at {_without_query(self.url)} "
+                f"cannot {action} {name or 'the files'} of the base at {self.shown} "
                 f"({reason}): make room or grant the right, then try again"
             ) from error
 
@@ -163,9 +169,3 @@ def _local_path(url: str) -> str:
     if path.startswith("//"):
         path = "/" + path.lstrip("/")
     return str(Path(path).absolute())
-
-
-def _without_query(url: str) -> str:
-    """Return a URL without its query and user, which may contain keys."""
-    front, separator, rest = url.partition("?")[0].partition("://")
-    return front + separator + rest.rpartition("@")[2]

@@ -7,6 +7,7 @@ torn or damaged is noticed. The store has the name of the valid manifest in the 
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any, Final
@@ -84,7 +85,8 @@ def publish(location: Location, folder: str, manifest: Manifest) -> str:
     Raises StoreUnavailable as `Location.create`.
     """
     content = manifest.pack()
-    name = f"{folder}/manifest-{manifest.number}-{_checksum(content)}.json"
+    # With a random part: another maintainer may write the same manifest, and remove its file again.
+    name = f"{folder}/manifest-{manifest.number}-{uuid.uuid4().hex}-{_checksum(content)}.json"
     with location.create(name) as file:
         file.write(content)
     return name
@@ -100,12 +102,12 @@ def load(location: Location, name: str) -> Manifest:
     try:
         content = location.read(name)
     except FileNotFoundError:
-        raise BaseDamaged(location.url, name, "it is missing") from None
+        raise BaseDamaged(location.shown, name, "it is missing") from None
     if not name.endswith(f"-{_checksum(content)}.json"):
-        raise BaseDamaged(location.url, name, "its checksum is wrong")
+        raise BaseDamaged(location.shown, name, "its checksum is wrong")
     found = json.loads(content)
     if found.pop("format") != _FORMAT:
-        raise BaseDamaged(location.url, name, "a newer version of percolator-core wrote it: install that")
+        raise BaseDamaged(location.shown, name, "a newer version of percolator-core wrote it: install that")
     return Manifest(found["number"], found["timestamp"], tuple(map(_entry, found["entries"])))
 
 

@@ -245,7 +245,7 @@ class RowSetReader:
             raise self._damaged(str(error).splitlines()[0].rstrip(". ")) from error
 
     def _damaged(self, reason: str) -> BaseDamaged:
-        return BaseDamaged(self._location.url, self._file, reason)
+        return BaseDamaged(self._location.shown, self._file, reason)
 
 
 class _Chunks(io.RawIOBase):

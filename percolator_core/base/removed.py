@@ -50,8 +50,8 @@ def load(location: Location, removed: Removed) -> Positions:
     try:
         content = location.read(removed.file)
     except FileNotFoundError:
-        raise BaseDamaged(location.url, removed.file, "it is missing") from None
+        raise BaseDamaged(location.shown, removed.file, "it is missing") from None
     if crc32(content) != removed.checksum:
-        raise BaseDamaged(location.url, removed.file, "its checksum is wrong")
+        raise BaseDamaged(location.shown, removed.file, "its checksum is wrong")
     size = removed.rows * np.dtype(_TYPE).itemsize
     return np.frombuffer(pa.decompress(content, size, codec=_CODEC, asbytes=True), _TYPE)

@@ -19,6 +19,7 @@ local FIELD = 32
 local function cells_of(row)
   if redis.call('EXISTS', tag .. 'v:' .. row) == 1 then return nil end
   local fields, cells = redis.call('HGETALL', tag .. 'r:' .. row), {}
+  size = size + #row
   for i = 1, #fields, 2 do
     local mark, column = string.sub(fields[i], 1, 1), string.sub(fields[i], 2)
     size = size + FIELD + #fields[i] + #fields[i + 1]

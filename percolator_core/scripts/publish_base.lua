@@ -11,6 +11,8 @@
 local meta = KEYS[1] .. 'meta'
 local found = redis.call('HMGET', meta, 'version', 'base')
 if found[1] ~= ARGV[4] then return 'changed' end
+-- This call was sent again.
+if found[2] == ARGV[2] then return 'published' end
 if (found[2] or '') ~= ARGV[1] or tonumber(ARGV[3]) > safe_point(KEYS[1]) then return 'overtaken' end
 redis.call('HSET', meta, 'base', ARGV[2])
 return 'published'

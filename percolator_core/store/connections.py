@@ -156,6 +156,12 @@ class Connections:
         while self.in_flight:
             self.receive()
 
+    def __del__(self) -> None:
+        # Connections end with their thread. An unawaited exchange would keep them open until the garbage
+        # collector finds the cycle, and an interrupt between two steps can lose them.
+        for pipeline in self._pipelines.values():
+            pipeline.close()
+
     def after_fork(self) -> None:
         """Leave the connections to the parent: the child must not read replies that belong to it."""
         for pipeline in self._pipelines.values():
@@ -209,18 +215,6 @@ class Connections:
                 pipeline.break_off("the server is silent")
             elif not self._topology.confirms(endpoint, now - IDLE):
                 pipeline.break_off("another server has taken its place")
-
-
-class _Idle(list[Connections]):
-    """The idle connections of one thread, which are closed after the end of the thread.
-
-    `Connections` has no finalizer: a hub's connections are freed in the main thread, too, and Python discards
-    a Ctrl-C that comes while a finalizer runs.
-    """
-
-    def __del__(self) -> None:
-        for connections in self:
-            connections.close()
 
 
 class Pool:
@@ -293,7 +287,7 @@ class Pool:
         try:
             return self._local.home.pop()  # type: ignore[no-any-return]
         except AttributeError:
-            home = self._local.home = _Idle()
+            home = self._local.home = []
         except IndexError:
             home = self._local.home
         return self._add(home)

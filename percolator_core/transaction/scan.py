@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from operator import itemgetter
@@ -171,7 +172,7 @@ def merged(
     else:
         # All rows are here; to sort them is faster than to merge.
         rows = sorted(chain.from_iterable([scan.rows for scan in scans]), key=itemgetter(0), reverse=reverse)
-    yield from islice(rows, limit)
+    yield from at_most(limit, rows)
 
 
 def _rows_of(scan: TabletScan, take_steps: Callable[[Sequence[TabletScan]], None]) -> Iterator[Row]:
@@ -191,6 +192,11 @@ def settled_row(flat: Sequence[bytes]) -> dict[str, bytes]:
         if field[:1] == VERSION_MARK and not version[KIND] and not is_internal(column):
             cells[column.decode()] = version[VALUE]
     return cells
+
+
+def at_most(limit: int | None, rows: Iterable[Row]) -> Iterator[Row]:
+    """Return the first rows, ``limit`` of them; None is all. `islice` refuses a larger number."""
+    return islice(rows, None if limit is None else min(limit, sys.maxsize))
 
 
 def first_page(limit: int | None, tablets: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from time import monotonic
@@ -35,6 +34,7 @@ from percolator_core.transaction.row_read import UNREAD, RowRead
 from percolator_core.transaction.scan import (
     Row,
     TabletScan,
+    at_most,
     first_page,
     merged,
     scans_of_tablets,
@@ -298,7 +298,7 @@ class Snapshot(CellReads):
         # Each written row may replace a stored one, or hide it.
         most = None if limit is None else limit + len(written)
         stored = self._scan_store(handle, low, high, wanted, most, reverse)
-        return itertools.islice(merge(stored, written, wanted, reverse), limit)
+        return at_most(limit, merge(stored, written, wanted, reverse))
 
     def tablet_scans(  # noqa: PLR0917
         self,

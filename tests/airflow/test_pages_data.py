@@ -128,7 +128,7 @@ def test_a_cell_that_failed_anew_is_not_discarded_by_an_old_page(words: Words) -
 def test_what_is_no_cell_is_refused_in_a_sentence(words: Words) -> None:
     assert "tick some" in words.post("quarantine/retry", 400)["error"]
     assert "reload the page" in words.post("quarantine/discard", 400, cell="[1, 2]")["error"]
-    assert "the cursor is none" in words.text("quarantine?cursor=nonsense", 400)
+    assert "the cursor is not from a page of this list" in words.text("quarantine?cursor=nonsense", 400)
 
 
 def test_who_may_not_edit_sees_no_buttons_and_may_not_retry(words: Words) -> None:

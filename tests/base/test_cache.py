@@ -114,3 +114,17 @@ def test_a_forked_child_does_not_wait_for_a_load_of_its_parent() -> None:
     go_on.set()
     thread.join()
     assert os.waitstatus_to_exitcode(status) == 3
+
+
+def test_a_signal_handler_of_the_thread_that_loads_does_not_wait_for_itself() -> None:
+    cache = ByteCache[int](10)
+    assert cache.get("a", lambda: 1 + cache.get("a", lambda: 2, lambda _: 1), lambda _: 1) == 3
+    assert cache.get("a", lambda: 8, lambda _: 1) == 3
+
+
+def test_a_size_that_cannot_be_told_leaves_no_load_behind() -> None:
+    cache = ByteCache[int](10)
+    sizes: dict[str, int] = {}
+    with pytest.raises(KeyError):
+        cache.get("a", lambda: 1, lambda _: sizes["a"])
+    assert cache.get("a", lambda: 8, lambda _: 1) == 8

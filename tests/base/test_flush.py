@@ -21,6 +21,7 @@ from percolator_core.base.manifest import Manifest
 from percolator_core.base.tablet import TabletBase
 from percolator_core.layout.keys import BASE, MARKER, is_internal, meta_key, row_prefix, rows_key
 from percolator_core.layout.records import unpack_version
+from percolator_core.scripts import calls
 from tests.chains import chain_of, watch
 from tests.schema.values import QUICK
 
@@ -187,6 +188,23 @@ def test_of_two_flushes_one_publishes_and_the_other_evicts_nothing(raw: Tablet) 
     assert late._flush(portion, safe) is None
     assert late._evict(portion, safe) == 0
     assert raw.rows() == {b"a": {b"v": b"1"}, b"b": {b"v": b"1"}}
+
+
+def test_a_publication_that_is_sent_again_is_still_published(raw: Tablet) -> None:
+    put(raw.db, "a", "v", b"1")
+    raw.flush()
+    version = raw.db.catalog.table("raw").version
+    base = raw.base().manifest
+    for _ in range(2):
+        name = manifests.publish(raw.location, "t/0", base)
+        call = calls.publish_base(raw.tag, raw.manifest, name, base.timestamp, version)
+        assert [raw.db.store.run(call) for _ in range(2)] == ["published", "published"]
+
+
+def test_two_equal_manifests_have_files_of_their_own(raw: Tablet) -> None:
+    """One of two maintainers removes its own file again, not the one that the other has published."""
+    names = {manifests.publish(raw.location, "t/0", Manifest(1, 9)) for _ in range(2)}
+    assert len(names) == 2
 
 
 def test_a_flush_above_the_safe_point_is_not_published(raw: Tablet) -> None:

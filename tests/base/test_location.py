@@ -41,9 +41,7 @@ def test_a_removed_file_is_missing(location: Location) -> None:
             read("t/0/a")
 
 
-def test_a_file_whose_writer_fails_is_not_there(tmp_path: Path) -> None:
-    location = Location(str(tmp_path))
-
+def test_a_file_whose_writer_fails_is_not_there(location: Location) -> None:
     def fail() -> None:
         with location.create("t/0/a") as file:
             file.write(b"1")
@@ -119,3 +117,16 @@ def test_keys_in_a_url_are_not_shown(object_store: str) -> None:
     with pytest.raises(StoreUnavailable) as refused:
         put(location, "a", b"1")
     assert "secret" not in str(refused.value)
+
+
+def test_a_file_and_the_new_folders_above_it_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+
+    def note(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+
+    monkeypatch.setattr(os, "fsync", note)
+    put(Location(f"{tmp_path}/base"), "t/0/a", b"1")
+    assert synced == [f"{tmp_path}{path}" for path in ("/base/t/0/a", "/base/t/0", "/base/t", "/base", "")]

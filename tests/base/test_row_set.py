@@ -228,8 +228,9 @@ def test_a_torn_or_missing_file_is_damage(location: Location, size: int) -> None
         if size:
             with location.create(file) as stream:
                 stream.write(content[:size])
-        with pytest.raises(BaseDamaged, match=file):
+        with pytest.raises(BaseDamaged, match=file) as damaged:
             read(location, name)
+        assert "?" not in str(damaged.value)  # options may contain keys
         with location.create(file) as stream:
             stream.write(content)
     assert read(location, name) == []
