@@ -104,7 +104,7 @@ class TabletFlush:
             call = calls.cold(self._tag, before, bound, _STEP_ROWS, _STEP_BYTES, self._observers)
             bound, rows = self._store.run(call)
             found |= rows
-            size += sum(len(key) + sum(map(len, cells)) for key, cells in rows.items())
+            size += sum(_size(key, cells) for key, cells in rows.items())
             if size >= ROW_SET_BYTES:
                 yield found
                 found, size = {}, 0
@@ -205,13 +205,17 @@ class TabletFlush:
         return evicted
 
 
+def _size(key: bytes, cells: Iterable[bytes]) -> int:
+    return len(key) + sum(map(len, cells))
+
+
 def _in_steps(rows: Mapping[bytes, Sequence[bytes]]) -> Iterator[list[bytes]]:
     """The keys of rows for one call each: the script reads whole rows."""
     keys: list[bytes] = []
     size = 0
     for key, cells in rows.items():
         keys.append(key)
-        size += len(key) + sum(map(len, cells))
+        size += _size(key, cells)
         if size >= _STEP_BYTES or len(keys) == _STEP_ROWS:
             yield keys
             keys, size = [], 0

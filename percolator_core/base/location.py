@@ -8,12 +8,12 @@ of a file. A file whose writer died is named by nobody, and maintenance removes 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from percolator_core.errors import ConfigurationError, StoreUnavailable
+from percolator_core.errors import BaseDamaged, ConfigurationError, StoreUnavailable
 from percolator_core.tables.arrow_values import pyarrow
 
 if TYPE_CHECKING:
@@ -100,6 +100,21 @@ class Location:
         with self._reported("read", name), self._file_system.open_input_stream(self._at(name)) as stream:
             content: bytes = stream.read()
             return content
+
+    def read_verified(self, name: str, is_right: Callable[[bytes], bool]) -> bytes:
+        """Return the content of a file that a manifest or the store names, if ``is_right`` accepts it.
+
+        Raises:
+            BaseDamaged: the file is missing, or its checksum is wrong.
+            StoreUnavailable: as `open`.
+        """
+        try:
+            content = self.read(name)
+        except FileNotFoundError:
+            raise BaseDamaged(self.shown, name, "it is missing") from None
+        if not is_right(content):
+            raise BaseDamaged(self.shown, name, "its checksum is wrong")
+        return content
 
     def read_at(self, name: str, start: int, size: int) -> bytes:
         """Return ``size`` bytes of a file from ``start``, fewer at its end. Raises as `open`."""

@@ -97,14 +97,9 @@ def load(location: Location, name: str) -> Manifest:
 
     Raises:
         BaseDamaged: the file is missing or damaged.
-        StoreUnavailable: as `Location.read`.
+        StoreUnavailable: as `Location.read_verified`.
     """
-    try:
-        content = location.read(name)
-    except FileNotFoundError:
-        raise BaseDamaged(location.shown, name, "it is missing") from None
-    if not name.endswith(f"-{_checksum(content)}.json"):
-        raise BaseDamaged(location.shown, name, "its checksum is wrong")
+    content = location.read_verified(name, lambda found: name.endswith(f"-{_checksum(found)}.json"))
     found = json.loads(content)
     if found.pop("format") != _FORMAT:
         raise BaseDamaged(location.shown, name, "a newer version of percolator-core wrote it: install that")

@@ -13,7 +13,6 @@ from zlib import crc32
 
 from percolator_core.base.location import Location
 from percolator_core.base.manifest import Removed
-from percolator_core.errors import BaseDamaged
 from percolator_core.tables.arrow_values import pyarrow
 
 if TYPE_CHECKING:
@@ -38,20 +37,10 @@ def write(location: Location, folder: str, positions: Sequence[int]) -> Removed:
 
 
 def load(location: Location, removed: Removed) -> Positions:
-    """Return the positions.
-
-    Raises:
-        BaseDamaged: the file is missing or damaged.
-        StoreUnavailable: as `Location.read`.
-    """
+    """Return the positions. Raises as `Location.read_verified`."""
     import numpy as np
 
     pa = pyarrow()
-    try:
-        content = location.read(removed.file)
-    except FileNotFoundError:
-        raise BaseDamaged(location.shown, removed.file, "it is missing") from None
-    if crc32(content) != removed.checksum:
-        raise BaseDamaged(location.shown, removed.file, "its checksum is wrong")
+    content = location.read_verified(removed.file, lambda found: crc32(found) == removed.checksum)
     size = removed.rows * np.dtype(_TYPE).itemsize
     return np.frombuffer(pa.decompress(content, size, codec=_CODEC, asbytes=True), _TYPE)

@@ -80,10 +80,7 @@ local function collect_row(row)
       end
     end
   end
-  if redis.call('EXISTS', key, tag .. 'v:' .. row) == 0 then
-    redis.call('ZREM', tag .. 'rows', row)
-    dropped = dropped + 1
-  end
+  dropped = dropped + drop_if_empty(tag, row)
 end
 
 local rows = redis.call('ZRANGEBYLEX', tag .. 'rows', from, '+', 'LIMIT', 0, limit)

@@ -42,10 +42,7 @@ local function evict_row(row)
       evicted = evicted + 1
     end
   end
-  if redis.call('EXISTS', key, tag .. 'v:' .. row) == 0 then
-    redis.call('ZREM', tag .. 'rows', row)
-    dropped = dropped + 1
-  end
+  dropped = dropped + drop_if_empty(tag, row)
 end
 
 for i = 4 + count, #ARGV do evict_row(ARGV[i]) end

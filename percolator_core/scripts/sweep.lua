@@ -20,9 +20,7 @@ for _, row in ipairs(rows) do
     removed = removed + redis.call('ZREMRANGEBYLEX', tag .. 'v:' .. row, '[' .. prefix,
       '(' .. prefix .. string.rep('\255', 9)) + redis.call('HDEL', tag .. 'r:' .. row, 'c' .. ARGV[i])
   end
-  if redis.call('EXISTS', tag .. 'r:' .. row, tag .. 'v:' .. row) == 0 then
-    redis.call('ZREM', tag .. 'rows', row)
-  end
+  drop_if_empty(tag, row)
   if removed >= ENOUGH then return '(' .. row end
 end
 return #rows == limit and '(' .. rows[#rows] or ''

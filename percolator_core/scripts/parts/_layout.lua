@@ -80,6 +80,13 @@ local function acknowledged(column)
   return behind and string.sub(column, behind + 1) or nil
 end
 
+-- Take a row that has neither cells nor older versions out of the row index; return 1, or 0 if it has some.
+local function drop_if_empty(tag, row)
+  if redis.call('EXISTS', tag .. 'r:' .. row, tag .. 'v:' .. row) > 0 then return 0 end
+  redis.call('ZREM', tag .. 'rows', row)
+  return 1
+end
+
 -- Tombstones and old versions below the safe point may have been removed, so their absence proves nothing.
 local function safe_point(tag)
   return tonumber(redis.call('HGET', tag .. 'meta', 'safe') or '0')
