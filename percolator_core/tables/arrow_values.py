@@ -282,14 +282,19 @@ def _encode_ints(found: pa.Array) -> list[bytes | None]:
     return _cut((_raw(found, "u8") ^ np.uint64(_SIGN)).astype(">u8"), 8)
 
 
-def _encode_floats(found: pa.Array) -> list[bytes | None]:
+def float_words(found: pa.Array) -> Numbers:
+    """Return the encoded values of floats as numbers without a sign; those of nulls are arbitrary."""
     import numpy as np
 
     # There is one encoded zero and one encoded NaN.
     with np.errstate(invalid="ignore"):
         numbers = _raw(found, "f8") + 0.0
     words = np.where(np.isnan(numbers), np.uint64(_NAN), numbers.view(np.uint64))
-    return _cut(np.where(words >= _SIGN, ~words, words ^ np.uint64(_SIGN)).astype(">u8"), 8)
+    return np.where(words >= _SIGN, ~words, words ^ np.uint64(_SIGN))
+
+
+def _encode_floats(found: pa.Array) -> list[bytes | None]:
+    return _cut(float_words(found).astype(">u8"), 8)
 
 
 def _encode_texts(found: pa.Array) -> list[bytes | None]:
