@@ -12,16 +12,19 @@ Import this module only after a call of `arrow_values.pyarrow`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, TypeAlias
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from pyarrow import compute
 
-from percolator_core.schema.definitions import TableDefinition
-from percolator_core.schema.predicates import Bound, Group, Test
+from percolator_core.schema.definitions import Column, TableDefinition
+from percolator_core.schema.predicates import Bound, Group, Test, required
+from percolator_core.schema.row_keys import least_above
 from percolator_core.schema.types import ColumnType, column_type
-from percolator_core.tables.arrow_values import float_words, of_values
+from percolator_core.tables.arrow_values import arrow_type, float_words, of_values, stored
 
 Columns: TypeAlias = Callable[[str], pa.Array]
 """Returns the Arrow array of a column by its name. `Column.missing` replaces its nulls."""
@@ -89,3 +92,76 @@ def _comparable(kind: ColumnType, found: pa.Array) -> pa.Array:
         return found
     nulls = found.is_null().to_numpy(zero_copy_only=False) if found.null_count else None
     return pa.array(float_words(found), mask=nulls)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The encoded values of a column in a row group: from ``low`` to ``high``, both None if it has none.
+
+    ``has_null`` is True if there may be nulls.
+    """
+
+    low: bytes | None
+    high: bytes | None
+    has_null: bool
+
+    @classmethod
+    def of(cls, cells: Iterable[bytes | None]) -> Spread:
+        """Return the spread of encoded values; None means null."""
+        found = set(cells)
+        values = [one for one in found if one is not None]
+        return cls(min(values, default=None), max(values, default=None), None in found)
+
+    def __or__(self, other: Spread) -> Spread:
+        values = [one for spread in (self, other) for one in (spread.low, spread.high) if one is not None]
+        return Spread(min(values, default=None), max(values, default=None), self.has_null or other.has_null)
+
+
+def spread_of(column: Column, statistics: Any) -> Spread | None:
+    """Return the spread of a column by Parquet's statistics; None if they do not say it."""
+    if statistics is None or not statistics.has_null_count:
+        return None
+    low = high = None
+    if statistics.num_values:
+        if not statistics.has_min_max:
+            return None
+        kind = column_type(column.type)
+        low, high = stored(kind, pa.array([statistics.min, statistics.max], arrow_type(column.type)))
+        if kind.name == "float":
+            high = kind.encode(math.nan)  # Parquet leaves NaN out
+    found = Spread(low, high, has_null=False)
+    return found | Spread.of([column.missing]) if statistics.null_count else found
+
+
+def may_be_true(bound: Bound | None, spread: Callable[[str], Spread | None]) -> bool:
+    """Return False if the predicate is true for no row; ``spread`` takes the name of a column."""
+    return all(_may_be_true(test, spread(test.column)) for test in required(bound))
+
+
+def _may_be_true(test: Test, spread: Spread | None) -> bool:
+    if spread is None:
+        return True
+    if test.op == "null":
+        return spread.has_null
+    low, high = spread.low, spread.high
+    if low is None or high is None:
+        return False
+    return any(_POSSIBLE[test.op](low, high, value) for value in test.values)
+
+
+def _may_start(low: bytes, high: bytes, prefix: bytes) -> bool:
+    above = least_above(prefix)
+    return high >= prefix and (above is None or low < above)
+
+
+_POSSIBLE: Final[Mapping[str, Callable[[bytes, bytes, bytes], bool]]] = {
+    "=": lambda low, high, value: low <= value <= high,
+    "in": lambda low, high, value: low <= value <= high,
+    "!=": lambda low, high, value: not low == high == value,
+    "<": lambda low, _, value: low < value,
+    "<=": lambda low, _, value: low <= value,
+    ">": lambda _, high, value: high > value,
+    ">=": lambda _, high, value: high >= value,
+    "^=": _may_start,
+}
+"""Of each operator: if a value from ``low`` to ``high`` may make the comparison true."""

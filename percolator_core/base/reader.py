@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
@@ -97,8 +97,8 @@ class RowSetReader:
                 self.filtered += 1
                 continue
             keys = self.column(group, KEY)
-            start = bisect_left(_Keys(keys), key)
-            stop = bisect_right(_Keys(keys), key, start)
+            start = bisect_left(Keys(keys), key)
+            stop = bisect_right(Keys(keys), key, start)
             if start < stop and not self._is_removed(tail.firsts[group] + start):
                 places.append(Place(group, start, stop))
         return places
@@ -115,7 +115,7 @@ class RowSetReader:
             return None
 
         def load() -> pa.Array:
-            return self._read(group, (name,)).column(0)
+            return self.read(group, (name,)).column(0)
 
         found: pa.Array = self._cache.get((self._file, group, name), load, lambda one: one.nbytes)
         return found
@@ -126,45 +126,46 @@ class RowSetReader:
         """The rows from key ``low`` to below ``high``, without removed ones: a batch a row group.
 
         The batches have the ``columns`` that the row set has. With ``reverse``, the last rows come first.
-        They do not enter the cache, which a scan would fill. Raises as `find`, also while it is consumed.
+        Raises as `find`, also while it is consumed.
         """
         pa = pyarrow()
+        groups = self.groups(low, high)
+        for group in reversed(groups) if reverse else groups:
+            if not len(group):
+                continue
+            batch = pa.RecordBatch.from_pydict(group.columns(tuple(dict.fromkeys((KEY, *columns)))))
+            yield batch.take(pa.array(range(len(batch) - 1, -1, -1))) if reverse else batch
+
+    def groups(self, low: bytes, high: bytes | None) -> list[RowGroup]:
+        """Return the row groups that may have rows from key ``low`` to below ``high``. Raises as `find`."""
         row_set = self.entry.row_set
         if row_set.high < low or (high is not None and row_set.low >= high):
-            return
+            return []
+        keys = self._tail().first_keys
+        first = max(0, bisect_left(keys, low) - 1)
+        last = len(keys) if high is None else bisect_left(keys, high)
+        return [RowGroup(self, group, low, high) for group in range(first, last)]
+
+    def first_row(self, group: int) -> int:
+        """Return the number of rows in front of a row group. Raises as `find`."""
+        return self._tail().firsts[group]
+
+    def rows(self, group: int) -> int:
+        """Return the number of rows of a row group, with removed ones. Raises as `find`."""
+        rows: int = self._tail().metadata.row_group(group).num_rows
+        return rows
+
+    def statistics(self, group: int, name: str) -> Any:
+        """Return Parquet's statistics of a column of a row group, or None. Raises as `find`."""
         tail = self._tail()
-        first = max(0, bisect_left(tail.first_keys, low) - 1)
-        last = len(tail.first_keys) if high is None else bisect_left(tail.first_keys, high)
-        groups = range(first, last)
-        for group in reversed(groups) if reverse else groups:
-            batch = self._read(group, tuple(dict.fromkeys((KEY, *columns))))
-            keys = _Keys(batch.column(KEY))
-            start = bisect_left(keys, low) if group == first else 0
-            stop = len(batch) if high is None or group != last - 1 else bisect_left(keys, high)
-            places = self._living(tail.firsts[group], start, stop)
-            if len(places) < stop - start or reverse:
-                batch = batch.take(pa.array(places[::-1] if reverse else places))
-            else:
-                batch = batch.slice(start, stop - start)
-            if len(batch):
-                yield batch
+        return tail.metadata.row_group(group).column(tail.numbers[name]).statistics
 
-    def _living(self, before: int, start: int, stop: int) -> removed.Positions:
-        """Return the numbers from ``start`` to below ``stop`` whose rows are not removed.
+    def has_column(self, name: str) -> bool:
+        """Return True if the row set has the column. Raises as `find`."""
+        return name in self._tail().numbers
 
-        ``before`` is the number of rows of the file in front of row 0.
-        """
-        import numpy as np
-
-        places = np.arange(start, stop, dtype=np.uint32)
-        gone = self.removed()
-        if gone is None:
-            return places
-        inside = gone[np.searchsorted(gone, before + start) : np.searchsorted(gone, before + stop)]
-        return np.delete(places, inside - (before + start))
-
-    def _read(self, group: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """Read, verify and decode columns of a row group, those that the row set has."""
+    def read(self, group: int, columns: Sequence[str]) -> pa.RecordBatch:
+        """Read, verify and decode columns of a row group, those that the row set has. Raises as `find`."""
         pa = pyarrow()
         from pyarrow import parquet
 
@@ -248,6 +249,73 @@ class RowSetReader:
         return BaseDamaged(self._location.shown, self._file, reason)
 
 
+class RowGroup:
+    """The rows of a row group from key ``low`` to below ``high``, without removed ones.
+
+    Its columns enter the cache only if it has rows out of this range, which the next read may want: a scan
+    would fill the cache.
+    """
+
+    def __init__(self, reader: RowSetReader, number: int, low: bytes, high: bytes | None) -> None:
+        self._reader = reader
+        self._number = number
+        keys = reader.first_keys
+        self.first = keys[number]
+        """The first key of the row group."""
+        following = keys[number + 1] if number + 1 < len(keys) else None
+        self.last = reader.entry.row_set.high if following is None else following
+        """A key that is not below the last one of the row group."""
+        # None: no row is outside.
+        self._low = low if low > self.first else None
+        self._high = high if high is not None and high <= self.last else None
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def columns(self, names: Sequence[str]) -> dict[str, pa.Array]:
+        """Return the columns of these names, those that the row set has. Raises as `RowSetReader.find`."""
+        pa = pyarrow()
+        if self._low is None and self._high is None:
+            batch = self._reader.read(self._number, names)
+            found = dict(zip(batch.schema.names, batch.columns, strict=True))
+        else:
+            read = {name: self._reader.column(self._number, name) for name in names}
+            found = {name: array for name, array in read.items() if array is not None}
+        places = self._places
+        if len(places) == self._reader.rows(self._number):
+            return found
+        if len(places) and places[-1] - places[0] + 1 == len(places):
+            return {name: array.slice(places[0], len(places)) for name, array in found.items()}
+        taken = pa.array(places)
+        return {name: array.take(taken) for name, array in found.items()}
+
+    def statistics(self, name: str) -> Any:
+        """Return Parquet's statistics of a column, or None. They include rows out of the range."""
+        return self._reader.statistics(self._number, name)
+
+    def has_column(self, name: str) -> bool:
+        """Return True if the row set has the column."""
+        return self._reader.has_column(name)
+
+    @cached_property
+    def _places(self) -> removed.Positions:
+        """The positions of the rows."""
+        import numpy as np
+
+        start, stop = 0, self._reader.rows(self._number)
+        if self._low is not None or self._high is not None:
+            keys = Keys(self._reader.column(self._number, KEY))
+            start = 0 if self._low is None else bisect_left(keys, self._low)
+            stop = stop if self._high is None else bisect_left(keys, self._high)
+        places = np.arange(start, stop, dtype=np.uint32)
+        gone = self._reader.removed()
+        if gone is None:
+            return places
+        before = self._reader.first_row(self._number)
+        inside = gone[np.searchsorted(gone, before + start) : np.searchsorted(gone, before + stop)]
+        return np.delete(places, inside - (before + start))
+
+
 class _Chunks(io.RawIOBase):
     """A file of which only some parts were read."""
 
@@ -284,8 +352,8 @@ class _Chunks(io.RawIOBase):
         return bytes(found)
 
 
-class _Keys(Sequence[bytes]):
-    """The keys of a row group, as `bisect` takes them."""
+class Keys(Sequence[bytes]):
+    """A column of keys, as `bisect` takes them."""
 
     def __init__(self, keys: pa.Array) -> None:
         self._keys = keys

@@ -16,7 +16,7 @@ from percolator_core.base.reader import Place, RowSetReader
 from percolator_core.base.row_set import KEY, RAW_COLUMN, RAW_VALUE, TIME, BaseRow, column_name, schema_of
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.types import ColumnType, column_type
-from percolator_core.tables.arrow_values import encoded, pyarrow
+from percolator_core.tables.arrow_values import pyarrow, stored
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -146,7 +146,7 @@ class TabletBase:
             return
         held = set(batch.schema.names)
         kinds = {column: kind for column, kind in self._kinds.items() if kind[0] in held}
-        arrays = [_values(kind, batch.column(name)) for name, kind in kinds.values()]
+        arrays = [stored(kind, batch.column(name)) for name, kind in kinds.values()]
         cells = zip(*arrays, strict=True) if arrays else ((),) * len(keys)
         for key, time, row in zip(keys, times, cells, strict=True):
             found = {column: value for column, value in zip(kinds, row, strict=True) if value is not None}
@@ -160,14 +160,6 @@ def _joined(cells: Sequence[BaseRow]) -> BaseRow:
     found = {column: value for line in cells for column, value in line.cells.items()}
     times = {column: time for line in cells for column, time in line.times.items()}
     return BaseRow(cells[0].key, max(line.time for line in cells), found, times)
-
-
-def _values(kind: ColumnType, found: pa.Array) -> list[bytes | None]:
-    """Return the encoded values of a column of a row set, as they were in the store."""
-    if kind.width is None:
-        texts: list[bytes | None] = found.cast(pyarrow().binary()).to_pylist()
-        return texts
-    return encoded(kind, True, found)
 
 
 def _with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -189,6 +189,14 @@ def encoded(kind: ColumnType, nullable: bool, found: pa.Array) -> list[bytes | N
     return _with_nulls(values, found) if found.null_count else values
 
 
+def stored(kind: ColumnType, found: pa.Array) -> list[bytes | None]:
+    """Return the encoded values of a column that was made of encoded values; None means null."""
+    if kind.width is not None:
+        return encoded(kind, True, found)
+    texts: list[bytes | None] = found.cast(pyarrow().binary()).to_pylist()
+    return texts
+
+
 _TEXT: Final = ("string", "large_string", "string_view")
 _ACCEPTED: Final = {
     "bool": ("boolean",),

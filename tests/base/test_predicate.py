@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
-from percolator_core.base.predicate import rows_where
+from percolator_core.base.predicate import Spread, may_be_true, rows_where, spread_of
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.predicates import OPERATORS, Bound, Group, bind
 from percolator_core.schema.predicates import Test as Comparison
@@ -147,3 +148,48 @@ def test_unknown_is_neither_true_nor_false(how: Any) -> None:
     parts = (Comparison(one, "^=", (b"a",)), Comparison(other, "in", (b"a",)))
     for bound in (Group(how, parts), Group("not", (Group(how, parts),))):
         check(bound, definition, found)
+
+
+@pytest.mark.parametrize("kind", VALUES)
+@given(data=st.data())
+@QUICK
+def test_statistics_leave_out_no_group_with_a_match(kind: str, data: st.DataObject) -> None:
+    encode = column_type(kind).encode
+    values = VALUES[kind].map(encode)
+    cells = data.draw(st.lists(values | st.none(), min_size=1, max_size=3))
+    column = Column("c", kind, True, missing=data.draw(values | st.none()))
+    memory = pa.BufferOutputStream()
+    parquet.write_table(pa.table({"c": of_values(column_type(kind), cells)}), memory)
+    group = parquet.read_metadata(pa.BufferReader(memory.getvalue())).row_group(0)
+    spread = spread_of(column, group.column(0).statistics)
+    some = [one for one in (*cells, column.missing) if one is not None]
+    wanted = data.draw(st.sampled_from(some) | values if some else values)
+    tests = [Comparison("c", "in", (wanted,)), Comparison("c", "null")]
+    tests += [Comparison("c", op, (wanted,)) for op in OPERATORS if op != "^="]
+    if kind in {"str", "bytes"}:
+        tests += [Comparison("c", "^=", (wanted[:end],)) for end in range(len(wanted) + 1)]
+    for test in tests:
+        expected = [column.missing if cell is None else cell for cell in cells]
+        true = [test.holds(lambda _, cell=cell: cell) is True for cell in expected]  # type: ignore[misc]
+        assert may_be_true(test, lambda _: spread) or not any(true), test
+        found = Spread.of(expected)
+        assert may_be_true(test, lambda _, found=found: found) or not any(true), test  # type: ignore[misc]
+        if len(cells) == 1 and test.op != "^=" and kind != "float":
+            assert may_be_true(test, lambda _: spread) == any(true), test
+    assert may_be_true(Group("not", (tests[0],)), lambda _: spread)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "prefix", "expected"),
+    [
+        (b"ab", b"b", b"a", True),
+        (b"ab", b"b", b"aa", False),
+        (b"ab", b"b", b"bb", False),
+        (b"a", b"b", b"", True),
+        (b"\xff\xfe", b"\xff\xff", b"\xff", True),
+        (b"a", b"\xff", b"\xff\xff", False),
+    ],
+)
+def test_a_prefix_among_statistics(low: bytes, high: bytes, prefix: bytes, expected: bool) -> None:
+    spread = Spread(low, high, has_null=False)
+    assert may_be_true(Comparison("c", "^=", (prefix,)), lambda _: spread) == expected

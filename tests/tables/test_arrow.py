@@ -40,7 +40,7 @@ def values(kind: str) -> st.SearchStrategy[bytes]:
 
 
 @st.composite
-def filled(draw: st.DrawFn) -> tuple[TableDefinition, list[Row]]:
+def filled(draw: st.DrawFn, most: int = 6) -> tuple[TableDefinition, list[Row]]:
     """A table and some rows: the values of its columns in the order of the definition."""
     types = st.sampled_from(sorted(EVERY))
     key_types = draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=3))
@@ -53,7 +53,7 @@ def filled(draw: st.DrawFn) -> tuple[TableDefinition, list[Row]]:
     row = st.tuples(
         *(values(one.type) | st.none() if one.nullable else values(one.type) for one in definition.columns)
     )
-    return definition, draw(st.lists(row, max_size=6))
+    return definition, draw(st.lists(row, max_size=most))
 
 
 def as_select(definition: TableDefinition, columns: Sequence[Column], rows: Sequence[Row]) -> Batch:
