@@ -59,10 +59,19 @@ def selected(  # noqa: PLR0917
     """
     merge = _Merge(base.definition, columns, bound, deltas, _between(deltas, low, high))
     found = [merge.of_group(group) for reader in base.readers for group in reader.groups(low, high)]
-    schema = pa.schema([pa.field(KEY, pa.binary(), False), *arrow_schema(columns)])
+    schema = _schema(columns)
     pieces = [pa.RecordBatch.from_arrays(piece, schema=schema) for piece in found if piece is not None]
     fresh = merge.of_store() or [pa.array([], field.type) for field in schema]
     return _table(list(_in_order(pieces, pa.RecordBatch.from_arrays(fresh, schema=schema))), schema, reverse)
+
+
+def nothing(columns: Sequence[Column]) -> pa.Table:
+    """Return the result of `selected` without rows."""
+    return _schema(columns).empty_table()
+
+
+def _schema(columns: Sequence[Column]) -> pa.Schema:
+    return pa.schema([pa.field(KEY, pa.binary(), False), *arrow_schema(columns)])
 
 
 def _between(keys: Iterable[bytes], low: bytes, high: bytes | None) -> list[bytes]:

@@ -32,6 +32,7 @@ from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.partitions import Piece
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import ColumnType, column_type
+from percolator_core.tables.arrow_batch import ArrowBatch, RowBatch
 from percolator_core.tables.arrow_values import (
     Refused,
     arrow_type,
@@ -55,7 +56,7 @@ def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
     return pa.schema([pa.field(one.name, arrow_type(one.type), nullable=one.nullable) for one in columns])
 
 
-def record_batch(columns: Sequence[Column], batch: Batch) -> pa.RecordBatch:
+def record_batch(columns: Sequence[Column], batch: RowBatch) -> pa.RecordBatch:
     """Return the rows of a batch, without unsettled rows; ``columns`` are a subset of its columns.
 
     Raises:
@@ -63,11 +64,14 @@ def record_batch(columns: Sequence[Column], batch: Batch) -> pa.RecordBatch:
     """
     if not columns:
         return _only_rows(len(batch))
-    rows = _Rows(batch)
-    try:
-        arrays = [rows.column(column) for column in columns]
-    except pa.ArrowInvalid:
-        raise misfit(batch.layout.definition) from None
+    if isinstance(batch, ArrowBatch):
+        arrays = [batch.column(column).combine_chunks() for column in columns]
+    else:
+        rows = _Rows(batch)
+        try:
+            arrays = [rows.column(column) for column in columns]
+        except pa.ArrowInvalid:
+            raise misfit(batch.layout.definition) from None
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
 

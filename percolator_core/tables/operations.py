@@ -14,13 +14,14 @@ from percolator_core.layout.keys import rows_key
 from percolator_core.schema.predicates import Predicate, bind
 from percolator_core.store import Store
 from percolator_core.tables import rows
+from percolator_core.tables.arrow_batch import RowBatch
 from percolator_core.tables.binding import Binding, Cells, binding_of, model_of, table_name
 from percolator_core.tables.indexes import Wanted
 from percolator_core.tables.instances import assigned
 from percolator_core.tables.lookup import ByIndex, by_index, choose, found_rows
 from percolator_core.tables.model import Table
 from percolator_core.tables.query import Query
-from percolator_core.tables.select import Batch, TabletSelect
+from percolator_core.tables.select import TabletSelect
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +55,7 @@ class TypedReads:
         """Return the values of some cells of one row."""
         return self.values_of([(handle, row, list(fields))])[0]
 
-    def take_batches(self, selects: Sequence[TabletSelect]) -> list[Batch]:
+    def take_batches(self, selects: Sequence[TabletSelect]) -> list[RowBatch]:
         """Return the next step of each select, in one round trip."""
         raise NotImplementedError
 

@@ -21,8 +21,9 @@ from percolator_core.schema.partitions import Piece
 from percolator_core.schema.predicates import Bound, columns_of
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.tables import rows
+from percolator_core.tables.arrow_batch import RowBatch
 from percolator_core.tables.indexes import Reader
-from percolator_core.tables.select import Batch, TabletSelect
+from percolator_core.tables.select import TabletSelect
 
 Found: TypeAlias = tuple[bytes, Sequence[bytes | None]]
 """A row key, and the encoded values of the selected columns; None means null."""
@@ -31,7 +32,7 @@ Found: TypeAlias = tuple[bytes, Sequence[bytes | None]]
 class Selector(Reader, Protocol):
     """The part of a snapshot or transaction that a select uses."""
 
-    def take_batches(self, selects: Sequence[TabletSelect]) -> list[Batch]:
+    def take_batches(self, selects: Sequence[TabletSelect]) -> list[RowBatch]:
         """Return the next step of each select, in one round trip."""
 
     def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
@@ -139,7 +140,7 @@ def _rows_of(
 
 
 def settled(
-    t: Reader, query: Query, batch: Batch, own: Collection[bytes] = (), *, reverse: bool = False
+    t: Reader, query: Query, batch: RowBatch, own: Collection[bytes] = (), *, reverse: bool = False
 ) -> list[Found]:
     """Return the rows of a batch in order, including rows that the store could not evaluate."""
     found: list[Found] = [one for one in batch.rows() if one[0] not in own] if own else list(batch.rows())

@@ -26,7 +26,8 @@ from percolator_core.layout.records import (
 from percolator_core.runtime import process
 from percolator_core.store import is_being_ended
 from percolator_core.store.packing import READ
-from percolator_core.tables.select import Batch, TabletSelect
+from percolator_core.tables.arrow_batch import RowBatch
+from percolator_core.tables.select import TabletSelect
 from percolator_core.transaction.cache import CACHE_CELL, Cache
 from percolator_core.transaction.cell_reads import CellReads
 from percolator_core.transaction.client import Client
@@ -330,12 +331,12 @@ class Snapshot(CellReads):
             self._scans += 1
             self._scanned += scan.take(found)
 
-    def take_batches(self, selects: Sequence[TabletSelect]) -> list[Batch]:
+    def take_batches(self, selects: Sequence[TabletSelect]) -> list[RowBatch]:
         """The next step of each select, in one round trip, without own writes."""
         self._must_be_open()
         steps = [select.step(self.start_timestamp) for select in selects]
         self._round_trips += 1
-        batches = []
+        batches: list[RowBatch] = []
         for select, found in zip(selects, self._client.store.run_all(steps), strict=True):
             if found is None:
                 raise self._too_old()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from percolator_core.base import row_set
 from percolator_core.base.cache import ByteCache
 from percolator_core.base.location import Location
-from percolator_core.base.merge import Delta, selected
+from percolator_core.base.merge import Delta, nothing, selected
 from percolator_core.base.reader import RowSetReader
 from percolator_core.base.tablet import TabletBase
 from percolator_core.errors import ConfigurationError
@@ -80,6 +80,7 @@ def check(
     for reverse in (False, True):
         table = selected(base, low, high, deltas, columns, bound, reverse=reverse)
         table.validate(full=True)
+        assert table.schema == nothing(columns).schema
         assert table.schema == pa.schema([pa.field("key", pa.binary(), False), *arrow_schema(columns)])
         assert in_bytes(table, columns) == (expected[::-1] if reverse else expected)
 
@@ -260,6 +261,11 @@ def test_statistics_count_the_default_of_an_added_column(tmp_path: Path, reads: 
         Comparison("x", "!=", (X(7),)),
     )
     assert only.column("id").to_pylist() == [15]
+    columns = (columns[0], replace(columns[1], missing=INT(99)), *columns[2:])
+    base = TabletBase(replace(TABLE, columns=columns), Location(str(tmp_path)), base.manifest, ByteCache(0))
+    deltas = {INT(15): {b"tens": None}}
+    found = selected(base, b"", None, deltas, columns, Comparison("tens", "=", (INT(99),)))
+    assert found.column("id").to_pylist() == [15]
 
 
 def test_a_nan_is_found_though_statistics_leave_it_out(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import builtins
 import math
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -21,7 +22,8 @@ from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 from percolator_core.tables.arrow import arrow_schema, encoded_rows, from_rows, record_batch
-from percolator_core.tables.arrow_values import arrow_type
+from percolator_core.tables.arrow_batch import ArrowBatch
+from percolator_core.tables.arrow_values import arrow_type, stored
 from percolator_core.tables.select import Batch, Layout
 from tests.schema.values import QUICK, VALUES
 from tests.tables.laid import Laid, State, definition_of, version
@@ -109,6 +111,42 @@ def test_rows_are_in_arrow_what_they_are_in_python(table: Any, data: st.DataObje
             found = batch.column(column.name).to_pylist()
             expected = [in_python(column.type, row[place]) for row in rows]
             assert all(map(same, found, expected)), (column, found, expected)
+
+
+def as_arrow(columns: Sequence[Column], batch: Batch) -> ArrowBatch:
+    """The rows of a batch as columns, in two parts."""
+    found = record_batch(columns, batch)
+    arrays = [pa.array(batch.keys, pa.binary()), *found.columns]
+    names = ["key", *(column.name for column in columns)]
+    whole = pa.Table.from_arrays(arrays, names=names)
+    half = len(batch) // 2
+    parts = pa.concat_tables([whole.slice(0, half), whole.slice(half)])
+    return ArrowBatch(Layout(batch.layout.definition, tuple(columns)), parts)
+
+
+@given(filled(), st.data())
+@QUICK
+def test_a_batch_of_columns_is_like_one_of_cells(table: Any, data: st.DataObject) -> None:
+    definition, rows = table
+    # A column may have the name that the keys have in the table.
+    first, *others = definition.columns
+    renamed = (replace(first, name="key"), *others)
+    definition = replace(definition, columns=renamed, key=("key", *definition.key[1:]))
+    columns = data.draw(st.permutations(definition.columns))
+    cells = as_select(definition, columns, rows)
+    batch = as_arrow(columns, cells)
+    assert (len(batch), batch.keys, batch.unsettled) == (len(cells), cells.keys, [])
+    assert list(batch.rows()) == list(cells.rows())
+    for column in columns:
+        assert batch.values(column) == list(cells.values(column))
+    chosen = columns[: data.draw(st.integers(0, len(columns)))]
+    found = record_batch(chosen, batch)
+    assert found.schema == record_batch(chosen, cells).schema
+    assert found.num_rows == len(cells)
+    for column in chosen:
+        kind = column_type(column.type)
+        assert stored(kind, found.column(column.name)) == batch.values(column)
+    assert record_batch(chosen, as_arrow(columns, as_select(definition, columns, []))).num_rows == 0
 
 
 @given(filled(), st.data())

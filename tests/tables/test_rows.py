@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -25,7 +25,11 @@ from percolator_core import (
 from percolator_core.layout.records import MAX_ROW, PUT, Write
 from percolator_core.schema.predicates import Predicate
 from percolator_core.tables import binding
+from percolator_core.tables.arrow_batch import RowBatch
+from percolator_core.tables.select import Batch, TabletSelect
+from percolator_core.transaction.snapshot import Snapshot
 from tests.tables.models import Seat, User, create
+from tests.tables.test_arrow import as_arrow
 
 Connect = Callable[[], Database]
 
@@ -239,6 +243,40 @@ def test_rows_written_while_a_select_is_consumed_still_come(db: Database) -> Non
             seen.append(one.number)
             t.update(Day(number=2499 - one.number, text="written"))
     assert seen == list(range(2500)), "they came in several steps"
+
+
+def test_selects_read_batches_of_columns_as_those_of_cells(
+    notes: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(
+        notes,
+        *(Note(title=f"{number:02}", text="t" * (number % 3), stars=number % 5) for number in range(40)),
+    )
+
+    def read(t: Snapshot | Transaction) -> tuple[Any, ...]:
+        rows = [list(t.select(Note, where=STARS > 1, reverse=reverse, limit=20)) for reverse in (False, True)]
+        table = t.to_arrow(Note, where=STARS > 1, columns=["stars", "title"])
+        return rows, table.sort_by("title").to_pylist(), t.to_arrow(Note, columns=["title"]).num_rows
+
+    def as_columns(t: Snapshot, selects: Sequence[TabletSelect]) -> list[RowBatch]:
+        found = take_batches(t, selects)
+        return [as_arrow(one.layout.columns, one) for one in found if isinstance(one, Batch)]
+
+    def both() -> list[tuple[Any, ...]]:
+        found = [read(notes.snapshot())]
+        with notes.transaction() as t:
+            t.upsert(Note(title="05", stars=0))
+            t.upsert(Note(title="new", stars=4))
+            found.append(read(t))
+            t.rollback()
+        return found
+
+    expected = both()
+    take_batches = Snapshot.take_batches
+    monkeypatch.setattr(Snapshot, "take_batches", as_columns)
+    assert both() == expected
+    assert len(expected[0][1]) == 24
+    assert expected[0] != expected[1]
 
 
 def test_composite_keys_come_in_the_order_of_their_values(db: Database) -> None:
