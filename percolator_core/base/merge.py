@@ -24,9 +24,9 @@ from percolator_core.base.tablet import TabletBase
 from percolator_core.layout.keys import MARKER
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.predicates import Bound
-from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 from percolator_core.tables.arrow import arrow_schema
+from percolator_core.tables.arrow_keys import KeyParts
 from percolator_core.tables.arrow_values import arrow_type, of_values
 from percolator_core.tables.select import misfit
 
@@ -250,15 +250,16 @@ class _StoreRows(_Rows):
         super().__init__(definition)
         self.keys = pa.array(keys, pa.binary())
         self._deltas = [deltas[key] for key in keys]
+        try:
+            self._parts = KeyParts(definition, self.keys)
+        except ValueError:
+            raise misfit(definition) from None
 
     def _read(self, column: Column) -> pa.Array:
         if column.name in self._definition.key:
-            split, place = KeyCodec(self._definition).split, self._definition.key.index(column.name)
-            values: list[bytes | None] = [split(key)[place] for key in self.keys.to_pylist()]
-        else:
-            stored = column.stored.encode()
-            values = [delta.get(stored) for delta in self._deltas]
-        return _array(self._definition, column, values)
+            return self._parts.column(column.name)
+        stored = column.stored.encode()
+        return _array(self._definition, column, [delta.get(stored) for delta in self._deltas])
 
 
 def _array(definition: TableDefinition, column: Column, values: Sequence[Any]) -> pa.Array:

@@ -29,7 +29,6 @@ from zlib import crc32
 
 from percolator_core.base.location import Location
 from percolator_core.schema.definitions import Column, TableDefinition
-from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 from percolator_core.tables.arrow_values import arrow_type, of_values, pyarrow
 
@@ -132,17 +131,18 @@ def batches(definition: TableDefinition, rows: Sequence[BaseRow]) -> Iterator[pa
 
 def _typed_batch(definition: TableDefinition, rows: Sequence[BaseRow]) -> pa.RecordBatch:
     pa = pyarrow()
-    split = KeyCodec(definition).split
-    parts: list[Sequence[bytes | None]] = list(zip(*(split(row.key) for row in rows), strict=True))
-    values = dict(zip(definition.key, parts, strict=True))
-    for column in definition.value_columns:
-        stored = column.stored.encode()
-        values[column.name] = [row.cells.get(stored) for row in rows]
-    arrays = [
-        pa.array([row.key for row in rows], pa.binary()),
-        pa.array([row.time for row in rows], _TIMES),
-        *(of_values(column_type(one.type), values[one.name]) for one in definition.columns),
-    ]
+    from percolator_core.tables.arrow_keys import KeyParts  # it needs pyarrow
+
+    keys = pa.array([row.key for row in rows], pa.binary())
+    parts = KeyParts(definition, keys)
+    arrays = [keys, pa.array([row.time for row in rows], _TIMES)]
+    for column in definition.columns:
+        if column.name in definition.key:
+            arrays.append(parts.column(column.name))
+        else:
+            stored = column.stored.encode()
+            values = [row.cells.get(stored) for row in rows]
+            arrays.append(of_values(column_type(column.type), values))
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(definition))
 
 

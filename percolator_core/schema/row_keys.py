@@ -12,8 +12,8 @@ from typing import Any, Final
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.types import ColumnType, column_type, encode_value, shown
 
-_ZERO: Final = b"\x00"
-_ESCAPED: Final = b"\x00\xff"
+ZERO: Final = b"\x00"
+ESCAPED: Final = b"\x00\xff"
 END: Final = b"\x00\x01"
 
 
@@ -49,7 +49,7 @@ class KeyCodec:
         if len(parts) == 1 and not last:
             return parts[0]
         return b"".join(
-            part if kind.width is not None or position == last else part.replace(_ZERO, _ESCAPED) + END
+            part if kind.width is not None or position == last else part.replace(ZERO, ESCAPED) + END
             for position, (kind, part) in enumerate(zip(self._types, parts, strict=False))
         )
 
@@ -76,8 +76,8 @@ class KeyCodec:
                 if end < 0:
                     raise _no_key(row)
                 marked, at = row[at:end], end + len(END)
-                part = marked.replace(_ESCAPED, _ZERO)
-                if len(marked) - len(part) != part.count(_ZERO):
+                part = marked.replace(ESCAPED, ZERO)
+                if len(marked) - len(part) != part.count(ZERO):
                     raise _no_key(row)
             parts.append(part)
         if at != len(row):
@@ -130,7 +130,7 @@ class KeyCodec:
         """Return a value as part of a key, without the end mark."""
         if self._types[position].width is not None or position == len(self._types) - 1:
             return part
-        return part.replace(_ZERO, _ESCAPED)
+        return part.replace(ZERO, ESCAPED)
 
 
 def _no_key(row: bytes) -> ValueError:

@@ -21,6 +21,7 @@ column             Arrow
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -31,8 +32,9 @@ from percolator_core.layout.records import VERSION_HEADER
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.partitions import Piece
 from percolator_core.schema.row_keys import KeyCodec
-from percolator_core.schema.types import ColumnType, column_type
+from percolator_core.schema.types import column_type
 from percolator_core.tables.arrow_batch import ArrowBatch, RowBatch
+from percolator_core.tables.arrow_keys import KeyParts, gathered, keys_of, offsets_of, pieces
 from percolator_core.tables.arrow_values import (
     Refused,
     arrow_type,
@@ -190,11 +192,11 @@ class _Rows:
         self._layout = layout
         self._count = count = len(batch)
         lengths = np.frombuffer(batch.lengths, ">u4").reshape(count, 1 + layout.loose)
-        self._key_offsets = _offsets(lengths[:, 0])
+        self._key_offsets = offsets_of(lengths[:, 0])
         self._sizes = sizes = np.empty((count, len(layout.cells)), np.int32)
         sizes[:, : len(layout.solid)] = layout.solid
         sizes[:, len(layout.solid) :] = lengths[:, 1:]
-        self._offsets = _offsets(sizes.reshape(-1))
+        self._offsets = offsets_of(sizes.reshape(-1))
         if self._offsets[-1] != len(batch.cells) or self._key_offsets[-1] != len(batch.row_keys):
             raise misfit(layout.definition)
 
@@ -203,58 +205,24 @@ class _Rows:
         number = self._layout.numbers.get(column.name)
         kind = column_type(column.type)
         if number is None:
-            return self._part(kind, self._layout.definition.key.index(column.name))
+            return self._keys.column(column.name)
         ends = self._offsets[1:].reshape(self._sizes.shape)[:, number]
         sizes = self._sizes[:, number] - VERSION_HEADER
         valid = sizes >= 0
         if kind.width is None:
-            found = _pieces(self._batch.cells, ends - np.maximum(sizes, 0), ends, valid)
+            found = pieces(self._batch.cells, ends - np.maximum(sizes, 0), ends, valid)
             return texts(kind, found if column.missing is None else found.fill_null(column.missing))
         if not bool((valid <= (sizes == kind.width)).all()):
             raise misfit(self._layout.definition)
-        values = _gathered(self._batch.cells, ends - kind.width, kind.width)
+        values = gathered(self._batch.cells, ends - kind.width, kind.width)
         if column.missing is not None:
             values[~valid] = np.frombuffer(column.missing, np.uint8)
             return of_bytes(kind, values)
         return of_bytes(kind, values, valid)
 
-    def _part(self, kind: ColumnType, place: int) -> pa.Array:
-        """Return the values of a key column."""
-        widths = [column_type(column.type).width for column in self._layout.definition.key_columns]
-        front = widths[:place]
-        last = place == len(widths) - 1
-        if None in front or (kind.width is None and not last):
-            split = self._layout.codec.split
-            return of_values(kind, [split(key)[place] for key in self._batch.keys])
-        starts = self._key_offsets[:-1] + sum(width for width in front if width is not None)
-        if kind.width is not None:
-            return of_bytes(kind, _gathered(self._batch.row_keys, starts, kind.width))
-        return texts(kind, _pieces(self._batch.row_keys, starts, self._key_offsets[1:]))
-
-
-def _pieces(joined: bytes, starts: Numbers, ends: Numbers, valid: Numbers | None = None) -> pa.Array:
-    """Return the bytes between each start and end, which ascend; null where ``valid`` is False."""
-    count = len(starts)
-    # Every second element is a piece; the other elements are the bytes between pieces.
-    offsets = np.zeros(2 * count + 1, np.int32)
-    offsets[1::2] = starts
-    offsets[2::2] = ends
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(joined)]
-    found = pa.Array.from_buffers(pa.binary(), 2 * count, buffers)
-    places = np.arange(1, 2 * count, 2, dtype=np.int32)
-    return found.take(pa.array(places, mask=None if valid is None else ~valid))
-
-
-def _offsets(lengths: Numbers) -> Numbers:
-    offsets = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
-def _gathered(joined: bytes, starts: Numbers, width: int) -> Bytes:
-    """Return ``width`` bytes from each start, as rows; the row of a start out of bounds is arbitrary."""
-    if len(joined) < width:
-        return np.zeros((len(starts), width), np.uint8)
-    windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(joined, np.uint8), width)
-    found: Bytes = windows[np.clip(starts, 0, len(windows) - 1)]
-    return found
+    @cached_property
+    def _keys(self) -> KeyParts:
+        try:
+            return KeyParts(self._layout.definition, keys_of(self._batch.row_keys, self._key_offsets))
+        except ValueError:
+            raise misfit(self._layout.definition) from None
