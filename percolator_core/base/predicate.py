@@ -88,8 +88,10 @@ def _comparable(kind: ColumnType, found: pa.Array) -> pa.Array:
     """Return values that Arrow compares as the store compares their encoded values."""
     if kind.width is None:
         return found.cast(pa.binary())
-    if kind.name != "float" or not len(found):
+    if kind.name != "float":
         return found
+    if not len(found):
+        return pa.array([], pa.uint64())  # an empty column may have no buffers
     nulls = found.is_null().to_numpy(zero_copy_only=False) if found.null_count else None
     return pa.array(float_words(found), mask=nulls)
 

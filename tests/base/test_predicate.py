@@ -78,6 +78,7 @@ def test_each_operator_of_each_type(kind: str, data: st.DataObject) -> None:
     for test in tests:
         check(test, EVERY, found)
         check(Group("not", (test,)), EVERY, found)
+        check(test, EVERY, [])
 
 
 @pytest.mark.parametrize("kind", ["str", "bytes"])
