@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 _TAIL_OBJECTS: Final = 4
 """Estimated memory of an opened tail, as a multiple of its bytes: the parsed footer has many objects."""
+
+
+_GAP: Final = 1 << 16
+"""At most so many bytes that nobody asked for are read with those around them."""
 
 
 class Place(NamedTuple):
@@ -172,22 +176,27 @@ class RowSetReader:
         tail = self._tail()
         numbers = [tail.numbers[name] for name in columns if name in tail.numbers]
         chunks = [group * len(tail.numbers) + number for number in numbers]
-        file = _Chunks(self.entry.row_set.size)
         with self._damage():
-            for chunk in chunks:
-                start, size = chunk_range(tail.metadata, chunk)
-                content = self._location.read_at(self._file, start, size)
-                if crc32(content) != self.entry.row_set.checksum_of(chunk):
-                    raise BaseDamaged(
-                        self._location.url, self._file, f"the checksum of part {chunk} is wrong"
-                    )
-                file.add(start, content)
+            file = self._fetch([(chunk, *chunk_range(tail.metadata, chunk)) for chunk in sorted(chunks)])
             found = parquet.ParquetFile(pa.PythonFile(file, "r"), metadata=tail.metadata)
             table = found.read_row_group(group, columns=list(columns), use_threads=False)
             if len(table) != tail.metadata.row_group(group).num_rows:
                 raise self._damaged("a row group has another number of rows than its footer says")
         [batch] = table.combine_chunks().to_batches()
         return batch
+
+    def _fetch(self, chunks: Iterable[tuple[int, int, int]]) -> _Chunks:
+        """Fetch and verify chunks, each with its position and size, in the order of the file."""
+        file = _Chunks(self.entry.row_set.size)
+        for some in _together(chunks):
+            begin, end = some[0][1], some[-1][1] + some[-1][2]
+            content = self._location.read_at(self._file, begin, end - begin)
+            for chunk, start, size in some:
+                part = memoryview(content)[start - begin : start - begin + size]
+                if crc32(part) != self.entry.row_set.checksum_of(chunk):
+                    raise self._damaged(f"the checksum of part {chunk} is wrong")
+            file.add(begin, content)
+        return file
 
     def _tail(self) -> _Tail:
         size = self.entry.row_set.size - self.entry.row_set.tail
@@ -247,6 +256,18 @@ class RowSetReader:
 
     def _damaged(self, reason: str) -> BaseDamaged:
         return BaseDamaged(self._location.shown, self._file, reason)
+
+
+def _together(chunks: Iterable[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
+    """Join chunks between which little is left out: each request to an object store takes its time."""
+    some: list[tuple[int, int, int]] = []
+    for chunk in chunks:
+        if some and chunk[1] - sum(some[-1][1:]) > _GAP:
+            yield some
+            some = []
+        some.append(chunk)
+    if some:
+        yield some
 
 
 class RowGroup:

@@ -111,6 +111,33 @@ def test_an_absent_key_seldom_costs_a_read(tmp_path: Path) -> None:
     assert reader.filtered >= 0.99 * len(asked)
 
 
+@pytest.mark.parametrize(("width", "columns", "requests"), [(9, 3, 1), (200, 2, 2), (200, 3, 1)])
+def test_neighbours_in_the_file_are_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int, columns: int, requests: int
+) -> None:
+    names = ["c.first", "c.last", "c.middle"]
+    values = [Column(name.removeprefix("c."), "bytes") for name in ("first", "middle", "last")]
+    definition = TableDefinition("t", 1, columns=(Column("id", "int"), *values), key=("id",))
+    random_bytes = random.Random(1).randbytes
+    rows = [
+        BaseRow(INT(key), 9, {b"first": b"f", b"middle": random_bytes(width), b"last": b"l"}, {})
+        for key in range(1000)
+    ]
+    location = Location(str(tmp_path))
+    reader = reader_of(location, row_set.write(location, FOLDER, row_set.batches(definition, rows)))
+    assert len(reader.first_keys) == 1
+    read = []
+
+    def spied(name: str, start: int, size: int) -> bytes:
+        read.append(size)
+        return Location.read_at(location, name, start, size)
+
+    monkeypatch.setattr(location, "read_at", spied)
+    batch = reader.read(0, names[:columns])
+    assert batch.num_rows == 1000
+    assert len(read) == requests
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("low", "high"), [(0, None), (1001, 1003), (5, 39_999), (40_000, None), (9, 9)])
 def test_a_range_has_its_rows_in_order(tmp_path: Path, low: int, high: int | None, reverse: bool) -> None:
