@@ -7,7 +7,6 @@ a cache that all row sets of a client share.
 
 from __future__ import annotations
 
-import io
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from zlib import crc32
 from percolator_core.base import removed
 from percolator_core.base.bloom import BloomFilter
 from percolator_core.base.cache import ByteCache
+from percolator_core.base.chunks import Chunks, together
 from percolator_core.base.location import Location
 from percolator_core.base.manifest import Entry
 from percolator_core.base.row_set import FIRST_KEYS, KEY, chunk_range
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
 _TAIL_OBJECTS: Final = 4
 """Estimated memory of an opened tail, as a multiple of its bytes: the parsed footer has many objects."""
-
-
-_GAP: Final = 1 << 16
-"""At most so many bytes that nobody asked for are read with those around them."""
 
 
 class Place(NamedTuple):
@@ -185,10 +181,10 @@ class RowSetReader:
         [batch] = table.combine_chunks().to_batches()
         return batch
 
-    def _fetch(self, chunks: Iterable[tuple[int, int, int]]) -> _Chunks:
+    def _fetch(self, chunks: Iterable[tuple[int, int, int]]) -> Chunks:
         """Fetch and verify chunks, each with its position and size, in the order of the file."""
-        file = _Chunks(self.entry.row_set.size)
-        for some in _together(chunks):
+        file = Chunks(self.entry.row_set.size)
+        for some in together(chunks):
             begin, end = some[0][1], some[-1][1] + some[-1][2]
             content = self._location.read_at(self._file, begin, end - begin)
             for chunk, start, size in some:
@@ -258,18 +254,6 @@ class RowSetReader:
         return BaseDamaged(self._location.shown, self._file, reason)
 
 
-def _together(chunks: Iterable[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
-    """Join chunks between which little is left out: each request to an object store takes its time."""
-    some: list[tuple[int, int, int]] = []
-    for chunk in chunks:
-        if some and chunk[1] - sum(some[-1][1:]) > _GAP:
-            yield some
-            some = []
-        some.append(chunk)
-    if some:
-        yield some
-
-
 class RowGroup:
     """The rows of a row group from key ``low`` to below ``high``, without removed ones.
 
@@ -335,42 +319,6 @@ class RowGroup:
         before = self._reader.first_row(self._number)
         inside = gone[np.searchsorted(gone, before + start) : np.searchsorted(gone, before + stop)]
         return np.delete(places, inside - (before + start))
-
-
-class _Chunks(io.RawIOBase):
-    """A file of which only some parts were read."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._at = 0
-        self._parts: list[tuple[int, bytes]] = []
-
-    def add(self, start: int, content: bytes) -> None:
-        self._parts.append((start, content))
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        begin, end = self._at, min(self._at + size, self._size)
-        # pyarrow joins the reads of two columns, with the bytes between them, which it does not use.
-        found = bytearray(end - begin)
-        for start, content in self._parts:
-            first, last = max(begin, start), min(end, start + len(content))
-            if first < last:
-                found[first - begin : last - begin] = content[first - start : last - start]
-        self._at = end
-        return bytes(found)
 
 
 class Keys(Sequence[bytes]):
