@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +38,14 @@ Found = list[tuple[bytes | None, ...]]
 
 
 def expected_rows(
-    base: TabletBase, low: bytes, high: bytes | None, deltas: Mapping[bytes, Delta], bound: Bound | None
+    definition: TableDefinition, there: Rows, deltas: Mapping[bytes, Delta], bound: Bound | None
 ) -> dict[bytes, Cells]:
-    """The rows by key, with all columns of the table, computed row by row."""
-    definition = base.definition
+    """The rows by key, with all columns of the table, computed row by row from the base's rows and deltas."""
     codec = KeyCodec(definition)
-    rows: dict[bytes, dict[bytes, bytes | None] | None] = {}
-    for row in base.rows(low, high):
-        rows[row.key] = dict(row.cells)
+    rows: dict[bytes, Mapping[bytes, bytes | None] | None] = {key: cells for key, (_, cells) in there.items()}
     for key, delta in deltas.items():
-        if low <= key and (high is None or key < high):
-            exists = delta[MARKER] is not None if MARKER in delta else key in rows
-            rows[key] = {**(rows.get(key) or {}), **delta} if exists else None
+        exists = delta[MARKER] is not None if MARKER in delta else key in rows
+        rows[key] = {**(rows.get(key) or {}), **delta} if exists else None
     found = {}
     for key in sorted(rows):
         cells = rows[key]
@@ -71,13 +68,16 @@ def in_bytes(table: pa.Table, columns: Sequence[Column]) -> Found:
     return list(zip(*arrays, strict=True))
 
 
-def check(
-    base: TabletBase, low: bytes, high: bytes | None, deltas: Mapping[bytes, Delta], bound: Bound | None
-) -> None:
+def check(base: TabletBase, there: Rows, deltas: Mapping[bytes, Delta], bound: Bound | None) -> None:
     columns = [*base.definition.columns, base.definition.columns[0]]
-    rows = expected_rows(base, low, high, deltas, bound)
-    expected = [(key, *(cells[column.name] for column in columns)) for key, cells in rows.items()]
-    for reverse in (False, True):
+    rows = expected_rows(base.definition, there, deltas, bound)
+    keys = sorted({*there, *deltas})
+    for low, high, reverse in product((b"", *keys[1::2]), (None, *keys[::2]), (False, True)):
+        expected: Found = [
+            (key, *(cells[column.name] for column in columns))
+            for key, cells in rows.items()
+            if low <= key and (high is None or key < high)
+        ]
         table = selected(base, low, high, deltas, columns, bound, reverse=reverse)
         table.validate(full=True)
         assert table.schema == nothing(columns).schema
@@ -148,13 +148,12 @@ def test_base_and_store_are_one(
     definition = data.draw(changed(before))
     base = base_of(location, definition, replaced(location, entries, before, gone))
     deltas = data.draw(some_deltas(definition, keys))
-    bounds = sorted(data.draw(st.sampled_from([b"", *keys])) for _ in range(2))
-    whole = list(expected_rows(base, b"", None, deltas, None).values())
+    there = {key: rows[key] for key, place in zip(keys, places, strict=True) if place and key not in gone}
+    whole = list(expected_rows(definition, there, deltas, None).values())
     row = in_python(definition, data.draw(st.sampled_from(whole))) if whole else None
     predicate = data.draw(st.none() | predicates(definition, row, leaves=3))
-    high = None if data.draw(st.booleans()) else bounds[1]
     bound = None if predicate is None else bind(predicate, definition)
-    check(base, bounds[0], high, deltas, bound)
+    check(base, there, deltas, bound)
 
 
 INT, X = column_type("int").encode, column_type("float").encode
