@@ -280,7 +280,7 @@ class _Rerun:
         scanned = self._store.run(calls.scan(place.tag, *bounds, "forward", 0, place.columns))
         if scanned is None:
             raise SnapshotTooOld("garbage collection has passed a snapshot of this rerun: call it again")
-        resume, rows, cells_of_rows = scanned
+        resume, _, rows, cells_of_rows = scanned
         found = [
             (row, self._versions(t, place, row, cells[::2]))
             for row, cells in zip(rows, cells_of_rows, strict=True)

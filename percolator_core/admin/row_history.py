@@ -190,7 +190,7 @@ def _older(
     for cell, found in zip(late, db.store.run_all(reads), strict=True):
         if found is None:
             raise SnapshotTooOld(f"{handle.name} as of {at} is not known any more: read a newer snapshot")
-        packed = found[0]
+        packed = found.cells[0]
         if len(packed) == 2:
             read[cell.column] = replace(cell, unsettled=True)
         elif packed:

@@ -6,6 +6,7 @@ filters. Source: the format's specification, "Parquet Bloom Filter".
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 import xxhash
@@ -25,6 +26,7 @@ _SALTS: Final = (
 _WORD: Final = 4
 _BLOCK: Final = _WORD * len(_SALTS)
 _MASK: Final = 0xFFFFFFFF
+_WORDS: Final = struct.Struct(f"<{len(_SALTS)}I").unpack_from
 
 
 class BloomFilter:
@@ -46,9 +48,7 @@ class BloomFilter:
         mixed = xxhash.xxh64_intdigest(value)
         at = ((mixed >> 32) * self._blocks >> 32) * _BLOCK
         key = mixed & _MASK
-        for salt in _SALTS:
-            word = int.from_bytes(self._bits[at : at + _WORD], "little")
+        for salt, word in zip(_SALTS, _WORDS(self._bits, at), strict=True):
             if not word >> ((key * salt & _MASK) >> 27) & 1:
                 return False
-            at += _WORD
         return True

@@ -21,6 +21,24 @@ class _Loading(Future[T]):
         self.thread = threading.get_ident()
 
 
+class NotHeld(Exception):
+    """A value is not in the cache."""
+
+
+class HeldOnly(Generic[T]):
+    """A view of a cache that loads nothing, for callers that must not wait for a file."""
+
+    def __init__(self, cache: ByteCache[T]) -> None:
+        self._cache = cache
+
+    def get(self, key: Hashable, load: Callable[[], T], size_of: Callable[[T], int]) -> T:  # noqa: ARG002
+        """Return the value of ``key``. Raises NotHeld if it is not in the cache."""
+        found = self._cache.held(key)
+        if found is None:
+            raise NotHeld
+        return found
+
+
 class ByteCache(Generic[T]):
     """Values by key, the least recently used of which are forgotten when ``capacity`` bytes are exceeded.
 
@@ -42,14 +60,16 @@ class ByteCache(Generic[T]):
         its exception; if it is interrupted, one of them loads. A signal handler or finalizer of the thread
         that loads does not wait for it, but loads for itself.
         """
+        found = self.held(key)
+        if found is not None:
+            return found
         mine: _Loading[T] = _Loading()
         try:
             while True:
                 with self._lock:
-                    found = self._values.get(key)
+                    found = self.held(key)
                     if found is not None:
-                        self._values.move_to_end(key)
-                        return found[0]
+                        return found
                     loading = self._loading.setdefault(key, mine)
                 if loading is mine:
                     return self._load(key, mine, load, size_of)
@@ -63,6 +83,17 @@ class ByteCache(Generic[T]):
             if self._loading.get(key) is mine:
                 del self._loading[key]
             mine.cancel()  # does nothing if it has a result
+
+    def held(self, key: Hashable) -> T | None:
+        """Return the value of ``key`` if it is here, otherwise None."""
+        found = self._values.get(key)
+        if found is None:
+            return None
+        try:
+            self._values.move_to_end(key)
+        except KeyError:
+            pass  # another thread has just forgotten it: without a lock, a hit is fast
+        return found[0]
 
     def _load(
         self, key: Hashable, loading: _Loading[T], load: Callable[[], T], size_of: Callable[[T], int]

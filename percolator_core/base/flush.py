@@ -48,7 +48,7 @@ class Flushed:
 class TabletFlush:
     """Flushes one tablet.
 
-    ``base`` is the tablet's base, and ``manifest_name`` that of its manifest, "" without one.
+    ``base`` is the tablet's base, and ``reference`` that of its manifest, b"" without one.
     ``folder`` is the tablet's folder in the location. ``observers`` are all observers of the table.
     """
 
@@ -60,7 +60,7 @@ class TabletFlush:
         location: Location,
         folder: str,
         base: TabletBase,
-        manifest_name: str,
+        reference: bytes,
         observers: Sequence[str],
     ) -> None:
         self._store = store
@@ -69,7 +69,7 @@ class TabletFlush:
         self._location = location
         self._folder = folder
         self._base = base
-        self._name = manifest_name
+        self._reference = reference
         self._observers = observers
         self._columns = {one.stored.encode() for one in handle.definition.value_columns}
 
@@ -185,20 +185,22 @@ class TabletFlush:
 
     def _publish(self, manifest: Manifest) -> bool:
         name = manifests.publish(self._location, self._folder, manifest)
-        call = calls.publish_base(self._tag, self._name, name, manifest.timestamp, self._handle.version)
+        reference = manifests.reference(self._location, name)
+        version = self._handle.version
+        call = calls.publish_base(self._tag, self._reference, reference, manifest.timestamp, version)
         # Durable, so that no failover brings back the manifest before without the rows that were evicted.
         [published] = self._store.run_all([call], durably=True)
         if published != "published":
             return False
         self._base = self._base.with_manifest(manifest)
-        self._name = name
+        self._reference = reference
         return True
 
     def _evict(self, rows: Mapping[bytes, Sequence[bytes]], timestamp: int) -> int:
         """Evict the rows from the store; return how many of them have left it."""
         evicted = 0
         for keys in _in_steps(rows):
-            found = self._store.run(calls.evict(self._tag, self._name, timestamp, self._observers, keys))
+            found = self._store.run(calls.evict(self._tag, self._reference, timestamp, self._observers, keys))
             if found is None:
                 break
             evicted += found[1]

@@ -1,7 +1,7 @@
 """Manifests: the row sets of one tablet, and up to which time they are complete.
 
 A manifest is an immutable file. Its name has its number and the checksum of its content, so a file that was
-torn or damaged is noticed. The store has the name of the valid manifest in the tablet's meta hash.
+torn or damaged is noticed. The tablet's meta hash has the reference of the valid manifest.
 """
 
 from __future__ import annotations
@@ -75,6 +75,20 @@ class Manifest:
     def pack(self) -> bytes:
         """Return the content of the manifest's file."""
         return json.dumps({"format": _FORMAT, **asdict(self)}, default=bytes.hex, sort_keys=True).encode()
+
+
+def reference(location: Location, name: str) -> bytes:
+    """Return what a tablet's meta hash has of its base: the location and the name of the manifest.
+
+    The location is part of it, so that a reader needs no definition of the table, and a base can move.
+    """
+    return f"{location.url}\n{name}".encode()
+
+
+def split_reference(packed: bytes) -> tuple[str, str]:
+    """Return the URL of the location and the name of the manifest in a reference."""
+    url, _, name = packed.decode().rpartition("\n")
+    return url, name
 
 
 def publish(location: Location, folder: str, manifest: Manifest) -> str:

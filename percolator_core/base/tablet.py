@@ -9,14 +9,16 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from percolator_core.base.cache import ByteCache
+from percolator_core.base.cache import ByteCache, HeldOnly
 from percolator_core.base.location import Location
 from percolator_core.base.manifest import Manifest
 from percolator_core.base.reader import Place, RowSetReader
 from percolator_core.base.row_set import KEY, RAW_COLUMN, RAW_VALUE, TIME, BaseRow, column_name, schema_of
+from percolator_core.layout.keys import MARKER
+from percolator_core.layout.records import Version
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.types import ColumnType, column_type
-from percolator_core.tables.arrow_values import pyarrow, stored
+from percolator_core.tables.arrow_values import pyarrow, stored, stored_value
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +35,11 @@ class TabletBase:
     """
 
     def __init__(
-        self, definition: TableDefinition, location: Location, manifest: Manifest, cache: ByteCache[Any]
+        self,
+        definition: TableDefinition,
+        location: Location,
+        manifest: Manifest,
+        cache: ByteCache[Any] | HeldOnly[Any],
     ) -> None:
         self.definition = definition
         self.manifest = manifest
@@ -44,6 +50,46 @@ class TabletBase:
     def with_manifest(self, manifest: Manifest) -> TabletBase:
         """Return the base as another manifest has it."""
         return TabletBase(self.definition, self._location, manifest, self._cache)
+
+    @cached_property
+    def held(self) -> TabletBase:
+        """The same base for a caller that must not wait for files: instead it gets NotHeld."""
+        cache = HeldOnly(self._cache) if isinstance(self._cache, ByteCache) else self._cache
+        return TabletBase(self.definition, self._location, self.manifest, cache)
+
+    def versions(self, key: bytes, columns: Sequence[bytes]) -> list[Version | None]:
+        """Return the cells of a row as versions; the marker of a typed table is one. Raises as `row`.
+
+        The base does not know when the transactions began, so both timestamps are that of the commit. In a
+        typed table it is the newest one of the row.
+        """
+        found = self.find(key)
+        if found is None:
+            return [None] * len(columns)
+        if self.definition.is_typed:
+            return self._cells(*found, columns)
+        row = self.row_at(*found, columns)
+        return [
+            Version(row.times[column], row.times[column], row.cells[column]) if column in row.cells else None
+            for column in columns
+        ]
+
+    def _cells(self, entry: int, places: Sequence[Place], columns: Sequence[bytes]) -> list[Version | None]:
+        """Return cells of a row of a typed table, which is in one place."""
+        reader, [(group, place, _)] = self.readers[entry], places
+        times = reader.column(group, TIME)
+        assert times is not None, "every row set has times"
+        time = times[place].as_py()
+        versions: list[Version | None] = []
+        for column in columns:
+            kind = self._kinds.get(column)
+            array = None if kind is None else reader.column(group, kind[0])
+            if column == MARKER:
+                value: bytes | None = b""
+            else:
+                value = None if kind is None or array is None else stored_value(kind[1], array, place)
+            versions.append(None if value is None else Version(time, time, value))
+        return versions
 
     def row(self, key: bytes, columns: Sequence[bytes] | None = None) -> BaseRow | None:
         """Return a row, or None. ``columns`` are names in the store; None is all.
@@ -97,6 +143,24 @@ class TabletBase:
             return
         for _, cells in groupby(merged, itemgetter(0)):
             yield _joined(list(cells))
+
+    def split(self, low: bytes, high: bytes | None, rows: int, *, reverse: bool = False) -> bytes | None:
+        """Return a key with about ``rows`` rows of the range in front of it; with ``reverse``, behind it.
+
+        None if the range has no more rows than that. Raises as `row`.
+        """
+        firsts = sorted(
+            (key, reader.entry.row_set.rows / len(reader.first_keys))
+            for reader in self.readers
+            for key in reader.first_keys
+            if low < key and (high is None or key < high)
+        )
+        total = 0.0
+        for key, share in reversed(firsts) if reverse else firsts:
+            total += share
+            if total >= rows:
+                return key
+        return None
 
     def compacted(self) -> Iterator[pa.RecordBatch]:
         """The rows of all row sets as batches for `row_set.write`: what remains when they become one.

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from percolator_core.catalog.catalog import Catalog, Entry, raise_safe_points
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError, UnknownColumn
-from percolator_core.layout.keys import VERSION, meta_key, rows_key
+from percolator_core.layout.keys import BASE, VERSION, meta_key, rows_key
 from percolator_core.schema.definition_changes import with_range
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.partitions import Partition
@@ -116,7 +116,7 @@ class PendingChange:
         """
         flat = self._store.one((b"HGETALL", meta_key(self._tags[0])))
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        fields = [part for pair in pairs if pair[0] != VERSION for part in pair]
+        fields = [part for pair in pairs if pair[0] not in {VERSION, BASE} for part in pair]
         self._fence(tags_of(self._store, new)[len(self._tags) :], "found", fields=fields)
 
     def observe_new_columns(self, new: TableDefinition) -> None:

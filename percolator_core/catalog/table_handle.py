@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from percolator_core.errors import UnknownColumn, abbreviated
 from percolator_core.layout.keys import (
+    BASE,
     MARKER,
     SAFE_POINT,
     VERSION,
@@ -116,13 +117,21 @@ def _no_data(definition: TableDefinition, column: str) -> UnknownColumn:
 
 
 def stands(standing: Sequence[bytes | None], at: int) -> bool:
-    """Return True if a tablet has everything that a snapshot at ``at`` may see.
+    """Return True if a tablet and its base have everything that a snapshot at ``at`` may see.
 
     ``standing`` is the reply to one of `TableHandle.standings`. A tablet without a version belongs to a
     dropped table. With a safe point above the snapshot, versions that it sees may have been collected.
     """
-    version, safe = standing
+    version, safe, _ = standing
     return version is not None and at >= int(safe or 0)
+
+
+def base_below(standing: Sequence[bytes | None], at: int) -> bytes | None:
+    """Return the reference of the base that may have what a tablet does not have.
+
+    b"" means that there is no base: a missing cell is an answer. None means that the tablet does not stand.
+    """
+    return (standing[2] or b"") if stands(standing, at) else None
 
 
 class TableHandle:
@@ -130,9 +139,9 @@ class TableHandle:
 
     ``columns`` has the columns that hold data, by name; a lookup of another column raises UnknownColumn.
     ``row_prefixes`` has, by tablet, the prefix of the keys of its rows. ``standings`` has, by tablet, the
-    packed command that reads its standing: version and safe point. ``place`` returns the tablet of a row;
-    None means ``crc32(row) % tablets``. ``by_encoded`` maps the stored names of a typed table's columns to
-    their names; it is empty for a raw table, where both names are equal. ``marker`` is the internal column
+    packed command that reads its standing: version, safe point and base. ``place`` returns the tablet of a
+    row; None means ``crc32(row) % tablets``. ``by_encoded`` maps the stored names of a typed table's columns
+    to their names; it is empty for a raw table, where both names are equal. ``marker`` is the internal column
     that every row of a typed table has. ``bindings`` caches values that `percolator_core.tables` derives from
     models and indexes. ``version`` is the version of the catalog's entry as text, or ``?`` during a schema
     change. A write contains this version, and a tablet with another version refuses the write.
@@ -163,7 +172,9 @@ class TableHandle:
         self.version = version
         self.tags = tuple(store.keyspace.tag(definition.name, number) for number in range(definition.tablets))
         self.row_prefixes = tuple(map(row_prefix, self.tags))
-        self.standings = tuple(pack((b"HMGET", meta_key(tag), VERSION, SAFE_POINT)) for tag in self.tags)
+        self.standings = tuple(
+            pack((b"HMGET", meta_key(tag), VERSION, SAFE_POINT, BASE)) for tag in self.tags
+        )
         self.place = placement(definition)
         self.marker = ColumnFields(decode_column(MARKER), MARKER)
         self.columns: dict[str, ColumnFields] = (

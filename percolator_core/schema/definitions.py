@@ -71,6 +71,21 @@ class IndexRule:
     table: str
 
 
+@dataclass(frozen=True, slots=True)
+class BaseRule:
+    """The columnar base of a table.
+
+    ``location`` is the URL of a folder or bucket, and ``folder`` the folder in it that belongs to this table
+    alone. Rows that nobody has changed for ``cold_after`` microseconds move to the base; None leaves that to
+    ``memory``: above so many bytes of the table in the store, the rows that were changed longest ago move.
+    """
+
+    location: str
+    folder: str
+    cold_after: int | None = None
+    memory: int | None = None
+
+
 @dataclass(frozen=True)
 class TableDefinition:
     """A raw table with cells of bytes, or a typed table with ``columns``.
@@ -80,6 +95,7 @@ class TableDefinition:
     ``notify_only`` columns hold no data: ``Transaction.notify`` marks them for weak observers. ``key`` names
     the columns of the primary key, in order. ``retired`` has the stored names of dropped columns, which are
     never used again. ``index_of`` is the name of the indexed table, if this is the table of an index.
+    ``base`` is the table's columnar base, if it has one.
     """
 
     name: str
@@ -92,6 +108,7 @@ class TableDefinition:
     indexes: tuple[IndexRule, ...] = ()
     retired: tuple[str, ...] = ()
     index_of: str = ""
+    base: BaseRule | None = None
 
     @property
     def is_typed(self) -> bool:
@@ -169,10 +186,12 @@ def index_definition(definition: TableDefinition, rule: IndexRule) -> TableDefin
 
 
 def to_json(definition: TableDefinition) -> dict[str, Any]:
-    """Return the definition as JSON types, with hexadecimal bytes; a raw table has three fields."""
+    """Return the definition as JSON types, with hexadecimal bytes; a raw table has few fields."""
     found: dict[str, Any] = _plain(asdict(definition))
+    if definition.base is None:
+        del found["base"]
     if not definition.is_typed:
-        return {name: found[name] for name in ("name", "tablets", "notify_only")}
+        return {name: found[name] for name in ("name", "tablets", "notify_only", "base") if name in found}
     return found
 
 
@@ -205,6 +224,7 @@ def from_json(found: dict[str, Any]) -> TableDefinition:
         ),
         retired=tuple(found.get("retired", ())),
         index_of=found.get("index_of", ""),
+        base=BaseRule(**found["base"]) if "base" in found else None,
     )
 
 

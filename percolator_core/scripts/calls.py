@@ -116,7 +116,7 @@ def cold(  # noqa: PLR0917
 
 
 def publish_base(
-    tag: bytes, expected: str, manifest: str, timestamp: int, version: bytes
+    tag: bytes, expected: bytes, manifest: bytes, timestamp: int, version: bytes
 ) -> Call[replies.Published]:
     """Make a manifest the valid one of a tablet."""
     arguments = (expected, manifest, timestamp, version)
@@ -124,7 +124,7 @@ def publish_base(
 
 
 def evict(
-    tag: bytes, manifest: str, before: int, observers: Sequence[str], rows: Iterable[bytes]
+    tag: bytes, manifest: bytes, before: int, observers: Sequence[str], rows: Iterable[bytes]
 ) -> Call[tuple[int, int] | None]:
     """Remove cells of some rows that the base has.
 
@@ -232,7 +232,7 @@ def held(
 # Reads at a timestamp.
 
 
-def read(tag: bytes, at: int, row: bytes, columns: Iterable[bytes]) -> Call[list[replies.ReadCell] | None]:
+def read(tag: bytes, at: int, row: bytes, columns: Iterable[bytes]) -> Call[replies.ReadCells | None]:
     """Read cells of a row; None if the timestamp is too old."""
     return "read", (tag,), (at, row, *columns), replies.read_cells
 
@@ -272,7 +272,7 @@ def select(  # noqa: PLR0917
     solid: int,
     columns: Sequence[bytes],
     predicate: Sequence[bytes | int],
-) -> Call[replies.Selected | None]:
+) -> Call[replies.Selected | replies.Based | None]:
     """Select some rows; None if the timestamp is too old."""
     bounds = (at, start, stop, direction, most_rows, most_looked_at, most_bytes)
     return "select", (tag,), (*bounds, solid, len(columns), *columns, *predicate), replies.selected

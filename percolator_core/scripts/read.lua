@@ -3,12 +3,14 @@
 --   flags   no-writes
 --   KEYS    tag
 --   ARGV    at, row, columns …
---   reply   {"too old"} | {"cells", cell …}
+--   reply   {"too old"} | {"cells", base, cell …}
+--             base: the name of the tablet's base, "" without one: it may have a cell that is not here
 --             cell: {version}, {} where there is none, or {nil, lock} if a lock blocks the read
 
 local tag, at, row = KEYS[1], tonumber(ARGV[1]), ARGV[2]
-if is_too_old(tag, at) then return {'too old'} end
-local reply = {'cells'}
+local too_old, base = is_too_old(tag, at)
+if too_old then return {'too old'} end
+local reply = {'cells', base}
 for i = 3, #ARGV do
   local column = ARGV[i]
   local found = redis.call('HMGET', tag .. 'r:' .. row, 'c' .. column, 'l' .. column)

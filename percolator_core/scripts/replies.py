@@ -122,13 +122,24 @@ ReadCell: TypeAlias = list[bytes]
 """A version; empty if there is none; or None and a lock that is in the way."""
 
 
-def read_cells(reply: list[Any]) -> list[ReadCell] | None:
+class ReadCells(NamedTuple):
+    """The name of the tablet's base, empty without one, and the cells."""
+
+    base: bytes
+    cells: list[ReadCell]
+
+
+def read_cells(reply: list[Any]) -> ReadCells | None:
     """Decode the reply of read.lua."""
-    return None if reply[0] == b"too old" else _behind(b"cells", reply)
+    if reply[0] == b"too old":
+        return None
+    base, *cells = _behind(b"cells", reply)
+    return ReadCells(base, cells)
 
 
-Scanned: TypeAlias = tuple[bytes, list[bytes], list[list[Any]]]
-"""The bound to go on from, empty at the end; row keys, and the cells of each as in the reply."""
+Scanned: TypeAlias = tuple[bytes, bytes, list[bytes], list[list[Any]]]
+"""The bound to go on from, empty at the end; the name of the tablet's base, empty without one; row keys, and
+the cells of each as in the reply."""
 
 
 def scanned(reply: list[Any]) -> Scanned | None:
@@ -136,7 +147,7 @@ def scanned(reply: list[Any]) -> Scanned | None:
     if reply[0] == b"too old":
         return None
     assert reply[0] == b"rows", reply[0]
-    return reply[1], reply[2::2], reply[3::2]
+    return reply[1], reply[2], reply[3::2], reply[4::2]
 
 
 class Selected(NamedTuple):
@@ -149,10 +160,18 @@ class Selected(NamedTuple):
     unsettled: list[bytes]
 
 
-def selected(reply: list[Any]) -> Selected | None:
+class Based(NamedTuple):
+    """The name of the tablet's base: rows are judged by what store and base have of them."""
+
+    base: bytes
+
+
+def selected(reply: list[Any]) -> Selected | Based | None:
     """Decode the reply of select.lua."""
     if reply[0] == b"too old":
         return None
+    if reply[0] == b"based":
+        return Based(reply[1])
     resume, row_keys, cells, lengths, *unsettled = _behind(b"rows", reply)
     return Selected(resume, row_keys, cells, lengths, unsettled)
 

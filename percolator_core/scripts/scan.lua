@@ -5,15 +5,16 @@
 --   ARGV    at, start, stop, most_rows, most_bytes, direction, most_of_each, columns …
 --             start, stop: bounds as ZRANGEBYLEX takes them; direction: "forward" or "backward"; most_of_each: bytes of each
 --             version, 0 for all, of whole rows only; columns: none for whole rows
---   reply   {"too old"} | {"rows", resume, (row, cells) …}
---             resume: the bound to go on from, "" at the end; rows without fields are left out; cells of named columns:
+--   reply   {"too old"} | {"rows", resume, base, (row, cells) …}
+--             resume: the bound to go on from, "" at the end; base: the name of the tablet's base, "" without one; rows without fields are left out; cells of named columns:
 --             {version, nil, …}; of a whole row: {field, version, …} as the hash has them, or {"judged", column, cell, …}.
 --             If the newest version is not the answer, the reply has in its place a cell in the form of read.lua. To
 --             judge each cell here would take the server longer than all the rest
 
 local tag, at, from, to = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, backward = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == 'backward'
-if is_too_old(tag, at) then return {'too old'} end
+local too_old, base = is_too_old(tag, at)
+if too_old then return {'too old'} end
 
 local rows
 if backward then
@@ -103,7 +104,7 @@ local function cut_off(cells, most)
 end
 
 local longest = tonumber(ARGV[7])
-local reply, last = {'rows', ''}, nil
+local reply, last = {'rows', '', base}, nil
 for _, row in ipairs(rows) do
   if size > budget then
     reply[2] = '(' .. last

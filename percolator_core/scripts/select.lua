@@ -11,7 +11,8 @@
 --             how many parts a row key has (0 if the predicate asks for none); of each its width, 0 if that varies;
 --             how many columns the predicate asks for; of each its name, and "=" with the value of a missing cell, or
 --             ""; the predicate, each connective in front of its parts; nothing if there is no predicate
---   reply   {"too old"} | {"rows", resume, row_keys, cells, lengths, unsettled …}
+--   reply   {"too old"} | {"based", base} | {"rows", resume, row_keys, cells, lengths, unsettled …}
+--             base: the name of the tablet's base. The store may have only a part of a row, so the caller judges it
 --             resume: the bound to go on from, "" at the end
 --             row_keys: the keys of the rows, joined
 --             cells: the versions of the columns, row by row, joined; a null adds nothing
@@ -22,7 +23,9 @@
 local call, unpack_numbers, sub, concat = redis.call, struct.unpack, string.sub, table.concat
 local tag, at, from, to, backward = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4] == 'backward'
 local most, most_looked, budget = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-if is_too_old(tag, at) then return {'too old'} end
+local too_old, base = is_too_old(tag, at)
+if too_old then return {'too old'} end
+if base ~= '' then return {'based', base} end
 
 local position = 7
 local function argument()

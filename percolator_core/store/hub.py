@@ -128,7 +128,7 @@ class Hub:
         self._check_thread()
         if self.running is not None and greenlet.getcurrent() is self.running:
             task = self._current()
-            if task.awaiting is not None or python_gc.collecting:
+            if task.awaiting is not None or python_gc.is_collecting():
                 raise RuntimeError(_NO_WAITING)
             self._tasks.blocked += 1
             try:
@@ -178,7 +178,7 @@ class Hub:
             raise RuntimeError(
                 "only the code that made an executor, or a function running in it, may wait for it"
             )
-        if python_gc.collecting or ((self._at_work or self._tasks.filling) and self._is_interrupted()):
+        if python_gc.is_collecting() or ((self._at_work or self._tasks.filling) and self._is_interrupted()):
             raise RuntimeError(_NO_WAITING)
         try:
             self._at_work = True
@@ -240,7 +240,7 @@ class Hub:
         try:
             # To end a task is to switch greenlets, which a generator that is being collected must not do.
             here = self.process == process.pid and greenlet.getcurrent() is self.loop
-            if here and not python_gc.collecting:
+            if here and not python_gc.is_collecting():
                 self._queue.drop_unsent(self._tasks.end_active())
                 while self._queue.parked or self.connections.in_flight:
                     self._send_or_receive()
@@ -384,16 +384,17 @@ _LOOP: Final = (Hub.run.__code__, Hub.turn.__code__, TaskPool.fill.__code__)
 
 def is_being_ended() -> bool:
     """Return True if the running code is a task that its hub is ending: it may send, but not wait."""
-    hub = current_hub()
-    return hub is not None and hub.running is not greenlet.getcurrent()
+    return (hub := current_hub()) is not None and hub.running is not greenlet.getcurrent()
 
 
 def current_hub() -> Hub | None:
     """Return the hub whose task the running code is, or None.
 
-    Also None in a forked child, and for a signal handler or finalizer while the task is on its way to be
-    parked or while Python collects garbage: none of them may park the task.
+    Also None in a forked child, for a signal handler while the task is on its way to be parked, and for a
+    finalizer of the collector: none of them may park the task.
     """
     task: Any = greenlet.getcurrent()
     hub: Hub | None = getattr(task, "hub", None)
-    return None if hub is None or task.awaiting is not None or python_gc.collecting else hub
+    if hub is None or task.awaiting is not None or python_gc.is_collecting():
+        return None
+    return hub

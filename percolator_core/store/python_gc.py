@@ -11,27 +11,42 @@ are on the stack, and a switch moves the stack. Code that then frees a listed ob
 from __future__ import annotations
 
 import gc
+import threading
 from functools import partial
-from typing import Any, Final
+from itertools import starmap
+from typing import Final
 
 from percolator_core.runtime import process
 
 OBJECTS_A_TASK: Final = 100
 
 
-class _Collecting(set[Any]):
-    """Has elements while the collector runs: it is called as ``setattr(self, "start" or "stop", info)``.
+collecting: Final[set[object]] = set()
+"""Not empty while the collector runs; it has the number of the thread that the collector runs in."""
 
-    This call runs no Python code, on purpose. Python handles a pending signal at the first step of a callback
-    and discards the exception of a callback: Ctrl-C would be lost.
+
+class _Callback:
+    """The collector's callback: ``setattr(self, "start" or "stop", info)``, where ``info`` is a dict.
+
+    It adds the element of ``self``, the number of the calling thread, to `collecting`, and the names in
+    ``info``, which do not matter; or it removes them. This runs no Python code, on purpose. Python handles a
+    pending signal at the first step of a callback and discards the exception of a callback: Ctrl-C would be
+    lost.
     """
 
-    start = property(fset=set.update)
-    stop = property(fset=set.difference_update)
+    __iter__ = staticmethod(partial(starmap, threading.get_ident, ((),)))
+
+    start = property(fset=partial(set.update, collecting))
+    stop = property(fset=partial(set.difference_update, collecting))
 
 
-collecting = _Collecting()
-"""True while the collector runs, which may call a finalizer."""
+def is_collecting() -> bool:
+    """Return True if the collector runs in this thread: the caller is a finalizer, which it has called.
+
+    While a finalizer of another thread waits, the collector does not end. This thread may go on meanwhile.
+    """
+    return threading.get_ident() in collecting
+
 
 _lock = process.Lock()
 _tasks = 0
@@ -50,4 +65,4 @@ def allow_for_tasks(tasks: int) -> None:
             gc.set_threshold(max(_before, _tasks * OBJECTS_A_TASK), *others)
 
 
-gc.callbacks.append(partial(setattr, collecting))
+gc.callbacks.append(partial(setattr, _Callback()))

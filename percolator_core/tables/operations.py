@@ -10,7 +10,6 @@ from percolator_core.catalog.catalog import Tables
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.key_ranges import KeyRange, check_limit
-from percolator_core.layout.keys import rows_key
 from percolator_core.schema.predicates import Predicate, bind
 from percolator_core.store import Store
 from percolator_core.tables import rows
@@ -72,13 +71,8 @@ class TypedReads:
         return self._handles[table]
 
     def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
-        """Return the number of rows in each key range, perhaps including removed rows."""
-        commands = [
-            (b"ZLEXCOUNT", rows_key(tag), b"[" + low, b"+" if high is None else b"(" + high)
-            for tag, low, high in ranges
-        ]
-        counts: list[int] = self._store.exchange(commands).result()
-        return counts
+        """Return about the number of rows in each key range, perhaps including removed rows."""
+        raise NotImplementedError
 
     @overload
     def find(self, table: type[M], /, **key: Any) -> M | None: ...

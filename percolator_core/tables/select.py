@@ -23,7 +23,7 @@ from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Call, Direction
-from percolator_core.scripts.replies import Selected
+from percolator_core.scripts.replies import Based, Selected
 
 PAGE_ROWS: Final = 4096
 PAGE_BYTES: Final = 1 << 20
@@ -186,7 +186,20 @@ class TabletSelect:
     If a step returns None, the snapshot is below the safe point, and the caller must not call `take`.
     """
 
-    __slots__ = ("_high", "_layout", "_low", "_most", "_predicate", "_reverse", "_stored", "_tag", "more")
+    __slots__ = (
+        "_high",
+        "_low",
+        "_most",
+        "_predicate",
+        "_stored",
+        "bound",
+        "handle",
+        "layout",
+        "limit",
+        "more",
+        "reverse",
+        "tag",
+    )
 
     def __init__(  # noqa: PLR0917
         self,
@@ -201,11 +214,14 @@ class TabletSelect:
         reverse: bool = False,
         limit: int | None = None,
     ) -> None:
-        self._tag = tag
+        self.handle = handle
+        self.tag = tag
+        self.bound = bound
+        self.limit = limit
         self._low = b"[" + low
         self._high = b"+" if high is None else b"(" + high
-        self._reverse = reverse
-        self._layout = layout = Layout(handle.definition, tuple(columns))
+        self.reverse = reverse
+        self.layout = layout = Layout(handle.definition, tuple(columns))
         asked = program(bound, handle.definition)
         self._most = _bounds(layout, asked, page if limit is None else min(page, limit))
         self._stored = [column.stored.encode() for column in layout.cells]
@@ -216,28 +232,49 @@ class TabletSelect:
     @property
     def table(self) -> str:
         """The table's name."""
-        return self._layout.definition.name
+        return self.layout.definition.name
 
     @property
     def reached(self) -> bytes:
         """A forward select has evaluated all rows below this key."""
         return self._low[1:] + (b"\0" if self._low[:1] == b"(" else b"")
 
-    def step(self, at: int) -> Call[Selected | None]:
+    def step(self, at: int) -> Call[Selected | Based | None]:
         """Return the call of the next step at a timestamp."""
-        direction: Direction = "backward" if self._reverse else "forward"
-        bounds = (self._tag, at, self._low, self._high, direction)
-        solid = len(self._layout.solid)
+        direction: Direction = "backward" if self.reverse else "forward"
+        bounds = (self.tag, at, self._low, self._high, direction)
+        solid = len(self.layout.solid)
         return calls.select(*bounds, *self._most, PAGE_BYTES, solid, self._stored, self._predicate)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The selected columns."""
+        return self.layout.columns
+
+    @property
+    def range(self) -> tuple[bytes, bytes | None]:
+        """The first key that no step has evaluated yet, and the key behind the last one, or None."""
+        return self.reached, None if self._high == b"+" else self._high[1:]
+
+    def reach(self, bound: bytes | None) -> None:
+        """Prepare the next step after rows that came from elsewhere.
+
+        ``bound`` is its first key, or the key behind its last one in a backward select; None ends the select.
+        """
+        self.more = bound is not None
+        if bound is not None and self.reverse:
+            self._high = b"(" + bound
+        elif bound is not None:
+            self._low = b"[" + bound
 
     def take(self, found: Selected) -> Batch:
         """Return the rows of a step's reply, and prepare the next step."""
         self.more = bool(found.resume)
-        if self._reverse:
+        if self.reverse:
             self._high = found.resume
         else:
             self._low = found.resume
-        return Batch(self._layout, found.row_keys, found.cells, found.lengths, found.unsettled)
+        return Batch(self.layout, found.row_keys, found.cells, found.lengths, found.unsettled)
 
 
 def _bounds(layout: Layout, asked: Program, page: int) -> tuple[int, int]:

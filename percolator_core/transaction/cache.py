@@ -58,5 +58,5 @@ class Cache(dict[ColumnFields, dict[bytes, bytes | None]]):
         for column, version, lock in zip(read.extra, pairs, pairs, strict=False):
             if version is None:
                 column.note_missing()
-            if is_settled(version, lock, limit, read.stands):
+            if is_settled(version, lock, limit, read.base == b""):
                 self.keep(column, read.row, value_of(version))

@@ -5,10 +5,10 @@ newest version below the snapshot, so they are one ``HMGET`` and no script. Any 
 finds an older version, or a lock whose transaction may still commit below the snapshot. The read waits for
 such a lock, or resolves it.
 
-A missing cell proves nothing by itself: garbage collection removes deletions, and tables are dropped. A
-missing cell is an answer if the tablet *stands*: the tablet has a version, and no safe point above the
-snapshot. Version and safe point are read after the cell; for a column that rows often lack, in the same
-request.
+A missing cell proves nothing by itself: garbage collection removes deletions, tables are dropped, and cold
+rows move to the base. A missing cell is an answer if the tablet *stands* and has no base: the tablet has a
+version, and no safe point above the snapshot. If it has a base, the cell is as the base has it. Version, safe
+point and base are read after the cell; for a column that rows often lack, in the same request.
 
 A snapshot of the present uses the definitions of tables as of its timestamp; the oracle returns the catalog's
 epoch with it. A snapshot of the past uses the definitions as of the moment when it was made.
@@ -17,23 +17,22 @@ epoch with it. A snapshot of the past uses the definitions as of the moment when
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from percolator_core.catalog.catalog import CHANGED, Tables
-from percolator_core.catalog.table_handle import ColumnFields, TableHandle, stands
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle, base_below
 from percolator_core.errors import (
     ConfigurationError,
-    LockTimeout,
     PercolatorError,
-    SnapshotTooOld,
     TransactionConflict,
     of_another_process,
 )
-from percolator_core.layout.keys import decode_column
 from percolator_core.layout.records import (
     KIND,
+    LOCK_MARK,
     PUT,
     VALUE,
+    VERSION_MARK,
     Version,
     is_settled,
     pack_timestamp,
@@ -41,19 +40,18 @@ from percolator_core.layout.records import (
     unpack_version,
 )
 from percolator_core.runtime import process
-from percolator_core.scripts import calls, replies
 from percolator_core.store import Store
 from percolator_core.store.packing import Command
-from percolator_core.tables.operations import TypedReads
 from percolator_core.transaction.cache import Cache
 from percolator_core.transaction.client import Client
-from percolator_core.transaction.lock_resolver import Patience, Resolver
+from percolator_core.transaction.late_reads import Cold, LateReads, Unsettled
 from percolator_core.transaction.row_read import (
     BYTES_AT_ONCE,
     CELLS_AT_ONCE,
     UNREAD,
     RowRead,
 )
+from percolator_core.transaction.scan import merged_cells, overlay_of, settled_row
 from percolator_core.transaction.write_buffer import TableWrites
 
 _FIRST_STEP: Final = 500
@@ -63,14 +61,7 @@ _Cell: TypeAlias = tuple[TableHandle, bytes, str]
 """A cell that is read: its table, row and column."""
 
 
-class _Found(NamedTuple):
-    """The result of a read by script: the visible version, if there is one, or the lock that blocks it."""
-
-    version: Version | None
-    lock: bytes | None
-
-
-class CellReads(TypedReads):
+class CellReads(LateReads):
     """Reads of cells: from the transaction's own writes, else from the cache, else from the store.
 
     A plain snapshot has no writes and keeps nothing in its cache. The constructors of `Snapshot` and
@@ -90,7 +81,6 @@ class CellReads(TypedReads):
         "_operations",
         "_process",
         "_requests",
-        "_resolver",
         "_round_trips",
         "_scanned",
         "_scans",
@@ -110,7 +100,6 @@ class CellReads(TypedReads):
     _operations: int
     _process: int
     _requests: int
-    _resolver: Resolver | None
     _round_trips: int
     _scanned: int
     _scans: int
@@ -268,13 +257,15 @@ class CellReads(TypedReads):
         sparse = {read: read.handle.standing(read.row) for read in reads if read.is_sparse}
         cells = ((read.handle, read.row, read.columns[0].name) for read in reads)
         replies, standings = self._ask([read.command() for read in reads], cells, sparse.values())
-        unsettled: list[tuple[RowRead, ColumnFields, int]] = []
+        unsettled: list[Unsettled] = []
+        cold: list[Cold] = []
         for read, found in zip(reads, replies, strict=True):
             self._operations += len(read.columns)
-            read.stands = read in sparse and standings[sparse[read]]
-            self._take(read, found, values, unsettled)
-        if unsettled:
-            self._settle(unsettled, values)
+            if read in sparse:
+                read.base = standings[sparse[read]]
+            self._take(read, found, values, unsettled, cold)
+        if unsettled or cold:
+            self._read_late(unsettled, cold, values)
         if cache.room > 0:
             for read in reads:
                 for column, position in zip(read.columns, read.positions, strict=True):
@@ -289,36 +280,29 @@ class CellReads(TypedReads):
         read: RowRead,
         found: Iterable[bytes | None],
         values: list[bytes | None],
-        unsettled: list[tuple[RowRead, ColumnFields, int]],
+        unsettled: list[Unsettled],
+        cold: list[Cold],
     ) -> None:
-        """Take the reply to one command; cells that it does not settle are added to ``unsettled``."""
-        limit, pairs = self._limit, iter(found)
+        """Take the reply to one command; the cells that need another read go to the two lists."""
+        limit, pairs, base = self._limit, iter(found), read.base
         for column, position, version, lock in zip(read.columns, read.positions, pairs, pairs, strict=False):
             if version is None:
                 column.note_missing()
             elif column.sparse:
                 column.sparse -= 1
-            if not is_settled(version, lock, limit, read.stands):
+            if not is_settled(version, lock, limit, base is not None):
                 unsettled.append((read, column, position))
-            elif version is not None and not version[KIND]:
+            elif version is None:
+                if base:
+                    cold.append((read.handle, read.row, base, column.encoded, position))
+            elif not version[KIND]:
                 values[position] = version[VALUE]
         read.brought = list(pairs) if read.extra else ()
 
-    def _settle(
-        self, unsettled: Sequence[tuple[RowRead, ColumnFields, int]], values: list[bytes | None]
-    ) -> None:
-        """Read by script the cells whose newest version and lock did not settle the read."""
-        located = [(read.handle.tag(read.row), read.row, column.encoded) for read, column, _ in unsettled]
-        replies, _ = self._ask([self._slow_read(*where) for where in located])
-        for where, (_, _, position), reply in zip(located, unsettled, replies, strict=True):
-            found = self._found(reply)
-            version = found.version if found.lock is None else self._read_slowly(*where)
-            values[position] = None if version is None else version.value
-
     def _ask(
         self, commands: Sequence[Command], cells: Iterable[_Cell] = (), standings: Iterable[bytes] = ()
-    ) -> tuple[list[Any], dict[bytes, bool]]:
-        """The replies to reads of cells, and by command of ``standings``, True if the tablet stands."""
+    ) -> tuple[list[Any], dict[bytes, bytes | None]]:
+        """The replies to reads of cells, and by command of ``standings`` the result of `base_below`."""
         self._must_be_of_this_process()
         self._sent += len(commands)
         self._requests += 1
@@ -333,66 +317,54 @@ class CellReads(TypedReads):
             return replies, {}
         at, count = self.start_timestamp, len(commands)
         return replies[:count], {
-            one: stands(reply, at) for one, reply in zip(asked, replies[count:], strict=True)
+            one: base_below(reply, at) for one, reply in zip(asked, replies[count:], strict=True)
         }
 
     def _judge(  # noqa: PLR0917
         self,
-        tag: bytes,
+        handle: TableHandle,
         row: bytes,
         column: bytes,
         version: bytes | None,
         lock: bytes | None,
-        stands: bool = False,
+        base: bytes | None = None,
     ) -> Version | None:
-        """Return the visible version: the newest one if it settles the read; otherwise a script finds it."""
-        if is_settled(version, lock, self._limit, stands):
-            return None if version is None else unpack_version(version)
-        return self._read_slowly(tag, row, column)
+        """Return the visible version: the newest one or the base's if that settles the read.
 
-    # Reads by script.
+        Otherwise a script finds it.
+        """
+        if not is_settled(version, lock, self._limit, base is not None):
+            return self._read_slowly(handle, row, column)
+        if version is not None:
+            return unpack_version(version)
+        return self._of_base(handle, row, column, base) if base else None
 
-    def _slow_read(self, tag: bytes, row: bytes, column: bytes) -> Command:
-        return self._client.store.command(calls.read(tag, self.start_timestamp, row, (column,)))
+    def _newest_row(self, handle: TableHandle, row: bytes) -> dict[str, bytes] | None:
+        """The cells of a row from its newest versions.
 
-    def _found(self, reply: list[Any]) -> _Found:
-        cells = replies.read_cells(reply)
-        if cells is None:
-            raise self._too_old()
-        cell = cells[0]
-        if len(cell) == 2:
-            return _Found(None, cell[1])
-        return _Found(unpack_version(cell[0]) if cell else None, None)
-
-    def _read_slowly(self, tag: bytes, row: bytes, column: bytes) -> Version | None:
-        """The visible version of a cell; waits for a live lock, and resolves the lock of a dead client."""
-        patience = Patience(self._client)
-        while True:
-            (reply,), _ = self._ask([self._slow_read(tag, row, column)])
-            found = self._found(reply)
-            if found.lock is None:
-                return found.version
-            if self._resolver is None:
-                self._resolver = Resolver(self._client)
-            fate = self._resolver.resolve(tag, row, column, found.lock)
-            if fate.state == "live" and not patience.wait():
-                raise LockTimeout.of_cell(row, decode_column(column), self._client.timeouts.lock_wait)
-
-    def history(self, table: str, row: bytes, column: str, limit: int) -> list[Version]:
-        """The committed versions of a cell, newest first. Raises as `Database.history`."""
-        handle = self._fixed()[table]
-        # The read resolves the lock of a dead client, which may hide a committed version.
-        self._read_cells(((table, row, column),))
-        command = self._store.command(
-            calls.history(handle.tag(row), row, handle.columns[column].encoded, limit)
-        )
-        packed, standing = self._store.call(command, handle.standing(row))
-        if not packed and not stands(standing, self.start_timestamp):
-            raise SnapshotTooOld(f"the table {table!r} was dropped, or made again, meanwhile: ask again")
-        return [unpack_version(version) for version in packed]
-
-    def _too_old(self) -> SnapshotTooOld:
-        return SnapshotTooOld(
-            f"the snapshot at {self._start_ts} lies below the safe point: garbage collection has passed it, "
-            "or the table or a column of it was dropped, or the table was made, since; begin a newer one"
-        )
+        None if they do not settle the read: a cell has a lock or a version above the snapshot, or the tablet
+        does not stand.
+        """
+        self._must_be_of_this_process()
+        self._round_trips += 1
+        self._scans += 1
+        commands = (b"HGETALL", handle.row_key(row)), handle.standing(row)
+        if self._start_ts is None:
+            flat, standing = self._first_read(commands, ((handle, row, "*"),))
+        else:
+            flat, standing = self._client.store.call(*commands)
+        base = base_below(standing, self.start_timestamp)
+        if base is None:
+            return None
+        limit = self._limit
+        fields = iter(flat)
+        for field, version in zip(fields, fields, strict=True):
+            mark = field[:1]
+            if mark == LOCK_MARK or (mark == VERSION_MARK and version >= limit):
+                return None
+        cells = settled_row(flat)
+        self._scanned += len(cells)
+        if not base:
+            return cells
+        below = self._client.bases.row(handle, handle.tag(row), base, row)
+        return merged_cells(handle, overlay_of(flat), below)

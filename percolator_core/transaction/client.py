@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from percolator_core.base.bases import Bases
 from percolator_core.catalog.catalog import Catalog
 from percolator_core.errors import PercolatorError
 from percolator_core.runtime import process
@@ -55,6 +56,7 @@ class Client:
         self.oracle = Oracle(store)
         self.catalog = Catalog(store)
         self.timeouts = timeouts
+        self.bases = Bases()
         self.tally = Tally()
         self.one_call_a_tablet = store.clustered
         """True if a script may touch only one tablet, as on a cluster.

@@ -20,10 +20,10 @@ class RowRead:
     """Cells of one row that one command reads: ``columns`` that were asked for, and ``extra`` ones.
 
     ``positions`` has, for each of the ``columns``, the index of its value in the caller's list. ``brought``
-    has the version and the lock of each extra column. ``stands`` is True if a missing cell is an answer.
+    has the version and the lock of each extra column. ``base`` is as `base_below` returns it.
     """
 
-    __slots__ = ("brought", "columns", "extra", "handle", "positions", "row", "stands")
+    __slots__ = ("base", "brought", "columns", "extra", "handle", "positions", "row")
 
     def __init__(self, handle: TableHandle, row: bytes) -> None:
         self.handle = handle
@@ -32,7 +32,7 @@ class RowRead:
         self.positions: list[int] = []
         self.extra: Sequence[ColumnFields] = ()
         self.brought: Sequence[bytes | None] = ()
-        self.stands = False
+        self.base: bytes | None = None
 
     @property
     def is_sparse(self) -> bool:

@@ -2,6 +2,9 @@
 
 The script replies with packed versions as long as the newest versions settle the read. The client unpacks the
 values, which is faster than a script for which all other clients wait.
+
+In a tablet with a base, a step brings what the store has of its range of keys, and the base has the rest. The
+rows of both are merged while they are consumed.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ import heapq
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from operator import itemgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from percolator_core.base.bases import Bases
+from percolator_core.base.row_set import BaseRow
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.layout.keys import is_internal
 from percolator_core.layout.records import (
@@ -39,39 +44,54 @@ _JUDGED: Final = b"judged"
 """Precedes the cells of a whole row if the newest versions did not settle all of them."""
 
 
+class Beside(NamedTuple):
+    """What a scan reads beside its steps: cells with a lock in their way, and bases.
+
+    ``slowly`` reads such a cell by table, row and encoded column.
+    """
+
+    slowly: Callable[[TableHandle, bytes, bytes], Version | None]
+    bases: Bases
+
+
 class TabletScan:
     """The rows of one tablet, fetched in bounded steps.
 
-    ``columns`` are the columns to return; none means all. ``read_slowly`` reads a cell with a lock in its
-    way, by tag, row and encoded column. ``cut`` is for scans of all columns: the most bytes of each value to
-    fetch, except of values that needed ``read_slowly``. ``more`` is False after the last step.
+    ``columns`` are the columns to return; none means all. ``cut`` is for scans of all columns: the most bytes
+    of each value to fetch, except of values that a step did not bring. ``more`` is False after the last step.
     """
 
     __slots__ = (
+        "_beside",
         "_columns",
         "_direction",
         "_encoded",
+        "_handle",
         "_high",
         "_longest",
         "_low",
+        "_merged",
         "_page",
-        "_read_slowly",
+        "_store_has_more",
         "_tag",
         "more",
         "rows",
+        "stored",
     )
 
     def __init__(  # noqa: PLR0917
         self,
+        handle: TableHandle,
         tag: bytes,
         low: bytes,
         high: bytes | None,
         columns: Sequence[ColumnFields],
         page: int,
         reverse: bool,
-        read_slowly: Callable[[bytes, bytes, bytes], Version | None],
+        beside: Beside,
         cut: int | None = None,
     ) -> None:
+        self._handle = handle
         self._tag = tag
         self._low = b"[" + low
         self._high = b"+" if high is None else b"(" + high
@@ -79,15 +99,22 @@ class TabletScan:
         self._encoded = [column.encoded for column in columns]
         self._page = page
         self._direction: Direction = "backward" if reverse else "forward"
-        self._read_slowly = read_slowly
+        self._beside = beside
+        self._merged: Iterator[Row] | None = None
+        """The rows of the last step and of the base in its range that are not in ``rows`` yet."""
+        self._store_has_more = True
         self._longest = 0 if cut is None else VERSION_HEADER + cut
         self.rows: list[Row] = []
         """The rows of the last step."""
+        self.stored: list[tuple[bytes, dict[bytes, bytes | None]]] = []
+        """What the store has of the rows of the last step, in a tablet with a base."""
         self.more = True
 
     @property
     def reached(self) -> bytes:
         """In a forward scan: all rows below this key have been scanned."""
+        if self._merged is not None and self.rows:
+            return self.rows[-1][0] + b"\0"
         return self._low[1:] + (b"\0" if self._low[:1] == b"(" else b"")
 
     def step(self, at: int) -> Call[Scanned | None]:
@@ -95,14 +122,26 @@ class TabletScan:
         bounds = self._low, self._high, self._page, PAGE_BYTES
         return calls.scan(self._tag, at, *bounds, self._direction, self._longest, self._encoded)
 
+    def goes_on(self) -> bool:
+        """Set ``rows`` to the next rows of the last step, if it has more; otherwise return False."""
+        if self._merged is None:
+            return False
+        self.rows = list(islice(self._merged, self._page))
+        if len(self.rows) < self._page:
+            self._merged = None
+        self.more = self._merged is not None or self._store_has_more
+        return True
+
     def take(self, found: Scanned) -> int:
         """Take the reply to a step; returns the number of cells in it."""
-        resume, row_keys, cells_of_rows = found
-        self.more = bool(resume)
-        if self._direction == "backward":
-            self._high = resume
-        else:
-            self._low = resume
+        resume, base, row_keys, cells_of_rows = found
+        if base:
+            span = self._range(self._low, self._high, resume)
+            count = self.take_overlays(found)
+            self._merged = self._above(base, self.stored, *span)
+            self.goes_on()
+            return count
+        self._go_on(resume)
         self.rows = rows = []
         cells_of = self._named if self._columns else self._whole
         count = 0
@@ -134,12 +173,88 @@ class TabletScan:
         self, cells: dict[str, bytes], row: bytes, name: str, column: bytes, cell: Sequence[bytes]
     ) -> None:
         """Add a cell from a reply of read.lua: a version, nothing, or the lock in its way."""
-        if len(cell) == 2:
-            found = self._read_slowly(self._tag, row, column)
-        else:
-            found = unpack_version(cell[0]) if cell else None
+        found = self._visible(row, column, cell)
         if found is not None and found.value is not None:
             cells[name] = found.value
+
+    def _visible(self, row: bytes, column: bytes, cell: Sequence[bytes]) -> Version | None:
+        if len(cell) == 2:
+            return self._beside.slowly(self._handle, row, column)
+        return unpack_version(cell[0]) if cell else None
+
+    def _go_on(self, resume: bytes) -> None:
+        self.more = self._store_has_more = bool(resume)
+        if self._direction == "backward":
+            self._high = resume
+        else:
+            self._low = resume
+
+    # Above a base.
+
+    @property
+    def rest(self) -> tuple[bytes, bytes | None]:
+        """The first key that no step has scanned yet, and the key behind the last one, or None."""
+        return self._range(self._low, self._high, b"")
+
+    def take_overlays(self, found: Scanned) -> int:
+        """Take the reply to a step, without the base's part; returns the number of cells in it."""
+        resume, _, row_keys, cells_of_rows = found
+        self._go_on(resume)
+        self.stored = [
+            (row, self._overlay(row, flat)) for row, flat in zip(row_keys, cells_of_rows, strict=True)
+        ]
+        return sum(len(cells) for _, cells in self.stored)
+
+    def _range(self, low: bytes, high: bytes, resume: bytes) -> tuple[bytes, bytes | None]:
+        """The first key of a step between two bounds, and the key behind its last one, or None."""
+        first = low[1:] + b"\0" if low[:1] == b"(" else low[1:]
+        end = None if high == b"+" else high[1:]
+        if not resume:
+            return first, end
+        return (resume[1:], end) if self._direction == "backward" else (first, resume[1:] + b"\0")
+
+    def _overlay(self, row: bytes, flat: Sequence[Any]) -> dict[bytes, bytes | None]:
+        """What the store has of a row, by encoded column; None for a deletion, which hides the base."""
+        pairs: Iterable[tuple[bytes, Any]]
+        if self._columns:
+            pairs = zip(self._encoded, flat[::2], strict=True)
+        elif flat and flat[0] == _JUDGED:
+            pairs = zip(flat[1::2], flat[2::2], strict=True)
+        else:
+            return overlay_of(flat)
+        cells: dict[bytes, bytes | None] = {}
+        for column, cell in pairs:
+            if type(cell) is list:
+                found = self._visible(row, column, cell)
+            else:
+                found = None if cell is None else unpack_version(cell)
+            if found is not None:
+                cells[column] = found.value
+        return cells
+
+    def _above(
+        self,
+        base: bytes,
+        stored: Iterable[tuple[bytes, dict[bytes, bytes | None]]],
+        low: bytes,
+        high: bytes | None,
+    ) -> Iterator[Row]:
+        """Merge what the store has of a range of rows with the base."""
+        backward = self._direction == "backward"
+        where = self._handle, self._tag, base, low, high
+        below = self._beside.bases.rows(*where, self._encoded or None, reverse=backward)
+        cold = ((row.key, row) for row in below)
+        lines: Iterable[tuple[bytes, Any]] = heapq.merge(stored, cold, key=itemgetter(0), reverse=backward)
+        for key, parts in groupby(lines, itemgetter(0)):
+            row, overlay = None, {}
+            for _, part in parts:
+                if type(part) is BaseRow:
+                    row = part
+                else:
+                    overlay = part
+            cells = merged_cells(self._handle, overlay, row)
+            if cells:
+                yield key, cells
 
 
 def scans_of_tablets(  # noqa: PLR0917
@@ -149,12 +264,12 @@ def scans_of_tablets(  # noqa: PLR0917
     columns: Sequence[ColumnFields],
     page: int,
     reverse: bool,
-    read_slowly: Callable[[bytes, bytes, bytes], Version | None],
+    beside: Beside,
     cut: int | None = None,
 ) -> list[TabletScan]:
     """A scan of each tablet that may have rows from ``low`` to below ``high``; one for a single row."""
     tags = (handle.tag(low),) if high == low + b"\0" else handle.tags
-    return [TabletScan(tag, low, high, columns, page, reverse, read_slowly, cut) for tag in tags]
+    return [TabletScan(handle, tag, low, high, columns, page, reverse, beside, cut) for tag in tags]
 
 
 def merged(
@@ -192,6 +307,29 @@ def settled_row(flat: Sequence[bytes]) -> dict[str, bytes]:
         if field[:1] == VERSION_MARK and not version[KIND] and not is_internal(column):
             cells[column.decode()] = version[VALUE]
     return cells
+
+
+def overlay_of(flat: Sequence[bytes]) -> dict[bytes, bytes | None]:
+    """What the fields of a row's hash have above its base, by encoded column; None for a deletion.
+
+    Each newest version is visible and unlocked.
+    """
+    return {
+        field[1:]: None if version[KIND] else version[VALUE]
+        for field, version in zip(flat[::2], flat[1::2], strict=True)
+        if field[:1] == VERSION_MARK and not is_internal(field[1:])
+    }
+
+
+def merged_cells(
+    handle: TableHandle, overlay: dict[bytes, bytes | None], row: BaseRow | None
+) -> dict[str, bytes]:
+    """The cells of a row by column: those of the store above those of the base."""
+    cells = overlay if row is None else {**row.cells, **overlay}
+    names = handle.by_encoded
+    return {
+        names.get(column) or column.decode(): value for column, value in cells.items() if value is not None
+    }
 
 
 def at_most(limit: int | None, rows: Iterable[Row]) -> Iterator[Row]:

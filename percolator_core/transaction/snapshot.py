@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, Self
 from zlib import crc32
 
-from percolator_core.catalog.table_handle import ColumnFields, TableHandle, stands
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.errors import PercolatorError
 from percolator_core.layout.key_ranges import check_limit, scan_bounds
 from percolator_core.layout.keys import is_internal
@@ -24,22 +24,23 @@ from percolator_core.layout.records import (
     row_bytes,
 )
 from percolator_core.runtime import process
+from percolator_core.scripts.replies import Based
 from percolator_core.store import is_being_ended
 from percolator_core.store.packing import READ
-from percolator_core.tables.arrow_batch import RowBatch
+from percolator_core.tables.arrow_batch import ArrowBatch, RowBatch
 from percolator_core.tables.select import TabletSelect
 from percolator_core.transaction.cache import CACHE_CELL, Cache
 from percolator_core.transaction.cell_reads import CellReads
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.row_read import UNREAD, RowRead
 from percolator_core.transaction.scan import (
+    Beside,
     Row,
     TabletScan,
     at_most,
     first_page,
     merged,
     scans_of_tablets,
-    settled_row,
 )
 from percolator_core.transaction.write_buffer import TableWrites, merge, overlay, rows_between
 
@@ -162,7 +163,7 @@ class Snapshot(CellReads):
             return value
         if version is None:
             fields.note_missing()
-        found = self._judge(handle.tag(row), row, fields.encoded, version, lock)
+        found = self._judge(handle, row, fields.encoded, version, lock)
         value = None if found is None else found.value
         cache.keep(fields, row, value)
         return value
@@ -216,9 +217,9 @@ class Snapshot(CellReads):
         cell, standing = (handle, row, handle.decode(columns[0])), handle.standing(row)
         (found,), standings = self._ask([(b"HMGET", handle.row_key(row), *marked)], (cell,), (standing,))
         self._operations += len(columns)
-        tag, stands = handle.tag(row), standings[standing]
+        base = standings[standing]
         versions = [
-            self._judge(tag, row, column, found[2 * position], found[2 * position + 1], stands)
+            self._judge(handle, row, column, found[2 * position], found[2 * position + 1], base)
             for position, column in enumerate(columns)
         ]
         for column, version in zip(columns, versions, strict=True):
@@ -226,7 +227,7 @@ class Snapshot(CellReads):
                 cache.keep(handle.fields(column), row, None if version is None else version.value)
         if extra:
             read = RowRead(handle, row)
-            read.extra, read.brought, read.stands = extra, found[2 * len(columns) :], stands
+            read.extra, read.brought, read.base = extra, found[2 * len(columns) :], base
             cache.keep_extra(read, self._limit)
         return versions
 
@@ -248,13 +249,13 @@ class Snapshot(CellReads):
         self._operations += len(rows) * len(fields)
         found = []
         cells, standings = ((handle, row, fields[0].name) for row in rows), map(handle.standing, rows)
-        replies, stand = self._ask([read.command() for read in reads], cells, standings)
+        replies, bases = self._ask([read.command() for read in reads], cells, standings)
         for row, flat in zip(rows, replies, strict=True):
             pairs = iter(flat)
-            tag, stands = handle.tag(row), stand[handle.standing(row)]
+            base = bases[handle.standing(row)]
             versions = []
             for one, version, lock in zip(fields, pairs, pairs, strict=False):
-                visible = self._judge(tag, row, one.encoded, version, lock, stands)
+                visible = self._judge(handle, row, one.encoded, version, lock, base)
                 self._cache.keep(one, row, None if visible is None else visible.value)
                 versions.append(visible)
             found.append(versions)
@@ -316,16 +317,19 @@ class Snapshot(CellReads):
         rows are scanned, ``cut`` limits the bytes of each value that are fetched.
         """
         fields = [handle.columns[column] for column in columns]
-        return scans_of_tablets(handle, low, high, fields, rows, False, self._read_slowly, cut)
+        return scans_of_tablets(handle, low, high, fields, rows, False, self._beside, cut)
 
     def take_scans(self, scans: Sequence[TabletScan]) -> None:
         """Fetch the next step of each scan, in one round trip."""
         # After a commit no scan goes on: the start of a transaction that only wrote is no snapshot.
         self._must_be_open()
         at = self.start_timestamp
-        steps = [scan.step(at) for scan in scans]
+        asked = [scan for scan in scans if not scan.goes_on()]
+        if not asked:
+            return
+        steps = [scan.step(at) for scan in asked]
         self._round_trips += 1
-        for scan, found in zip(scans, self._client.store.run_all(steps), strict=True):
+        for scan, found in zip(asked, self._client.store.run_all(steps), strict=True):
             if found is None:
                 raise self._too_old()
             self._scans += 1
@@ -340,7 +344,7 @@ class Snapshot(CellReads):
         for select, found in zip(selects, self._client.store.run_all(steps), strict=True):
             if found is None:
                 raise self._too_old()
-            batch = select.take(found)
+            batch = self._above_base(select, found.base) if isinstance(found, Based) else select.take(found)
             self._scans += 1
             self._scanned += len(batch) * max(1, len(batch.layout.cells))
             batches.append(batch)
@@ -361,8 +365,26 @@ class Snapshot(CellReads):
         if columns is not None and not fields:
             return
         page = first_page(limit, 1 if high == low + b"\0" else handle.tablets)
-        scans = scans_of_tablets(handle, low, high, fields, page, reverse, self._read_slowly)
+        scans = scans_of_tablets(handle, low, high, fields, page, reverse, self._beside)
         yield from merged(scans, self.take_scans, limit, reverse)
+
+    def _above_base(self, select: TabletSelect, base: bytes) -> ArrowBatch:
+        from percolator_core.transaction.base_select import merged_step  # pyarrow is optional
+
+        found = merged_step(select, base, self._beside, self._fetch_overlays)
+        return ArrowBatch(select.layout, found)
+
+    def _fetch_overlays(self, scan: TabletScan) -> bytes:
+        found = self._client.store.run(scan.step(self.start_timestamp))
+        self._round_trips += 1
+        if found is None:
+            raise self._too_old()
+        self._scanned += scan.take_overlays(found)
+        return found[1]
+
+    @property
+    def _beside(self) -> Beside:
+        return Beside(self._read_slowly, self._client.bases)
 
     def _whole_row(self, handle: TableHandle, row: bytes) -> dict[str, bytes]:
         """All cells of a row: from its newest versions if they settle the read, else from a scan."""
@@ -373,29 +395,3 @@ class Snapshot(CellReads):
         for _, found in self._scan_store(handle, row, row + b"\0", None, 1, False):
             return found
         return {}
-
-    def _newest_row(self, handle: TableHandle, row: bytes) -> dict[str, bytes] | None:
-        """The cells of a row from its newest versions.
-
-        None if they do not settle the read: a cell has a lock or a version above the snapshot, or the tablet
-        does not stand.
-        """
-        self._must_be_of_this_process()
-        self._round_trips += 1
-        self._scans += 1
-        commands = (b"HGETALL", handle.row_key(row)), handle.standing(row)
-        if self._start_ts is None:
-            flat, standing = self._first_read(commands, ((handle, row, "*"),))
-        else:
-            flat, standing = self._client.store.call(*commands)
-        if not stands(standing, self.start_timestamp):
-            return None
-        limit = self._limit
-        fields = iter(flat)
-        for field, version in zip(fields, fields, strict=True):
-            mark = field[:1]
-            if mark == LOCK_MARK or (mark == VERSION_MARK and version >= limit):
-                return None
-        cells = settled_row(flat)
-        self._scanned += len(cells)
-        return cells

@@ -46,24 +46,24 @@ class Tablet:
         return self.db.store.keyspace.tag(self.table, 0)
 
     @property
-    def manifest(self) -> str:
-        return (self.db.store.one((b"HGET", meta_key(self.tag), BASE)) or b"").decode()
+    def reference(self) -> bytes:
+        return self.db.store.one((b"HGET", meta_key(self.tag), BASE)) or b""
 
-    def base(self, name: str | None = None) -> TabletBase:
-        name = self.manifest if name is None else name
+    def base(self, reference: bytes | None = None) -> TabletBase:
+        _, name = manifests.split_reference(self.reference if reference is None else reference)
         manifest = manifests.load(self.location, name) if name else Manifest(0, 0)
         return TabletBase(self.db.catalog.table(self.table).definition, self.location, manifest, self.cache)
 
-    def flush(self, observers: Sequence[str] = (), name: str | None = None) -> Flushed:
+    def flush(self, observers: Sequence[str] = (), reference: bytes | None = None) -> Flushed:
         """Flush all rows, as of a safe point that a collection has just made."""
         safe = self.db.collect_garbage(timedelta(0)).safe_point
-        return self.begun(observers, name).run(safe, safe)
+        return self.begun(observers, reference).run(safe, safe)
 
-    def begun(self, observers: Sequence[str] = (), name: str | None = None) -> TabletFlush:
-        name = self.manifest if name is None else name
+    def begun(self, observers: Sequence[str] = (), reference: bytes | None = None) -> TabletFlush:
+        reference = self.reference if reference is None else reference
         handle = self.db.catalog.table(self.table)
         return TabletFlush(
-            self.db.store, handle, self.tag, self.location, "t/0", self.base(name), name, observers
+            self.db.store, handle, self.tag, self.location, "t/0", self.base(reference), reference, observers
         )
 
     def stored(self) -> dict[bytes, dict[bytes, bytes | None]]:
@@ -197,7 +197,9 @@ def test_a_publication_that_is_sent_again_is_still_published(raw: Tablet) -> Non
     base = raw.base().manifest
     for _ in range(2):
         name = manifests.publish(raw.location, "t/0", base)
-        call = calls.publish_base(raw.tag, raw.manifest, name, base.timestamp, version)
+        call = calls.publish_base(
+            raw.tag, raw.reference, manifests.reference(raw.location, name), base.timestamp, version
+        )
         assert [raw.db.store.run(call) for _ in range(2)] == ["published", "published"]
 
 
@@ -258,7 +260,7 @@ def test_a_changed_table_is_not_flushed_by_its_old_definition(db: Database, tmp_
     late = tablet.begun()
     db.drop_column(Items, "name")
     assert late.run(safe, safe) == Flushed(0, 0)
-    assert tablet.manifest == ""
+    assert tablet.reference == b""
     assert tablet.flush().rows == len(before)
     rows = list(tablet.base().rows(b"", None))
     assert [row.key for row in rows] == list(before)

@@ -307,7 +307,7 @@ def test_a_scan_stops_after_so_many_bytes_of_names(db: Database, columns: tuple[
     encoded = [column.encode() for column in columns]
     scanned = db.store.run(calls.scan(tag, *bounds, "forward", 0, encoded))
     assert scanned is not None
-    resume, rows, _ = scanned
+    resume, _, rows, _ = scanned
     assert resume != b""
     assert 1 <= len(rows) <= (1 << 20) / (len(LONG) * MAX_COLUMN) + 1
     found = dict(db.snapshot().scan("one", columns=columns or None))

@@ -419,6 +419,39 @@ def test_a_finalizer_does_not_park_the_task_that_collects_garbage(db: Database) 
     assert len(refused) == 10
 
 
+def test_a_finalizer_of_another_thread_stops_no_executor(db: Database) -> None:
+    """The collector runs in that thread for as long as the finalizer waits."""
+    waits, may_end = threading.Event(), threading.Event()
+
+    def use() -> None:
+        waits.set()
+        assert may_end.wait(30)
+
+    def collect() -> None:
+        Garbage(use)
+        gc.collect()
+
+    gc.collect()
+    gc.disable()
+    collector = threading.Thread(target=collect)
+    collector.start()
+    try:
+        assert waits.wait(30)
+        with db.concurrency(4) as executor:
+            first = executor.submit(db.timestamp)
+            second = executor.submit(first.result)
+            stopped: list[str] = []
+            try:
+                assert second.result() > 0
+            except RuntimeError as error:
+                stopped.append(str(error))
+            assert stopped == []
+    finally:
+        may_end.set()
+        collector.join()
+        gc.enable()
+
+
 _COLLECT = """
 import _thread, gc, operator, weakref
 from percolator_core.store import python_gc

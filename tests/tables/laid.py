@@ -13,6 +13,7 @@ from percolator_core.layout.records import DELETE, PUT
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.predicates import Bound
 from percolator_core.schema.row_keys import KeyCodec
+from percolator_core.scripts.replies import Selected
 from percolator_core.tables.select import Batch, TabletSelect
 
 State = Mapping[str, bytes | None]
@@ -103,7 +104,7 @@ class Laid:
     def steps(self, select: TabletSelect, at: int) -> Iterator[Batch]:
         while select.more:
             found = self.db.store.run(select.step(at))
-            assert found is not None
+            assert isinstance(found, Selected)
             yield select.take(found)
 
     def expected(

@@ -15,6 +15,7 @@ from percolator_core.schema.definitions import Column
 from percolator_core.schema.predicates import Comparison, In, IsNull, Not, bind
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
+from percolator_core.scripts.replies import Selected
 from percolator_core.tables import select as select_module
 from tests.schema.predicates import predicates
 from tests.schema.values import QUICK, VALUES
@@ -213,7 +214,7 @@ def test_below_the_safe_point(db: Database) -> None:
     select = laid.select([NUMBER])
     assert db.store.run(select.step(49)) is None
     found = db.store.run(select.step(50))
-    assert found is not None
+    assert isinstance(found, Selected)
     assert len(select.take(found)) == 1
 
 

@@ -1,0 +1,127 @@
+"""The bases that a client reads: one cache for all tablets, and a view of each tablet's newest manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+import percolator_core.base.manifest as manifests
+from percolator_core.base.cache import ByteCache, NotHeld
+from percolator_core.base.location import Location
+from percolator_core.base.manifest import Manifest
+from percolator_core.base.reader import RowSetReader
+from percolator_core.base.row_set import BaseRow
+from percolator_core.base.tablet import TabletBase
+from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.layout.records import Version
+from percolator_core.store.file_threads import file_threads
+from percolator_core.store.hub import current_hub
+
+CACHE_BYTES: Final = 256 << 20
+"""Memory for what was read from files: tails of row sets, and decoded columns of row groups."""
+
+_ENTRY_BYTES: Final = 1000
+"""Estimated memory of an entry of a manifest, without its checksums."""
+
+
+_ROWS_AT_ONCE: Final = 500
+
+
+class Wanted(NamedTuple):
+    """Cells of one row that the store does not have: the tablet's base, the row, and stored column names."""
+
+    where: tuple[TableHandle, bytes, bytes]
+    row: bytes
+    columns: list[bytes]
+
+
+class Bases:
+    """Opens the bases of tablets. Threads may share it."""
+
+    def __init__(self, capacity: int = CACHE_BYTES) -> None:
+        self.cache: ByteCache[Any] = ByteCache(capacity)
+        self._locations: dict[str, Location] = {}
+        self._open: dict[bytes, tuple[bytes, TabletBase]] = {}
+
+    def location(self, url: str) -> Location:
+        """Return the location of a URL. Raises ConfigurationError as `Location`."""
+        found = self._locations.get(url)
+        if found is None:
+            found = self._locations[url] = Location(url)
+        return found
+
+    def versions(self, wanted: Sequence[Wanted]) -> list[list[Version | None]]:
+        """Return the wanted cells, row by row. Files are read in another thread, if a task waits for them.
+
+        Raises as `tablet`.
+        """
+        if current_hub() is None:
+            return self._versions(wanted)
+        try:
+            return [self.tablet(*one.where).held.versions(one.row, one.columns) for one in wanted]
+        except NotHeld:
+            return file_threads.run(partial(self._versions, wanted))
+
+    def _versions(self, wanted: Sequence[Wanted]) -> list[list[Version | None]]:
+        return [self.tablet(*one.where).versions(one.row, one.columns) for one in wanted]
+
+    def row(self, handle: TableHandle, tag: bytes, reference: bytes, key: bytes) -> BaseRow | None:
+        """Return a row of a tablet's base. Raises as `tablet`."""
+        return file_threads.run(lambda: self.tablet(handle, tag, reference).row(key))
+
+    def rows(  # noqa: PLR0917
+        self,
+        handle: TableHandle,
+        tag: bytes,
+        reference: bytes,
+        low: bytes,
+        high: bytes | None,
+        columns: Sequence[bytes] | None,
+        *,
+        reverse: bool,
+    ) -> Iterator[BaseRow]:
+        """The rows of a tablet's base in a range, as `TabletBase.rows`. Raises as `tablet`."""
+        rows = file_threads.run(lambda: self.tablet(handle, tag, reference)).rows(
+            low, high, columns, reverse=reverse
+        )
+        # A step of the iterator may read and decode a row group.
+        while some := file_threads.run(lambda: list(islice(rows, _ROWS_AT_ONCE))):
+            yield from some
+
+    def about(self, reference: bytes, low: bytes, high: bytes | None) -> int:
+        """Return about how many rows a base has from key ``low`` to below ``high``. Raises as `tablet`."""
+
+        def count() -> int:
+            location, manifest = self._manifest(reference)
+            return sum(RowSetReader(location, one, self.cache).about(low, high) for one in manifest.entries)
+
+        return file_threads.run(count)
+
+    def tablet(self, handle: TableHandle, tag: bytes, reference: bytes) -> TabletBase:
+        """Return the base of the tablet ``tag`` of a table.
+
+        ``reference`` names its manifest, as the tablet's meta hash has it; b"" is an empty base.
+
+        Raises:
+            BaseDamaged: the manifest is missing or damaged.
+            StoreUnavailable: it cannot be read now.
+            ConfigurationError: pyarrow is not installed.
+        """
+        known = self._open.get(tag)
+        if known is not None and known[0] == reference and known[1].definition is handle.definition:
+            return known[1]
+        location, manifest = self._manifest(reference)
+        found = TabletBase(handle.definition, location, manifest, self.cache)
+        self._open[tag] = reference, found
+        return found
+
+    def _manifest(self, reference: bytes) -> tuple[Location, Manifest]:
+        url, name = manifests.split_reference(reference)
+        location = self.location(url)
+        return location, self.cache.get((name,), lambda: manifests.load(location, name), _size)
+
+
+def _size(manifest: Manifest) -> int:
+    return sum(_ENTRY_BYTES + len(entry.row_set.checksums) for entry in manifest.entries)

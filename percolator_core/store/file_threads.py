@@ -1,0 +1,54 @@
+"""Work that waits for files: it leaves the thread of a hub, so that other tasks run meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from percolator_core.runtime import process
+from percolator_core.store.hub import Hub, current_hub
+
+T = TypeVar("T")
+
+_THREADS: Final = 4
+"""Files are read, and columns decoded, without Python's lock, so a few threads keep a disk busy."""
+
+
+class FileThreads:
+    """Threads that are started at the first use, and again in a forked child."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        process.call_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Forget the threads, which do not exist in this child."""
+        self._pool = None
+
+    def run(self, call: Callable[[], T]) -> T:
+        """Return the result of a call. A task of a hub is parked until then; other code runs the call itself.
+
+        ``call`` must not use the store: its thread has no task.
+        """
+        hub = current_hub()
+        return call() if hub is None else self._parked(hub, call)
+
+    def _parked(self, hub: Hub, call: Callable[[], T]) -> T:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="percolator-files")
+        task: Any = hub.running
+        ticket = object()
+        job = self._pool.submit(call)
+        try:
+            task.awaiting = ticket
+            # Only now: the hub ignores a task that does not wait for the ticket.
+            job.add_done_callback(lambda _: hub.call_soon(lambda: hub.make_ready(task, ticket)))
+            hub.loop.switch()
+        finally:
+            task.awaiting = None
+        # After an interruption of the hub a task goes on early, and waits here.
+        return job.result()
+
+
+file_threads: Final = FileThreads()

@@ -1,0 +1,163 @@
+"""Reads that the newest version and the lock of a cell do not settle: by script, and from the base."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from percolator_core.base.bases import Wanted
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle, base_below
+from percolator_core.errors import LockTimeout, SnapshotTooOld
+from percolator_core.layout.key_ranges import KeyRange
+from percolator_core.layout.keys import BASE, decode_column, meta_key, rows_key
+from percolator_core.layout.records import Version, unpack_version
+from percolator_core.scripts import calls, replies
+from percolator_core.store.packing import Command
+from percolator_core.tables.operations import TypedReads
+from percolator_core.transaction.client import Client
+from percolator_core.transaction.lock_resolver import Patience, Resolver
+from percolator_core.transaction.row_read import RowRead
+
+Unsettled: TypeAlias = tuple[RowRead, ColumnFields, int]
+"""A cell whose newest version and lock did not settle the read, and its position among the values."""
+
+Cold: TypeAlias = tuple[TableHandle, bytes, bytes, bytes, int]
+"""A cell that the store does not have: its table and row, the tablet's base, the column, and the position."""
+
+
+class _Found(NamedTuple):
+    """The result of a read by script: the visible version, the lock that blocks it, or the tablet's base."""
+
+    version: Version | None
+    lock: bytes | None
+    base: bytes
+
+
+class LateReads(TypedReads):
+    """The part of `CellReads` that most reads do not need."""
+
+    __slots__ = ("_resolver",)
+
+    _client: Client
+    _limit: bytes
+    _resolver: Resolver | None
+    _start_ts: int | None
+
+    @property
+    def start_timestamp(self) -> int:
+        """The snapshot's timestamp in microseconds."""
+        raise NotImplementedError
+
+    def _ask(self, commands: Sequence[Command]) -> tuple[list[Any], Any]:
+        """Return the replies to reads of cells."""
+        raise NotImplementedError
+
+    def _read_cells(self, wanted: Iterable[tuple[str, str | bytes, str]]) -> list[bytes | None]:
+        """Return the values of cells."""
+        raise NotImplementedError
+
+    def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
+        """Return about the number of rows in each key range, perhaps including removed rows."""
+        tags = list(dict.fromkeys(tag for tag, _, _ in ranges))
+        commands: list[Command] = [
+            (b"ZLEXCOUNT", rows_key(tag), b"[" + low, b"+" if high is None else b"(" + high)
+            for tag, low, high in ranges
+        ]
+        commands += [(b"HGET", meta_key(tag), BASE) for tag in tags]
+        replies = self._client.store.exchange(commands).result()
+        bases = dict(zip(tags, replies[len(ranges) :], strict=True))
+        return [
+            count + (self._client.bases.about(bases[tag], low, high) if bases[tag] else 0)
+            for count, (tag, low, high) in zip(replies, ranges, strict=False)
+        ]
+
+    def _read_late(
+        self, unsettled: Sequence[Unsettled], cold: list[Cold], values: list[bytes | None]
+    ) -> None:
+        """Read the rest of the cells, and write each value to its position in ``values``."""
+        if unsettled:
+            self._settle(unsettled, cold, values)
+        if cold:
+            self._read_bases(cold, values)
+
+    def _settle(self, unsettled: Sequence[Unsettled], cold: list[Cold], values: list[bytes | None]) -> None:
+        """Read by script the cells whose newest version and lock did not settle the read."""
+        located = [(read.handle, read.row, column.encoded) for read, column, _ in unsettled]
+        replies, _ = self._ask([self._slow_read(*where) for where in located])
+        for (handle, row, column), (_, _, position), reply in zip(located, unsettled, replies, strict=True):
+            found = self._found(reply)
+            version = found.version if found.lock is None else self._read_slowly(handle, row, column)
+            values[position] = None if version is None else version.value
+            if version is None and found.base:
+                cold.append((handle, row, found.base, column, position))
+
+    def _read_bases(self, cold: Sequence[Cold], values: list[bytes | None]) -> None:
+        """Read cells that the store does not have from the bases of their tablets."""
+        wanted: dict[tuple[TableHandle, bytes, bytes], Wanted] = {}
+        places: list[tuple[Wanted, int, int]] = []
+        for handle, row, base, column, position in cold:
+            one = wanted.setdefault((handle, row, base), Wanted((handle, handle.tag(row), base), row, []))
+            places.append((one, len(one.columns), position))
+            one.columns.append(column)
+        rows = list(wanted.values())
+        found = dict(zip(map(id, rows), self._client.bases.versions(rows), strict=True))
+        for one, number, position in places:
+            version = found[id(one)][number]
+            values[position] = None if version is None else version.value
+
+    def _of_base(self, handle: TableHandle, row: bytes, column: bytes, base: bytes) -> Version | None:
+        return self._client.bases.versions([Wanted((handle, handle.tag(row), base), row, [column])])[0][0]
+
+    def _slow_read(self, handle: TableHandle, row: bytes, column: bytes) -> Command:
+        return self._client.store.command(calls.read(handle.tag(row), self.start_timestamp, row, (column,)))
+
+    def _found(self, reply: list[Any]) -> _Found:
+        found = replies.read_cells(reply)
+        if found is None:
+            raise self._too_old()
+        cell = found.cells[0]
+        if len(cell) == 2:
+            return _Found(None, cell[1], found.base)
+        return _Found(unpack_version(cell[0]) if cell else None, None, found.base)
+
+    def _read_slowly(self, handle: TableHandle, row: bytes, column: bytes) -> Version | None:
+        """The visible version of a cell; waits for a live lock, and resolves the lock of a dead client."""
+        patience = Patience(self._client)
+        while True:
+            (reply,), _ = self._ask([self._slow_read(handle, row, column)])
+            found = self._found(reply)
+            if found.version is not None:
+                return found.version
+            if found.lock is None:
+                return self._of_base(handle, row, column, found.base) if found.base else None
+            if self._resolver is None:
+                self._resolver = Resolver(self._client)
+            fate = self._resolver.resolve(handle.tag(row), row, column, found.lock)
+            if fate.state == "live" and not patience.wait():
+                raise LockTimeout.of_cell(row, decode_column(column), self._client.timeouts.lock_wait)
+
+    def history(self, table: str, row: bytes, column: str, limit: int) -> list[Version]:
+        """The committed versions of a cell, newest first. Raises as `Database.history`."""
+        handle = self._fixed()[table]
+        # The read resolves the lock of a dead client, which may hide a committed version.
+        self._read_cells(((table, row, column),))
+        command = self._store.command(
+            calls.history(handle.tag(row), row, handle.columns[column].encoded, limit)
+        )
+        packed, standing = self._store.call(command, handle.standing(row))
+        base = base_below(standing, self.start_timestamp)
+        if not packed and base is None:
+            raise SnapshotTooOld(f"the table {table!r} was dropped, or made again, meanwhile: ask again")
+        versions = [unpack_version(version) for version in packed]
+        if base and len(versions) < limit:
+            # The base has one version of a cell. A collection has removed the older ones.
+            cold = self._of_base(handle, row, handle.columns[column].encoded, base)
+            if cold is not None and all(cold.commit_ts < version.commit_ts for version in versions):
+                versions.append(cold)
+        return versions
+
+    def _too_old(self) -> SnapshotTooOld:
+        return SnapshotTooOld(
+            f"the snapshot at {self._start_ts} lies below the safe point: garbage collection has passed it, "
+            "or the table or a column of it was dropped, or the table was made, since; begin a newer one"
+        )

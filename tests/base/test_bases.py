@@ -1,0 +1,116 @@
+"""The bases of a client: files are read in threads of their own, and each row group once."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from percolator_core import Database
+from percolator_core.base.location import Location
+from percolator_core.errors import BaseDamaged
+from tests.base.test_twin import flush
+
+ROWS = 600
+
+
+@pytest.fixture
+def cold(db: Database, tmp_path: Path) -> Database:
+    """A raw table of one tablet, whose rows are all in the base."""
+    db.create_table("cold", tablets=1)
+    with db.transaction() as t:
+        for number in range(ROWS):
+            t.set("cold", f"r{number:04}", "v", b"%d" % number)
+    flush(db, "cold", Location(str(tmp_path)), 0)
+    return db
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, int]]:
+    """The parts of files that were read, and how often; no part is read in the thread of the hub."""
+    found: Counter[tuple[str, int]] = Counter()
+    read, here = Location.read_at, threading.get_ident()
+
+    def counted(self: Location, name: str, start: int, size: int) -> bytes:
+        assert threading.get_ident() != here, "a file is read in the thread of the hub"
+        found[name, start] += 1
+        return read(self, name, start, size)
+
+    monkeypatch.setattr(Location, "read_at", counted)
+    return found
+
+
+def test_256_tasks_that_want_one_row_group_cause_one_read(
+    cold: Database, reads: Counter[tuple[str, int]]
+) -> None:
+    def get(number: int) -> bytes | None:
+        return cold.snapshot().get("cold", f"r{number:04}", "v")
+
+    with cold.concurrency(256) as executor:
+        assert list(executor.map(get, range(ROWS))) == [b"%d" % number for number in range(ROWS)]
+    assert reads
+    assert set(reads.values()) == {1}
+
+
+def test_scans_of_tasks_read_in_other_threads(cold: Database, reads: Counter[tuple[str, int]]) -> None:
+    def scan(_: int) -> int:
+        return len(list(cold.snapshot().scan("cold")))
+
+    with cold.concurrency(8) as executor:
+        assert list(executor.map(scan, range(8))) == [ROWS] * 8
+    assert reads
+
+
+def test_versions_of_cold_cells_have_their_commit_times(cold: Database) -> None:
+    """A run of an observer begins with this read."""
+    [version, missing] = cold.snapshot().versions("cold", b"r0007", [b"v", b"w"])
+    [again] = cold.history("cold", "r0007", "v")
+    assert version == again
+    assert version is not None
+    assert (version.value, missing) == (b"7", None)
+    assert 0 < version.commit_ts < cold.timestamp()
+
+
+def test_an_error_of_a_file_reaches_the_task(
+    cold: Database, tmp_path: Path, reads: Counter[tuple[str, int]]
+) -> None:
+    for file in tmp_path.rglob("*.parquet"):
+        file.unlink()
+
+    def get(number: int) -> bytes | None:
+        return cold.snapshot().get("cold", f"r{number:04}", "v")
+
+    with cold.concurrency(4) as executor, pytest.raises(BaseDamaged, match="is missing"):
+        list(executor.map(get, range(4)))
+    assert reads
+
+
+def test_an_executor_that_is_closed_while_a_file_is_read_ends(
+    cold: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+    read = Location.read_at
+
+    def slow(self: Location, name: str, start: int, size: int) -> bytes:
+        begun.set()
+        assert may_go_on.wait(30)
+        return read(self, name, start, size)
+
+    monkeypatch.setattr(Location, "read_at", slow)
+
+    def fail() -> None:
+        raise LookupError
+
+    def use() -> None:
+        with cold.concurrency(2) as executor:
+            executor.submit(lambda: cold.snapshot().get("cold", "r0001", "v"))
+            while not begun.is_set():
+                executor.submit(cold.timestamp).result()
+            executor.submit(fail).result()
+
+    with pytest.raises(LookupError):
+        use()
+    may_go_on.set()
+    assert cold.snapshot().get("cold", "r0001", "v") == b"1"

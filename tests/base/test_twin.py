@@ -1,0 +1,246 @@
+"""A table with a base and its twin without one: every read of both returns the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from percolator_core import Database, Hash, Indexed, PrimaryKey, Snapshot, Table, Transaction, Unique
+from percolator_core.base import manifest as manifests
+from percolator_core.base.flush import TabletFlush
+from percolator_core.base.location import Location
+from percolator_core.base.manifest import Manifest
+from percolator_core.base.tablet import TabletBase
+from percolator_core.layout.keys import BASE, meta_key
+from percolator_core.tables import lookup
+from percolator_core.transaction import scan as scans
+
+TABLETS = 2
+KEYS = 40
+COLUMNS = ("a", "b", "c")
+
+
+class Cold(Table, name="cold", partition=[Hash("id", buckets=TABLETS)]):
+    id: PrimaryKey[int]
+    a: Indexed[int | None] = None
+    d: Unique[int | None] = None
+    b: str | None = None
+    c: float = 0.5
+
+
+class Warm(Table, name="warm", partition=[Hash("id", buckets=TABLETS)]):
+    id: PrimaryKey[int]
+    a: Indexed[int | None] = None
+    d: Unique[int | None] = None
+    b: str | None = None
+    c: float = 0.5
+
+
+def flush(db: Database, table: str, location: Location, tablet: int, before: int | None = None) -> None:
+    safe = db.collect_garbage(timedelta(0)).safe_point
+    handle = db.catalog.table(table)
+    tag = handle.tags[tablet]
+    reference = db.store.one((b"HGET", meta_key(tag), BASE)) or b""
+    _, name = manifests.split_reference(reference)
+    manifest = manifests.load(location, name) if name else Manifest(0, 0)
+    base = TabletBase(handle.definition, location, manifest, db.client.bases.cache)
+    run = TabletFlush(db.store, handle, tag, location, f"{table}/{tablet}", base, reference, ())
+    run.run(safe, safe if before is None else min(before, safe))
+
+
+class Twins:
+    """Makes the same random writes to two tables, and compares random reads of both."""
+
+    tables: Sequence[str] = ("cold",)
+    """What is flushed."""
+
+    def __init__(self, db: Database, location: Location, seed: int) -> None:
+        self.db = db
+        self.location = location
+        self.random = random.Random(seed)
+
+    def key(self) -> int:
+        return self.random.randrange(KEYS)
+
+    def write(self, t: Transaction) -> None:
+        raise NotImplementedError
+
+    def reads(self) -> list[Callable[[Snapshot, int], Any]]:
+        raise NotImplementedError
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            match self.random.randrange(8):
+                case 0:
+                    before = self.random.choice([None, self.db.timestamp() - 2000])
+                    for table in self.random.sample(
+                        self.tables, self.random.randrange(1, 1 + len(self.tables))
+                    ):
+                        flush(self.db, table, self.location, self.random.randrange(TABLETS), before)
+                case 1:
+                    self.db.collect_garbage(timedelta(0))
+                case _:
+                    with self.db.transaction() as t:
+                        for _ in range(self.random.randrange(1, 6)):
+                            self.write(t)
+
+    def compare(self, snapshot: Snapshot, rounds: int) -> None:
+        for _ in range(rounds):
+            read = self.random.choice(self.reads())
+            of_both = [read(snapshot, table) for table in (0, 1)]
+            assert of_both[0] == of_both[1], read.__qualname__
+
+
+class RawTwins(Twins):
+    def write(self, t: Transaction) -> None:
+        row, column = f"r{self.key():02}", self.random.choice(COLUMNS)
+        value = self.random.randbytes(3)
+        for table in ("cold", "warm"):
+            if value[0] < 80:
+                t.delete(table, row, column)
+            else:
+                t.set(table, row, column, value)
+
+    def reads(self) -> list[Callable[[Snapshot, int], Any]]:
+        tables = ("cold", "warm")
+        row, column = f"r{self.key():02}", self.random.choice(COLUMNS)
+        low, high = sorted((f"r{self.key():02}", f"r{self.key():02}"))
+        some = [(f"r{self.key():02}", self.random.choice(COLUMNS)) for _ in range(9)]
+        columns = self.random.choice([None, ["a"], ["b", "c"]])
+        limit, reverse = self.random.choice([None, 1, 3, 20]), self.random.random() < 0.5
+        bounds: dict[str, Any] = self.random.choice([{}, {"start": low}, {"start": low, "stop": high}])
+
+        def get(s: Snapshot, n: int) -> Any:
+            return s.get(tables[n], row, column)
+
+        def get_row(s: Snapshot, n: int) -> Any:
+            return s.get_row(tables[n], row, columns)
+
+        def get_many(s: Snapshot, n: int) -> Any:
+            return s.get_many((tables[n], row, column) for row, column in some)
+
+        def scan(s: Snapshot, n: int) -> Any:
+            return list(s.scan(tables[n], columns=columns, limit=limit, reverse=reverse, **bounds))
+
+        return [get, get_row, get_many, scan]
+
+
+class TypedTwins(Twins):
+    def __init__(self, db: Database, location: Location, seed: int) -> None:
+        super().__init__(db, location, seed)
+        definition = db.catalog.table("cold").definition
+        self.tables = ["cold", *(rule.table for rule in definition.indexes)]
+
+    def write(self, t: Transaction) -> None:
+        values: dict[str, Any] = {
+            "a": self.random.choice([None, self.random.randrange(9)]),
+            "b": self.random.choice([None, "", "x" * self.random.randrange(4)]),
+            "c": self.random.choice([0.5, -1.5, 7.0]),
+        }
+        some = {name: values[name] for name in self.random.sample(COLUMNS, self.random.randrange(1, 4))}
+        key, kind = self.key(), self.random.randrange(4)
+        if self.random.random() < 0.3:
+            some["d"] = values["d"] = self.random.choice([None, 100 + key])
+        for model in (Cold, Warm):
+            if kind == 0:
+                t.remove(model, id=key)
+            elif kind == 1:
+                t.upsert(model(id=key, **values))
+            elif kind == 2:
+                t.upsert(model(id=key, **some))
+            elif t.find(model, id=key) is not None:
+                t.update(model, id=key, **some)
+
+    def reads(self) -> list[Callable[[Snapshot, int], Any]]:
+        models = (Cold, Warm)
+        names = ("cold", "warm")
+        key = self.key()
+        columns = self.random.choice([None, ["a"], ["b", "c"]])
+        limit, reverse = self.random.choice([None, 1, 3, 20]), self.random.random() < 0.5
+
+        def find(s: Snapshot, n: int) -> Any:
+            found = s.find(models[n], id=key)
+            return None if found is None else found.model_dump()
+
+        def scan(s: Snapshot, n: int) -> Any:
+            return list(s.scan(names[n], columns=columns, limit=limit, reverse=reverse))
+
+        low, high = sorted((self.key(), self.key()))
+        number = self.random.randrange(9)
+        wheres: list[Callable[[Any], Any]] = [
+            lambda model: None,
+            lambda model: model.a > 4,
+            lambda model: model.a == number,
+            lambda model: model.d == 100 + key,
+            lambda model: (model.id >= low) & (model.id < high),
+            lambda model: (model.b.is_null() | (model.b == "xx")) & (model.c > 0),
+            lambda model: ~(model.a == number) & model.id.in_([low, high, key]),
+        ]
+        where = self.random.choice(wheres)
+
+        def select(s: Snapshot, n: int) -> Any:
+            found = s.select(names[n], where(models[n]), columns=columns, limit=limit, reverse=reverse)
+            return list(found)
+
+        def to_arrow(s: Snapshot, n: int) -> Any:
+            found = s.to_arrow(names[n], where(models[n]), columns=["id", "a", "b", "c", "d"])
+            return found.sort_by("id")
+
+        return [find, scan, select, select, to_arrow]
+
+
+@contextmanager
+def small_pages(monkeypatch: pytest.MonkeyPatch, rows: int) -> Iterator[None]:
+    with monkeypatch.context() as changed:
+        changed.setattr(scans, "PAGE_ROWS", rows)
+        changed.setattr(lookup, "FEW", 0)  # so that selects use indexes
+        yield
+
+
+@pytest.fixture(params=["raw", "typed"])
+def twins(request: pytest.FixtureRequest, db: Database, tmp_path: Path) -> Callable[[int], Twins]:
+    location = Location(str(tmp_path))
+    if request.param == "raw":
+        for table in ("cold", "warm"):
+            db.create_table(table, tablets=TABLETS)
+        return lambda seed: RawTwins(db, location, seed)
+    for model in (Cold, Warm):
+        db.create_table(model)
+    return lambda seed: TypedTwins(db, location, seed)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_table_with_a_base_reads_as_its_twin_without_one(
+    twins: Callable[[int], Twins], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    both = twins(seed)
+    with small_pages(monkeypatch, both.random.choice([1, 3, 512])):
+        for _ in range(4):
+            both.run(15)
+            with both.db.snapshot() as pinned:
+                both.run(8)
+                both.compare(pinned, 20)
+            both.compare(both.db.snapshot(), 20)
+            with both.db.transaction() as t:
+                both.write(t)
+                both.compare(t, 20)
+
+
+def test_tasks_of_an_executor_read_as_well(twins: Callable[[int], Twins]) -> None:
+    both = twins(99)
+    both.run(40)
+    for tablet in range(TABLETS):
+        flush(both.db, "cold", both.location, tablet)
+    both.run(4)
+
+    def compare(_: int) -> None:
+        both.compare(both.db.snapshot(), 3)
+
+    with both.db.concurrency(16) as executor:
+        assert len(list(executor.map(compare, range(100)))) == 100
