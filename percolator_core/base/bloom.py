@@ -6,7 +6,6 @@ filters. Source: the format's specification, "Parquet Bloom Filter".
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 import xxhash
@@ -26,7 +25,7 @@ _SALTS: Final = (
 _WORD: Final = 4
 _BLOCK: Final = _WORD * len(_SALTS)
 _MASK: Final = 0xFFFFFFFF
-_WORDS: Final = struct.Struct(f"<{len(_SALTS)}I").unpack_from
+_SHIFTS: Final = range(0, 8 * _BLOCK, 8 * _WORD)
 
 
 class BloomFilter:
@@ -48,7 +47,7 @@ class BloomFilter:
         mixed = xxhash.xxh64_intdigest(value)
         at = ((mixed >> 32) * self._blocks >> 32) * _BLOCK
         key = mixed & _MASK
-        for salt, word in zip(_SALTS, _WORDS(self._bits, at), strict=True):
-            if not word >> ((key * salt & _MASK) >> 27) & 1:
-                return False
-        return True
+        bits = 0
+        for shift, salt in zip(_SHIFTS, _SALTS, strict=True):
+            bits |= 1 << (shift + ((key * salt & _MASK) >> 27))
+        return int.from_bytes(self._bits[at : at + _BLOCK], "little") & bits == bits
