@@ -166,28 +166,10 @@ class RowSetReader:
         row_set = self.entry.row_set
         if row_set.high < low or (high is not None and row_set.low >= high):
             return []
-        keys = self._tail().first_keys
-        first = max(0, bisect_left(keys, low) - 1)
-        last = len(keys) if high is None else bisect_left(keys, high)
-        return [RowGroup(self, group, low, high) for group in range(first, last)]
-
-    def first_row(self, group: int) -> int:
-        """Return the number of rows in front of a row group. Raises as `find`."""
-        return self._tail().firsts[group]
-
-    def rows(self, group: int) -> int:
-        """Return the number of rows of a row group, with removed ones. Raises as `find`."""
-        rows: int = self._tail().metadata.row_group(group).num_rows
-        return rows
-
-    def statistics(self, group: int, name: str) -> Any:
-        """Return Parquet's statistics of a column of a row group, or None. Raises as `find`."""
         tail = self._tail()
-        return tail.metadata.row_group(group).column(tail.numbers[name]).statistics
-
-    def has_column(self, name: str) -> bool:
-        """Return True if the row set has the column. Raises as `find`."""
-        return name in self._tail().numbers
+        first = max(0, bisect_left(tail.first_keys, low) - 1)
+        last = len(tail.first_keys) if high is None else bisect_left(tail.first_keys, high)
+        return [RowGroup(self, tail, group, low, high) for group in range(first, last)]
 
     def read(self, group: int, columns: Sequence[str]) -> pa.RecordBatch:
         """Read, verify and decode columns of a row group, those that the row set has. Raises as `find`."""
@@ -286,10 +268,14 @@ class RowGroup:
     would fill the cache.
     """
 
-    def __init__(self, reader: RowSetReader, number: int, low: bytes, high: bytes | None) -> None:
+    def __init__(
+        self, reader: RowSetReader, tail: _Tail, number: int, low: bytes, high: bytes | None
+    ) -> None:
         self._reader = reader
+        self._tail = tail
         self._number = number
-        keys = reader.first_keys
+        self._metadata = tail.metadata.row_group(number)
+        keys = tail.first_keys
         self.first = keys[number]
         """The first key of the row group."""
         following = keys[number + 1] if number + 1 < len(keys) else None
@@ -312,7 +298,7 @@ class RowGroup:
             read = {name: self._reader.column(self._number, name) for name in names}
             found = {name: array for name, array in read.items() if array is not None}
         places = self._places
-        if len(places) == self._reader.rows(self._number):
+        if len(places) == self._metadata.num_rows:
             return found
         if len(places) and places[-1] - places[0] + 1 == len(places):
             return {name: array.slice(places[0], len(places)) for name, array in found.items()}
@@ -321,18 +307,18 @@ class RowGroup:
 
     def statistics(self, name: str) -> Any:
         """Return Parquet's statistics of a column, or None. They include rows out of the range."""
-        return self._reader.statistics(self._number, name)
+        return self._metadata.column(self._tail.numbers[name]).statistics
 
     def has_column(self, name: str) -> bool:
         """Return True if the row set has the column."""
-        return self._reader.has_column(name)
+        return name in self._tail.numbers
 
     @cached_property
     def _places(self) -> removed.Positions:
         """The positions of the rows."""
         import numpy as np
 
-        start, stop = 0, self._reader.rows(self._number)
+        start, stop = 0, self._metadata.num_rows
         if self._low is not None or self._high is not None:
             keys = self._reader.keys(self._number)
             start = 0 if self._low is None else bisect_left(keys, self._low)
@@ -341,7 +327,7 @@ class RowGroup:
         gone = self._reader.removed()
         if gone is None:
             return places
-        before = self._reader.first_row(self._number)
+        before = self._tail.firsts[self._number]
         inside = gone[np.searchsorted(gone, before + start) : np.searchsorted(gone, before + stop)]
         return np.delete(places, inside - (before + start))
 
