@@ -200,7 +200,7 @@ class TabletFlush:
         """Evict the rows from the store; return how many of them have left it."""
         evicted = 0
         for keys in _in_steps(rows):
-            found = self._store.run(calls.evict(self._tag, self._reference, timestamp, self._observers, keys))
+            found = self._store.run(calls.evict(self._tag, self._reference, self._handle.version, timestamp, self._observers, keys))
             if found is None:
                 break
             evicted += found[1]

@@ -123,14 +123,32 @@ def publish_base(
     return "publish_base", (tag,), arguments, bytes.decode  # type: ignore[return-value]
 
 
-def evict(
-    tag: bytes, manifest: bytes, before: int, observers: Sequence[str], rows: Iterable[bytes]
+def evict(  # noqa: PLR0917
+    tag: bytes, manifest: bytes, version: bytes, before: int, observers: Sequence[str], rows: Iterable[bytes]
 ) -> Call[tuple[int, int] | None]:
     """Remove cells of some rows that the base has.
 
-    Return how many cells and rows were removed; None if another manifest is valid.
+    Return how many cells and rows were removed; None if another manifest is valid, or the table was changed.
     """
-    return "evict", (tag,), (manifest, before, len(observers), *observers, *rows), replies.evicted
+    arguments = (manifest, version, before, len(observers), *observers, *rows)
+    return "evict", (tag,), arguments, replies.evicted
+
+
+def restore(
+    tag: bytes, manifest: bytes, version: bytes, rows: Iterable[bytes | int]
+) -> Call[replies.Restored]:
+    """Put cells of the base back into the store.
+
+    ``rows`` has, for each row, its key, the number of its cells and, for each of these, the column, the time of
+    the commit and the value.
+    """
+    arguments = (manifest, version, *rows)
+    return "restore", (tag,), arguments, bytes.decode  # type: ignore[return-value]
+
+
+def leave_base(tag: bytes, manifest: bytes, version: bytes, safe_point: int) -> Call[replies.Left]:
+    """Remove a tablet's base."""
+    return "leave_base", (tag,), (manifest, version, safe_point), bytes.decode  # type: ignore[return-value]
 
 
 def sweep(

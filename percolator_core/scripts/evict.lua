@@ -5,14 +5,16 @@
 --   uses    clock, layout, dirty
 --   flags   allow-oom
 --   KEYS    tag
---   ARGV    manifest, before, observers (counted) …, rows …
---             manifest: the valid one, otherwise nothing is removed; before: its timestamp; observers: of the tablet's table
+--   ARGV    manifest, version, before, observers (counted) …, rows …
+--             manifest: the valid one, otherwise nothing is removed; version: of the table, which keeps its base as long as it has
+--             this version; before: the manifest's timestamp; observers: of the tablet's table
 --   reply   {"evicted", cells, rows} | {"overtaken"}
 --             cells, rows: how many were removed
 
-local tag, before, count = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-if redis.call('HGET', tag .. 'meta', 'base') ~= ARGV[1] then return {'overtaken'} end
-local observers = {unpack(ARGV, 4, 3 + count)}
+local tag, before, count = KEYS[1], tonumber(ARGV[3]), tonumber(ARGV[4])
+local valid = redis.call('HMGET', tag .. 'meta', 'base', 'version')
+if valid[1] ~= ARGV[1] or valid[2] ~= ARGV[2] then return {'overtaken'} end
+local observers = {unpack(ARGV, 5, 4 + count)}
 local evicted, dropped = 0, 0
 
 -- True if a cell may be removed: its newest version is in the base, and nobody needs the cell in the store.
@@ -45,5 +47,5 @@ local function evict_row(row)
   dropped = dropped + drop_if_empty(tag, row)
 end
 
-for i = 4 + count, #ARGV do evict_row(ARGV[i]) end
+for i = 5 + count, #ARGV do evict_row(ARGV[i]) end
 return {'evicted', evicted, dropped}

@@ -62,6 +62,8 @@ def cold(reply: list[Any]) -> Cold:
     return Cold(reply[0], dict(zip(reply[1::2], reply[2::2], strict=True)))
 
 
+Restored: TypeAlias = Literal["restored", "changed"]
+Left: TypeAlias = Literal["left", "changed"]
 Published: TypeAlias = Literal["published", "overtaken", "changed"]
 
 

@@ -42,6 +42,7 @@ WAY_OUT = {
     "drop_table",
     "evict",
     "fence",
+    "leave_base",
     "publish_base",
     "raise_safe_point",
     "recover_oracle",

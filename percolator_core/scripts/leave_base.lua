@@ -1,0 +1,18 @@
+-- Remove the tablet's base, all rows of which are in the store again. A reader may have found a cell missing before it came
+-- back, and asks for the base only now: so the safe point rises above its snapshot, which is refused.
+--   uses    layout
+--   flags   allow-oom
+--   KEYS    tag
+--   ARGV    manifest, version, safe_point
+--             manifest: the valid one; version: of the table; safe_point: a timestamp from after the last row was restored
+--   reply   "left" | "changed"
+
+local meta = KEYS[1] .. 'meta'
+local found = redis.call('HMGET', meta, 'base', 'version')
+if found[2] ~= ARGV[2] then return 'changed' end
+-- This call was sent again.
+if not found[1] then return 'left' end
+if found[1] ~= ARGV[1] then return 'changed' end
+if safe_point(KEYS[1]) < tonumber(ARGV[3]) then redis.call('HSET', meta, 'safe', ARGV[3]) end
+redis.call('HDEL', meta, 'base')
+return 'left'
