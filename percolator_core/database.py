@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from percolator_core.base.changes import BaseChanges
 from percolator_core.catalog.catalog import Catalog
 from percolator_core.catalog.schema_change import SchemaChanges
 from percolator_core.concurrency import Concurrency
@@ -15,8 +16,8 @@ from percolator_core.errors import ConfigurationError, SnapshotTooOld, Transacti
 from percolator_core.layout.key_ranges import check_limit
 from percolator_core.layout.keys import Keyspace
 from percolator_core.layout.records import Version, row_bytes, timestamp_of
-from percolator_core.maintenance.garbage_collection import Collected, GarbageCollector
-from percolator_core.maintenance.locks import FoundLock, Locks, Outcome, Part, ResolvedLocks
+from percolator_core.maintenance.care import Care
+from percolator_core.maintenance.locks import Locks
 from percolator_core.schema.definitions import DEFAULT_TABLETS, TableDefinition
 from percolator_core.store import Durability, Store, StoreUrl
 from percolator_core.store.embedded.server import own_error_first
@@ -82,12 +83,12 @@ def connect(
     )
 
 
-class Database:
+class Database(Care):
     """A connection to the tables of one namespace, for all threads. A context manager that closes it."""
 
     def __init__(self, client: Client, arguments: Callable[[], dict[str, Any]] | None = None) -> None:
         self.client = client
-        self.schema_changes = SchemaChanges(client, Locks(client))
+        self.schema_changes = SchemaChanges(client, Locks(client), BaseChanges(client))
         client.finish_schema_change = self.schema_changes.finish_or_repair
         # A function, so that printing or pickling this object never shows a password.
         self._arguments = arguments
@@ -304,66 +305,6 @@ class Database:
         """
         return Concurrency(self.store, width)
 
-    # Cleaning up.
-
-    def resolve_locks(
-        self, older_than: timedelta = timedelta(seconds=30), *, tablets: Part | None = None
-    ) -> ResolvedLocks:
-        """Resolve locks of dead clients that were written or refreshed longer than ``older_than`` ago.
-
-        Readers and writers resolve only the locks in their way; this call searches for locks. ``tablets`` are
-        the tablets to search, each as a table's name and a number from 0; None means all tablets. Several
-        calls may run concurrently.
-
-        Raises:
-            TypeError, ValueError: ``older_than`` is no timedelta, or below zero; no such tablet.
-            UnknownTable: there is no such table.
-            StoreUnavailable: the store does not answer.
-        """
-        _check_span("older_than", older_than)
-        return Locks(self.client).resolve(older_than.total_seconds(), tablets)
-
-    def resolve_lock(self, table: str, row: str | bytes, column: str, start_timestamp: int) -> Outcome:
-        """Resolve the lock that the transaction with that start timestamp has on a cell.
-
-        ``column`` is as in `percolator_core.admin.status.locks`. Returns ``"committed"`` after rolling the
-        lock forward, ``"rolled back"``, ``"gone"`` if there is no such lock, or ``"live"`` if nothing was
-        done: the owner lives, and has written or refreshed the lock within its time to live.
-
-        Raises:
-            UnknownTable, UnknownColumn: no such table or column.
-            StoreUnavailable: the store does not answer; calling again is harmless.
-        """
-        return Locks(self.client).resolve_one(table, row_bytes(row), column, start_timestamp)
-
-    def locks(self, limit: int | None = None) -> Iterator[FoundLock]:
-        """All present locks, oldest first in each tablet; at most ``limit`` (1 or more) of each tablet."""
-        return Locks(self.client).by_tablet(limit)
-
-    def collect_garbage(
-        self, keep: timedelta = timedelta(hours=1), *, tablets: Part | None = None
-    ) -> Collected:
-        """Resolve old locks, then drop the versions that only snapshots older than ``keep`` could see.
-
-        Unfinished schema changes are finished first. Snapshots below the new safe point are refused from then
-        on; a pinned snapshot keeps the safe point below itself.
-
-        ``tablets`` are the tablets to drop versions from, each as a table's name and a number from 0; None
-        means all tablets. Every call raises the safe point and resolves old locks in all tablets, so
-        calls for different tablets may run at the same time, in any order, or never.
-
-        Raises:
-            LockTimeout: a transaction older than ``keep`` is still committing, or a schema change waits for
-            one. No version was dropped, but snapshots older than ``keep`` may be refused already. Collect
-            again later.
-            TypeError, ValueError: ``keep`` is no timedelta, or below zero; no such tablet.
-            UnknownTable: there is no such table.
-            StoreUnavailable: the store does not answer; call again to continue.
-        """
-        _check_span("keep", keep)
-        self.schema_changes.finish_all()
-        return GarbageCollector(self.client).collect(keep.total_seconds(), part=tablets)
-
     def active_observers(self) -> set[str]:
         """The names of the observers of the newest activation."""
         return self.client.active_observers()
@@ -391,10 +332,3 @@ class Database:
 
     def __repr__(self) -> str:
         return f"<Database {self.url} namespace={self.namespace!r}>"
-
-
-def _check_span(name: str, span: timedelta) -> None:
-    if not isinstance(span, timedelta):
-        raise TypeError(f"{name} is a timedelta, not {type(span).__name__}: write timedelta(seconds={span})")
-    if span < timedelta(0):
-        raise ValueError(f"{name} is zero or more, not {span}")

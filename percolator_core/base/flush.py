@@ -17,10 +17,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import percolator_core.base.manifest as manifests
 from percolator_core.base import removed, row_set
 from percolator_core.base.location import Location
 from percolator_core.base.manifest import Entry, Manifest
+from percolator_core.base.pace import Pace
+from percolator_core.base.publication import Place, publish
 from percolator_core.base.row_set import BaseRow
 from percolator_core.base.tablet import TabletBase
 from percolator_core.catalog.table_handle import TableHandle
@@ -50,6 +51,7 @@ class TabletFlush:
 
     ``base`` is the tablet's base, and ``reference`` that of its manifest, b"" without one.
     ``folder`` is the tablet's folder in the location. ``observers`` are all observers of the table.
+    ``pace`` makes pauses between the steps.
     """
 
     def __init__(  # noqa: PLR0917
@@ -62,8 +64,11 @@ class TabletFlush:
         base: TabletBase,
         reference: bytes,
         observers: Sequence[str],
+        pace: Pace | None = None,
     ) -> None:
         self._store = store
+        self._pace = pace or Pace(store)
+        self._place = Place(tag, handle.version, location, folder)
         self._handle = handle
         self._tag = tag
         self._location = location
@@ -102,7 +107,7 @@ class TabletFlush:
         bound = b"-"
         while bound:
             call = calls.cold(self._tag, before, bound, _STEP_ROWS, _STEP_BYTES, self._observers)
-            bound, rows = self._store.run(call)
+            bound, rows = self._pace.run(call)
             found |= rows
             size += sum(_size(key, cells) for key, cells in rows.items())
             if size >= ROW_SET_BYTES:
@@ -124,7 +129,9 @@ class TabletFlush:
         manifest = Manifest(last.number + 1, max(last.timestamp, timestamp), tuple(entries))
         if not self._publish(manifest):
             return None
-        return 0 if written is None else written.size
+        size = 0 if written is None else written.size
+        self._pace.wrote(size)
+        return size
 
     def _merge(self, rows: dict[bytes, list[bytes]]) -> tuple[list[BaseRow], dict[int, list[int]]]:
         """Merge the rows with the base's; return them, and the positions that they replace by entry.
@@ -184,12 +191,7 @@ class TabletFlush:
                 yield replace(entry, removed=removed.write(self._location, self._folder, positions))
 
     def _publish(self, manifest: Manifest) -> bool:
-        name = manifests.publish(self._location, self._folder, manifest)
-        reference = manifests.reference(self._location, name)
-        version = self._handle.version
-        call = calls.publish_base(self._tag, self._reference, reference, manifest.timestamp, version)
-        # Durable, so that no failover brings back the manifest before without the rows that were evicted.
-        [published] = self._store.run_all([call], durably=True)
+        published, reference = publish(self._store, self._place, self._reference, manifest)
         if published != "published":
             return False
         self._base = self._base.with_manifest(manifest)
@@ -200,7 +202,9 @@ class TabletFlush:
         """Evict the rows from the store; return how many of them have left it."""
         evicted = 0
         for keys in _in_steps(rows):
-            found = self._store.run(calls.evict(self._tag, self._reference, self._handle.version, timestamp, self._observers, keys))
+            version = self._handle.version
+            call = calls.evict(self._tag, self._reference, version, timestamp, self._observers, keys)
+            found = self._pace.run(call)
             if found is None:
                 break
             evicted += found[1]

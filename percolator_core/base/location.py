@@ -8,8 +8,10 @@ of a file. A file whose writer died is named by nobody, and maintenance removes 
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _LOCAL: Final = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of a location: its name, and when it was written, in seconds since 1970."""
+
+    name: str
+    written: float
 
 
 class Location:
@@ -57,6 +67,12 @@ class Location:
         """The URL for messages: without its query and user, which may contain keys."""
         front, separator, rest = self.url.partition("?")[0].partition("://")
         return front + separator + rest.rpartition("@")[2]
+
+    @property
+    def absolute_url(self) -> str:
+        """The URL, which does not depend on the current directory."""
+        local = self._file_system.type_name == _LOCAL
+        return (f"file://{self._path}" if local else self.url).rstrip("/")
 
     def __repr__(self) -> str:
         return f"Location({self.shown!r})"
@@ -124,14 +140,23 @@ class Location:
 
     def names(self) -> list[str]:
         """Return the names of all files, with their folders. Raises StoreUnavailable."""
+        return sorted(one.name for one in self.files())
+
+    def files(self, folder: str = "") -> list[StoredFile]:
+        """Return the files in a folder and the folders below it. Raises StoreUnavailable."""
         from pyarrow import fs
 
-        with self._reported("list", ""):
+        path = self._at(folder).rstrip("/")
+        with self._reported("list", folder):
             found = self._file_system.get_file_info(
-                fs.FileSelector(self._path, allow_not_found=True, recursive=True)
+                fs.FileSelector(path, allow_not_found=True, recursive=True)
             )
         front = len(self._path.rstrip("/")) + 1
-        return sorted(one.path[front:] for one in found if one.type == fs.FileType.File)
+        return [
+            StoredFile(one.path[front:], one.mtime.timestamp())
+            for one in found
+            if one.type == fs.FileType.File
+        ]
 
     def remove(self, name: str) -> None:
         """Remove a file; do nothing if there is none. Raises StoreUnavailable."""
@@ -140,6 +165,35 @@ class Location:
                 self._file_system.delete_file(self._at(name))
             except FileNotFoundError:
                 pass
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder with all its files; do nothing if there is none. Raises StoreUnavailable."""
+        with self._reported("remove", folder):
+            try:
+                self._file_system.delete_dir(self._at(folder))
+            except FileNotFoundError:
+                pass
+
+    def check(self) -> None:
+        """Check that files can be written, found, read and removed here.
+
+        Raises:
+            ConfigurationError: they cannot.
+        """
+        folder, content = f"probe-{uuid.uuid4().hex}", b"This file tests the rights; it may be removed."
+        name = f"{folder}/probe"
+        try:
+            with self.create(name) as file:
+                file.write(content)
+            right = name in {one.name for one in self.files(folder)} and self.read(name) == content
+            self.remove_folder(folder)
+        except (StoreUnavailable, FileNotFoundError) as error:
+            raise ConfigurationError(f"{self.shown!r} is no place for a base: {error}") from error
+        if not right:
+            raise ConfigurationError(
+                f"{self.shown!r} is no place for a base: a file that was written there is not found, or has "
+                "another content"
+            )
 
     def _at(self, name: str) -> str:
         return f"{self._path.rstrip('/')}/{name}"

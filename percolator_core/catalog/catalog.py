@@ -62,7 +62,8 @@ class Entry:
 
     ``pending`` is an unfinished schema change, which any client may finish
     (`percolator_core.catalog.schema_change`). ``sweep`` has the stored names of dropped columns whose cells
-    are not all removed yet.
+    are not all removed yet. ``left`` has the places of bases that the table had, some tablets of which may
+    still have rows there: the locations, and the folders in them.
     """
 
     raw: bytes
@@ -70,6 +71,7 @@ class Entry:
     version: int
     pending: Mapping[str, Any] | None
     sweep: tuple[str, ...]
+    left: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_there(self) -> bool:
@@ -152,20 +154,23 @@ class Catalog:
         self.expire()
         return defined.format, _decode(defined.entry or text.encode())
 
-    def replace(
+    def replace(  # noqa: PLR0917
         self,
         entry: Entry,
         definition: TableDefinition | None,
         version: int | None = None,
         pending: Mapping[str, Any] | None = None,
         sweep: Sequence[str] = (),
+        left: Sequence[tuple[str, str]] | None = None,
     ) -> Entry | None:
         """Replace an entry unless it has changed since it was read; return the present entry.
 
-        A ``definition`` of None removes the entry; a ``version`` of None means a new version.
+        A ``definition`` of None removes the entry; a ``version`` of None means a new version. A ``left`` of
+        None does not change `Entry.left`.
         """
         name, store = entry.definition.name, self._store
-        text = "" if definition is None else _encode(definition, version, pending, sweep)
+        left = entry.left if left is None else left
+        text = "" if definition is None else _encode(definition, version, pending, sweep, left)
         keys = store.keyspace
         change = calls.change_table(keys.catalog, name, entry.raw, text, numbered=version is None)
         # The write is durable, because other clients rely on the entry. No client relies on a new table yet.
@@ -256,6 +261,7 @@ def _encode(
     version: int | None = None,
     pending: Mapping[str, Any] | None = None,
     sweep: Sequence[str] = (),
+    left: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Return an entry as JSON. Without ``version`` the script appends a new one."""
     plain = to_json(definition)
@@ -263,6 +269,8 @@ def _encode(
         plain["pending"] = dict(pending)
     if sweep:
         plain["sweep"] = list(sweep)
+    if left:
+        plain["left"] = list(left)
     if version:
         plain["version"] = version
     return json.dumps(plain, sort_keys=True)
@@ -275,5 +283,10 @@ def _decode(raw: bytes) -> Entry:
         )
     plain = json.loads(raw)
     return Entry(
-        raw, from_json(plain), plain.get("version", 0), plain.get("pending"), tuple(plain.get("sweep", ()))
+        raw,
+        from_json(plain),
+        plain.get("version", 0),
+        plain.get("pending"),
+        tuple(plain.get("sweep", ())),
+        tuple((location, folder) for location, folder in plain.get("left", ())),
     )

@@ -9,7 +9,8 @@ that began it has died:
 3. *settle*: the client waits for the transactions with locks from before the fence, or ends them. Now no
    write by the old definition is in flight.
 4. *publish*: the entry gets the new definition, and writers use this definition.
-5. *sweep*: data of dropped columns is removed.
+5. *sweep*: data of dropped columns is removed. If the table has left a base, its rows move back into the
+   store, or its files to the new base.
 
 If the change proves impossible, the old definition is published.
 
@@ -24,10 +25,17 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from percolator_core.catalog.catalog import Entry
-from percolator_core.catalog.schema_change_steps import Client, LockSettler, PendingChange, split_range
+from percolator_core.catalog.schema_change_steps import (
+    BaseSettler,
+    Client,
+    LockSettler,
+    PendingChange,
+    split_range,
+)
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.keys import meta_key, observers_field
 from percolator_core.schema.definition_changes import (
@@ -39,6 +47,7 @@ from percolator_core.schema.definition_changes import (
     without_column,
 )
 from percolator_core.schema.definitions import (
+    BaseRule,
     Column,
     TableDefinition,
     check_definition,
@@ -55,11 +64,12 @@ _Plan: TypeAlias = dict[str, Any]
 class SchemaChanges:
     """The schema changes of one namespace; `Database` documents what each public change raises."""
 
-    def __init__(self, client: Client, locks: LockSettler) -> None:
+    def __init__(self, client: Client, locks: LockSettler, bases: BaseSettler) -> None:
         self._client = client
         self._store = client.store
         self._catalog = client.catalog
         self._locks = locks
+        self._bases = bases
 
     def create(self, definition: TableDefinition) -> None:
         """Create a table and its indexes, unless the table exists; see `Database.create_table`."""
@@ -141,10 +151,38 @@ class SchemaChanges:
             if wanted == found:
                 return None
             check_definition(wanted)
-            split_range(self._store, found, value)  # refuses most impossible splits before the fence
+            split_range(
+                self._store, self._bases, found, value
+            )  # refuses most impossible splits before the fence
             return {"kind": "add range", "value": value.hex()}
 
         self._change(name, ["add range", value.hex()], plan)
+
+    def set_base(self, name: str, rule: BaseRule | None) -> None:
+        """Give a table a base, change its base, or take it away; see `Database.set_base`.
+
+        At the location that the table has already, it keeps its folder instead of the rule's.
+        """
+
+        def plan(found: TableDefinition) -> _Plan | None:
+            old, new = found.base, rule
+            if old is not None and new is not None and old.location == new.location:
+                new = replace(new, folder=old.folder)
+            left = [] if old is None or (new is not None and new.place == old.place) else [old.place]
+            return _to_definition(found, found.with_(base=new), left=left)
+
+        what = ["set base", "" if rule is None else repr(replace(rule, folder=""))]
+        self._change(name, what, plan, of_index=True)
+        self.settle_bases(name)
+
+    def settle_bases(self, name: str) -> bool:
+        """Move everything out of the bases that a table has left; return False if it has left none."""
+        entry = self._catalog.entry(name)
+        if entry is None or not entry.left:
+            return False
+        if entry.pending is None:
+            self._pending(entry).settle_bases()
+        return True
 
     def finish_or_repair(self, name: str, version: bytes) -> None:
         """Finish or repair the pending schema change after a tablet refused ``version``. Then retry.
@@ -222,7 +260,8 @@ class SchemaChanges:
         else:
             new = from_json(plan["definition"])
             change.observe_new_columns(new)
-        held = change.publish(new, (*entry.sweep, *plan.get("sweep", ())))
+        left = tuple((location, folder) for location, folder in plan.get("left", ()))
+        held = change.publish(new, (*entry.sweep, *plan.get("sweep", ())), (*entry.left, *left))
         yield "publish"
         if held is not None and held.sweep and held.pending is None:
             self._pending(held).sweep()
@@ -239,9 +278,14 @@ class SchemaChanges:
         return held if is_ours else None
 
     def _change(
-        self, name: str, what: Sequence[str], plan: Callable[[TableDefinition], _Plan | None]
+        self,
+        name: str,
+        what: Sequence[str],
+        plan: Callable[[TableDefinition], _Plan | None],
+        *,
+        of_index: bool = False,
     ) -> None:
-        """Begin a change and finish it.
+        """Begin a change and finish it; ``of_index`` allows it for an index.
 
         ``plan`` returns the change of a definition, or None if there is nothing to do. ``what`` identifies
         the change, so that a client that repeats an interrupted change only finishes the pending one.
@@ -250,7 +294,7 @@ class SchemaChanges:
             entry = self._catalog.entry(name)
             if entry is None or not entry.is_there:
                 raise self._catalog.unknown_table(name)
-            if entry.definition.index_of:
+            if entry.definition.index_of and not of_index:
                 raise ConfigurationError(
                     f"{name} is an index: change its table, {entry.definition.index_of!r}"
                 )
@@ -270,7 +314,7 @@ class SchemaChanges:
                     return
 
     def _pending(self, entry: Entry) -> PendingChange:
-        return PendingChange(self._client, self._locks, entry)
+        return PendingChange(self._client, self._locks, self._bases, entry)
 
     def _refuse_observed(self, definition: TableDefinition, column: str) -> None:
         stored = definition.by_name[column].stored.encode()

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from percolator_core.catalog.catalog import Catalog, Entry, raise_safe_points
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError, UnknownColumn
-from percolator_core.layout.keys import BASE, VERSION, meta_key, rows_key
+from percolator_core.layout.keys import BASE, MAINTAINER, VERSION, meta_key, rows_key
 from percolator_core.schema.definition_changes import with_range
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.partitions import Partition
@@ -61,13 +61,32 @@ class LockSettler(Protocol):
         """Resolve the locks of one table, and with ``primaries`` all locks whose primary is in the table."""
 
 
+class BaseSettler(Protocol):
+    """The part of `percolator_core.base.changes.BaseChanges` that a schema change uses."""
+
+    def settle(self, entry: Entry) -> bool:
+        """Bring all tablets to the base of the definition; return False if the table was changed."""
+
+    def rows_on_each_side(
+        self, definition: TableDefinition, tag: bytes, value: bytes
+    ) -> tuple[bytes | None, bytes | None]:
+        """Return a row of a tablet's base below a value of the range column, and one at or above it."""
+
+    def abandon(self, places: Sequence[tuple[str, str]], grace: float = ...) -> None:
+        """Record folders that no table has any more, so that their files are removed."""
+
+    def remove_abandoned(self) -> int:
+        """Remove the files of the recorded folders whose time has come."""
+
+
 class PendingChange:
     """An unfinished schema change, as its entry in the catalog describes it."""
 
-    def __init__(self, client: Client, locks: LockSettler, entry: Entry) -> None:
+    def __init__(self, client: Client, locks: LockSettler, bases: BaseSettler, entry: Entry) -> None:
         self._client = client
         self._store = client.store
         self._locks = locks
+        self._bases = bases
         self._entry = entry
         self._definition = entry.definition
         self._plan = entry.pending or {}
@@ -100,13 +119,19 @@ class PendingChange:
             tags = [tag for _, tag in self._client.catalog.tablets()]
             raise_safe_points(self._store, tags, durably=True)
 
-    def publish(self, definition: TableDefinition, sweep: Sequence[str] = ()) -> Entry | None:
+    def publish(
+        self,
+        definition: TableDefinition,
+        sweep: Sequence[str] = (),
+        left: Sequence[tuple[str, str]] | None = None,
+    ) -> Entry | None:
         """Write the definition into the catalog, unless the entry has changed; return the present entry."""
-        return self._client.catalog.replace(self._entry, definition, self._entry.version, sweep=sweep)
+        entry = self._entry
+        return self._client.catalog.replace(entry, definition, entry.version, sweep=sweep, left=left)
 
     def split_range(self) -> TableDefinition:
         """Return the definition with the new range. Raises ConfigurationError if rows would have to move."""
-        return split_range(self._store, self._definition, bytes.fromhex(self._plan["value"]))
+        return split_range(self._store, self._bases, self._definition, bytes.fromhex(self._plan["value"]))
 
     def seed(self, new: TableDefinition) -> None:
         """Give the added tablets the version and the meta hash of an old tablet, before any write to them.
@@ -116,7 +141,7 @@ class PendingChange:
         """
         flat = self._store.one((b"HGETALL", meta_key(self._tags[0])))
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        fields = [part for pair in pairs if pair[0] not in {VERSION, BASE} for part in pair]
+        fields = [part for pair in pairs if pair[0] not in {VERSION, BASE, MAINTAINER} for part in pair]
         self._fence(tags_of(self._store, new)[len(self._tags) :], "found", fields=fields)
 
     def observe_new_columns(self, new: TableDefinition) -> None:
@@ -137,8 +162,14 @@ class PendingChange:
                 pass
 
     def remove_entry(self) -> None:
-        """Remove the dropped table from the catalog."""
+        """Remove the dropped table from the catalog, then the files of its base."""
+        base = self._definition.base
+        places = [*self._entry.left, *([] if base is None else [base.place])]
+        # Recorded first: after a crash, maintenance removes them.
+        self._bases.abandon(places, 0)
         self._client.catalog.replace(self._entry, None)
+        if places:
+            self._bases.remove_abandoned()
 
     def sweep(self) -> None:
         """Remove the cells of dropped columns, then remove the columns from ``sweep`` of the entry."""
@@ -155,6 +186,15 @@ class PendingChange:
                 if bound is None:
                     return  # another client has changed the table, and continues the sweep
         self.publish(self._definition)
+
+    def settle_bases(self) -> None:
+        """Move everything out of the bases that the table has left, then remove them from the entry.
+
+        Their files stay for a while, for readers that have found the tablets there.
+        """
+        if self._bases.settle(self._entry):
+            self._bases.abandon(self._entry.left)
+            self.publish(self._definition, self._entry.sweep, left=())
 
     def tablets_have(self, version: bytes) -> bool:
         """Return True if all tablets have ``version``."""
@@ -192,7 +232,9 @@ def _flat(pairs: Mapping[bytes, bytes], prefix: bytes = b"") -> list[bytes]:
     return [part for name, value in pairs.items() for part in (prefix + name, value)]
 
 
-def split_range(store: Store, definition: TableDefinition, value: bytes) -> TableDefinition:
+def split_range(
+    store: Store, bases: BaseSettler, definition: TableDefinition, value: bytes
+) -> TableDefinition:
     """Split a range at ``value``, and give the new tablets to the part without rows.
 
     Raises:
@@ -201,9 +243,14 @@ def split_range(store: Store, definition: TableDefinition, value: bytes) -> Tabl
     partition, codec = Partition(definition), KeyCodec(definition)
     below = above = None
     for number in partition.tablets_of_range(value):
-        low, high = _row_on_each_side(store, partition, store.keyspace.tag(definition.name, number), value)
-        # An empty row key is possible: only None means "no row".
-        below, above = low if below is None else below, high if above is None else above
+        tag = store.keyspace.tag(definition.name, number)
+        # The store first: a row may move from there to the base at any time.
+        for low, high in (
+            _row_on_each_side(store, partition, tag, value),
+            bases.rows_on_each_side(definition, tag, value),
+        ):
+            # An empty row key is possible: only None means "no row".
+            below, above = low if below is None else below, high if above is None else above
     if below is not None and above is not None:
         raise ConfigurationError(
             f"table {definition.name!r}: a split there would move rows, such as {codec.describe(below)} "

@@ -13,7 +13,8 @@ the last part of its key.
     {ns:table:7}locks        zset   locks by wall time
     {ns:table:7}meta         hash   safe -> the safe point; o<column> -> its observers; version -> its table's
                                     version, or gone -> the version of the drop; activation -> the number of
-                                    the newest activation; base -> the name of the manifest of its base
+                                    the newest activation; base -> the reference of the manifest of its base;
+                                    maintainer -> the lease of the base's maintainer
     {ns:table:7}dirty:<obs>  zset   cells to be observed, by the earliest time they may be claimed
     {ns:table:7}tries:<obs>  hash   cell -> failed attempts
     {ns:table:7}failed:<obs> hash   cell -> quarantine record
@@ -36,6 +37,8 @@ the last part of its key.
     {ns}counts               hash   ran:<obs>, failed:<obs>, ... -> the number of runs of all workers so far
     {ns}samples              stream samples of the namespace's status; old ones are removed
     {ns}pins                 zset   pinned snapshots, by timestamp
+    {ns}folders              hash   location and folder of a base that no table has any more -> the time from
+                                    which its files may be removed, in µs
     {ns}client:<id>          string a client's liveness token; it expires
     {ns}client:<id>.over     string set once the load of this driver has ended; it expires
 """
@@ -63,6 +66,7 @@ MARKER: Final = _INTERNAL
 SAFE_POINT: Final = b"safe"
 VERSION: Final = b"version"
 BASE: Final = b"base"
+MAINTAINER: Final = b"maintainer"
 """Fields of a tablet's meta hash."""
 
 _TIMESTAMP: Final = struct.Struct(">Q")
@@ -240,6 +244,7 @@ class Keyspace:
         "catalog",
         "chain",
         "counts",
+        "folders",
         "format",
         "namespace",
         "oracle",
@@ -259,6 +264,7 @@ class Keyspace:
         self.catalog = self.prefix + b"catalog"
         self.chain = self.prefix + b"chain"
         self.activating = self.prefix + b"activating"
+        self.folders = self.prefix + b"folders"
         self.pins = self.prefix + b"pins"
         self.workers = self.prefix + b"workers"
         self.counts = self.prefix + b"counts"

@@ -5,8 +5,9 @@ Several collections may run at the same time, beside all other clients, and each
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from percolator_core.catalog.catalog import raise_safe_points
 from percolator_core.maintenance.locks import Locks, Part, ResolvedLocks
@@ -33,6 +34,19 @@ class Collected:
     locks: ResolvedLocks
 
 
+class Settled(NamedTuple):
+    """The state in which a collection may begin.
+
+    All locks that began at or before ``timestamp`` are resolved. ``furthest`` is the highest safe point of
+    the tablets ``tags``.
+    """
+
+    timestamp: int
+    furthest: int
+    tags: list[bytes]
+    locks: ResolvedLocks
+
+
 class GarbageCollector:
     """Collects the garbage of one namespace."""
 
@@ -54,6 +68,21 @@ class GarbageCollector:
         """
         client = self._client
         chosen = None if part is None else [tag for _, tag in self.locks.tablets_of(part)]
+        settled = self.settle(keep)
+        observers = sorted(client.active_observers())
+        versions = rows = 0
+        for tag in settled.tags if chosen is None else chosen:
+            for dropped, gone in self.steps(tag, settled.timestamp, observers):
+                versions += dropped
+                rows += gone
+        return Collected(settled.furthest, versions, rows, settled.locks)
+
+    def settle(self, keep: float) -> Settled:
+        """Raise the safe points to ``keep`` seconds ago, below pinned snapshots, and resolve older locks.
+
+        Raises LockTimeout as `collect`.
+        """
+        client = self._client
         now = client.oracle.timestamp()
         safe = max(1, min([now - int(keep * 1e6), *(at - 1 for at in self.pins())]))
         # The order matters: first prevent new locks at or below the safe point, then resolve old locks, then
@@ -69,17 +98,15 @@ class GarbageCollector:
         # about the lock were removed.
         tags = [tag for _, tag in client.catalog.tablets()]
         raise_safe_points(self.store, tags, safe, durably=True)
-        observers = sorted(client.active_observers())
-        versions = rows = 0
-        for tag in tags if chosen is None else chosen:
-            bound: bytes = b"-"
-            while bound:
-                bound, dropped, gone = self.store.run(
-                    calls.collect(tag, bound, _ROWS_PER_STEP, safe, observers)
-                )
-                versions += dropped
-                rows += gone
-        return Collected(furthest, versions, rows, locks)
+        return Settled(safe, furthest, tags, locks)
+
+    def steps(self, tag: bytes, timestamp: int, observers: Sequence[str]) -> Iterator[tuple[int, int]]:
+        """Collect one tablet after `settle`, and yield the versions and rows removed by each step."""
+        bound: bytes = b"-"
+        while bound:
+            call = calls.collect(tag, bound, _ROWS_PER_STEP, timestamp, observers)
+            bound, dropped, gone = self.store.run(call)
+            yield dropped, gone
 
     def pins(self) -> list[int]:
         """Return the timestamps of pinned snapshots whose owners are alive, and remove all other pins."""

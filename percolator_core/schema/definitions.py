@@ -85,6 +85,11 @@ class BaseRule:
     cold_after: int | None = None
     memory: int | None = None
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """The location and the folder in it."""
+        return self.location, self.folder
+
 
 @dataclass(frozen=True)
 class TableDefinition:

@@ -130,18 +130,14 @@ def evict(  # noqa: PLR0917
 
     Return how many cells and rows were removed; None if another manifest is valid, or the table was changed.
     """
-    arguments = (manifest, version, before, len(observers), *observers, *rows)
+    arguments: list[bytes | str | int] = [manifest, version, before, len(observers), *observers, *rows]
     return "evict", (tag,), arguments, replies.evicted
 
 
 def restore(
     tag: bytes, manifest: bytes, version: bytes, rows: Iterable[bytes | int]
 ) -> Call[replies.Restored]:
-    """Put cells of the base back into the store.
-
-    ``rows`` has, for each row, its key, the number of its cells and, for each of these, the column, the time of
-    the commit and the value.
-    """
+    """Put cells of the base back into the store."""
     arguments = (manifest, version, *rows)
     return "restore", (tag,), arguments, bytes.decode  # type: ignore[return-value]
 
@@ -149,6 +145,16 @@ def restore(
 def leave_base(tag: bytes, manifest: bytes, version: bytes, safe_point: int) -> Call[replies.Left]:
     """Remove a tablet's base."""
     return "leave_base", (tag,), (manifest, version, safe_point), bytes.decode  # type: ignore[return-value]
+
+
+def lease_base(tag: bytes, owner: str, milliseconds: int) -> Call[bool]:
+    """Take, renew or end the lease of a base's maintainer; return True if the owner has or had it."""
+    return "lease_base", (tag,), (owner, milliseconds), bool
+
+
+def weigh(tag: bytes, places: Sequence[int]) -> Call[replies.Weighed]:
+    """Weigh a sample of a tablet's rows."""
+    return "weigh", (tag,), tuple(places), replies.weighed
 
 
 def sweep(

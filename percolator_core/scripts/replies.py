@@ -62,6 +62,28 @@ def cold(reply: list[Any]) -> Cold:
     return Cold(reply[0], dict(zip(reply[1::2], reply[2::2], strict=True)))
 
 
+class WeighedRow(NamedTuple):
+    """A row, its estimated bytes of memory, and the newest commit timestamp of its cells."""
+
+    row: bytes
+    size: int
+    newest: int
+
+
+class Weighed(NamedTuple):
+    """The number of a tablet's rows, and a sample of them."""
+
+    rows: int
+    sample: list[WeighedRow]
+
+
+def weighed(reply: list[Any]) -> Weighed:
+    """Decode the reply of weigh.lua."""
+    rows, *flat = reply
+    sample = zip(flat[::3], map(int, flat[1::3]), map(int, flat[2::3]), strict=True)
+    return Weighed(rows, list(map(WeighedRow._make, sample)))
+
+
 Restored: TypeAlias = Literal["restored", "changed"]
 Left: TypeAlias = Literal["left", "changed"]
 Published: TypeAlias = Literal["published", "overtaken", "changed"]

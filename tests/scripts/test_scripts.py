@@ -42,6 +42,7 @@ WAY_OUT = {
     "drop_table",
     "evict",
     "fence",
+    "lease_base",
     "leave_base",
     "publish_base",
     "raise_safe_point",

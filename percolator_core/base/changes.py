@@ -1,0 +1,251 @@
+"""Changes of a table's base: its rows move back into the store, or its files to another location.
+
+Every step may be repeated, and be done by several clients at once. Each step checks the tablet's manifest and
+the table's version, so that a client with an old definition changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, Protocol
+from zlib import crc32
+
+import percolator_core.base.manifest as manifests
+from percolator_core.base.bases import Bases
+from percolator_core.base.location import Location
+from percolator_core.base.manifest import Entry as ManifestEntry
+from percolator_core.base.manifest import Manifest
+from percolator_core.base.publication import Place, publish
+from percolator_core.base.row_set import BaseRow, RowSet
+from percolator_core.catalog.catalog import Catalog, Entry
+from percolator_core.catalog.schema_change_steps import Oracle
+from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.errors import StoreUnavailable
+from percolator_core.layout.keys import BASE, MARKER, meta_key
+from percolator_core.schema.definitions import BaseRule, TableDefinition
+from percolator_core.schema.partitions import Partition
+from percolator_core.scripts import calls
+from percolator_core.store import Store
+
+GRACE: Final = 3600.0
+"""Seconds for which files that no manifest names any more stay, for readers that have an earlier one."""
+
+_STEP_CELLS: Final = 1000
+_STEP_BYTES: Final = 1 << 20
+"""Bounds of one step that puts rows back: a script blocks all other clients."""
+
+
+class Client(Protocol):
+    """The part of `percolator_core.transaction.client.Client` that a change of a base uses."""
+
+    @property
+    def store(self) -> Store:
+        """The store."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog."""
+
+    @property
+    def oracle(self) -> Oracle:
+        """The oracle."""
+
+    @property
+    def bases(self) -> Bases:
+        """The bases of tablets."""
+
+
+class BaseChanges:
+    """Changes the bases of the tables of one namespace."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._store = client.store
+
+    def settle(self, entry: Entry) -> bool:
+        """Bring all tablets to the base that the table's definition has, or back into the store.
+
+        Return False if the table was changed meanwhile.
+
+        Raises:
+            BaseDamaged: a file is missing or damaged.
+            StoreUnavailable: the store or a location does not answer.
+        """
+        handle = TableHandle(entry.definition, self._store, entry.writers_version)
+        return all(self.settle_tablet(handle, number) for number in range(handle.tablets))
+
+    def settle_tablet(self, handle: TableHandle, number: int) -> bool:
+        """As `settle`, for one tablet."""
+        tag, rule = handle.tags[number], handle.definition.base
+        reference = reference_of(self._store, tag)
+        if not reference or is_in(reference, rule):
+            return True
+        if rule is None:
+            return self._restore(handle, tag, reference)
+        return self._move(handle, tag, reference, rule, number)
+
+    def _restore(self, handle: TableHandle, tag: bytes, reference: bytes) -> bool:
+        """Put the rows of a tablet back into the store, then take its base away."""
+        base = self._client.bases.tablet(handle, tag, reference)
+        for rows in _steps(base.rows(b"", None), handle.is_typed):
+            if self._store.run(calls.restore(tag, reference, handle.version, rows)) == "changed":
+                return False
+        # From after the last row: a snapshot from before may have missed a row that was still in the base.
+        safe = self._client.oracle.timestamp()
+        call = calls.leave_base(tag, reference, handle.version, safe)
+        [left] = self._store.run_all([call], durably=True)
+        return left == "left"
+
+    def _move(self, handle: TableHandle, tag: bytes, reference: bytes, rule: BaseRule, number: int) -> bool:
+        """Copy the files of a tablet to the rule's location, and publish the copy of its manifest."""
+        old, new = self._location(reference), self._client.bases.location(rule.location)
+        manifest = manifests.load(old, manifests.split_reference(reference)[1])
+        folder = folder_of(rule, number)
+        entries = tuple(_copied(old, new, folder, entry) for entry in manifest.entries)
+        copied = Manifest(manifest.number + 1, manifest.timestamp, entries)
+        published, _ = publish(self._store, Place(tag, handle.version, new, folder), reference, copied)
+        return published != "changed"
+
+    def rows_on_each_side(
+        self, definition: TableDefinition, tag: bytes, value: bytes
+    ) -> tuple[bytes | None, bytes | None]:
+        """Return a row of a tablet's base below a value of the range column, and one at or above it.
+
+        Raises as `settle`.
+        """
+        reference = reference_of(self._store, tag)
+        if not reference:
+            return None, None
+        partition, handle = Partition(definition), TableHandle(definition, self._store)
+        base, bound = self._client.bases.tablet(handle, tag, reference), partition.first_row(value)
+        if bound is not None:
+            sides = base.rows(b"", bound, ()), base.rows(bound, None, ())
+            below, above = (next((row.key for row in side), None) for side in sides)
+            return below, above
+        below = above = None
+        for row in base.rows(b"", None, ()):
+            if partition.is_below(row.key, value):
+                below = row.key
+            else:
+                above = row.key
+            if below is not None and above is not None:
+                break
+        return below, above
+
+    def abandon(self, places: Sequence[tuple[str, str]], grace: float = GRACE) -> None:
+        """Record folders that no table has any more, so that their files are removed after ``grace`` seconds.
+
+        A folder may be recorded while the catalog still names it: then its files stay.
+        """
+        due = b"%d" % int((time.time() + grace) * 1e6)
+        for location, folder in places:
+            field = f"{location}\n{folder}"
+            self._store.call_durably((b"HSET", self._store.keyspace.folders, field, due))
+
+    def remove_abandoned(self) -> int:
+        """Remove the files of recorded folders whose time has come; return how many folders had files.
+
+        A location that does not answer keeps its files until another call.
+        """
+        key, now, removed = self._store.keyspace.folders, int(time.time() * 1e6), 0
+        flat = self._store.one((b"HGETALL", key))
+        due = [field for field, when in zip(flat[::2], flat[1::2], strict=True) if int(when) <= now]
+        named = {place for entry in self._client.catalog.entries() for place in _places(entry)} if due else ()
+        for field in due:
+            location, _, folder = field.decode().rpartition("\n")
+            if (location, folder) in named:
+                continue
+            with suppress(StoreUnavailable):
+                if self._remove(location, folder):
+                    # A maintainer that was slow may have written more files meanwhile: look once more.
+                    self.abandon([(location, folder)])
+                    removed += 1
+                else:
+                    self._store.one((b"HDEL", key, field))
+        return removed
+
+    def _remove(self, url: str, folder: str) -> bool:
+        """Remove a folder; return False if it had no files."""
+        location = self._client.bases.location(url)
+        if not location.files(folder):
+            return False
+        location.remove_folder(folder)
+        return True
+
+    def _location(self, reference: bytes) -> Location:
+        return self._client.bases.location(manifests.split_reference(reference)[0])
+
+
+def reference_of(store: Store, tag: bytes) -> bytes:
+    """Return the reference of a tablet's manifest, b"" without one."""
+    return store.one((b"HGET", meta_key(tag), BASE)) or b""
+
+
+def folder_of(rule: BaseRule, number: int) -> str:
+    """Return the folder of a tablet in the location of the rule."""
+    return f"{rule.folder}/{number}"
+
+
+def is_in(reference: bytes, rule: BaseRule | None) -> bool:
+    """Return True if a manifest is where the rule has the files of the table."""
+    if rule is None:
+        return False
+    location, name = manifests.split_reference(reference)
+    return location == rule.location and name.startswith(f"{rule.folder}/")
+
+
+def _places(entry: Entry) -> Iterator[tuple[str, str]]:
+    """The places of the bases that a table has, and that it is leaving."""
+    yield from entry.left
+    pending = (entry.pending or {}).get("definition", {}).get("base")
+    if pending:
+        yield pending["location"], pending["folder"]
+    if entry.definition.base is not None:
+        yield entry.definition.base.place
+
+
+def _copied(old: Location, new: Location, folder: str, entry: ManifestEntry) -> ManifestEntry:
+    """Copy the files of an entry into a folder of another location; return its entry there."""
+
+    def is_right(content: bytes) -> bool:
+        row_set = entry.row_set
+        return len(content) == row_set.size and crc32(content[row_set.tail :]) == row_set.checksum
+
+    row_set: RowSet = replace(entry.row_set, file=_copy(old, new, folder, entry.row_set.file, is_right))
+    removed = entry.removed
+    if removed is not None:
+        checksum = removed.checksum
+        name = _copy(old, new, folder, removed.file, lambda content: crc32(content) == checksum)
+        removed = replace(removed, file=name)
+    return ManifestEntry(row_set, removed)
+
+
+def _copy(old: Location, new: Location, folder: str, name: str, is_right: Callable[[bytes], bool]) -> str:
+    content = old.read_verified(name, is_right)
+    copy = f"{folder}/{name.rpartition('/')[2]}"
+    with new.create(copy) as file:
+        file.write(content)
+    return copy
+
+
+def _steps(rows: Iterator[BaseRow], is_typed: bool) -> Iterator[list[bytes | int]]:
+    """The rows of a base as `calls.restore` takes them, in bounded steps."""
+    step: list[bytes | int] = []
+    size = 0
+    for row in rows:
+        cells = [(column, row.times.get(column, row.time), value) for column, value in row.cells.items()]
+        if is_typed:
+            cells.append((MARKER, row.time, b""))
+        step += [row.key, len(cells)]
+        size += len(row.key)
+        for cell in cells:
+            step += cell
+            size += len(cell[0]) + len(cell[2])
+        if size >= _STEP_BYTES or len(step) >= _STEP_CELLS * 3:
+            yield step
+            step, size = [], 0
+    if step:
+        yield step

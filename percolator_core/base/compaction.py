@@ -1,0 +1,172 @@
+"""Compaction: merge row sets of one tablet, so that fewer are looked at for a key, and removed rows go.
+
+Row sets whose key ranges do not overlap form a *run*; a base has as many runs as it is high. Runs are merged
+from the smallest on: only when some together are as large as the next one, so that a row is written again as
+often as the base has doubled (the size-tiered compaction of Cassandra).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from percolator_core.base import row_set
+from percolator_core.base.cache import ByteCache
+from percolator_core.base.manifest import Entry, Manifest
+from percolator_core.base.pace import Pace
+from percolator_core.base.publication import Place, publish
+from percolator_core.base.row_set import KEY, RowSet
+from percolator_core.base.tablet import TabletBase
+from percolator_core.schema.definitions import TableDefinition
+from percolator_core.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROW_SET_BYTES: Final = 64 << 20
+"""About the most bytes of one row set in memory, before it is compressed."""
+
+FEWEST_RUNS: Final = 4
+"""The runs of about one size that are merged at least."""
+
+_REMOVED: Final = 0.3
+"""The share of removed rows above which a row set is written again."""
+
+_CACHE_BYTES: Final = 32 << 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The entries of a manifest to be merged, by number, and what a written byte gains.
+
+    ``gain`` grows with the runs and the removed rows that go, and falls with the bytes to be written.
+    """
+
+    entries: tuple[int, ...]
+    gain: float
+
+
+def plan(manifest: Manifest, *, everything: bool = False) -> Plan | None:
+    """Return what to merge next; None if nothing gains.
+
+    With ``everything`` all runs become one, without removed rows and needlessly small row sets.
+    """
+    runs = _runs(manifest.entries)
+    chosen = _all_if_worse(manifest) if everything else _small_runs(manifest, runs)
+    if not chosen:
+        chosen = tuple(
+            number
+            for number, entry in enumerate(manifest.entries)
+            if _removed(entry) > (0 if everything else _REMOVED)
+        )[:1]
+    if not chosen:
+        return None
+    inside = set(chosen)
+    height = sum(1 for run in runs if inside.issuperset(run))
+    entries = [manifest.entries[number] for number in chosen]
+    removed = sum(map(_removed, entries)) / len(entries)
+    return Plan(chosen, (max(0, height - 1) + removed) / sum(entry.row_set.size for entry in entries))
+
+
+def _all_if_worse(manifest: Manifest) -> tuple[int, ...]:
+    entries = manifest.entries
+    fewest = sum(map(_size, entries)) / ROW_SET_BYTES + 1
+    worse = manifest.height > 1 or len(entries) > 2 * fewest
+    return tuple(range(len(entries))) if worse else ()
+
+
+def _small_runs(manifest: Manifest, runs: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The smallest runs that are together as large as the largest of them."""
+    sizes = sorted((sum(_size(manifest.entries[number]) for number in run), run) for run in runs)
+    total = best = 0.0
+    for count, (size, _) in enumerate(sizes, 1):
+        if size <= total and count >= FEWEST_RUNS:
+            best = count
+        total += size
+    return tuple(number for _, run in sizes[: int(best)] for number in run)
+
+
+def _runs(entries: Sequence[Entry]) -> list[list[int]]:
+    """Divide the entries into as few runs as possible, by their numbers."""
+    runs: list[list[int]] = []
+    for number in sorted(range(len(entries)), key=lambda number: entries[number].row_set.low):
+        fitting = (run for run in runs if entries[run[-1]].row_set.high < entries[number].row_set.low)
+        run = next(fitting, None)
+        if run is None:
+            runs.append([number])
+        else:
+            run.append(number)
+    return runs
+
+
+def _removed(entry: Entry) -> float:
+    return 0.0 if entry.removed is None else entry.removed.rows / entry.row_set.rows
+
+
+def _size(entry: Entry) -> float:
+    return entry.row_set.size * (1 - _removed(entry))
+
+
+class TabletCompaction:
+    """Compacts one tablet, whose manifest has the given reference."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        store: Store,
+        definition: TableDefinition,
+        place: Place,
+        manifest: Manifest,
+        reference: bytes,
+        pace: Pace,
+    ) -> None:
+        self._store = store
+        self._definition = definition
+        self._place = place
+        self._pace = pace
+        self.manifest = manifest
+        self._reference = reference
+
+    def run(self, chosen: Plan) -> int | None:
+        """Merge the entries; return the bytes written, or None if another maintainer has published.
+
+        Raises:
+            BaseDamaged: a file is missing or damaged.
+            StoreUnavailable: the store or the location does not answer. Nothing has changed.
+        """
+        last = self.manifest
+        inside = set(chosen.entries)
+        parts = tuple(last.entries[number] for number in chosen.entries)
+        rest = [entry for number, entry in enumerate(last.entries) if number not in inside]
+        written = list(self._write(Manifest(last.number, last.timestamp, parts)))
+        manifest = Manifest(last.number + 1, last.timestamp, (*rest, *map(Entry, written)))
+        published, reference = publish(self._store, self._place, self._reference, manifest)
+        if published != "published":
+            return None
+        self.manifest, self._reference = manifest, reference
+        return sum(one.size for one in written)
+
+    def _write(self, parts: Manifest) -> Iterator[RowSet]:
+        location, folder = self._place.location, self._place.folder
+        # A cache of its own: readers need what they have cached.
+        cache: ByteCache[Any] = ByteCache(_CACHE_BYTES)
+        base = TabletBase(self._definition, location, parts, cache)
+        for some in _in_pieces(base.compacted()):
+            written = row_set.write(location, folder, some)
+            if written is not None:
+                self._pace.wrote(written.size)
+                yield written
+
+
+def _in_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """The batches for one row set each. The cells of one row stay together."""
+    piece: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if size >= ROW_SET_BYTES and piece[-1][KEY][-1] != batch[KEY][0]:
+            yield piece
+            piece, size = [], 0
+        piece.append(batch)
+        size += batch.nbytes
+    if piece:
+        yield piece

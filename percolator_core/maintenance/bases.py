@@ -1,0 +1,334 @@
+"""The maintainer of columnar bases: it flushes cold rows, compacts row sets, and removes files.
+
+A pass may stop at any point, and several may run at once: a lease keeps two of them from doing the same work,
+and the reference of a tablet's manifest keeps one of them from undoing the work of the other.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+import percolator_core.base.manifest as manifests
+from percolator_core.base import compaction
+from percolator_core.base.changes import GRACE, BaseChanges, folder_of, is_in, reference_of
+from percolator_core.base.compaction import TabletCompaction
+from percolator_core.base.files import remove_unneeded, size_of
+from percolator_core.base.flush import TabletFlush
+from percolator_core.base.manifest import Manifest
+from percolator_core.base.pace import ALL, Pace
+from percolator_core.base.publication import Place
+from percolator_core.base.tablet import TabletBase
+from percolator_core.catalog.schema_change import SchemaChanges
+from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.errors import ConfigurationError
+from percolator_core.layout.keys import rows_key
+from percolator_core.maintenance.garbage_collection import GarbageCollector
+from percolator_core.maintenance.locks import Part
+from percolator_core.schema.definitions import BaseRule
+from percolator_core.scripts import calls
+from percolator_core.scripts.replies import Weighed
+from percolator_core.transaction.client import Client
+
+LEASE: Final = 30.0
+"""Seconds after which the tablet of a maintainer that has died is free for another one."""
+
+SHORTEST_KEEP: Final = 10.0
+"""Seconds: `BaseRule.memory` moves no younger rows, and so refuses no transaction that began since."""
+
+_SAMPLE: Final = 32
+"""Rows of a tablet that are looked at for an estimate."""
+
+_ENOUGH: Final = 0.9
+"""The part of `BaseRule.memory` that remains in the store after a flush that it has caused."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFlushed:
+    """The result of a flush: the ``rows`` that left the store, the ``bytes`` written, and the seconds."""
+
+    rows: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TableCompacted:
+    """The result of a compaction: the ``bytes`` written, the ``files`` removed, the seconds.
+
+    Files that a reader may still use are removed an hour later, by the next `flush` or `compact`.
+    """
+
+    bytes: int
+    files: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TableBase:
+    """The base of a table.
+
+    ``rows_in_store`` counts the rows of which the store has cells. ``rows_in_base`` counts the rows in the
+    base; for a raw table it counts cells. ``bytes`` is the size of the row sets. ``height`` is
+    the most row sets of a tablet that may be looked at for one key. ``deltas`` is an estimate of the rows in
+    the store of which the base has an older part. Everything in the base was committed at or before
+    ``base_timestamp`` (microseconds), which is 0 before the first flush.
+    """
+
+    location: str
+    rows_in_store: int
+    rows_in_base: int
+    bytes: int
+    height: int
+    deltas: int
+    base_timestamp: int
+
+
+class _LeaseLost(Exception):
+    """Another maintainer has the lease."""
+
+
+class BaseMaintainer:
+    """Maintains the bases of one namespace.
+
+    ``rate`` is the most bytes written to files a second; None is no limit. ``share`` is the part of the time
+    in which the store works for the maintainer. ``grace`` is as for `remove_unneeded`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        changes: SchemaChanges,
+        rate: float | None = None,
+        share: float = ALL,
+        grace: float = GRACE,
+    ) -> None:
+        self._client = client
+        self._store = client.store
+        self._schema_changes = changes
+        self._changes = BaseChanges(client)
+        self._rate = rate
+        self._share = share
+        self._grace = grace
+
+    def tables(self) -> list[str]:
+        """Return the names of the tables that have a base, or that are leaving one."""
+        entries = self._client.catalog.entries()
+        return [one.definition.name for one in entries if one.definition.base is not None or one.left]
+
+    def flush(self, table: str, *, everything: bool = False, part: Part | None = None) -> TableFlushed:
+        """Move cold rows of a table to its base, then compact what gains most, and remove unneeded files.
+
+        ``everything`` moves all rows that may go. ``part`` names the tablets; None means all.
+
+        Raises as `percolator_core.Database.flush`.
+        """
+        begun = time.monotonic()
+        handle, rule, numbers = self._begin(table, part)
+        if rule is None:
+            return TableFlushed(0, 0, time.monotonic() - begun)
+        weights = {number: self._weigh(handle.tags[number]) for number in numbers}
+        now = self._client.oracle.timestamp()
+        # The budget of memory is the table's, so that each part of it judges by its own rows alone.
+        memory = rule.memory and rule.memory * len(numbers) // handle.tablets
+        before = now if everything else _cold_before(rule, memory, list(weights.values()), now)
+        rows = size = 0
+        if before:
+            collector = GarbageCollector(self._client)
+            safe = collector.settle((now - before) / 1e6).timestamp
+            observers = sorted(self._client.active_observers())
+            for number in sorted(numbers, key=lambda one: -_cold_bytes(weights[one], before)):
+                with self._lease(handle.tags[number]) as pace:
+                    if pace is None:
+                        continue
+                    for _ in collector.steps(handle.tags[number], safe, observers):
+                        pace.rest()
+                    flushed = self._flush(handle, rule, number, pace, observers).run(safe, before)
+                    rows += flushed.rows
+                    size += flushed.bytes
+        size += self._compact(handle, rule, numbers, everything=False)
+        self._remove_files(handle, rule, numbers)
+        return TableFlushed(rows, size, time.monotonic() - begun)
+
+    def compact(self, table: str, *, part: Part | None = None) -> TableCompacted:
+        """Merge the row sets of a table until nothing gains, and remove unneeded files.
+
+        Raises as `percolator_core.Database.compact`.
+        """
+        begun = time.monotonic()
+        handle, rule, numbers = self._begin(table, part)
+        if rule is None:
+            return TableCompacted(0, 0, time.monotonic() - begun)
+        size = self._compact(handle, rule, numbers, everything=True)
+        files = self._remove_files(handle, rule, numbers)
+        return TableCompacted(size, files, time.monotonic() - begun)
+
+    def figures(self, table: str) -> TableBase | None:
+        """Return the figures of a table's base, None without one. Raises as `Database.base`."""
+        self._client.catalog.look()
+        handle = self._client.catalog.table(table)
+        rule = handle.definition.base
+        if rule is None:
+            return None
+        manifests_, deltas = [], 0.0
+        rows = self._store.call_many([(b"ZCARD", rows_key(tag)) for tag in handle.tags], 1000)
+        for tag, count in zip(handle.tags, rows, strict=True):
+            base = self._base(handle, rule, tag, reference_of(self._store, tag))
+            manifests_.append(base.manifest)
+            if count and base.manifest.entries:
+                sample = {one.row for one in self._weigh(tag).sample}
+                held = sum(base.find(row) is not None for row in sample)
+                deltas += count * held / max(1, len(sample))
+        return TableBase(
+            rule.location,
+            sum(rows),
+            sum(
+                entry.row_set.rows - (entry.removed.rows if entry.removed else 0)
+                for one in manifests_
+                for entry in one.entries
+            ),
+            sum(map(size_of, manifests_)),
+            max(one.height for one in manifests_),
+            round(deltas),
+            max(one.timestamp for one in manifests_),
+        )
+
+    def _begin(self, table: str, part: Part | None) -> tuple[TableHandle, BaseRule | None, list[int]]:
+        """Finish what a change of the base has left; return the table, its base, and numbers of tablets."""
+        self._changes.remove_abandoned()
+        had_left = self._schema_changes.settle_bases(table)
+        self._client.catalog.look()
+        handle = self._client.catalog.table(table)
+        if part is None:
+            numbers = list(range(handle.tablets))
+        else:
+            wanted = {tag for _, tag in GarbageCollector(self._client).locks.tablets_of(part)}
+            numbers = [number for number, tag in enumerate(handle.tags) if tag in wanted]
+        rule = handle.definition.base
+        if rule is None and not had_left:
+            raise ConfigurationError(f"table {table!r} has no base: give it one with set_base")
+        return handle, rule, numbers
+
+    @contextmanager
+    def _lease(self, tag: bytes) -> Iterator[Pace | None]:
+        """Have the lease of a tablet in the ``with`` statement; None if another maintainer has it.
+
+        The statement ends early, without an exception, if the lease is lost.
+        """
+        owner, milliseconds = uuid.uuid4().hex, int(LEASE * 1000)
+        if not self._store.run(calls.lease_base(tag, owner, milliseconds)):
+            yield None
+            return
+        due = time.monotonic() + LEASE / 3
+
+        def renew() -> None:
+            nonlocal due
+            if time.monotonic() < due:
+                return
+            due = time.monotonic() + LEASE / 3
+            if not self._store.run(calls.lease_base(tag, owner, milliseconds)):
+                raise _LeaseLost
+
+        try:
+            yield Pace(self._store, self._rate, self._share, renew)
+        except _LeaseLost:
+            pass  # the other maintainer goes on
+        finally:
+            self._store.run(calls.lease_base(tag, owner, 0))
+
+    def _weigh(self, tag: bytes) -> Weighed:
+        return self._store.run(calls.weigh(tag, sorted(random.sample(range(1_000_000), _SAMPLE))))
+
+    def _place(self, handle: TableHandle, rule: BaseRule, number: int) -> Place:
+        location = self._client.bases.location(rule.location)
+        return Place(handle.tags[number], handle.version, location, folder_of(rule, number))
+
+    def _base(self, handle: TableHandle, rule: BaseRule, tag: bytes, reference: bytes) -> TabletBase:
+        bases = self._client.bases
+        if reference:
+            return bases.tablet(handle, tag, reference)
+        return TabletBase(handle.definition, bases.location(rule.location), Manifest(0, 0), bases.cache)
+
+    def _flush(
+        self, handle: TableHandle, rule: BaseRule, number: int, pace: Pace, observers: Sequence[str]
+    ) -> TabletFlush:
+        place = self._place(handle, rule, number)
+        self._changes.settle_tablet(handle, number)
+        reference = reference_of(self._store, place.tag)
+        base = self._base(handle, rule, place.tag, reference)
+        return TabletFlush(
+            self._store, handle, place.tag, place.location, place.folder, base, reference, observers, pace
+        )
+
+    def _compact(
+        self, handle: TableHandle, rule: BaseRule, numbers: Sequence[int], *, everything: bool
+    ) -> int:
+        """Compact tablets, those that gain most first; return the bytes written."""
+        gains = {}
+        for number in numbers:
+            compact = self._compaction(handle, rule, number, Pace(self._store))
+            found = compact and compaction.plan(compact.manifest, everything=everything)
+            if found:
+                gains[number] = found.gain
+        written = 0
+        for number in sorted(gains, key=lambda one: -gains[one]):
+            with self._lease(handle.tags[number]) as pace:
+                compact = None if pace is None else self._compaction(handle, rule, number, pace)
+                while compact and (found := compaction.plan(compact.manifest, everything=everything)):
+                    size = compact.run(found)
+                    if size is None:
+                        break
+                    written += size
+        return written
+
+    def _compaction(
+        self, handle: TableHandle, rule: BaseRule, number: int, pace: Pace
+    ) -> TabletCompaction | None:
+        """Return the compaction of a tablet; None if it has no base, or is on its way to it."""
+        place = self._place(handle, rule, number)
+        reference = reference_of(self._store, place.tag)
+        if not is_in(reference, rule):
+            return None
+        manifest = manifests.load(place.location, manifests.split_reference(reference)[1])
+        return TabletCompaction(self._store, handle.definition, place, manifest, reference, pace)
+
+    def _remove_files(self, handle: TableHandle, rule: BaseRule, numbers: Sequence[int]) -> int:
+        removed = 0
+        for number in numbers:
+            place = self._place(handle, rule, number)
+            with self._lease(place.tag) as pace:
+                reference = reference_of(self._store, place.tag)
+                if pace and is_in(reference, rule):
+                    removed += remove_unneeded(self._store, place, reference, self._grace)
+        return removed
+
+
+def _cold_before(rule: BaseRule, memory: int | None, weights: Sequence[Weighed], now: int) -> int:
+    """Return the time since which a row that is cold has not been changed; 0 if no row is cold."""
+    cold = 0 if rule.cold_after is None else now - rule.cold_after
+    if memory is None:
+        return cold
+    rows = sorted(
+        (one.newest, one.size * weight.rows / len(weight.sample))
+        for weight in weights
+        for one in weight.sample
+    )
+    total = sum(size for _, size in rows)
+    if total <= memory:
+        return cold
+    # From here on the rows are the oldest that have to go.
+    kept = accumulate(reversed([size for _, size in rows]))
+    count = sum(size <= memory * _ENOUGH for size in kept)
+    return max(cold, min(rows[len(rows) - count - 1][0], now - int(SHORTEST_KEEP * 1e6)))
+
+
+def _cold_bytes(weight: Weighed, before: int) -> float:
+    """Return the estimated bytes of a tablet's rows that were not changed after ``before``."""
+    cold = sum(one.size for one in weight.sample if one.newest <= before)
+    return weight.rows * cold / max(1, len(weight.sample))

@@ -1,0 +1,221 @@
+"""The part of a database that looks after it: locks, garbage, and the bases of tables."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import timedelta
+from urllib.parse import quote
+
+from percolator_core.base.location import Location
+from percolator_core.catalog.schema_change import SchemaChanges
+from percolator_core.layout.records import row_bytes
+from percolator_core.maintenance.bases import BaseMaintainer, TableBase, TableCompacted, TableFlushed
+from percolator_core.maintenance.garbage_collection import Collected, GarbageCollector
+from percolator_core.maintenance.locks import FoundLock, Locks, Outcome, Part, ResolvedLocks
+from percolator_core.schema.definitions import BaseRule
+from percolator_core.tables.binding import table_name
+from percolator_core.tables.model import Table
+from percolator_core.transaction.client import Client
+
+
+class Care:
+    """The methods of `percolator_core.Database` that look after tables and locks."""
+
+    client: Client
+    schema_changes: SchemaChanges
+
+    # Cleaning up.
+
+    def resolve_locks(
+        self, older_than: timedelta = timedelta(seconds=30), *, tablets: Part | None = None
+    ) -> ResolvedLocks:
+        """Resolve locks of dead clients that were written or refreshed longer than ``older_than`` ago.
+
+        Readers and writers resolve only the locks in their way; this call searches for locks. ``tablets`` are
+        the tablets to search, each as a table's name and a number from 0; None means all tablets. Several
+        calls may run concurrently.
+
+        Raises:
+            TypeError, ValueError: ``older_than`` is no timedelta, or below zero; no such tablet.
+            UnknownTable: there is no such table.
+            StoreUnavailable: the store does not answer.
+        """
+        _check_span("older_than", older_than)
+        return Locks(self.client).resolve(older_than.total_seconds(), tablets)
+
+    def resolve_lock(self, table: str, row: str | bytes, column: str, start_timestamp: int) -> Outcome:
+        """Resolve the lock that the transaction with that start timestamp has on a cell.
+
+        ``column`` is as in `percolator_core.admin.status.locks`. Returns ``"committed"`` after rolling the
+        lock forward, ``"rolled back"``, ``"gone"`` if there is no such lock, or ``"live"`` if nothing was
+        done: the owner lives, and has written or refreshed the lock within its time to live.
+
+        Raises:
+            UnknownTable, UnknownColumn: no such table or column.
+            StoreUnavailable: the store does not answer; calling again is harmless.
+        """
+        return Locks(self.client).resolve_one(table, row_bytes(row), column, start_timestamp)
+
+    def locks(self, limit: int | None = None) -> Iterator[FoundLock]:
+        """All present locks, oldest first in each tablet; at most ``limit`` (1 or more) of each tablet."""
+        return Locks(self.client).by_tablet(limit)
+
+    def collect_garbage(
+        self, keep: timedelta = timedelta(hours=1), *, tablets: Part | None = None
+    ) -> Collected:
+        """Resolve old locks, then drop the versions that only snapshots older than ``keep`` could see.
+
+        Unfinished schema changes are finished first. Snapshots below the new safe point are refused from then
+        on; a pinned snapshot keeps the safe point below itself.
+
+        ``tablets`` are the tablets to drop versions from, each as a table's name and a number from 0; None
+        means all tablets. Every call raises the safe point and resolves old locks in all tablets, so
+        calls for different tablets may run at the same time, in any order, or never.
+
+        Raises:
+            LockTimeout: a transaction older than ``keep`` is still committing, or a schema change waits for
+            one. No version was dropped, but snapshots older than ``keep`` may be refused already. Collect
+            again later.
+            TypeError, ValueError: ``keep`` is no timedelta, or below zero; no such tablet.
+            UnknownTable: there is no such table.
+            StoreUnavailable: the store does not answer; call again to continue.
+        """
+        _check_span("keep", keep)
+        self.schema_changes.finish_all()
+        return GarbageCollector(self.client).collect(keep.total_seconds(), part=tablets)
+
+    # Tables larger than memory.
+
+    def set_base(
+        self,
+        table: type[Table] | str,
+        location: str | None,
+        cold_after: timedelta | None = None,
+        memory: int | None = None,
+    ) -> None:
+        """Give a table a base of Parquet files, to which rows move from the store, or change it.
+
+        Clients work on meanwhile. After a crash, call again. A base of another location is copied there; the
+        files at the old one are removed by `flush` an hour later, for the sake of readers. With a location of
+        None, the rows move back into the store, which needs the memory. Then snapshots from before are
+        refused, as after `drop_column`.
+
+        Args:
+            table: a typed or raw table, or an index.
+            location: a folder or bucket: a path, ``file:PATH``, ``s3://BUCKET/PREFIX`` or another URL of
+                ``pyarrow.fs``. Every client must reach it. A relative path is below the current directory.
+            cold_after: rows that nobody has changed for this long move at a `flush`; None leaves that to
+                ``memory``.
+            memory: bytes of the table in the store, above which the rows changed longest ago move at a
+                `flush`; None is no limit.
+
+        Raises:
+            UnknownTable: no such table.
+            ConfigurationError: pyarrow is not installed, or files cannot be written, found and read there.
+            TypeError, ValueError: ``cold_after`` is no timedelta or below zero; ``memory`` is no int above 0.
+            LockTimeout: a transaction is still committing to the table; set the base again later.
+            BaseDamaged: a file of the base that the table leaves is missing or damaged.
+            StoreUnavailable: the store or a location does not answer; call again to continue.
+        """
+        if cold_after is not None:
+            _check_span("cold_after", cold_after)
+        if memory is not None:
+            _check_positive("memory", memory)
+        rule = None
+        if location is not None:
+            folder = f"{quote(table_name(table), safe='')}-{uuid.uuid4().hex}"
+            place = Location(Location(location).absolute_url)
+            self.client.catalog.table(table_name(table))
+            place.check()
+            after = None if cold_after is None else round(cold_after.total_seconds() * 1e6)
+            rule = BaseRule(place.url, folder, after, memory)
+        elif cold_after is not None or memory is not None:
+            raise ValueError("without a location there is no base: leave out cold_after and memory")
+        self.schema_changes.set_base(table_name(table), rule)
+
+    def flush(
+        self,
+        table: type[Table] | str,
+        everything: bool = False,
+        *,
+        tablets: Part | None = None,
+        rate: float | None = None,
+        share: float = 1.0,
+    ) -> TableFlushed:
+        """Run one pass of the maintainer of a table's base.
+
+        It moves the rows that are cold by the rule of `set_base` from the store to the base. Then it merges
+        row sets if that gains enough, and removes files that no reader needs any more. Rows that a
+        transaction is writing, that an observer has still to process, or of which a snapshot may read an
+        older version, stay in the store.
+
+        Snapshots older than the youngest row that moves are refused from then on, unless they are pinned: a
+        pinned snapshot keeps younger rows in the store.
+
+        Args:
+            table: a table with a base.
+            everything: move all rows that may go. Running transactions are refused and have to run again.
+            tablets: as for `collect_garbage`.
+            rate: most bytes a second that are written to files; None is no limit.
+            share: the part of the time, above 0 and at most 1, in which the store works for this call.
+
+        Raises:
+            UnknownTable: no such table.
+            ConfigurationError: the table has no base.
+            ValueError: no such tablet, or ``rate`` or ``share`` is out of range.
+            LockTimeout: a transaction older than the rows to be moved is still committing; flush again later.
+            BaseDamaged: a file of the base is missing or damaged.
+            StoreUnavailable: the store or the location does not answer; call again to continue.
+        """
+        maintainer = self._maintainer(rate, share)
+        return maintainer.flush(table_name(table), everything=everything, part=tablets)
+
+    def compact(
+        self,
+        table: type[Table] | str,
+        *,
+        tablets: Part | None = None,
+        rate: float | None = None,
+        share: float = 1.0,
+    ) -> TableCompacted:
+        """Merge the row sets of a table's base until nothing gains, and remove unneeded files.
+
+        Each tablet then has one row set for a key, without removed rows. `flush` merges less, so that a row
+        is seldom written again. The arguments are as for `flush`.
+
+        Raises:
+            UnknownTable, ConfigurationError, ValueError, BaseDamaged, StoreUnavailable: as `flush`.
+        """
+        return self._maintainer(rate, share).compact(table_name(table), part=tablets)
+
+    def base(self, table: type[Table] | str) -> TableBase | None:
+        """Return the figures of a table's base; None if the table has none.
+
+        Raises:
+            UnknownTable: no such table.
+            BaseDamaged: a file of the base is missing or damaged.
+            StoreUnavailable: the store or the location does not answer.
+        """
+        return self._maintainer().figures(table_name(table))
+
+    def _maintainer(self, rate: float | None = None, share: float = 1.0) -> BaseMaintainer:
+        if rate is not None and not rate > 0:
+            raise ValueError(f"rate is above 0, not {rate!r}")
+        if not 0 < share <= 1:
+            raise ValueError(f"share is above 0 and at most 1, not {share!r}")
+        return BaseMaintainer(self.client, self.schema_changes, rate, share)
+
+
+def _check_span(name: str, span: timedelta) -> None:
+    if not isinstance(span, timedelta):
+        raise TypeError(f"{name} is a timedelta, not {type(span).__name__}: write timedelta(seconds={span})")
+    if span < timedelta(0):
+        raise ValueError(f"{name} is zero or more, not {span}")
+
+
+def _check_positive(name: str, number: int) -> None:
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(f"{name} is int, not {type(number).__name__}")
+    if number < 1:
+        raise ValueError(f"{name} is 1 or more, not {number}")

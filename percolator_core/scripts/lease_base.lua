@@ -1,0 +1,20 @@
+-- Take, renew or end the lease of a maintainer for the base of one tablet. It saves work: what a maintainer does without it
+-- is refused by the reference of the manifest, or harmless.
+--   uses    clock
+--   flags   allow-oom
+--   KEYS    tag
+--   ARGV    owner, milliseconds
+--             milliseconds: from now to the end of the lease, 0 ends it now
+--   reply   1 if the owner has the lease, or had it before it ended it, else 0
+
+local meta = KEYS[1] .. 'meta'
+local found, owner = redis.call('HMGET', meta, 'version', 'maintainer'), ARGV[1]
+if not found[1] then return 0 end
+local deadline, holder = string.match(found[2] or '0 ', '^(%d+) (.*)$')
+if holder ~= owner and tonumber(deadline) > now() then return 0 end
+if ARGV[2] ~= '0' then
+  redis.call('HSET', meta, 'maintainer', string.format('%.0f ', now() + 1000 * ARGV[2]) .. owner)
+elseif holder == owner then
+  redis.call('HDEL', meta, 'maintainer')
+end
+return 1
