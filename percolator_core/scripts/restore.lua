@@ -1,5 +1,5 @@
 -- Put cells of some rows of the tablet's base back into the store, as versions, where the store has none of the cell.
--- A cell that the store has is newer, also if it is a deletion. A typed row whose marker is deleted stays away as a whole.
+-- A cell that the store has is newer, also if it is a deletion: a removed row of a typed table has one of each cell.
 --   uses    layout
 --   KEYS    tag
 --   ARGV    manifest, version, rows …
@@ -14,17 +14,14 @@ if found[1] ~= ARGV[1] or found[2] ~= ARGV[2] then return 'changed' end
 local at = 3
 while at < #ARGV do
   local row, count = ARGV[at], tonumber(ARGV[at + 1])
-  local key, marker = tag .. 'r:' .. row, redis.call('HGET', tag .. 'r:' .. row, 'c\255')
-  local _, _, kind = version_times(marker or pack_version(0, PUT, 0, ''))
+  local key = tag .. 'r:' .. row
   for i = at + 2, at + 3 * count, 3 do
-    if kind ~= DELETE then
+    if redis.call('HEXISTS', key, 'c' .. ARGV[i]) == 0 then
       local commit_ts = tonumber(ARGV[i + 1])
-      if redis.call('HEXISTS', key, 'c' .. ARGV[i]) == 0 then
-        redis.call('HSET', key, 'c' .. ARGV[i], pack_version(commit_ts, PUT, commit_ts, ARGV[i + 2]))
-      end
+      redis.call('HSET', key, 'c' .. ARGV[i], pack_version(commit_ts, PUT, commit_ts, ARGV[i + 2]))
     end
   end
-  if kind ~= DELETE then redis.call('ZADD', tag .. 'rows', 0, row) end
+  redis.call('ZADD', tag .. 'rows', 0, row)
   at = at + 2 + 3 * count
 end
 return 'restored'
