@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,8 @@ from typing import Any
 import pytest
 
 from percolator_core import Database, Hash, Indexed, PrimaryKey, Snapshot, Table, Transaction, Unique
-from percolator_core.base import manifest as manifests
-from percolator_core.base.flush import TabletFlush
-from percolator_core.base.location import Location
-from percolator_core.base.manifest import Manifest
-from percolator_core.base.tablet import TabletBase
-from percolator_core.layout.keys import BASE, meta_key
+from percolator_core.base import compaction
+from percolator_core.store import Store
 from percolator_core.tables import lookup
 from percolator_core.transaction import scan as scans
 
@@ -42,28 +38,47 @@ class Warm(Table, name="warm", partition=[Hash("id", buckets=TABLETS)]):
     c: float = 0.5
 
 
-def flush(db: Database, table: str, location: Location, tablet: int, before: int | None = None) -> None:
-    safe = db.collect_garbage(timedelta(0)).safe_point
-    handle = db.catalog.table(table)
-    tag = handle.tags[tablet]
-    reference = db.store.one((b"HGET", meta_key(tag), BASE)) or b""
-    _, name = manifests.split_reference(reference)
-    manifest = manifests.load(location, name) if name else Manifest(0, 0)
-    base = TabletBase(handle.definition, location, manifest, db.client.bases.cache)
-    run = TabletFlush(db.store, handle, tag, location, f"{table}/{tablet}", base, reference, ())
-    run.run(safe, safe if before is None else min(before, safe))
+class Crash(Exception):
+    pass
+
+
+STEPS = {"cold", "collect", "evict", "publish_base", "restore", "leave_base", "fence", "change_table"}
+"""Scripts before any call of which a maintainer, or a client that changes the base, may die."""
+
+
+@contextmanager
+def crash_after(steps: int) -> Iterator[None]:
+    """The client dies when it is about to call a script once more; a step is one of `STEPS`."""
+    left = [steps]
+    command = Store.command
+
+    def counted(self: Store, call: Any) -> Any:
+        left[0] -= call[0] in STEPS
+        if left[0] < 0:
+            raise Crash
+        return command(self, call)
+
+    with pytest.MonkeyPatch.context() as changed, suppress(Crash):
+        changed.setattr(Store, "command", counted)
+        yield
 
 
 class Twins:
-    """Makes the same random writes to two tables, and compares random reads of both."""
+    """Makes the same random writes to two tables, and compares random reads of both.
+
+    The first table has a base. Its maintainer, and changes of the base, may die at any step.
+    """
 
     tables: Sequence[str] = ("cold",)
-    """What is flushed."""
+    """The table with a base, and its indexes, which have one, too."""
 
-    def __init__(self, db: Database, location: Location, seed: int) -> None:
+    def __init__(self, db: Database, folder: Path, seed: int) -> None:
         self.db = db
-        self.location = location
+        self.folder = folder
         self.random = random.Random(seed)
+        self.based = set(self.tables)
+        for table in self.tables:
+            db.set_base(table, str(folder), cold_after=timedelta(milliseconds=2))
 
     def key(self) -> int:
         return self.random.randrange(KEYS)
@@ -74,15 +89,33 @@ class Twins:
     def reads(self) -> list[Callable[[Snapshot, int], Any]]:
         raise NotImplementedError
 
+    def maintain(self) -> None:
+        steps = self.random.choice([1000, self.random.randrange(12)])
+        for table in self.random.sample(self.tables, self.random.randrange(1, 1 + len(self.tables))):
+            part = [(table, self.random.randrange(TABLETS))]
+            with crash_after(steps):
+                if table not in self.based:
+                    self.db.collect_garbage(timedelta(0))
+                elif self.random.randrange(3):
+                    self.db.flush(table, self.random.random() < 0.7, tablets=part)
+                else:
+                    self.db.compact(table, tablets=part)
+
+    def change_base(self) -> None:
+        """Move a base, take it away or give it back. A snapshot from before may then be refused."""
+        place = self.random.choice([None, str(self.folder), f"{self.folder}/other"])
+        table = self.random.choice(self.tables)
+        with crash_after(self.random.choice([1000, self.random.randrange(12)])):
+            self.db.set_base(table, place)
+        self.db.set_base(table, place)
+        self.based.discard(table)
+        self.based |= {table} if place else set()
+
     def run(self, steps: int) -> None:
         for _ in range(steps):
             match self.random.randrange(8):
                 case 0:
-                    before = self.random.choice([None, self.db.timestamp() - 2000])
-                    for table in self.random.sample(
-                        self.tables, self.random.randrange(1, 1 + len(self.tables))
-                    ):
-                        flush(self.db, table, self.location, self.random.randrange(TABLETS), before)
+                    self.maintain()
                 case 1:
                     self.db.collect_garbage(timedelta(0))
                 case _:
@@ -132,10 +165,10 @@ class RawTwins(Twins):
 
 
 class TypedTwins(Twins):
-    def __init__(self, db: Database, location: Location, seed: int) -> None:
-        super().__init__(db, location, seed)
+    def __init__(self, db: Database, folder: Path, seed: int) -> None:
         definition = db.catalog.table("cold").definition
         self.tables = ["cold", *(rule.table for rule in definition.indexes)]
+        super().__init__(db, folder, seed)
 
     def write(self, t: Transaction) -> None:
         values: dict[str, Any] = {
@@ -205,14 +238,13 @@ def small_pages(monkeypatch: pytest.MonkeyPatch, rows: int) -> Iterator[None]:
 
 @pytest.fixture(params=["raw", "typed"])
 def twins(request: pytest.FixtureRequest, db: Database, tmp_path: Path) -> Callable[[int], Twins]:
-    location = Location(str(tmp_path))
     if request.param == "raw":
         for table in ("cold", "warm"):
             db.create_table(table, tablets=TABLETS)
-        return lambda seed: RawTwins(db, location, seed)
+        return lambda seed: RawTwins(db, tmp_path, seed)
     for model in (Cold, Warm):
         db.create_table(model)
-    return lambda seed: TypedTwins(db, location, seed)
+    return lambda seed: TypedTwins(db, tmp_path, seed)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -220,12 +252,15 @@ def test_a_table_with_a_base_reads_as_its_twin_without_one(
     twins: Callable[[int], Twins], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     both = twins(seed)
+    monkeypatch.setattr(compaction, "FEWEST_RUNS", 2)
     with small_pages(monkeypatch, both.random.choice([1, 3, 512])):
         for _ in range(4):
             both.run(15)
             with both.db.snapshot() as pinned:
                 both.run(8)
                 both.compare(pinned, 20)
+            both.change_base()
+            both.run(3)
             both.compare(both.db.snapshot(), 20)
             with both.db.transaction() as t:
                 both.write(t)
@@ -235,8 +270,8 @@ def test_a_table_with_a_base_reads_as_its_twin_without_one(
 def test_tasks_of_an_executor_read_as_well(twins: Callable[[int], Twins]) -> None:
     both = twins(99)
     both.run(40)
-    for tablet in range(TABLETS):
-        flush(both.db, "cold", both.location, tablet)
+    for table in both.based:
+        both.db.flush(table, everything=True)
     both.run(4)
 
     def compare(_: int) -> None:
