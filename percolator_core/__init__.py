@@ -14,6 +14,7 @@ from percolator_core.runtime.lazy_imports import lazily
 if TYPE_CHECKING:
     from percolator_core.database import Database, connect
     from percolator_core.errors import (
+        BaseDamaged,
         CommitUndetermined,
         ConfigurationError,
         CyclicChain,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BaseDamaged",
     "Cell",
     "Chain",
     "CommitUndetermined",
@@ -83,6 +85,7 @@ __getattr__, __dir__ = lazily(
             "connect",
         ),
         "errors": (
+            "BaseDamaged",
             "CommitUndetermined",
             "ConfigurationError",
             "CyclicChain",

@@ -10,7 +10,16 @@ from pathlib import Path
 import percolator_core
 
 NAMES = [
-    *("Cell", "Chain", "CommitUndetermined", "ConfigurationError", "CyclicChain", "Database", "Durability"),
+    *(
+        "BaseDamaged",
+        "Cell",
+        "Chain",
+        "CommitUndetermined",
+        "ConfigurationError",
+        "CyclicChain",
+        "Database",
+        "Durability",
+    ),
     *("Hash", "LockTimeout", "Range", "Table"),
     *("ObserverTransaction", "PercolatorError", "RowExists", "RowNotFound", "Snapshot", "SnapshotTooOld"),
     *(

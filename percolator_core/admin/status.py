@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from percolator_core.admin.bases import BaseStatus, base_status
 from percolator_core.database import Database
 from percolator_core.layout.keys import (
     CellAddress,
@@ -40,12 +41,13 @@ Observed = Mapping[tuple[str, str], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """A table. ``rows`` also counts rows whose cells are all deleted, until garbage collection."""
+    """A table. ``rows`` are in the store, also deleted ones, until garbage collection."""
 
     name: str
     tablets: int
     rows: int
     locks: int
+    base: BaseStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +302,10 @@ def _tables(db: Database, definitions: Sequence[TableDefinition]) -> tuple[Table
     for (one, _), row_count, lock_count in zip(tags, counts[0::2], counts[1::2], strict=True):
         rows[one] += row_count
         locked[one] += lock_count
-    return tuple(TableStatus(one.name, one.tablets, rows[one], locked[one]) for one in definitions)
+    return tuple(
+        TableStatus(one.name, one.tablets, rows[one], locked[one], base_status(db, one))
+        for one in definitions
+    )
 
 
 def _observers(

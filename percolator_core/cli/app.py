@@ -65,6 +65,8 @@ COMMANDS: Final[dict[str, Registered]] = {
     "locks": Registered("percolator_core.cli.locks:locks", _CARE),
     "resolve": Registered("percolator_core.cli.locks:resolve", _CARE),
     "gc": Registered("percolator_core.cli.gc:gc", _CARE),
+    "flush": Registered("percolator_core.cli.base:flush", _CARE),
+    "compact": Registered("percolator_core.cli.base:compact", _CARE),
     "reindex": Registered("percolator_core.cli.reindex:reindex", _CARE),
 }
 """The library's subcommands, in the order of the help."""

@@ -74,11 +74,23 @@ def _human(now: Status, *, revisions: bool) -> list[RenderableType]:
         *(workers or [Text("worker: none is running")]),
         "",
         tables if now.tables else "no tables yet",
+        *_bases(now),
         "",
         observers
         if now.observers
         else "no observers yet: they become active with the first worker, drain or load",
     ]
+
+
+def _bases(now: Status) -> list[RenderableType]:
+    """The bases of tables, with an empty line in front; nothing if there are none."""
+    bases = outputs.table("base of", "rows", "size", "height", "location", numbers=["rows", "size", "height"])
+    for table in now.tables:
+        base = table.base
+        if base is not None:
+            place = Text(base.error, style="red") if base.error else base.location
+            bases.add_row(table.name, f"{base.rows:,}", show_size(base.bytes), str(base.height), place)
+    return ["", bases] if bases.row_count else []
 
 
 def _show_worker(worker: LiveWorker) -> str:

@@ -169,34 +169,37 @@ class BaseMaintainer:
         files = self._remove_files(handle, rule, numbers)
         return TableCompacted(size, files, time.monotonic() - begun)
 
-    def figures(self, table: str) -> TableBase | None:
-        """Return the figures of a table's base, None without one. Raises as `Database.base`."""
+    def figures(self, table: str, *, deltas: bool = True) -> TableBase | None:
+        """Return the figures of a table's base, None without one. Raises as `Database.base`.
+
+        Without ``deltas`` no row is read, and their number is 0.
+        """
         self._client.catalog.look()
         handle = self._client.catalog.table(table)
         rule = handle.definition.base
         if rule is None:
             return None
-        manifests_, deltas = [], 0.0
+        valid, overlaid = [], 0.0
         rows = self._store.call_many([(b"ZCARD", rows_key(tag)) for tag in handle.tags], 1000)
         for tag, count in zip(handle.tags, rows, strict=True):
             base = self._base(handle, rule, tag, reference_of(self._store, tag))
-            manifests_.append(base.manifest)
-            if count and base.manifest.entries:
+            valid.append(base.manifest)
+            if deltas and count and base.manifest.entries:
                 sample = {one.row for one in self._weigh(tag).sample}
                 held = sum(base.find(row) is not None for row in sample)
-                deltas += count * held / max(1, len(sample))
+                overlaid += count * held / max(1, len(sample))
         return TableBase(
             rule.location,
             sum(rows),
             sum(
                 entry.row_set.rows - (entry.removed.rows if entry.removed else 0)
-                for one in manifests_
+                for one in valid
                 for entry in one.entries
             ),
-            sum(map(size_of, manifests_)),
-            max(one.height for one in manifests_),
-            round(deltas),
-            max(one.timestamp for one in manifests_),
+            sum(map(size_of, valid)),
+            max(one.height for one in valid),
+            round(overlaid),
+            max(one.timestamp for one in valid),
         )
 
     def _begin(self, table: str, part: Part | None) -> tuple[TableHandle, BaseRule | None, list[int]]:

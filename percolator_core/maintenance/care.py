@@ -168,7 +168,7 @@ class Care:
             BaseDamaged: a file of the base is missing or damaged.
             StoreUnavailable: the store or the location does not answer; call again to continue.
         """
-        maintainer = self._maintainer(rate, share)
+        maintainer = self.maintainer(rate, share)
         return maintainer.flush(table_name(table), everything=everything, part=tablets)
 
     def compact(
@@ -187,7 +187,7 @@ class Care:
         Raises:
             UnknownTable, ConfigurationError, ValueError, BaseDamaged, StoreUnavailable: as `flush`.
         """
-        return self._maintainer(rate, share).compact(table_name(table), part=tablets)
+        return self.maintainer(rate, share).compact(table_name(table), part=tablets)
 
     def base(self, table: type[Table] | str) -> TableBase | None:
         """Return the figures of a table's base; None if the table has none.
@@ -197,9 +197,10 @@ class Care:
             BaseDamaged: a file of the base is missing or damaged.
             StoreUnavailable: the store or the location does not answer.
         """
-        return self._maintainer().figures(table_name(table))
+        return self.maintainer().figures(table_name(table))
 
-    def _maintainer(self, rate: float | None = None, share: float = 1.0) -> BaseMaintainer:
+    def maintainer(self, rate: float | None = None, share: float = 1.0) -> BaseMaintainer:
+        """The maintainer behind `flush`, `compact` and `base`."""
         if rate is not None and not rate > 0:
             raise ValueError(f"rate is above 0, not {rate!r}")
         if not 0 < share <= 1:

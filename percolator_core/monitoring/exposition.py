@@ -20,6 +20,7 @@ from prometheus_client.metrics_core import (
 )
 
 import percolator_core
+from percolator_core.admin.bases import BaseStatus
 from percolator_core.admin.status import ObserverStatus, Status, TableStatus
 from percolator_core.monitoring.probe import Probe
 from percolator_core.monitoring.subject import Subject
@@ -61,6 +62,13 @@ TABLES: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
         lambda one: one.rows,
     ),
     "percolator_table_locks": ("Locks of transactions that are committing.", lambda one: one.locks),
+}
+
+BASES: Final[dict[str, tuple[str, Callable[[BaseStatus], float]]]] = {
+    "percolator_base_up": ("1 if the manifests of the base can be read.", lambda one: not one.error),
+    "percolator_base_rows": ("Rows in the base; of a raw table, cells.", lambda one: one.rows),
+    "percolator_base_bytes": ("Size of the row sets of the base.", lambda one: one.bytes),
+    "percolator_base_height": ("Most row sets that are looked at for one key.", lambda one: one.height),
 }
 
 
@@ -172,4 +180,10 @@ def _families(subject: Subject, status: Status) -> Iterator[Metric]:
         family = GaugeMetricFamily(name, text, labels=["namespace", "table"])
         for table in status.tables:
             family.add_metric([subject.namespace, table.name], of_table(table))
+        yield family
+    for name, (text, of_base) in BASES.items():
+        family = GaugeMetricFamily(name, text, labels=["namespace", "table"])
+        for table in status.tables:
+            if table.base is not None and (not table.base.error or name == "percolator_base_up"):
+                family.add_metric([subject.namespace, table.name], of_base(table.base))
         yield family

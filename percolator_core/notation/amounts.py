@@ -2,6 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+from percolator_core.notation.error import NotationError
+
+SIZE_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?((B|KB|MB|GB|TB)|(KiB|MiB|GiB|TiB))$"
+
+UNIT_BYTES: Final = {
+    "B": 1,
+    **{f"{letter}B": 1000 ** (power + 1) for power, letter in enumerate("KMGT")},
+    **{f"{letter}iB": 1024 ** (power + 1) for power, letter in enumerate("KMGT")},
+}
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of a size such as ``512MB`` or ``4GiB``. Raises NotationError."""
+    if not re.fullmatch(SIZE_PATTERN, text):
+        raise NotationError(f"{text!r} is not a size: write a number and a unit, such as 512MB or 4GiB")
+    number, unit = re.split(r"(?=[A-Za-z])", text, maxsplit=1)
+    return int(float(number) * UNIT_BYTES[unit])
+
 
 def show_age(seconds: float | None) -> str:
     """Return an age in seconds as text, such as ``2.5 s`` or ``3 d``; ``-`` for None."""

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from percolator_core.database import Database
+    from percolator_core.observers.declaration import BaseDeclaration
     from percolator_core.observers.graph import Graph
     from percolator_core.observers.observer import Column, Observer
     from percolator_core.schema.definitions import TableDefinition
@@ -42,7 +44,7 @@ class Chain:
 
     If ``trace`` is true, each run records the cells that it writes. ``schemas`` are the modules of the typed
     tables. ``models`` has the models by table name; it is empty if the project's code was not imported.
-    ``scheduling`` is the ``airflow:`` block.
+    ``bases`` has the declared bases by table. ``scheduling`` is the ``airflow:`` block.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Chain:
     trace: bool = False
     schemas: tuple[str, ...] = ()
     models: Mapping[str, type[Table]] = field(default_factory=dict, repr=False)
+    bases: Mapping[str, BaseDeclaration] = field(default_factory=dict, repr=False)
     scheduling: Scheduling = field(default_factory=Scheduling, repr=False)
 
     @classmethod
@@ -82,15 +85,18 @@ class Chain:
             declared.trace,
             declared.schemas,
             loaded.models,
+            {name: table.base for name, table in declared.tables.items() if table.base is not None},
             declared.airflow,
         )
 
     def create_tables(self, db: Database, *, rolling: bool = False) -> None:
         """Create the chain's missing tables in ``db`` and activate its observers. May be repeated.
 
-        Raises ConfigurationError in three cases. Workers with another digest are alive and ``rolling`` is
-        false (`percolator_core.notifications.activation`). A table exists with another definition. The chain
-        has typed tables but was loaded with ``import_functions=False``.
+        A table gets the base that the chain declares; a base that it does not declare stays.
+
+        Raises ConfigurationError in three cases, and as `Database.set_base`. Workers with another digest are
+        alive and ``rolling`` is false (`percolator_core.notifications.activation`). A table exists with
+        another definition. The chain has typed tables but was loaded with ``import_functions=False``.
         """
         if self.schemas and not self.models:
             raise ConfigurationError(
@@ -102,11 +108,30 @@ class Chain:
                 db.create_table(self.models[table.name])
                 continue
             db.create_table(table.name, tablets=table.tablets, notify_only=table.notify_only)
+        for name, base in self.bases.items():
+            give_base(db, name, base, self.path)
         activate(db, self.observed, self.digest, rolling=rolling)
 
     def order(self) -> tuple[tuple[Observer, ...], ...]:
         """Return the observers in generations, in the order in which they wake each other."""
         return tuple(tuple(self.observers[name] for name in names) for names in generations(self.graph))
+
+
+def give_base(db: Database, table: str, base: BaseDeclaration, folder: Path) -> None:
+    """Give a table the declared base, unless it has this base. Raises as `Database.set_base`."""
+    # pyarrow is imported only if a chain has a base.
+    from percolator_core.base.location import Location
+
+    url = base.location
+    path = url.removeprefix("file:")
+    if "://" not in url:
+        url = str(folder.absolute() / path)
+    place = Location(url)
+    rule = db.catalog.table(table).definition.base
+    after = None if base.cold_after is None else timedelta(seconds=base.cold_after)
+    wanted = (place.absolute_url, after and round(after.total_seconds() * 1e6), base.memory)
+    if rule is None or (rule.location, rule.cold_after, rule.memory) != wanted:
+        db.set_base(table, place.absolute_url, cold_after=after, memory=base.memory)
 
 
 def digest_of(observers: Mapping[str, Observer] | Iterable[Observer]) -> str:

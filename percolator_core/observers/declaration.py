@@ -26,7 +26,7 @@ from pydantic_core import PydanticKnownError
 
 from percolator_core.layout.keys import check_name, encode_column
 from percolator_core.layout.records import MAX_TABLETS
-from percolator_core.observers.rules import Declaration, Duration
+from percolator_core.observers.rules import Declaration, Duration, OptionalLength, OptionalSize
 from percolator_core.observers.scheduling import Scheduling
 from percolator_core.observers.yaml_file import describe, quoted
 
@@ -188,8 +188,24 @@ ObservedColumns = Annotated[
 ]
 
 
+class BaseDeclaration(Declaration):
+    """The columnar base of a table: older rows as Parquet files."""
+
+    location: Annotated[StrictStr, Field(min_length=1)] = Field(
+        description="A folder or bucket that all clients reach, such as 'file:base' or 's3://BUCKET/PREFIX'. "
+        "A relative path starts from the chain's folder."
+    )
+    cold_after: OptionalLength = Field(
+        None, description="Rows that nobody has changed for this long move to the base."
+    )
+    memory: OptionalSize = Field(
+        None,
+        description="The table's memory in the store, such as 200MB; above it, the oldest rows move.",
+    )
+
+
 class TableDeclaration(Declaration):
-    """A raw table of byte cells."""
+    """A raw table of byte cells, or the base of a typed table: an entry with nothing but 'base'."""
 
     tablets: StrictInt = Field(
         16, ge=1, le=MAX_TABLETS, description="The number of tablets. It cannot be changed later."
@@ -197,6 +213,12 @@ class TableDeclaration(Declaration):
     notify_only: Annotated[tuple[NotifyOnlyName, ...], BeforeValidator(_notify_only)] = Field(
         (), description="Columns without data: t.notify marks their cells, and weak observers watch them."
     )
+    base: BaseDeclaration | None = Field(None, description="Older rows as Parquet files.")
+
+    @property
+    def is_base_only(self) -> bool:
+        """True if the entry gives a base and nothing else: the table may be a typed one."""
+        return self.model_fields_set == {"base"}
 
 
 class ChainDeclaration(Declaration):
@@ -215,7 +237,7 @@ class ChainDeclaration(Declaration):
     tables: Annotated[dict[TableName, TableDeclaration], AfterValidator(_some_tables)] = Field(
         default_factory=dict,
         validate_default=True,
-        description="The raw tables that the chain's observers watch, read and write.",
+        description="The raw tables that the chain's observers watch, read and write; bases of typed ones.",
     )
     trace: StrictBool = Field(
         False, description="Runs record what they write, for 'percolator trace'; costs some bytes per cell."

@@ -132,12 +132,18 @@ def _read_chain(
     if file is None or chain is None:
         return None, None, _Tables()
     tables = _Tables(_definitions(chain), complete=not chain.schemas)
-    return chain, file, _with_models(chain, file, tables, problems) if import_functions else tables
+    if import_functions:
+        return chain, file, _with_models(chain, file, tables, problems)
+    if chain.schemas:
+        for name in [name for name, table in chain.tables.items() if table.is_base_only]:
+            del tables.known[name]  # it may be typed
+    return chain, file, tables
 
 
 def _with_models(chain: ChainDeclaration, file: YamlFile, tables: _Tables, problems: Problems) -> _Tables:
     """Return the raw tables and the tables of the chain's models."""
     known, models, complete = dict(tables.known), dict(tables.models), True
+    based = {name for name, table in chain.tables.items() if table.is_base_only}
     for position, module in enumerate(chain.schemas):
         try:
             imported = import_models(module)
@@ -146,7 +152,7 @@ def _with_models(chain: ChainDeclaration, file: YamlFile, tables: _Tables, probl
             complete = False
             continue
         for name, model in imported.items():
-            if name in known and models.get(name) is not model:
+            if name in known and models.get(name) is not model and not (name in based and name not in models):
                 other = models.get(name)
                 by = "under 'tables'" if other is None else f"by {other.__name__} of {other.__module__!r}"
                 what = (
@@ -263,7 +269,7 @@ def _function(found: _Declared, import_functions: bool, problems: Problems) -> O
 
 
 def _definitions(chain: ChainDeclaration) -> dict[str, TableDefinition]:
-    """Return the definitions of the raw tables."""
+    """Return the definitions of the raw tables, and of those that may be typed."""
     return {
         name: TableDefinition(name, table.tablets, tuple(sorted(table.notify_only)))
         for name, table in chain.tables.items()

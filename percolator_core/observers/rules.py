@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
+from percolator_core.notation.amounts import SIZE_PATTERN, parse_size
 from percolator_core.notation.times import UNIT_SECONDS
 from percolator_core.observers.yaml_file import describe, quoted
 
@@ -50,6 +51,17 @@ def _seconds(value: object, noun: str, examples: str, pattern: str, longest: tup
     return seconds
 
 
+def _size_or_none(value: object) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise ValueError(f"expected a size such as 512MB or 4GiB, not {describe(value)}")
+    size = parse_size(value)
+    if not size:
+        raise ValueError(f"{quoted(value)} is out of range; write 1B or more")
+    return size
+
+
 def _length_or_none(value: object) -> float | None:
     return None if value is None else parse_length(value)
 
@@ -61,6 +73,11 @@ Length = Annotated[
     float, BeforeValidator(parse_length), WithJsonSchema({"type": "string", "pattern": LENGTH_PATTERN})
 ]
 """A duration that may be longer than a day."""
+OptionalSize = Annotated[
+    int | None,
+    BeforeValidator(_size_or_none),
+    WithJsonSchema({"type": ["string", "null"], "pattern": SIZE_PATTERN}),
+]
 OptionalLength = Annotated[
     float | None,
     BeforeValidator(_length_or_none),

@@ -23,6 +23,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from percolator_core.notation.amounts import UNIT_BYTES
 from percolator_core.observers.rules import Declaration, Length, OptionalLength, parse_length
 from percolator_core.observers.schedules import Schedule
 from percolator_core.observers.yaml_file import Location, describe, did_you_mean, quoted
@@ -34,11 +35,6 @@ EVERY_MINUTE: Final = "* * * * *"
 
 _SHARE_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?%$"
 _SIZE_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(%|(B|KB|MB|GB|TB)|(KiB|MiB|GiB|TiB))$"
-_UNITS: Final = {
-    "B": 1,
-    **{f"{letter}B": 1000 ** (power + 1) for power, letter in enumerate("KMGT")},
-    **{f"{letter}iB": 1024 ** (power + 1) for power, letter in enumerate("KMGT")},
-}
 _LENGTHS: Final = frozenset({"execution_timeout", "max_retry_delay", "retry_delay"})
 """The arguments of Airflow's tasks that are durations."""
 
@@ -70,7 +66,7 @@ def _memory(value: object) -> float | int | None:
             f"expected a size such as 512MB or 4GiB, or a share of the store's limit such as 80%, "
             f"not {describe(value)}"
         )
-    return _share(value) if found[2] == "%" else int(float(found[1]) * _UNITS[found[2]])
+    return _share(value) if found[2] == "%" else int(float(found[1]) * UNIT_BYTES[found[2]])
 
 
 def _texts(value: object) -> list[Any]:
