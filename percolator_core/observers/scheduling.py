@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from percolator_core.notation.amounts import UNIT_BYTES
-from percolator_core.observers.rules import Declaration, Length, OptionalLength, parse_length
+from percolator_core.observers.rules import Declaration, Length, OptionalLength, OptionalSize, parse_length
 from percolator_core.observers.schedules import Schedule
 from percolator_core.observers.yaml_file import Location, describe, did_you_mean, quoted
 
@@ -54,6 +54,13 @@ def _share(value: object) -> float | None:
     if not 0 <= number <= 1:
         raise ValueError(f"{quoted(str(value))} is out of range; write a share from 0% to 100%")
     return number
+
+
+def _positive_share(value: object) -> float:
+    share = _share(value)
+    if not share:
+        raise ValueError(f"{quoted(str(value))} is out of range; write a share above 0%, up to 100%")
+    return share
 
 
 def _memory(value: object) -> float | int | None:
@@ -137,6 +144,18 @@ Share = Annotated[
                 {"type": "string", "pattern": _SHARE_PATTERN},
                 {"type": "number", "minimum": 0, "maximum": 1},
                 {"type": "null"},
+            ]
+        }
+    ),
+]
+PositiveShare = Annotated[
+    float,
+    BeforeValidator(_positive_share),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": _SHARE_PATTERN},
+                {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
             ]
         }
     ),
@@ -304,7 +323,7 @@ class MonitorDeclaration(DagDeclaration):
 
 
 class MaintainDeclaration(DagDeclaration):
-    """``<chain>_maintain``: resolve stale locks, and collect old versions."""
+    """``<chain>_maintain``: resolve stale locks, collect old versions, and maintain the bases of tables."""
 
     schedule: Schedule = Field("@hourly", description="When it runs.")
     keep: Length = Field(
@@ -316,6 +335,14 @@ class MaintainDeclaration(DagDeclaration):
         30.0, json_schema_extra={"default": "30s"}, description="Younger locks are skipped."
     )
     parts: Positive = Field(4, description="The number of tasks that share the tablets.")
+    base_rate: OptionalSize = Field(
+        None, description="Most bytes a second that a task writes to bases. Default: no limit."
+    )
+    base_share: PositiveShare = Field(
+        1.0,
+        json_schema_extra={"default": "100%"},
+        description="The part of the time in which the store works for a task at bases.",
+    )
 
 
 class Scheduling(Declaration):

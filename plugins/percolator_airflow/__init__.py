@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from percolator_airflow.assets import dirty_asset, table_asset
     from percolator_airflow.dags.factory import chain_dags
     from percolator_airflow.hook import PercolatorHook
+    from percolator_airflow.operators.bases import MaintainBasesOperator
     from percolator_airflow.operators.drain import DrainOperator
     from percolator_airflow.operators.garbage import CollectGarbageOperator
     from percolator_airflow.operators.load import LoadOperator
@@ -29,6 +30,7 @@ __all__ = [
     "DrainOperator",
     "IdleSensor",
     "LoadOperator",
+    "MaintainBasesOperator",
     "MonitorOperator",
     "PercolatorHook",
     "ResolveLocksOperator",
@@ -44,6 +46,7 @@ __getattr__, __dir__ = lazily(
         "assets": ("dirty_asset", "table_asset"),
         "dags.factory": ("chain_dags",),
         "hook": ("PercolatorHook",),
+        "operators.bases": ("MaintainBasesOperator",),
         "operators.drain": ("DrainOperator",),
         "operators.garbage": ("CollectGarbageOperator",),
         "operators.load": ("LoadOperator",),

@@ -188,7 +188,7 @@ def test_clean_up_goes_over_the_tablets_in_parts(shop: Shop) -> None:
             "tablets": "success",
             **{
                 f"{task}[{part}]": "success"
-                for task in ("resolve_locks", "collect_garbage")
+                for task in ("resolve_locks", "collect_garbage", "maintain_bases")
                 for part in range(4)
             },
         }

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,23 @@ class TestCleaning:
         done = [CollectGarbageOperator(task_id="x", tablets=part, **kind).execute({}) for part in parts]
         assert sum(one["versions"] for one in done) >= 6
         assert json.loads(json.dumps(done)) == done
+
+    def test_bases_in_parts(self, words: Project) -> None:
+        from percolator_airflow import MaintainBasesOperator
+
+        words.activate()
+        kind: dict[str, Any] = {"chain": words.chain, "conn_id": CONN_ID}
+        assert MaintainBasesOperator(task_id="x", **kind).execute({}) == {}
+        words.put("a", "b", "c")
+        with words.connect() as db:
+            db.set_base("sums", str(words.folder / "base"), cold_after=timedelta(0))
+            with db.transaction() as t:
+                t.set("sums", "a", "n", b"1")
+        parts = [[["docs", number], ["sums", number]] for number in range(2)]
+        done = [MaintainBasesOperator(task_id="x", tablets=part, **kind).execute({}) for part in parts]
+        assert sum(one["sums"]["rows"] for one in done) == 1
+        assert json.loads(json.dumps(done)) == done
+        assert set(MaintainBasesOperator(task_id="x", **kind).execute({})) == {"sums"}
 
     def test_locks_of_the_dead(self, words: Project) -> None:
         from percolator_airflow import ResolveLocksOperator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def test_tasks_and_pages_do_with_the_documented_rights(
         CollectGarbageOperator,
         DrainOperator,
         IdleSensor,
+        MaintainBasesOperator,
         MonitorOperator,
         ResolveLocksOperator,
     )
@@ -80,4 +82,7 @@ def test_tasks_and_pages_do_with_the_documented_rights(
         forget_dags()
     ResolveLocksOperator(task_id="locks", **place).execute({})
     CollectGarbageOperator(task_id="garbage", keep=0, **place).execute({})
+    with project.connect() as db:
+        db.set_base("docs", str(tmp_path / "base"), cold_after=timedelta(0))
+    MaintainBasesOperator(task_id="bases", **place).execute({})
     assert refusals(server) == []

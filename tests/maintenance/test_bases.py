@@ -20,7 +20,7 @@ from percolator_core.base.flush import TabletFlush
 from percolator_core.base.location import Location
 from percolator_core.base.manifest import Entry, Manifest, Removed
 from percolator_core.base.pace import Pace
-from percolator_core.base.publication import Place
+from percolator_core.base.publication import Place, publish
 from percolator_core.base.row_set import RowSet
 from percolator_core.base.tablet import TabletBase
 from percolator_core.layout.keys import MAINTAINER, meta_key
@@ -177,7 +177,8 @@ def test_many_maintainers_beside_writers_do_no_harm(
     monkeypatch.setattr(compaction, "FEWEST_RUNS", 2)
     db.create_table("raw", tablets=2)
     db.set_base("raw", str(tmp_path), cold_after=timedelta(0))
-    stop, failed = threading.Event(), []
+    stop = threading.Event()
+    failed: list[Exception] = []
     threads = [
         threading.Thread(target=maintain, args=(connect(), stop, failed, everything))
         for everything in (True, False, False)
@@ -367,11 +368,8 @@ def test_a_writer_that_was_slow_never_names_a_file_that_was_removed(raw: Databas
         assert files.remove_unneeded(raw.store, place, reference, grace=-10) > 0
         return publish(*arguments)
 
-    from percolator_core.base import flush
-
-    publish = flush.publish
     with pytest.MonkeyPatch.context() as changed:
-        changed.setattr(flush, "publish", removed_meanwhile)
+        changed.setattr("percolator_core.base.flush.publish", removed_meanwhile)
         assert late._flush(portion, safe) is None
     raw.client.bases.cache.forget(lambda _: False)
     assert rows(raw) == {b"a": {"v": b"1"}, b"b": {"v": b"1"}}
@@ -404,7 +402,7 @@ def test_a_share_of_the_time_and_a_rate_of_bytes(raw: Database, monkeypatch: pyt
     assert slept == []
     for wrong in ({"rate": 0}, {"share": 0.0}, {"share": 1.5}):
         with pytest.raises(ValueError, match="is above 0"):
-            raw.flush("raw", **wrong)  # type: ignore[arg-type]
+            raw.flush("raw", **wrong)
 
 
 def test_a_part_of_the_tablets_is_flushed(db: Database, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from percolator_core import (
     UnknownColumn,
     UnknownTable,
 )
+from percolator_core.base.changes import BaseChanges
 from percolator_core.catalog.catalog import Entry
 from percolator_core.catalog.schema_change import SchemaChanges
 from percolator_core.layout.records import PUT, Write
@@ -103,7 +104,7 @@ def stop_after(db: Database, count: int, change: Callable[[SchemaChanges], None]
                     raise Stopped
 
     try:
-        change(Dying(db.client, Locks(db.client)))
+        change(Dying(db.client, Locks(db.client), BaseChanges(db.client)))
     except Stopped:
         return True
     return False

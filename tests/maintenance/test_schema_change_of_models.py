@@ -17,6 +17,7 @@ from percolator_core import (
     Table,
     UnknownColumn,
 )
+from percolator_core.base.changes import BaseChanges
 from percolator_core.catalog.schema_change import SchemaChanges
 from percolator_core.maintenance.locks import Locks
 
@@ -93,7 +94,7 @@ def test_indexes_come_and_go_with_their_table(made: Database, connect: Connect) 
                     raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Dying(made.client, Locks(made.client)).drop("notes")
+        Dying(made.client, Locks(made.client), BaseChanges(made.client)).drop("notes")
     other = connect()
     assert other.tables() == []
     other.create_table(First)

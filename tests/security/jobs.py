@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
@@ -415,6 +416,7 @@ def maintenance(scene: Scene) -> None:
     assert db.snapshot().get("docs", SECOND, "text")
     typed.read(db, typed.fill(db))
     typed.change(db)
+    _bases(db)
     for table in TABLES:
         db.drop_table(table.name)
     assert db.tables() == []
@@ -423,6 +425,22 @@ def maintenance(scene: Scene) -> None:
         left = client.keys(b"{" + scene.key(b"")[1:-1] + b":*")
         assert all(client.hkeys(key) == [b"gone"] for key in left)
     db.close()
+
+
+def _bases(db: Database) -> None:
+    """Give a table a base, move rows there, move the base, and take it away again."""
+    with TemporaryDirectory() as folder:
+        db.set_base("docs", f"{folder}/one", memory=1)
+        db.flush("docs", everything=True)
+        db.compact("docs")
+        before = dict(db.snapshot().scan("docs"))
+        db.set_base("docs", f"{folder}/two")
+        db.flush("docs")
+        db.set_base("docs", None)
+        assert dict(db.snapshot().scan("docs")) == before
+        db.set_base("docs", f"{folder}/one")
+        db.drop_table("docs")
+        db.create_table("docs", 2)
 
 
 JOBS: Final[dict[str, Callable[[Scene], None]]] = {

@@ -19,7 +19,8 @@ _PARTS: Final = {
     "the same time.",
     "monitor": "Compares the backlog, failures, locks and memory with the declared thresholds, and records "
     "them. Starts the observers if cells are due and no worker or drain is alive.",
-    "maintain": "Resolves the locks of dead clients and drops old versions. It may run at any time.",
+    "maintain": "Resolves the locks of dead clients, drops old versions, and moves cold rows to the bases of "
+    "tables. It may run at any time.",
 }
 
 

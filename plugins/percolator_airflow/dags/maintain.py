@@ -1,4 +1,4 @@
-"""``<chain>_maintain``: resolve stale locks and drop old versions; each task takes a part of the tablets."""
+"""``<chain>_maintain``: stale locks, old versions and bases; each task takes a part of the tablets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from airflow.sdk import DAG, task
 
 from percolator_airflow.failures import plain_failures
 from percolator_airflow.hook import PercolatorHook
+from percolator_airflow.operators.bases import MaintainBasesOperator
 from percolator_airflow.operators.garbage import CollectGarbageOperator
 from percolator_airflow.operators.locks import ResolveLocksOperator
 from percolator_core.layout.keys import tablet_number
@@ -40,7 +41,10 @@ def maintain_dag(plan: Plan) -> DAG:
         garbage = CollectGarbageOperator.partial(task_id="collect_garbage", keep=block.keep, **shared).expand(
             tablets=found
         )
-        locks >> garbage
+        bases = MaintainBasesOperator.partial(
+            task_id="maintain_bases", rate=block.base_rate, share=block.base_share, **shared
+        ).expand(tablets=found)
+        locks >> garbage >> bases
     return dag
 
 

@@ -1,1 +1,1 @@
-"""Operators: load, drain, resolve locks, collect garbage, monitor."""
+"""Operators: load, drain, resolve locks, collect garbage, maintain bases, monitor."""
