@@ -11,7 +11,6 @@ import pytest
 from percolator_core import Database
 from percolator_core.base.location import Location
 from percolator_core.errors import BaseDamaged
-from tests.base.test_twin import flush
 
 ROWS = 600
 
@@ -23,7 +22,8 @@ def cold(db: Database, tmp_path: Path) -> Database:
     with db.transaction() as t:
         for number in range(ROWS):
             t.set("cold", f"r{number:04}", "v", b"%d" % number)
-    flush(db, "cold", Location(str(tmp_path)), 0)
+    db.set_base("cold", str(tmp_path))
+    db.flush("cold", everything=True)
     return db
 
 

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
+from tests.flushing import flush
 
 from percolator_core import (
     ConfigurationError,
@@ -390,3 +391,26 @@ def test_a_read_beside_updates(session: SparkSession, tables: Tables) -> None:
         over.set()
         thread.join()
     assert sums == [(40, 400)] * 3
+
+
+def test_rows_of_a_base(session: SparkSession, tables: Tables, tmp_path: Path) -> None:
+    """With all types, and as a batch of changes from the beginning."""
+    columns = {"price": Decimal("1.25"), "at": NOON, "ref": UUID(int=7), "tags": ["a", "b"], "rank": 0.5}
+    tables.insert(*(Document(url=f"u{number:02}", size=number, **columns) for number in range(20)))
+    tables.insert(Document(url="nulls"))
+    before = tables.read(session).collect()
+    at = tables.db.timestamp()
+    assert flush(tables.db, "documents", tmp_path) == 21
+    assert sorted(tables.read(session).collect()) == sorted(before)
+    tables.update(Document(url="u03", size=30))
+    tables.remove("u04")
+    tables.insert(Document(url="new", size=31))
+    rows = {row.url: row for row in tables.read(session).collect()}
+    assert set(rows) == {row.url for row in before} - {"u04"} | {"new"}
+    assert (rows["u03"].size, rows["u03"].price, rows["u03"].tags) == (30, Decimal("1.25"), '["a", "b"]')
+    assert tables.read(session, filter="size >= 19 or at is null", columns="url").count() == 4
+    with snapshot_views(session, tables.url, {"later": "documents"}, namespace=tables.db.namespace):
+        assert session.sql("select sum(size) from later").collect()[0][0] == sum(range(20)) - 7 + 61
+    changes = {row.url: row for row in tables.read(session, since=0).collect()}
+    assert set(changes) == set(rows)
+    assert changes["u00"]._commit_timestamp < at < changes["u03"]._commit_timestamp
