@@ -10,24 +10,19 @@
 local tag = KEYS[1]
 local rows = redis.call('ZCARD', tag .. 'rows')
 local reply = {rows}
--- Bytes of a key in the server's table, with its entry in the row index, beside the names themselves.
-local KEY = 200
--- Bytes of a field, in a small hash and in another one, beside its name and value (the server's own defaults).
-local SMALL_FIELDS, SMALL_BYTES = 128, 64
-local IN_SMALL, IN_LARGE = 6, 72
+-- Bytes of a row's entry in the row index, beside its key.
+local ENTRY = 100
 
 local function weigh(row)
-  local fields = redis.call('HGETALL', tag .. 'r:' .. row)
-  local size, newest, each = 0, 0, #fields / 2 <= SMALL_FIELDS and IN_SMALL or IN_LARGE
+  local key, newest = tag .. 'r:' .. row, 0
+  local fields = redis.call('HGETALL', key)
   for i = 1, #fields, 2 do
-    size = size + #fields[i] + #fields[i + 1]
-    if math.max(#fields[i], #fields[i + 1]) > SMALL_BYTES then each = IN_LARGE end
-    local column = string.sub(fields[i], 2)
-    if string.byte(fields[i]) == 99 and not acknowledged(column) then
+    if string.byte(fields[i]) == 99 and not acknowledged(string.sub(fields[i], 2)) then
       newest = math.max(newest, (version_times(fields[i + 1])))
     end
   end
-  return KEY + #tag + 2 * #row + size + each * #fields / 2, newest
+  local bytes = (redis.call('MEMORY', 'USAGE', key) or 0) + (redis.call('MEMORY', 'USAGE', tag .. 'v:' .. row) or 0)
+  return bytes + #row + ENTRY, newest
 end
 
 for _, place in ipairs(ARGV) do
