@@ -25,6 +25,7 @@ RUN = {
     "how-to/counter.md": [],
     "how-to/export-queue.md": [],
     "how-to/feedback.md": [],
+    "how-to/large-tables.md": [],
     "how-to/secondary-index.md": [],
     "how-to/trace.md": ["tutorial.md"],
     "how-to/typed-tables.md": [],
