@@ -265,7 +265,7 @@ class _StoreRows(_Rows):
 def _array(definition: TableDefinition, column: Column, values: Sequence[Any]) -> pa.Array:
     """Return the Arrow column of encoded values. Raises ConfigurationError for cells of another type."""
     kind = column_type(column.type)
-    if kind.width is not None and any(value is not None and len(value) != kind.width for value in values):
+    if kind.width is not None and {len(value) for value in values if value is not None} - {kind.width}:
         raise misfit(definition)
     try:
         return of_values(kind, values)

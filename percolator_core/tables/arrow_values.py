@@ -66,7 +66,7 @@ def of_values(kind: ColumnType, values: Sequence[bytes | None]) -> pa.Array:
         return texts(kind, pa.array(values, pa.binary()))
     blank = bytes(kind.width)
     joined = b"".join([blank if value is None else value for value in values])
-    valid = np.fromiter((value is not None for value in values), bool, len(values))
+    valid = np.array([value is not None for value in values], bool)
     return of_bytes(kind, np.frombuffer(joined, np.uint8).reshape(-1, kind.width), valid)
 
 
