@@ -9,6 +9,10 @@ batch in one transaction, and sets the dirty marks after the commit. If the mark
 claim a mark, find the acknowledgement, and clear the mark. A run that began before the deletion either
 conflicts with the deletion or does not clear the mark. So each cell gets a run that begins after the
 deletion.
+
+A flush moves cells to the base without their acknowledgements, for each of them was observed. So a cell of
+the base counts as observed as long as it has no acknowledgement; a rerun writes a deletion of one, which
+stays in the store until the next run.
 """
 
 from __future__ import annotations
@@ -17,9 +21,11 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from percolator_core.admin.row_filter import Asked, RowFilter, revision_filter, row_filter
+from percolator_core.base.bases import above_base
+from percolator_core.base.tablet import version_of
 from percolator_core.errors import ConfigurationError, SnapshotTooOld, TransactionConflict
 from percolator_core.layout.acknowledgements import Ack
 from percolator_core.layout.keys import acknowledgement
@@ -33,6 +39,9 @@ if TYPE_CHECKING:
     from percolator_core.database import Database
     from percolator_core.observers import Chain, Observer
     from percolator_core.transaction.transaction import Transaction
+
+_RowVersions: TypeAlias = tuple[bytes, list[Version | None]]
+"""A row, and the versions of the columns that are read of it."""
 
 _NEVER_RAN: Final = 0
 """The revision of a cell without an acknowledgement."""
@@ -52,12 +61,14 @@ class CellCounts:
     """Counts of one column.
 
     ``looked_at``: cells that the observer has observed or will observe. ``chosen``: cells of these that meet
-    all conditions. ``marked``: chosen cells that were not dirty before.
+    all conditions. ``marked``: chosen cells that were not dirty before. ``unknown``: chosen cells of the
+    base, which does not know the revision that ran last.
     """
 
     looked_at: int = 0
     chosen: int = 0
     marked: int = 0
+    unknown: int = 0
 
 
 @dataclass(slots=True)
@@ -81,6 +92,11 @@ class RerunCounts:
         """Chosen cells that were not dirty before."""
         return sum(one.marked for one in self.columns.values())
 
+    @property
+    def unknown(self) -> int:
+        """Chosen cells of the base, which does not know the revision that ran last."""
+        return sum(one.unknown for one in self.columns.values())
+
 
 def rerun(
     db: Database,
@@ -100,7 +116,8 @@ def rerun(
     drops their acknowledgements. Memory does not grow with the table.
 
     After an error, call this again. Marked cells stay marked. A cell without acknowledgement meets every
-    condition on its revision until the observer has run for it.
+    condition on its revision until the observer has run for it. So does a cell that has moved to the base,
+    which does not keep acknowledgements.
 
     Args:
         db: the database with the tables.
@@ -119,6 +136,7 @@ def rerun(
         TypeError, ValueError: a condition, limit or rate is invalid.
         UnknownTable: an observed table does not exist.
         UnknownColumn: a condition names a notify-only column, or a column that a typed table does not have.
+        BaseDamaged: a file of a base is missing or damaged.
         TransactionConflict, LockTimeout, CommitUndetermined, StoreUnavailable: call it again.
     """
     pace = _Pace(limit, rate, dry_run, progress)
@@ -162,11 +180,15 @@ class _Place:
 
 
 class _Taken(NamedTuple):
-    """A batch: the number of examined cells, the rows of the chosen cells, and the next lower bound."""
+    """A batch: the number of examined cells, the rows of the chosen cells, and the next lower bound.
+
+    ``unknown`` is the number of chosen cells of the base.
+    """
 
     looked_at: int
     rows: list[bytes]
     resume: bytes
+    unknown: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,13 +250,14 @@ class _Rerun:
 
     def _batch(self, place: _Place, low: bytes) -> bytes:
         """Choose and mark cells of the next rows. Return the next lower bound, empty at the end."""
-        looked_at, rows, resume = self._unacknowledge_with_retries(place, low)
+        looked_at, rows, resume, unknown = self._unacknowledge_with_retries(place, low)
         # The marks are set after the commit, as the module's docstring explains. A crash between the two
         # leaves cells with neither acknowledgement nor mark, which the same rerun finds again.
         marked = self._mark(place, rows) if rows and not self._pace.dry_run else 0
         place.counts.looked_at += looked_at
         place.counts.chosen += len(rows)
         place.counts.marked += marked
+        place.counts.unknown += unknown
         return resume
 
     def _unacknowledge_with_retries(self, place: _Place, low: bytes) -> _Taken:
@@ -262,29 +285,51 @@ class _Rerun:
         with self._db.transaction() as t:
             found, resume = self._read(t, place, low)
             cells = [(row, versions) for row, versions in found if self._is_known(versions)]
-            rows = [row for row, versions in cells if self._is_chosen(place, row, versions)]
+            chosen = [(row, versions) for row, versions in cells if self._is_chosen(place, row, versions)]
             if self._pace.limit is not None:
-                rows = rows[: self._pace.limit - self._counts.chosen]
+                chosen = chosen[: self._pace.limit - self._counts.chosen]
             if not self._pace.dry_run:
-                for row in rows:
+                for row, _ in chosen:
                     # The deletion is written even if there is no acknowledgement. So a first run that is
                     # under way conflicts, and is repeated.
                     t.write(place.handle.name, row, place.acked, Write(DELETE, b""))
-        return _Taken(len(cells), rows, resume)
+        unknown = sum(_is_unknown(versions) for _, versions in chosen)
+        return _Taken(len(cells), [row for row, _ in chosen], resume, unknown)
 
-    def _read(
-        self, t: Transaction, place: _Place, low: bytes
-    ) -> tuple[list[tuple[bytes, list[Version | None]]], bytes]:
+    def _read(self, t: Transaction, place: _Place, low: bytes) -> tuple[list[_RowVersions], bytes]:
         high = b"+" if place.high is None else b"(" + place.high
         bounds = (t.start_timestamp, low, high, self._page, PAGE_BYTES)
         scanned = self._store.run(calls.scan(place.tag, *bounds, "forward", 0, place.columns))
         if scanned is None:
             raise SnapshotTooOld("garbage collection has passed a snapshot of this rerun: call it again")
-        resume, _, rows, cells_of_rows = scanned
+        resume, base, rows, cells_of_rows = scanned
         found = [
             (row, self._versions(t, place, row, cells[::2]))
             for row, cells in zip(rows, cells_of_rows, strict=True)
         ]
+        return self._above(place, base, found, low, resume) if base else (found, resume)
+
+    def _above(
+        self,
+        place: _Place,
+        base: bytes,
+        stored: list[_RowVersions],
+        low: bytes,
+        resume: bytes,
+    ) -> tuple[list[_RowVersions], bytes]:
+        """Merge the rows of a step with those of the base; return one page, and the next lower bound."""
+        first = low[1:] + b"\0" if low[:1] == b"(" else low[1:]
+        end = resume[1:] + b"\0" if resume else place.high
+        wanted = [column for column in place.columns if column != place.acked]
+        rows = self._db.client.bases.rows(place.handle, place.tag, base, first, end, wanted, reverse=False)
+        found: list[_RowVersions] = []
+        for key, versions, below in above_base(stored, rows):
+            if len(found) == self._page:
+                return found, b"[" + key
+            found.append((key, versions or [None] * len(place.columns)))
+            if below is not None:
+                cold = [version_of(place.handle.definition, below, column) for column in place.columns]
+                found[-1] = key, [one or other for one, other in zip(found[-1][1], cold, strict=True)]
         return found, resume
 
     def _versions(
@@ -312,6 +357,8 @@ class _Rerun:
             return False
         if acked is not None and acked.value is None:
             return True  # an earlier rerun may have failed before it marked the cell
+        if _is_unknown(versions):
+            return True
         revision = _NEVER_RAN if acked is None or acked.value is None else Ack.unpack(acked.value).revision
         return self._meets_revision(revision)
 
@@ -335,6 +382,12 @@ class _Rerun:
     def _report(self) -> None:
         if self._pace.progress is not None:
             self._pace.progress(self._counts)
+
+
+def _is_unknown(versions: Sequence[Version | None]) -> bool:
+    """Return True if the observed cell is in the base, and has not been observed since."""
+    observed, acked = versions[:2]
+    return acked is None and observed is not None and observed.is_of_base
 
 
 __all__ = ["CellCounts", "RerunCounts", "rerun"]

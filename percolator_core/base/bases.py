@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
-from typing import Any, Final, NamedTuple
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, TypeVar
 
 import percolator_core.base.manifest as manifests
 from percolator_core.base.cache import ByteCache, NotHeld
@@ -18,6 +20,8 @@ from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.layout.records import Version
 from percolator_core.store.file_threads import file_threads
 from percolator_core.store.hub import current_hub
+
+T = TypeVar("T")
 
 CACHE_BYTES: Final = 256 << 20
 """Memory for what was read from files: tails of row sets, and decoded columns of row groups."""
@@ -121,6 +125,25 @@ class Bases:
         url, name = manifests.split_reference(reference)
         location = self.location(url)
         return location, self.cache.get((name,), lambda: manifests.load(location, name), _size)
+
+
+def above_base(
+    stored: Iterable[tuple[bytes, T]], base: Iterable[BaseRow], *, reverse: bool = False
+) -> Iterator[tuple[bytes, T | None, BaseRow | None]]:
+    """Merge what the store has of rows with the rows of a base, both in the order of keys, or in reverse.
+
+    Each key comes once, with what the store and the base have of its row.
+    """
+    cold = ((row.key, row) for row in base)
+    lines: Iterable[tuple[bytes, Any]] = heapq.merge(stored, cold, key=itemgetter(0), reverse=reverse)
+    for key, parts in groupby(lines, itemgetter(0)):
+        above, below = None, None
+        for _, part in parts:
+            if type(part) is BaseRow:
+                below = part
+            else:
+                above = part
+        yield key, above, below
 
 
 def _size(manifest: Manifest) -> int:

@@ -69,10 +69,7 @@ class TabletBase:
         if self.definition.is_typed:
             return self._cells(*found, columns)
         row = self.row_at(*found, columns)
-        return [
-            Version(row.times[column], row.times[column], row.cells[column]) if column in row.cells else None
-            for column in columns
-        ]
+        return [version_of(self.definition, row, column) for column in columns]
 
     def _cells(self, entry: int, places: Sequence[Place], columns: Sequence[bytes]) -> list[Version | None]:
         """Return cells of a row of a typed table, which is in one place."""
@@ -215,6 +212,13 @@ class TabletBase:
         for key, time, row in zip(keys, times, cells, strict=True):
             found = {column: value for column, value in zip(kinds, row, strict=True) if value is not None}
             yield BaseRow(key, time, found, {})
+
+
+def version_of(definition: TableDefinition, row: BaseRow, column: bytes) -> Version | None:
+    """Return a cell of a row of a base as a version, as `TabletBase.versions`; None if it is null."""
+    value = b"" if column == MARKER and definition.is_typed else row.cells.get(column)
+    time = row.times.get(column, row.time)
+    return None if value is None else Version(time, time, value)
 
 
 def _joined(cells: Sequence[BaseRow]) -> BaseRow:

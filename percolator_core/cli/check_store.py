@@ -262,7 +262,7 @@ def _namespace(db: Database, *, indexes: bool) -> Iterator[Finding]:
         )
     else:
         yield ok(f"{name}: quarantine", "empty")
-    yield from check_tables(db, now.tables, indexes=indexes)
+    yield from check_tables(db, indexes=indexes)
 
 
 def _size(count: float) -> str:

@@ -9,7 +9,6 @@ from percolator_core.cli.findings import Finding, fail, ok, warn
 from percolator_core.errors import LockTimeout, SnapshotTooOld, UnknownTable
 
 if TYPE_CHECKING:
-    from percolator_core.admin.status import TableStatus
     from percolator_core.catalog.catalog import Entry
     from percolator_core.database import Database
 
@@ -17,7 +16,7 @@ _QUICK: Final = 10_000
 """Indexes of tables with at most this many rows are always compared, which takes less than a second."""
 
 
-def check_tables(db: Database, tables: Sequence[TableStatus], *, indexes: bool) -> Iterator[Finding]:
+def check_tables(db: Database, *, indexes: bool) -> Iterator[Finding]:
     """Run all checks of the tables.
 
     With ``indexes``, also compare large tables with their indexes, which reads both completely.
@@ -26,9 +25,8 @@ def check_tables(db: Database, tables: Sequence[TableStatus], *, indexes: bool) 
     for entry in entries:
         if entry.pending is not None or entry.sweep:
             yield _unfinished(db, entry)
-    rows = {one.name: one.rows for one in tables}
     indexed = [one.definition for one in entries if one.is_there and one.definition.indexes]
-    late = [one for one in indexed if not indexes and rows.get(one.name, 0) > _QUICK]
+    late = [one for one in indexed if not indexes and _rows(db, one.name) > _QUICK]
     wrong = list(_inconsistent(db, [one.name for one in indexed if one not in late]))
     yield from wrong
     check, agreeing = f"{db.namespace}: indexes", sum(len(one.indexes) for one in indexed if one not in late)
@@ -37,6 +35,16 @@ def check_tables(db: Database, tables: Sequence[TableStatus], *, indexes: bool) 
     if late:
         names = ", ".join(one.name for one in late)
         yield ok(check, f"not compared for {names}, with over {_QUICK:,} rows; --indexes compares them")
+
+
+def _rows(db: Database, table: str) -> int:
+    """Return the approximate number of rows of a table, in store and base."""
+    snapshot = db.snapshot()
+    try:
+        tags = snapshot.handle_of(table).tags
+    except UnknownTable:
+        return 0  # it was dropped meanwhile
+    return sum(snapshot.count_rows([(tag, b"", None) for tag in tags]))
 
 
 def _unfinished(db: Database, entry: Entry) -> Finding:

@@ -79,6 +79,7 @@ def rerun(
         "looked_at": counts.looked_at,
         "chosen": counts.chosen,
         "marked": counts.marked,
+        "unknown": counts.unknown,
         "columns": {column: asdict(one) for column, one in counts.columns.items()},
     }
     output.result(data, *_human(counts, dry_run=dry_run))
@@ -86,6 +87,11 @@ def rerun(
         output.note(
             "no cell meets every condition: all names but row and revision are read as columns of the same "
             f"row, here {', '.join(columns)}"
+        )
+    if counts.unknown:
+        output.note(
+            f"{count_of(counts.unknown, 'cell')} of these moved to the base, which does not keep the "
+            "revision that ran last: they meet every condition on it"
         )
     if counts.chosen and not dry_run:
         output.note(f"workers run the observer on them; without a worker, run `percolator drain {path}`")
@@ -146,7 +152,6 @@ def _progress(output: Output, db: Database, observer: Observer) -> Iterator[Call
 
 
 def _rows(db: Database, observer: Observer) -> int:
-    from percolator_core.admin.status import status
-
-    rows = {table.name: table.rows for table in status(db).tables}
-    return sum(rows.get(table, 0) for table, _ in observer.observe)
+    snapshot = db.snapshot()
+    tags = [tag for table, _ in observer.observe for tag in snapshot.handle_of(table).tags]
+    return sum(snapshot.count_rows([(tag, b"", None) for tag in tags]))

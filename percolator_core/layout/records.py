@@ -73,6 +73,14 @@ class Version(NamedTuple):
     start_ts: int
     value: bytes | None
 
+    @property
+    def is_of_base(self) -> bool:
+        """True if the table's base has the version, or had it before the base was taken away.
+
+        The base does not know when a transaction began. A commit in the store is later than its start.
+        """
+        return self.start_ts == self.commit_ts
+
 
 VERSION_MARK: Final = b"c"
 LOCK_MARK: Final = b"l"

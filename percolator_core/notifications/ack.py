@@ -31,6 +31,10 @@ def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes
         # A rerun deletes the acknowledgement: the newest version has no value.
         if done is not None and done.value is not None and observed.commit_ts <= done.start_ts:
             return None
+        # A cell moves to the base without its acknowledgement, after it was observed. A transaction that was
+        # rolled back may leave a mark on it.
+        if done is None and observed.is_of_base:
+            return None
         timestamp = observed.commit_ts
     transaction.write(lease.table, lease.row, acked, Write(PUT, value))
     return Cell(lease.table, lease.row, transaction.column_name(lease.table, lease.column), timestamp)

@@ -311,12 +311,8 @@ def changes(  # noqa: PLR0917
     most_rows: int,
     most_bytes: int,
     columns: Iterable[bytes],
-) -> Call[tuple[bytes, list[tuple[bytes, int]]] | None]:
-    """Find the rows that changed; None if a timestamp is too old.
-
-    Returns the bound to go on from, empty at the end, and of each row the timestamp of its newest change, 0
-    if a lock stands in the way.
-    """
+) -> Call[replies.Changed | None]:
+    """Find the rows that changed; None if a timestamp is too old."""
     bounds = (since, at, start, stop, most_rows, most_bytes)
     return "changes", (tag,), (*bounds, *columns), replies.changed_rows
 

@@ -4,13 +4,15 @@
 --   KEYS    tag
 --   ARGV    since, at, start, stop, most_rows, most_bytes, columns …
 --             since: 0 for every row that ever existed; start, stop: bounds as ZRANGEBYLEX takes them; most_rows: looked at
---   reply   {"too old"} | {"rows", resume, (row, commit_ts) …}
---             resume: the bound to go on from, "" at the end; commit_ts: of the row's newest change up to `at`, "" if a
+--   reply   {"too old"} | {"rows", resume, base, (row, commit_ts) …}
+--             resume: the bound to go on from, "" at the end; base: the reference of the tablet's base, "" without one: it
+--             has rows that did not change after the safe point; commit_ts: of the row's newest change up to `at`, "" if a
 --             lock is in the way: the caller resolves it and asks again
 
 local tag, since, at, from, to = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local limit, budget = tonumber(ARGV[5]), tonumber(ARGV[6])
-if is_too_old(tag, since > 0 and math.min(since, at) or at) then return {'too old'} end
+local too_old, base = is_too_old(tag, since > 0 and math.min(since, at) or at)
+if too_old then return {'too old'} end
 
 local columns, fields = {}, {}
 for i = 7, #ARGV do
@@ -43,7 +45,7 @@ local function newest_change(row)
   return newest, false
 end
 
-local reply, last = {'rows', ''}, nil
+local reply, last = {'rows', '', base}, nil
 local rows = redis.call('ZRANGEBYLEX', tag .. 'rows', from, to, 'LIMIT', 0, limit)
 for _, row in ipairs(rows) do
   if size > budget then

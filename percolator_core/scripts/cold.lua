@@ -25,8 +25,12 @@ local function cells_of(row)
     size = size + FIELD + #fields[i] + #fields[i + 1]
     if mark == 'l' or mark == 'n' then return nil end
     if mark == 'c' then
-      if version_times(fields[i + 1]) > before or is_dirty(tag, row, column, observers) then return nil end
-      if not acknowledged(column) then
+      local commit_ts, _, kind = version_times(fields[i + 1])
+      if commit_ts > before or is_dirty(tag, row, column, observers) then return nil end
+      if acknowledged(column) then
+        -- A rerun has deleted it, and may not have set its mark yet.
+        if kind == DELETE then return nil end
+      else
         cells[#cells + 1] = column
         cells[#cells + 1] = fields[i + 1]
       end

@@ -67,8 +67,10 @@ local function collect_row(row)
       local gone = commit_ts <= safe and not cells['l' .. column]
       local observed = acknowledged(column)
       if observed then
-        -- An acknowledgement is needed as long as its cell exists or may be observed.
-        gone = gone and not cells['c' .. observed] and not cells['l' .. observed] and not is_dirty(tag, row, observed, observers)
+        -- An acknowledgement is needed as long as its cell exists or may be observed. Without one, a cell of the base counts as
+        -- observed: the deletion of one, by a rerun that has not set its mark yet, stays until the next run.
+        gone = gone and not cells['c' .. observed] and not cells['l' .. observed] and not (has_base and kind == DELETE) and
+          not is_dirty(tag, row, observed, observers)
       else
         -- A deletion stays until it was observed.
         gone = gone and kind == DELETE and not has_base and not is_dirty(tag, row, column, observers)

@@ -200,13 +200,25 @@ def selected(reply: list[Any]) -> Selected | Based | None:
     return Selected(resume, row_keys, cells, lengths, unsettled)
 
 
-def changed_rows(reply: list[bytes]) -> tuple[bytes, list[tuple[bytes, int]]] | None:
+class Changed(NamedTuple):
+    """A step through the rows that changed, each with the timestamp of its newest change.
+
+    The timestamp is 0 if a lock is in the way. ``resume`` is the bound to go on from, empty at the end.
+    ``base`` is the reference of the tablet's base, empty without one.
+    """
+
+    resume: bytes
+    base: bytes
+    rows: list[tuple[bytes, int]]
+
+
+def changed_rows(reply: list[bytes]) -> Changed | None:
     """Decode the reply of changes.lua."""
     if reply[0] == b"too old":
         return None
-    resume, *flat = _behind(b"rows", reply)
+    resume, base, *flat = _behind(b"rows", reply)
     pairs = zip(flat[::2], flat[1::2], strict=True)
-    return resume, [(row, int(commit_ts or 0)) for row, commit_ts in pairs]
+    return Changed(resume, base, [(row, int(commit_ts or 0)) for row, commit_ts in pairs])
 
 
 class Claimed(NamedTuple):

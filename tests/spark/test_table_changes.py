@@ -15,10 +15,12 @@ from pyspark.sql import SparkSession
 from percolator_core import Database, SnapshotTooOld, connect
 from percolator_core.schema.partitions import pieces, whole
 from percolator_core.spark import plain_table_error
+from percolator_core.spark.tables import changes as changes_module
 from percolator_core.spark.tables.changes import changed_rows
 from percolator_core.tables.query import Query
 from percolator_core.transaction.commit import Commit
 from percolator_core.transaction.snapshot import Snapshot
+from tests.flushing import flush
 from tests.spark.tables import DEFINITION, Document, Tables
 
 if TYPE_CHECKING:
@@ -141,6 +143,61 @@ def test_pieces_narrow_it(tables: Tables) -> None:
     query = Query(db.catalog.table("documents"), (DEFINITION.by_name["url"],), bound)
     found = changed_rows(db, db.snapshot(), query, pieces(DEFINITION, bound), 0)
     assert [row["url"] for batch in found for row in batch.to_pylist()] == ["b"]
+
+
+@pytest.mark.parametrize("step", [2, 500])
+def test_what_moved_to_the_base_is_there_from_the_beginning(
+    tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    monkeypatch.setattr(changes_module, "_ROWS", step)
+    db = tables.db
+    first = tables.insert(*(Document(url=f"u{number}", size=1) for number in range(10)))
+    assert flush(db, "documents", tmp_path) == 10
+    since = db.timestamp()
+    second = tables.update(*(Document(url=f"u{number}", size=2) for number in range(3)))
+    between = db.timestamp()
+    tables.remove("u3")
+    third = tables.insert(Document(url="new", size=3))
+    hot = [("u0", 2, second, False), ("u1", 2, second, False), ("u2", 2, second, False)]
+    cold = [(f"u{number}", 1, first, False) for number in range(3, 10)]
+    assert changes(db, 0) == sorted([("new", 3, third, False), *hot, *cold[1:]])
+    # A change that is newer than the snapshot hides nothing.
+    assert changes(db, 0, between) == sorted([*hot, *cold])
+    assert changes(db, 0, since) == [(f"u{number}", 1, first, False) for number in range(10)]
+    assert [(url, gone) for url, _, _, gone in changes(db, since)] == [
+        ("new", False),
+        ("u0", False),
+        ("u1", False),
+        ("u2", False),
+        ("u3", True),
+    ]
+    assert flush(db, "documents", tmp_path) == 5
+    assert changes(db, 0) == sorted([("new", 3, third, False), *hot, *cold[1:]])
+
+
+def test_a_lock_on_a_row_of_the_base_is_waited_for(tables: Tables, tmp_path: Path) -> None:
+    db = tables.db
+    first = tables.insert(Document(url="a", size=1), Document(url="b", size=1))
+    flush(db, "documents", tmp_path)
+    for ends in ("rolled back", "committed"):
+        t = db.begin()
+        t.update(Document(url="a", size=2))
+        commit = Commit(db.client, t.start_timestamp, t.mutations())
+        commit_ts = commit.prewrite()
+        found: list[Any] = []
+        with connect(tables.url, db.namespace) as other:
+            thread = threading.Thread(target=lambda: found.append(changes(other, 0)))  # noqa: B023
+            thread.start()
+            thread.join(0.2)
+            assert not found
+            if ends == "committed":
+                commit.commit_primary(commit_ts)
+                commit.commit_secondaries(commit_ts)
+            else:
+                commit.roll_back()
+            thread.join()
+        change = ("a", 2, commit_ts, False) if ends == "committed" else ("a", 1, first, False)
+        assert found == [[change, ("b", 1, first, False)]]
 
 
 # In Spark.

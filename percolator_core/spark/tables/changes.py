@@ -5,20 +5,26 @@ range. Then these rows are read as of the second timestamp. So a row that change
 A row that was inserted and removed in the range appears as deleted. Each change is in exactly one of two
 adjacent ranges: commit timestamps rise, and the read waits for the lock of any transaction that may still
 commit in the range.
+
+A base has only rows that did not change after the safe point, below which no range begins. A range from 0
+has all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from percolator_core.base.bases import above_base
 from percolator_core.database import Database
 from percolator_core.errors import SnapshotTooOld
 from percolator_core.schema.definitions import Column
 from percolator_core.schema.partitions import Piece
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.scripts import calls
+from percolator_core.scripts.replies import Changed
 from percolator_core.tables import rows
 from percolator_core.tables.arrow import from_rows
 from percolator_core.tables.query import Query
@@ -79,13 +85,42 @@ def changed_keys(
         low: bytes = b"[" + piece.low
         high = b"+" if piece.high is None else b"(" + piece.high
         while low:
-            low, found = _step(db, snapshot, query, piece.tablet, low, high, since)
-            locked = [row for row, commit_ts in found if not commit_ts]
-            settled = [change for change in found if change[1]]
-            for row in locked:
-                settled += _wait_for_lock(db, snapshot, query, piece.tablet, row, since)
-            if settled:
+            found = _step(db, snapshot, query, piece.tablet, low, high, since)
+            changes: Iterable[Change] = found.rows
+            if found.base and not since:
+                bounds = _range(low, piece.high, found.resume)
+                changes = _with_base(db, query, piece.tablet, found, *bounds)
+            for some in _in_steps(changes):
+                settled = [change for change in some if change[1]]
+                for row in [row for row, commit_ts in some if not commit_ts]:
+                    settled += _wait_for_lock(db, snapshot, query, piece.tablet, row, since)
                 yield settled
+            low = found.resume
+
+
+def _range(low: bytes, end: bytes | None, resume: bytes) -> tuple[bytes, bytes | None]:
+    """Return the first key of a step, and the key behind its last one, or None."""
+    first = low[1:] + b"\0" if low[:1] == b"(" else low[1:]
+    return first, resume[1:] + b"\0" if resume else end
+
+
+def _with_base(  # noqa: PLR0917
+    db: Database, query: Query, tablet: int, found: Changed, low: bytes, high: bytes | None
+) -> Iterator[Change]:
+    """Yield the rows of a step and of the base in its range, each with its newest change."""
+    handle = query.handle
+    where = handle, handle.tags[tablet], found.base, low, high
+    for key, changed, row in above_base(found.rows, db.client.bases.rows(*where, (), reverse=False)):
+        if row is None or changed == 0:
+            yield key, changed or 0
+        else:
+            yield key, max(row.time, changed or 0)
+
+
+def _in_steps(changes: Iterable[Change]) -> Iterator[list[Change]]:
+    left = iter(changes)
+    while some := list(islice(left, _ROWS)):
+        yield some
 
 
 def _wait_for_lock(  # noqa: PLR0917
@@ -96,14 +131,16 @@ def _wait_for_lock(  # noqa: PLR0917
     bound = b"[" + row
     while True:
         snapshot.values(handle, row, [handle.marker, *handle.columns.values()])
-        _, found = _step(db, snapshot, query, tablet, bound, bound, since)
-        if all(commit_ts for _, commit_ts in found):
-            return found
+        found = _step(db, snapshot, query, tablet, bound, bound, since)
+        if all(commit_ts for _, commit_ts in found.rows):
+            if not found.base or since:
+                return found.rows
+            return list(_with_base(db, query, tablet, found, row, row + b"\0"))
 
 
 def _step(  # noqa: PLR0917
     db: Database, snapshot: Snapshot, query: Query, tablet: int, low: bytes, high: bytes, since: int
-) -> tuple[bytes, list[Change]]:
+) -> Changed:
     handle = query.handle
     columns = (handle.marker.encoded, *(fields.encoded for fields in handle.columns.values()))
     bounds = (since, snapshot.start_timestamp, low, high, _ROWS, _BYTES)
