@@ -16,13 +16,19 @@ from percolator_core.layout.keys import BASE, meta_key, row_prefix
 
 
 def flush(
-    db: Database, table: str, folder: Path, before: int | None = None, observers: Sequence[str] = ()
+    db: Database,
+    table: str,
+    folder: Path,
+    before: int | None = None,
+    *,
+    observers: Sequence[str] = (),
+    safe: int | None = None,
 ) -> int:
     """Flush the rows that nobody has changed after ``before``; return how many have left the store.
 
-    The safe point is raised first. Without ``before``, all rows go that may.
+    Without ``before``, all rows go that may. ``safe`` is the safe point; without it, garbage is collected.
     """
-    safe = db.collect_garbage(timedelta(0)).safe_point
+    safe = db.collect_garbage(timedelta(0)).safe_point if safe is None else safe
     handle, location, gone = db.catalog.table(table), Location(str(folder)), 0
     for number, tag in enumerate(handle.tags):
         reference = db.store.one((b"HGET", meta_key(tag), BASE)) or b""

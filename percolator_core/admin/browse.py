@@ -11,19 +11,22 @@ after a limited time, and the next page continues there.
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from operator import itemgetter
 from typing import Final, Protocol, TypeAlias
 
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.database import Database
 from percolator_core.layout.key_ranges import scan_bounds
-from percolator_core.layout.keys import rows_key
+from percolator_core.layout.keys import BASE, meta_key, rows_key
 from percolator_core.schema.partitions import pieces
 from percolator_core.schema.predicates import Bound, Predicate, bind
 from percolator_core.schema.raw_filter import RawFilter
+from percolator_core.store.packing import Command
 from percolator_core.tables.lookup import ByIndex, by_index, choose
 from percolator_core.tables.query import Query, settled
 from percolator_core.tables.select import TabletSelect
@@ -103,15 +106,23 @@ def page_before(
     Only keys are read, also keys of rows that do not exist at the time of the snapshot. So the page may have
     fewer than ``limit`` rows before ``end``, or none. To go further back, call this again with the key.
 
-    Raises UnknownTable, StoreUnavailable.
+    Raises UnknownTable, StoreUnavailable, BaseDamaged.
     """
     low, _ = scan_bounds(None, None, prefix)
-    asked = [
-        (b"ZREVRANGEBYLEX", rows_key(tag), b"(" + end, b"[" + low, b"LIMIT", 0, limit)
-        for tag in db.catalog.table(table).tags
+    handle = db.catalog.table(table)
+    asked: list[Command] = [
+        (b"ZREVRANGEBYLEX", rows_key(tag), b"(" + end, b"[" + low, b"LIMIT", 0, limit) for tag in handle.tags
     ]
-    keys = sorted((key for keys in db.store.call_many(asked, 1000) for key in keys), reverse=True)
-    return keys[limit - 1] if len(keys) >= limit else low
+    # The bases come last: a row that leaves the store is in a base that is published before.
+    asked += [(b"HGET", meta_key(tag), BASE) for tag in handle.tags]
+    replies = db.store.call_many(asked, 1000)
+    keys = {key for keys in replies[: len(handle.tags)] for key in keys}
+    for tag, base in zip(handle.tags, replies[len(handle.tags) :], strict=True):
+        if base is not None and low < end:
+            rows = db.client.bases.rows(handle, tag, base, low, end, (), reverse=True)
+            keys.update(row.key for row in islice(rows, limit))
+    before = heapq.nlargest(limit, keys)
+    return before[-1] if len(before) == limit else low
 
 
 class _Steps(Protocol):
@@ -194,7 +205,12 @@ def _raw(  # noqa: PLR0917
         scan for row, _ in page.rows for scan in snapshot.tablet_scans(handle, row, row + b"\0", (), 1, cut)
     ]
     snapshot.take_scans(scans)
-    return RowsPage(tuple(found for one in scans for found in one.rows), page.following, page.in_time)
+    rows = tuple(
+        (row, {name: value[:cut] for name, value in cells.items()})
+        for one in scans
+        for row, cells in one.rows
+    )
+    return RowsPage(rows, page.following, page.in_time)
 
 
 def _typed(  # noqa: PLR0917

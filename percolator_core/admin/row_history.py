@@ -3,6 +3,10 @@
 The cost is bounded: a page has some columns and a few versions of each. If a value is too large, only its
 size is read.
 
+A cell that moved to the base has one version there, `Version.is_of_base`. The older ones have been collected.
+The base does not know when its transaction began. In a typed table it knows no more about the commit than
+that it was not later than ``commit_ts``, the newest commit to the row before it moved.
+
 >>> from percolator_core.admin.row_history import row_history
 >>> found = row_history(db, "documents", "http://a/")
 >>> [(cell.column, cell.version.commit_ts) for cell in found.cells]
@@ -13,14 +17,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-from percolator_core.catalog.table_handle import ColumnFields, TableHandle, stands
+from percolator_core.base.bases import Wanted
+from percolator_core.base.row_set import BaseRow
+from percolator_core.base.tablet import version_of
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle, base_below
 from percolator_core.database import Database
 from percolator_core.errors import SnapshotTooOld
 from percolator_core.layout.keys import is_internal
-from percolator_core.layout.records import VERSION_HEADER, VERSION_MARK, Version, row_bytes, unpack_version
+from percolator_core.layout.records import (
+    MAX_TIMESTAMP,
+    VERSION_HEADER,
+    VERSION_MARK,
+    Version,
+    row_bytes,
+    unpack_version,
+)
 from percolator_core.scripts import calls
+from percolator_core.transaction.late_reads import with_cold
 
 LARGEST: Final = 4 << 20
 """Bytes of the largest value that is read."""
@@ -36,7 +51,7 @@ _FEWEST: Final = 2
 class CellHistory:
     """A cell with versions or with a lock.
 
-    ``versions`` has committed versions, newest first; ``more`` is True if there are older ones. ``version``
+    ``versions`` has committed versions, newest first; ``more`` is True if older ones are known. ``version``
     is the version that a reader at that time sees; it may be older than all of ``versions``. It is None if
     the cell did not exist yet, or if the cell is ``unsettled``: its version depends on a lock. ``size`` is
     the size of the newest value in bytes. If the value is larger than `LARGEST`, or the row too large,
@@ -107,27 +122,24 @@ def row_history(
         UnknownTable, UnknownColumn: no such table or column.
         SnapshotTooOld: garbage collection has passed that time, or the table was dropped or created after it.
         StoreUnavailable: the store does not answer.
+        BaseDamaged: a file of the table's base is missing or damaged.
         ValueError: the row is no key of the table.
     """
     snapshot = db.snapshot(at)
     handle, key, moment = snapshot.handle_of(table), row_bytes(row), snapshot.start_timestamp
-    tag = handle.tag(key)
-    if not stands(db.store.one(handle.standing(key)), moment):
-        raise SnapshotTooOld(
-            f"{table} as of {moment} is not known any more: garbage collection has passed that time, or the "
-            "table was dropped or created after it"
-        )
-    names = _names(db, handle, key, columns)
+    names = _names(db, handle, key, columns, moment)
     if after is not None:
         names = names[names.index(after) + 1 :] if after in names else [one for one in names if one > after]
     # Only the columns of this page are read, because a row may have any number of columns.
     shown, rest = [handle.columns[name] for name in names[:limit]], names[limit:]
-    cells = _cells(db, handle, key, shown, moment, versions)
-    marker: tuple[Version, ...] = ()
+    marker: list[Version] = []
     if handle.is_typed:
-        packed = db.store.run(calls.history(tag, key, handle.marker.encoded, versions))
-        marker = tuple(map(unpack_version, packed))
-    return RowHistory(moment, cells, shown[-1].name if rest else None, marker)
+        packed = db.store.run(calls.history(handle.tag(key), key, handle.marker.encoded, versions))
+        marker = list(map(unpack_version, packed))
+    cells, below = _cells(db, handle, key, shown, moment, versions)
+    if handle.is_typed:
+        marker = with_cold(marker, _cold(handle, below, handle.marker), versions)
+    return RowHistory(moment, cells, shown[-1].name if rest else None, tuple(marker))
 
 
 def columns_of(db: Database, table: str, row: str | bytes) -> list[str]:
@@ -135,9 +147,10 @@ def columns_of(db: Database, table: str, row: str | bytes) -> list[str]:
 
     Raises:
         UnknownTable, StoreUnavailable: there is no such table, or the store does not answer.
+        SnapshotTooOld, BaseDamaged: as for `row_history`.
         ValueError: the row is no key of the table.
     """
-    return _names(db, db.catalog.table(table), row_bytes(row), None)
+    return _names(db, db.catalog.table(table), row_bytes(row), None, MAX_TIMESTAMP)
 
 
 def seen_at(versions: Sequence[Version], at: int) -> Version | None:
@@ -145,19 +158,42 @@ def seen_at(versions: Sequence[Version], at: int) -> Version | None:
     return next((version for version in versions if version.commit_ts <= at), None)
 
 
-def _names(db: Database, handle: TableHandle, row: bytes, columns: Sequence[str] | None) -> list[str]:
+def _names(
+    db: Database, handle: TableHandle, row: bytes, columns: Sequence[str] | None, at: int
+) -> list[str]:
     """Return the columns to read: ``columns``, or all of a typed table, or all of a raw row."""
     if columns is not None:
         return list(columns)
     if handle.is_typed:
         return list(handle.columns)
-    names = [name[1:] for name in db.store.one((b"HKEYS", handle.row_key(row))) if name[:1] == VERSION_MARK]
-    return [name.decode() for name in sorted(names) if not is_internal(name)]
+    fields = db.store.one((b"HKEYS", handle.row_key(row)))
+    below = _below(db, handle, row, at)
+    stored = {name[1:] for name in fields if name[:1] == VERSION_MARK and not is_internal(name[1:])}
+    return [name.decode() for name in sorted(stored.union(below.cells if below else ()))]
+
+
+def _below(db: Database, handle: TableHandle, row: bytes, at: int) -> BaseRow | None:
+    """Return what the base has of a row. What the store has of the row was read before.
+
+    Raises SnapshotTooOld if that was not everything that a snapshot at ``at`` sees.
+    """
+    base = base_below(db.store.one(handle.standing(row)), at)
+    if base is None:
+        raise SnapshotTooOld(
+            f"{handle.name} as of {at} is not known any more: garbage collection has passed that time, or "
+            "the table was dropped or created after it"
+        )
+    return db.client.bases.row(handle, handle.tag(row), base, row) if base else None
+
+
+def _cold(handle: TableHandle, below: BaseRow | None, column: ColumnFields) -> Version | None:
+    return None if below is None else version_of(handle.definition, below, column.encoded)
 
 
 def _cells(  # noqa: PLR0917
     db: Database, handle: TableHandle, row: bytes, fields: Sequence[ColumnFields], at: int, most: int
-) -> tuple[CellHistory, ...]:
+) -> tuple[tuple[CellHistory, ...], BaseRow | None]:
+    """Return the cells, and what the base has of the row."""
     key, tag = handle.row_key(row), handle.tag(row)
     sizes = db.store.call(*[(b"HSTRLEN", key, name) for one in fields for name in (one.version, one.lock)])
     asked: list[tuple[ColumnFields, int, int, bool]] = []
@@ -171,12 +207,20 @@ def _cells(  # noqa: PLR0917
     # One version more than wanted is read, to find out if there are more.
     newest = [calls.history(tag, row, one.encoded, count + 1) for one, _, count, _ in asked if count]
     replies = iter(db.store.run_all(newest))
-    found = [
-        cell
-        for one, size, count, locked in asked
-        if (cell := _cell(one, size, count, locked, next(replies) if count else [], at)) is not None
-    ]
-    return tuple(_older(db, handle, row, found, at))
+    below = _below(db, handle, row, at)
+    found: list[CellHistory] = []
+    for one, stored, limit, locked in asked:
+        versions = list(map(unpack_version, next(replies))) if limit else []
+        cold, size, count = _cold(handle, below, one), stored, limit
+        if cold is not None and not stored:
+            size = VERSION_HEADER + len(cold.value or b"")
+            count = most if size <= min(LARGEST, left) else 0
+            left -= size if count else 0
+        if count:
+            versions = with_cold(versions, cold, count + 1)
+        if size or locked:
+            found.append(_cell(one, size, count, locked, versions, at))
+    return tuple(_older(db, handle, row, found, at)), below
 
 
 def _older(
@@ -195,19 +239,18 @@ def _older(
             read[cell.column] = replace(cell, unsettled=True)
         elif packed:
             read[cell.column] = replace(cell, version=unpack_version(packed[0]))
+        elif found.base:
+            where = Wanted((handle, tag, found.base), row, [handle.columns[cell.column].encoded])
+            read[cell.column] = replace(cell, version=db.client.bases.versions([where])[0][0])
     return [read.get(cell.column, cell) for cell in cells]
 
 
 def _cell(  # noqa: PLR0917
-    one: ColumnFields, size: int, count: int, locked: bool, packed: Sequence[Any], at: int
-) -> CellHistory | None:
-    if not size and not locked:
-        return None
-    found = [unpack_version(version) for version in packed]
-    versions = tuple(found[:count])
+    one: ColumnFields, size: int, count: int, locked: bool, found: Sequence[Version], at: int
+) -> CellHistory:
     return CellHistory(
         column=one.name,
-        versions=versions,
+        versions=tuple(found[:count]),
         version=seen_at(found, at),
         more=len(found) > count,
         size=max(0, size - VERSION_HEADER),

@@ -33,6 +33,16 @@ class _Found(NamedTuple):
     base: bytes
 
 
+def with_cold(versions: list[Version], cold: Version | None, most: int) -> list[Version]:
+    """Add the base's version of a cell to those of the store, newest first, up to ``most`` versions.
+
+    The base has one version of a cell: a collection has removed the older ones before the flush.
+    """
+    if cold is None or len(versions) >= most or any(cold.commit_ts >= one.commit_ts for one in versions):
+        return versions
+    return [*versions, cold]
+
+
 class LateReads(TypedReads):
     """The part of `CellReads` that most reads do not need."""
 
@@ -150,10 +160,8 @@ class LateReads(TypedReads):
             raise SnapshotTooOld(f"the table {table!r} was dropped, or made again, meanwhile: ask again")
         versions = [unpack_version(version) for version in packed]
         if base and len(versions) < limit:
-            # The base has one version of a cell. A collection has removed the older ones.
             cold = self._of_base(handle, row, handle.columns[column].encoded, base)
-            if cold is not None and all(cold.commit_ts < version.commit_ts for version in versions):
-                versions.append(cold)
+            return with_cold(versions, cold, limit)
         return versions
 
     def _too_old(self) -> SnapshotTooOld:

@@ -15,6 +15,7 @@ from percolator_core import Cell, Chain, Database, Hash, PrimaryKey, Table, Tran
 from percolator_core.admin import rerun as rerun_module
 from percolator_core.admin.quarantine import Quarantine
 from percolator_core.admin.rerun import rerun
+from percolator_core.admin.trace import trace
 from percolator_core.base.flush import TabletFlush
 from percolator_core.errors import TransactionConflict
 from percolator_core.notifications.ack import acknowledge
@@ -75,7 +76,7 @@ class Docs:
         return Worker(self.db, self.chain).run_until_idle(30).observers["look"].ran
 
     def flush(self, before: int | None = None) -> int:
-        return flush(self.db, "docs", self.folder, before, ["look"])
+        return flush(self.db, "docs", self.folder, before, observers=["look"])
 
     def fill(self) -> None:
         """Make rows 0 to 9 cold, 10 to 19 cold with a newer language, 20 to 29 hot. All are observed."""
@@ -256,3 +257,37 @@ def test_a_run_on_a_cold_cell_conflicts_with_another_one(docs: Docs) -> None:
     assert docs.drain() == 1
     with pytest.raises(TransactionConflict):
         run.commit()
+
+
+def states(docs: Docs, row: str, **asked: Any) -> list[list[tuple[str, bool]]]:
+    """The outcomes of each change of a row, and whether they repeat an earlier run."""
+    found = trace(docs.db, docs.chain, "docs", row, **asked)
+    return [[(one.state, one.again) for one in change.outcomes] for change in found.changes]
+
+
+def test_a_trace_of_a_cold_cell_has_the_runs_of_reruns(docs: Docs) -> None:
+    docs.fill()
+    for row in (ROWS[0], ROWS[10]):
+        assert states(docs, row) == [[("collected", False)]]
+    assert states(docs, ROWS[20]) == [[("ran", False)]]
+    rerun(docs.db, docs.chain, "look")
+    assert states(docs, ROWS[0]) == [[("collected", False), ("pending", False)]]
+    docs.drain()
+    assert states(docs, ROWS[0]) == [[("collected", False), ("ran", True)]]
+    assert states(docs, ROWS[20]) == [[("ran", False), ("ran", True)]]
+    rerun(docs.db, docs.chain, "look")
+    docs.drain()
+    assert states(docs, ROWS[0]) == [[("collected", False), ("ran", True), ("ran", True)]]
+
+
+def test_a_trace_has_the_change_of_the_base_below_newer_ones(docs: Docs) -> None:
+    docs.fill()
+    before = docs.db.timestamp()
+    docs.put(ROWS[0], text="newer")
+    assert states(docs, ROWS[0]) == [[("pending", False)]]
+    docs.drain()
+    assert states(docs, ROWS[0]) == [[("ran", False)]]
+    # The run of the newer change is none of the older one.
+    assert states(docs, ROWS[0], change="all") == [[("collected", False)], [("ran", False)]]
+    assert states(docs, ROWS[0], change=before) == [[("collected", False)]]
+    assert states(docs, ROWS[0], change=1) == []

@@ -5,6 +5,10 @@ version has the start and commit times of the run. If the chain has ``trace: tru
 cells that the run wrote. A trace goes from a change to the run that observed the change, to the cells that
 the run wrote, and so on. It writes nothing and scans no table.
 
+A row in the base has one version of each cell and no acknowledgements. So a trace that begins there shows the
+newest change, with the runs that a rerun has caused since. In a typed table the time of the change is that of
+the newest commit to the row.
+
 >>> from percolator_core.admin.trace import trace
 >>> found = trace(db, chain, "documents", "http://a/")
 >>> [(run.observer, run.seconds) for run in found.runs]
@@ -84,6 +88,7 @@ def trace(
         UnknownTable: the store has no such table.
         LockTimeout: another client has been committing to the row for too long; try again later.
         StoreUnavailable: the store does not answer.
+        BaseDamaged: a file of the table's base is missing or damaged.
         ValueError: ``change``, ``depth`` or ``limit`` is below 1.
     """
     numbers = {"depth": depth, "limit": limit} | ({} if isinstance(change, str) else {"change": change})

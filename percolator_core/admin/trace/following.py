@@ -8,11 +8,18 @@ the change.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
-from percolator_core.admin.trace.found import COLLAPSED, Change, Kind, Outcome, Run, Trace, WrittenCell
+from percolator_core.admin.trace.followed import (
+    FollowedChange,
+    FollowedRun,
+    RunKey,
+    frozen,
+    frozen_run,
+)
+from percolator_core.admin.trace.found import COLLAPSED, Outcome, Trace
+from percolator_core.base.bases import Wanted
 from percolator_core.database import Database
 from percolator_core.layout.acknowledgements import Ack
 from percolator_core.layout.keys import (
@@ -41,6 +48,7 @@ from percolator_core.layout.records import (
 from percolator_core.observers import Chain
 from percolator_core.scripts import calls
 from percolator_core.store.packing import Command
+from percolator_core.transaction.late_reads import with_cold
 
 _BATCH: Final = 1000
 """Commands that are sent together. Each reply may be an acknowledgement of some tens of kilobytes."""
@@ -50,45 +58,6 @@ _ACKS: Final = 8
 
 _ALL_LATER: Final = b"\xff" * 9
 """Sorts after any packed timestamp."""
-
-_KINDS: Final[dict[int, Kind]] = {PUT: "put", DELETE: "delete", NOTIFY: "notify"}
-
-_Name: TypeAlias = Callable[[str, bytes], str]
-"""Returns the name of a table's column from its encoded form."""
-
-_RunKey: TypeAlias = tuple[str, str, bytes, bytes, int]
-"""Observer, table, row, column, commit timestamp."""
-
-
-@dataclass(slots=True)
-class _Change:
-    """A change that is followed. ``start_ts`` is that of its transaction, 0 if it is not needed."""
-
-    table: str
-    row: bytes
-    column: bytes
-    kind: int
-    timestamp: int | None
-    start_ts: int = 0
-    outcomes: list[tuple[Outcome, _RunKey | None]] = field(default_factory=list)
-
-    @property
-    def key(self) -> tuple[str, bytes, bytes, int | None]:
-        return self.table, self.row, self.column, self.timestamp
-
-
-@dataclass(slots=True)
-class _Run:
-    """A run that is followed. ``before`` is the start timestamp of the previous run on the same cell."""
-
-    key: _RunKey
-    version: Version
-    ack: Ack
-    before: int
-    causes: int = 0
-    seen: int = 1
-    changes: list[_Change] = field(default_factory=list)
-    unfollowed: int = 0
 
 
 class Following:
@@ -100,32 +69,33 @@ class Following:
         self._limit = limit
         self._tables = {definition.name for definition in db.tables()}
         self._now = db.store.now()
-        self._changes: dict[tuple[str, bytes, bytes, int | None], _Change] = {}
-        self._runs: dict[_RunKey, _Run] = {}
+        self._changes: dict[tuple[str, bytes, bytes, int | None], FollowedChange] = {}
+        self._runs: dict[RunKey, FollowedRun] = {}
         self._uncertain: set[tuple[str, bytes, bytes, int | None]] = set()
 
     # The row itself.
 
-    def roots(self, table: str, row: bytes, columns: Sequence[str], change: str | int) -> list[_Change]:
+    def roots(
+        self, table: str, row: bytes, columns: Sequence[str], change: str | int
+    ) -> list[FollowedChange]:
         """Return the changes of the row itself, oldest first."""
-        found: list[_Change] = []
+        found: list[FollowedChange] = []
         handle = self._db.catalog.table(table)
         notify_only = handle.definition.notify_only
         for column in columns:
             encoded = handle.encode(column)
             if column not in notify_only:
-                for version in self._versions(table, row, column, change):
-                    kind = DELETE if version.value is None else PUT
-                    found.append(_Change(table, row, encoded, kind, version.commit_ts, version.start_ts))
+                found += self._committed(table, row, column, change)
             elif isinstance(change, int):
-                found.append(_Change(table, row, encoded, NOTIFY, change))
+                found.append(FollowedChange(table, row, encoded, NOTIFY, change))
             else:
-                found += self._notified(_Change(table, row, encoded, NOTIFY, None), change)
+                found += self._notified(FollowedChange(table, row, encoded, NOTIFY, None), change)
         found.sort(key=lambda one: one.timestamp or 0)
         self._changes = {one.key: one for one in found}
         return found
 
-    def _versions(self, table: str, row: bytes, column: str, change: str | int) -> list[Version]:
+    def _committed(self, table: str, row: bytes, column: str, change: str | int) -> list[FollowedChange]:
+        """Return the changes of one column that were committed."""
         handle, store = self._db.catalog.table(table), self._db.store
         encoded = handle.encode(column)
         held = store.run(calls.held(handle.tag(row), entries=[encode_lock_mark(0, encoded, row)]))
@@ -134,17 +104,37 @@ class Following:
             self._db.snapshot().get(table, row, column)
         limit = self._limit if change == "all" else 1
         # Without the values, which may be large: only the timestamps are used.
-        packed = store.run(calls.history(handle.tag(row), row, encoded, limit, VERSION_HEADER))
-        newest = [unpack_version(version) for version in packed]
-        if not isinstance(change, int) or not newest or newest[0].commit_ts <= change:
-            return newest
-        prefix = pack_column(encoded)
-        above, below = b"(" + prefix + pack_timestamp(change + 1), b"[" + prefix
-        key = history_key(handle.tag(row), row)
-        older = store.one((b"ZREVRANGEBYLEX", key, above, below, b"LIMIT", 0, 1))
+        asked = store.command(calls.history(handle.tag(row), row, encoded, limit, VERSION_HEADER))
+        packed, (_, _, base) = store.call(asked, handle.standing(row))
+        versions = [unpack_version(version) for version in packed]
+        if isinstance(change, int) and versions and versions[0].commit_ts > change:
+            versions = self._before(handle.tag(row), row, encoded, change)
+        if base:
+            where = Wanted((handle, handle.tag(row), base), row, [encoded])
+            [[cold]] = self._db.client.bases.versions([where])
+            is_late = cold is not None and isinstance(change, int) and cold.commit_ts > change
+            versions = with_cold(versions, None if is_late else cold, limit)
+        return [
+            FollowedChange(
+                table,
+                row,
+                encoded,
+                DELETE if version.value is None else PUT,
+                version.commit_ts,
+                version.start_ts,
+                not packed,
+            )
+            for version in versions
+        ]
+
+    def _before(self, tag: bytes, row: bytes, column: bytes, at: int) -> list[Version]:
+        """Return the newest version of a cell's history at or before a timestamp, if there is one."""
+        prefix = pack_column(column)
+        above, below = b"(" + prefix + pack_timestamp(at + 1), b"[" + prefix
+        older = self._db.store.one((b"ZREVRANGEBYLEX", history_key(tag, row), above, below, b"LIMIT", 0, 1))
         return [unpack_version(member[len(prefix) :]) for member in older]
 
-    def _notified(self, change: _Change, wanted: str) -> list[_Change]:
+    def _notified(self, change: FollowedChange, wanted: str) -> list[FollowedChange]:
         """Return a change for the notifications of a notify-only cell: its runs, and its mark."""
         handle = self._db.catalog.table(change.table)
         tag, store = handle.tag(change.row), self._db.store
@@ -165,7 +155,7 @@ class Following:
 
     # The runs, and the changes that they made.
 
-    def follow(self, changes: Sequence[_Change], depth: int) -> None:
+    def follow(self, changes: Sequence[FollowedChange], depth: int) -> None:
         """Find the runs of the changes, then the runs of the changes by these runs, up to a depth."""
         for generation in range(depth):
             known = set(self._runs) if generation else set()
@@ -176,15 +166,15 @@ class Following:
                 break
         self._count_seen()
 
-    def _written(self, runs: Iterable[_Run], *, last: bool) -> list[_Change]:
+    def _written(self, runs: Iterable[FollowedRun], *, last: bool) -> list[FollowedChange]:
         """Return the new changes of observed cells by these runs."""
-        new: list[_Change] = []
+        new: list[FollowedChange] = []
         for run in sorted(runs, key=lambda one: one.version.start_ts):
             commit_ts, start_ts, _ = run.version
             for write in run.ack.writes or ():
                 if write.table not in self._tables or not self._watchers(write.table, write.column):
                     continue
-                change = _Change(write.table, write.row, write.column, write.kind, commit_ts, start_ts)
+                change = FollowedChange(write.table, write.row, write.column, write.kind, commit_ts, start_ts)
                 known = self._changes.get(change.key)
                 if known is None and (last or len(self._changes) >= self._limit):
                     run.unfollowed += 1
@@ -195,7 +185,7 @@ class Following:
                 run.changes.append(known)
         return new
 
-    def _react(self, changes: Sequence[_Change]) -> None:
+    def _react(self, changes: Sequence[FollowedChange]) -> None:
         gone = self._collected(changes)
         asked = [(one, name) for one in changes for name in self._watchers(one.table, one.column)]
         commands = [command for each in asked for command in self._questions(*each)]
@@ -208,7 +198,7 @@ class Following:
             else:
                 self._judge(change, observer, mark, self._acks(newest, before, after))
 
-    def _questions(self, change: _Change, observer: str) -> list[Command]:
+    def _questions(self, change: FollowedChange, observer: str) -> list[Command]:
         """Return the commands that read the mark, then the acknowledgements around the change.
 
         The order matters. If a run has cleared the mark, the later commands find the run. If a new version
@@ -224,7 +214,7 @@ class Following:
             (b"ZRANGEBYLEX", older, b"[" + at, b"(" + prefix + _ALL_LATER, b"LIMIT", 0, _ACKS),
         ]
 
-    def _mark(self, change: _Change, observer: str) -> list[Command]:
+    def _mark(self, change: FollowedChange, observer: str) -> list[Command]:
         handle, mark = self._db.catalog.table(change.table), encode_mark(change.column, change.row)
         tag = handle.tag(change.row)
         in_flight = b"n" + pack_timestamp(change.start_ts) + change.column
@@ -241,8 +231,12 @@ class Following:
         by_commit = {version.commit_ts: version for version in map(unpack_version, packed)}
         return [by_commit[commit_ts] for commit_ts in sorted(by_commit)]
 
-    def _judge(self, change: _Change, observer: str, mark: Sequence[Any], acks: Sequence[Version]) -> None:
-        at, before, done, repeat = change.timestamp or 0, 0, False, False
+    def _judge(
+        self, change: FollowedChange, observer: str, mark: Sequence[Any], acks: Sequence[Version]
+    ) -> None:
+        at, before, done, repeat = change.timestamp or 0, 0, change.is_cold, change.is_cold
+        if change.is_cold:
+            change.outcomes.append((Outcome(observer, "collected"), None))
         for version in acks:
             if version.value is None:
                 # A rerun deleted the acknowledgement.
@@ -263,11 +257,11 @@ class Following:
             if not done or waits.state not in {"unobserved", "collected"}:
                 change.outcomes.append((waits, None))
 
-    def _ran(self, change: _Change, observer: str, version: Version, before: int) -> _RunKey:
+    def _ran(self, change: FollowedChange, observer: str, version: Version, before: int) -> RunKey:
         key = (observer, change.table, change.row, change.column, version.commit_ts)
         run = self._runs.get(key)
         if run is None:
-            run = self._runs[key] = _Run(key, version, Ack.unpack(version.value or b""), before)
+            run = self._runs[key] = FollowedRun(key, version, Ack.unpack(version.value or b""), before)
         run.causes += 1
         return key
 
@@ -289,15 +283,15 @@ class Following:
 
     # Garbage collection.
 
-    def _collected(self, changes: Sequence[_Change]) -> set[tuple[str, bytes, bytes, int | None]]:
-        """Return the changes whose versions were collected, so that no later run is shown for them."""
+    def _collected(self, changes: Sequence[FollowedChange]) -> set[tuple[str, bytes, bytes, int | None]]:
+        """Return the changes whose versions have left the store, so that no later run is shown for them."""
         tags = [self._db.catalog.table(one.table).tag(one.row) for one in changes]
         safe = self._call([(b"HGET", meta_key(tag), SAFE_POINT) for tag in tags])
         old = [
             one for one, point in zip(changes, safe, strict=True) if (one.timestamp or 0) <= int(point or 0)
         ]
         self._uncertain.update(one.key for one in old)
-        kept = [one for one in old if one.kind != NOTIFY]
+        kept = [one for one in old if one.kind != NOTIFY and not one.is_cold]
         counts = self._versions_between([(one, one.timestamp or 0, one.timestamp or 0) for one in kept], 1)
         return {one.key for one, count in zip(kept, counts, strict=True) if not count}
 
@@ -306,16 +300,18 @@ class Following:
         spans = []
         for run in strong:
             _, table, row, column, _ = run.key
-            spans.append((_Change(table, row, column, PUT, None), run.before + 1, run.version.start_ts))
+            spans.append(
+                (FollowedChange(table, row, column, PUT, None), run.before + 1, run.version.start_ts)
+            )
         for run, count in zip(strong, self._versions_between(spans, COLLAPSED), strict=True):
             run.seen = count
         for run in self._runs.values():
             run.seen = max(1, run.seen, run.causes)
 
-    def _mode(self, run: _Run) -> str:
+    def _mode(self, run: FollowedRun) -> str:
         return self._chain.observers[run.key[0]].mode
 
-    def _versions_between(self, spans: Sequence[tuple[_Change, int, int]], most: int) -> list[int]:
+    def _versions_between(self, spans: Sequence[tuple[FollowedChange, int, int]], most: int) -> list[int]:
         """Count the versions of cells between two commit timestamps, both included."""
         commands: list[Command] = []
         for change, first, last in spans:
@@ -337,7 +333,7 @@ class Following:
 
     # The result.
 
-    def result(self, table: str, row: bytes, roots: Sequence[_Change]) -> Trace:
+    def result(self, table: str, row: bytes, roots: Sequence[FollowedChange]) -> Trace:
         """Return the trace. A root that a run of the trace wrote is shown at that run only."""
         ordered = sorted(self._runs.values(), key=lambda one: (one.version.start_ts, one.key))
         numbers = {run.key: number for number, run in enumerate(ordered, 1)}
@@ -346,8 +342,8 @@ class Following:
         return Trace(
             table,
             row,
-            tuple(_frozen(change, numbers, name) for change in roots if change.key not in made),
-            tuple(_frozen_run(run, numbers, name) for run in ordered),
+            tuple(frozen(change, numbers, name) for change in roots if change.key not in made),
+            tuple(frozen_run(run, numbers, name) for run in ordered),
             len(self._uncertain),
         )
 
@@ -356,36 +352,3 @@ class Following:
 
     def _call(self, commands: Sequence[Command]) -> list[Any]:
         return self._db.store.call_many(commands, _BATCH)
-
-
-def _frozen(change: _Change, numbers: dict[_RunKey, int], name: _Name) -> Change:
-    outcomes = tuple(
-        outcome if key is None else replace(outcome, run=numbers[key]) for outcome, key in change.outcomes
-    )
-    kind = _KINDS[change.kind]
-    return Change(
-        change.table, change.row, name(change.table, change.column), kind, change.timestamp, outcomes
-    )
-
-
-def _frozen_run(run: _Run, numbers: dict[_RunKey, int], name: _Name) -> Run:
-    observer, table, row, column, _ = run.key
-    written = run.ack.writes or ()
-    return Run(
-        number=numbers[run.key],
-        observer=observer,
-        table=table,
-        row=row,
-        column=name(table, column),
-        start_timestamp=run.version.start_ts,
-        commit_timestamp=run.version.commit_ts,
-        revision=run.ack.revision,
-        recorded=run.ack.writes is not None,
-        written=run.ack.written,
-        cells=tuple(
-            WrittenCell(one.table, one.row, name(one.table, one.column), _KINDS[one.kind]) for one in written
-        ),
-        changes=tuple(_frozen(change, numbers, name) for change in run.changes),
-        unfollowed=run.unfollowed,
-        changes_seen=run.seen,
-    )

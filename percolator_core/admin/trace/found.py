@@ -37,7 +37,8 @@ class Outcome:
     - ``leased``: a worker has claimed the cell, and may have died;
     - ``retrying``: the cell waits for a retry after ``attempts`` failed attempts;
     - ``quarantined``: the cell is in quarantine after ``attempts`` failed attempts, with the last ``error``;
-    - ``collected``: unknown, because garbage collection has dropped the acknowledgement;
+    - ``collected``: unknown, because the acknowledgement is gone: garbage collection has dropped it, or the
+      row has moved to the base;
     - ``unobserved``: there is no run and no mark: the observer was not active when the cell was written.
     """
 

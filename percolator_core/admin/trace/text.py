@@ -15,7 +15,7 @@ KIND_VERBS: Final = {"put": "written", "delete": "deleted", "notify": "notified"
 _STATES: Final = {
     "pending": "waits for a worker",
     "leased": "waits: a worker has it",
-    "collected": "not known: garbage collection has dropped the acknowledgement",
+    "collected": "not known: garbage collection or a flush has dropped the acknowledgement",
     "unobserved": "not run: the observer was not active when this was written",
 }
 
