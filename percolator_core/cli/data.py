@@ -317,10 +317,16 @@ def history(
         )
     shown = outputs.table("committed", "commit timestamp", "start timestamp", "value")
     data = []
-    for commit_ts, start_ts, value in versions:
-        text, kept = _version(definition, column, value)
-        shown.add_row(show_time(commit_ts), str(commit_ts), str(start_ts), text)
-        data.append({"commit_timestamp": commit_ts, "start_timestamp": start_ts, "value": kept})
+    for version in versions:
+        text, kept = _version(definition, column, version.value)
+        start_ts = None if version.is_of_base else version.start_ts
+        shown.add_row(
+            show_time(version.commit_ts),
+            str(version.commit_ts),
+            "in the base" if start_ts is None else str(start_ts),
+            text,
+        )
+        data.append({"commit_timestamp": version.commit_ts, "start_timestamp": start_ts, "value": kept})
     head = {"table": table, "row": json_row(definition, key), "column": column}
     outputs.current().result({**head, "versions": data}, shown)
 

@@ -58,7 +58,7 @@ BACKLOG: Final[dict[str, tuple[str, Callable[[ObserverStatus], float]]]] = {
 }
 TABLES: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
     "percolator_table_rows": (
-        "Rows, also deleted ones before garbage collection.",
+        "Rows in the store, also deleted ones before garbage collection. Not those that only the base has.",
         lambda one: one.rows,
     ),
     "percolator_table_locks": ("Locks of transactions that are committing.", lambda one: one.locks),

@@ -63,7 +63,7 @@ def test_after_a_change_of_code_the_results_are_those_of_the_new_code(done: Proj
     assert done.run("drain", "chain").code == 0
     assert done.ok("get", "words", "sum", "total").out == "60\n"
     again = done.ok("rerun", "chain", "split", "--outdated", "--json").json
-    counts = {"looked_at": 3, "chosen": 0, "marked": 0}
+    counts = {"looked_at": 3, "chosen": 0, "marked": 0, "unknown": 0}
     assert again == {
         "chain": "words",
         "observer": "split",
@@ -89,7 +89,7 @@ def test_a_part(done: Project) -> None:
     assert done.ok("rerun", "chain", "split", "--where", "row='a'", "--json").json["marked"] == 1
     assert done.ok("drain", "chain", "--json").json["observers"]["split"]["ran"] == 1
     assert done.ok("rerun", "chain", "total", "--json").json["columns"] == {
-        "words.dirty": {"looked_at": 1, "chosen": 1, "marked": 1}
+        "words.dirty": {"looked_at": 1, "chosen": 1, "marked": 1, "unknown": 0}
     }
 
 

@@ -16,6 +16,7 @@ from percolator_core.schema.definitions import Column, TableDefinition, to_json
 from percolator_core.scripts import calls
 from percolator_core.tables.indexes import indexes_of
 from tests.cli import typed
+from tests.flushing import flush
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Project
@@ -128,6 +129,28 @@ def test_rows_of_what_is_not_as_it_was() -> None:
         rows.show("t", b"no key") == rows.show("raw", b"no key") == rows.show("gone", b"no key") == "no key"
     )
     assert rows.show("raw", b"no key", 3) == "no…"
+
+
+def test_rows_of_a_base(project: Project, models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.ok("drain", "shop")
+    with project.connect() as db:
+        count = flush(db, "orders", project.folder / "base", observers=["total"])
+    assert count > 2
+    dry = project.ok("rerun", "shop", "total", "--dry-run", "--where", "revision = 7", "--json")
+    assert (dry.json["chosen"], dry.json["unknown"]) == (count, count)
+    assert f"{count} cells of these moved to the base" in dry.err
+    cell = ("history", "orders", "shop=north number=-7", "paid")
+    [version] = project.ok(*cell, "--json").json["versions"]
+    assert version["start_timestamp"] is None
+    assert "in the base" in project.ok(*cell).out
+    monkeypatch.setattr("percolator_core.cli.check_tables._QUICK", 2)
+    found = project("doctor", "--json", "--namespace", project.namespace).json["findings"]
+    [indexes] = [one for one in found if one["check"] == f"{project.namespace}: indexes"]
+    assert indexes["found"].startswith("not compared for orders, with over 2 rows")
+    project.ok("rerun", "shop", "total")
+    project.ok("drain", "shop")
+    [outcome] = project.ok("trace", "shop", "orders", "shop=north number=-7", "--json").json["changes"]
+    assert [one["state"] for one in outcome["outcomes"]] == ["collected", "ran"]
 
 
 def busy(*_: object) -> None:

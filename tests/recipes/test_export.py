@@ -16,6 +16,7 @@ from percolator_core.errors import ConfigurationError, TransactionConflict
 from percolator_core.observers import Retry
 from percolator_core.recipes import ExportQueue, Sink, SQLiteSink
 from tests.chains import QUICK, chain_of, watch
+from tests.flushing import flush
 from tests.servers.plain import commit_of, die, until
 
 TABLES = (TableDefinition("exports", 2), TableDefinition("docs", 2))
@@ -433,3 +434,24 @@ def test_what_cannot_be(db: Database) -> None:
             ExportQueue("exports", **wrong)
     with pytest.raises(ValueError, match="at most 65000 bytes, not 65001"):
         ExportQueue("exports").add(db.begin(), bytes(65_001), b"")
+
+
+def test_items_that_moved_to_the_base_are_exported_once_and_in_order(db: Database, tmp_path: Path) -> None:
+    queue, sink = ExportQueue("exports", most=3), Recorder()
+    chain = shipping(queue, sink)
+    chain.create_tables(db)
+    for turn in range(3):
+        payloads = numbers(4 * (turn + 1))[4 * turn :]
+        for payload in payloads:
+            add(db, queue, "k", payload)
+        # The cells that wait for the observer stay in the store, and the items may go.
+        assert flush(db, "exports", tmp_path, observers=["ship"]) >= 4
+        assert [item.payload for item in queue.waiting(db.snapshot(), "k")] == payloads
+        Worker(db, chain).run_until_idle(30)
+        assert left(db) == 0
+    assert sink.payloads() == numbers(12)
+    flush(db, "exports", tmp_path, observers=["ship"])
+    assert queue.notify_all(db) == 0
+    add(db, queue, "k", b"last")
+    Worker(db, chain).run_until_idle(30)
+    assert sink.payloads()[12:] == [b"last"]

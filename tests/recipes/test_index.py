@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from percolator_core.errors import TransactionConflict
 from percolator_core.recipes import Difference, SecondaryIndex
 from percolator_core.recipes.index import _entry, _split
 from tests.chains import chain_of, watch
+from tests.flushing import flush
 
 TABLES = (TableDefinition("users", 4), TableDefinition("by_city", 4), TableDefinition("docs", 2))
 CITIES = [b"London", b"Paris", b"Par", b"Par\0is", b""]
@@ -269,3 +271,32 @@ def test_a_value_that_is_too_long(db: Database) -> None:
             by_city.set(t, "ada", bytes(32_768))
         by_city.set(t, "ada", bytes(32_765))
     assert by_city.check(db) == []
+
+
+def test_an_index_and_its_table_may_have_a_base(db: Database, tmp_path: Path) -> None:
+    put(db, ada=b"London", bob=b"Paris", eve=b"London", dan=b"London")
+    for table in ("users", "by_city"):
+        assert flush(db, table, tmp_path) == 4
+    put(db, bob=b"London", new=b"London")
+    with db.transaction() as t:
+        by_city.delete(t, "eve")
+        by_city.set(t, "ada", b"Paris")
+    assert list(by_city.find(db.snapshot(), b"London")) == [b"bob", b"dan", b"new"]
+    assert list(by_city.find(db.snapshot(), b"Paris")) == [b"ada"]
+    assert list(by_city.range(db.snapshot(), reverse=True, limit=2)) == [
+        (b"Paris", b"ada"),
+        (b"London", b"new"),
+    ]
+    assert by_city.check(db) == []
+    put_past_the_index(db, "dan", b"Rome")
+    assert len(by_city.check(db)) == 2
+    assert by_city.rebuild(db) == 2
+    for table in ("users", "by_city"):
+        flush(db, table, tmp_path)
+    assert by_city.check(db) == []
+    assert list(by_city.range(db.snapshot())) == [
+        (b"London", b"bob"),
+        (b"London", b"new"),
+        (b"Paris", b"ada"),
+        (b"Rome", b"dan"),
+    ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from percolator_core import Database, Worker
 from tests.chains import chain_of, put, watch
+from tests.flushing import flush
 
 
 def summing(t: Any, cell: Any) -> None:
@@ -81,3 +83,23 @@ def test_the_sums_have_all_counters(db: Database) -> None:
     load(db, 0, 3)
     counts = Worker(db, CHAIN).run_until_idle(timeout=30)
     assert counts.total() == counts.observers["summing"]
+
+
+def test_what_a_run_reads_of_the_base_is_right(db: Database, tmp_path: Path) -> None:
+    """Prefetch finds no cell in the store, and takes none for missing."""
+    CHAIN.create_tables(db)
+    worker = Worker(db, CHAIN)
+    load(db, 0, 10)
+    worker.run_until_idle(timeout=30)
+    assert flush(db, "docs", tmp_path, observers=["summing"]) == 10
+    for number in range(10):
+        with db.transaction() as t:
+            t.set("docs", b"%d" % number, "text", b"again")
+            if number % 2:
+                t.set("docs", b"%d" % number, "a", b"new")
+    counts = worker.run_until_idle(timeout=30).observers["summing"]
+    assert counts.ran == 10
+    assert counts.prefetched > 0
+    for number in range(10):
+        old = b"%d" % number
+        assert db.snapshot().get("docs", old, "sum") == (b"new" if number % 2 else old) + old

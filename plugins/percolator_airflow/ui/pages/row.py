@@ -44,13 +44,17 @@ _LONGEST_FILE: Final = 150
 
 @dataclass(frozen=True, slots=True)
 class ShownVersion:
-    """A version of a cell; ``seen`` is True if it is the current one at the page's time."""
+    """A version of a cell.
+
+    ``seen`` is True if it is the current one at the page's time, and ``cold`` if it is the one of the base.
+    """
 
     at: int
     ago: float
     value: Shown
     link: str | None
     seen: bool
+    cold: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,12 +249,20 @@ def _version(  # noqa: PLR0917
         value,
         links.row(definition.name, row, at=version.commit_ts),
         version is one.version or version == one.version,
+        version.is_of_base,
     )
 
 
-def _marker(found: RowHistory, when: When) -> list[tuple[str, float, bool]]:
-    """Return the times when a typed row was inserted and deleted, newest first."""
+def _marker(found: RowHistory, when: When) -> list[tuple[str, float, str]]:
+    """Return the times when a typed row was inserted and deleted, newest first, each with the word for it.
+
+    The base knows the newest change of a row, not when the row was inserted.
+    """
     return [
-        (show_time(one.commit_ts), (when.now - one.commit_ts) / 1e6, one.value is not None)
+        (
+            show_time(one.commit_ts),
+            (when.now - one.commit_ts) / 1e6,
+            "deleted" if one.value is None else "there" if one.is_of_base else "inserted",
+        )
         for one in found.marker
     ]
