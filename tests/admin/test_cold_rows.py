@@ -17,6 +17,7 @@ from percolator_core.admin.browse import browse, page_before
 from percolator_core.admin.diff import changes
 from percolator_core.admin.row_history import CellHistory, RowHistory, columns_of, row_history
 from percolator_core.layout.records import Version
+from percolator_core.schema.expression import parse
 from percolator_core.schema.raw_filter import RawFilter
 from tests.flushing import flush, is_cold
 from tests.servers.plain import some_namespace
@@ -113,12 +114,11 @@ def pages(db: Database, table: str, **asked: Any) -> list[tuple[bytes, Any]]:
 @pytest.mark.parametrize("limit", [1, 7, 100])
 @pytest.mark.parametrize("cut", [None, 5])
 def test_pages_forward(db: Database, limit: int, cut: int | None) -> None:
-    if db.catalog.table("docs").is_typed:
-        pytest.skip("typed rows are selected")
+    typed = db.catalog.table("docs").is_typed
     docs, twin = (pages(db, table, limit=limit, cut=cut) for table in BOTH)
     assert docs == twin
     assert len(docs) == 55
-    assert {len(cells["b"]) for row, cells in docs if row < b"r20"} == {5 if cut else 200}
+    assert {len(cells["b"]) for row, cells in docs if row < b"r20"} == {5 if cut and not typed else 200}
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,18 @@ def test_pages_of_a_raw_table_with_conditions(db: Database, conditions: list[str
     docs, twin = (pages(db, table, limit=4, cut=cut, where=RawFilter.of(conditions, table)) for table in BOTH)
     assert docs == twin
     assert all(len(value) <= (cut or 200) for _, cells in docs for value in cells.values())
+
+
+@pytest.mark.parametrize(
+    "condition", ["a = 'old'", "b ^= 'old'", "a is null", "id > 'r15' and b = 'new'", "n = 7"]
+)
+def test_pages_of_a_typed_table_with_conditions(db: Database, condition: str) -> None:
+    if not db.catalog.table("docs").is_typed:
+        pytest.skip("raw rows are scanned")
+    where = parse(condition, db.catalog.table("docs").definition)
+    docs, twin = (pages(db, table, limit=4, where=where) for table in BOTH)
+    assert docs == twin
+    assert docs
 
 
 @pytest.mark.parametrize("limit", [1, 7, 20, 100])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from percolator_core.spark.tables import reading
 from percolator_core.spark.tables.options import read_options
 from percolator_core.spark.tables.reading import Share
 from percolator_core.spark.tables.source import TableSource
+from tests.flushing import flush
 
 ROWS = 2000
 GROUPS = 200
@@ -88,3 +90,58 @@ def test_small_batches_are_joined(place: tuple[Database, str], monkeypatch: pyte
     _, found = read(place, partitions="1")
     assert len(found) > 3
     assert numbers(found) == list(range(ROWS))
+
+
+@pytest.fixture
+def above(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Iterator[tuple[Database, str]]:
+    """Of the even numbers, the base has all but some that have changed, or were removed, or are new."""
+    url = f"embedded:{tmp_path_factory.mktemp('above')}"
+    with connect(url, uuid4().hex) as db:
+        db.create_table(Event)
+        with db.transaction() as t:
+            for number in range(0, 4000, 2):
+                t.upsert(Event(number=number, group=number % GROUPS, text="cold"))
+        for table in ("events", "events(group)"):
+            assert flush(db, table, tmp_path) == 2000
+        with db.transaction() as t:
+            for number in range(0, 40, 2):
+                t.update(Event, number=number, text="warm")
+                t.remove(Event, number=number + 100)
+                t.insert(Event(number=number + 1, group=7, text="hot"))
+        yield db, url
+
+
+@pytest.mark.parametrize("partitions", ["1", "4"])
+def test_rows_of_a_base_are_read(
+    above: tuple[Database, str], partitions: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_BATCH_ROWS", 300)
+    shares, found = read(above, partitions=partitions)
+    assert len(shares) == int(partitions)
+    rows = {row["number"]: row["text"] for batch in found for row in batch.to_pylist()}
+    gone = set(range(100, 140, 2))
+    assert rows == {
+        number: "warm" if number < 40 else "cold" for number in range(0, 4000, 2) if number not in gone
+    } | dict.fromkeys(range(1, 40, 2), "hot")
+    assert max(batch.num_rows for batch in found) <= 300
+    _, found = read(above, filter="text = 'warm' or number = 2000 or number = 102", columns="number")
+    assert numbers(found) == [*range(0, 40, 2), 2000]
+    before = above[0].timestamp()
+    with above[0].transaction() as t:
+        t.remove(Event, number=2000)
+    _, found = read(above, filter="number = 2000", at=str(before))
+    assert numbers(found) == [2000]
+
+
+def test_an_index_that_has_a_base_is_weighed_and_read(above: tuple[Database, str]) -> None:
+    db, _ = above
+    whole = [(tag, b"", None) for tag in db.catalog.table("events").tags]
+    assert sum(db.snapshot().count_rows(whole)) >= 2000
+    _, found = read(above, filter="group = 8")
+    expected = [number for number in range(0, 4000, 2) if number % GROUPS == 8 and not 100 <= number < 140]
+    assert numbers(found) == expected
+    plan = db.snapshot().explain(Event, Event.number >= 0)  # type: ignore[operator]
+    assert "index" not in plan
+    assert [row.number for row in db.snapshot().select(Event, Event.group == 7)] == sorted(  # type: ignore[arg-type]
+        range(1, 40, 2)
+    )

@@ -13,7 +13,6 @@ from uuid import UUID, uuid4
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
-from tests.flushing import flush
 
 from percolator_core import (
     ConfigurationError,
@@ -32,6 +31,7 @@ from percolator_core.schema.predicates import ColumnExpression
 from percolator_core.spark import plain_table_error, read_table, snapshot_views
 from percolator_core.spark.tables.lease import Lease
 from percolator_core.spark.tables.reading import SCANS_ARE_APART
+from tests.flushing import flush
 from tests.spark.tables import Document, Tables
 
 if TYPE_CHECKING:
@@ -407,7 +407,7 @@ def test_rows_of_a_base(session: SparkSession, tables: Tables, tmp_path: Path) -
     tables.insert(Document(url="new", size=31))
     rows = {row.url: row for row in tables.read(session).collect()}
     assert set(rows) == {row.url for row in before} - {"u04"} | {"new"}
-    assert (rows["u03"].size, rows["u03"].price, rows["u03"].tags) == (30, Decimal("1.25"), '["a", "b"]')
+    assert (rows["u03"].size, rows["u03"].price, rows["u03"].tags) == (30, Decimal("1.25"), '["a","b"]')
     assert tables.read(session, filter="size >= 19 or at is null", columns="url").count() == 4
     with snapshot_views(session, tables.url, {"later": "documents"}, namespace=tables.db.namespace):
         assert session.sql("select sum(size) from later").collect()[0][0] == sum(range(20)) - 7 + 61

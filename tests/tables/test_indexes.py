@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter, methodcaller
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ from percolator_core.tables import arrow, lookup, rows, verify
 from percolator_core.tables.indexes import Index
 from percolator_core.tables.model import definition_of
 from percolator_core.tables.verify import Difference, check_indexes, rebuild_indexes
+from tests.flushing import flush
 from tests.servers.plain import some_namespace
 from tests.tables.models import Seat, User, create
 
@@ -747,3 +749,57 @@ def test_any_deeds_leave_index_and_data_as_a_model_has_them(
         assert check_indexes(db.snapshot(), User) == []
         expected = sorted((city, name) for name, (city, _) in held.items() if city is not None)
         assert sorted(cities(db)) == expected
+
+
+# Above a base.
+
+
+def test_indexes_and_their_table_may_have_bases(users: Database, tmp_path: Path) -> None:
+    put(
+        users,
+        *(User(name=f"u{number:02}", city=f"c{number % 3}", email=f"{number}@x") for number in range(30)),
+    )
+    tables = ("users", "users(city)", "users(email)")
+    for table in tables:
+        assert flush(users, table, tmp_path) == 30
+    assert agree(users, User)
+    with users.transaction() as t:
+        t.update(User, name="u00", city="c1")
+        t.update(User, name="u01", email=None)
+        t.remove(User, name="u02")
+        t.insert(User(name="new", city="c0", email="2@x"))
+    with pytest.raises(RowExists, match="email"):
+        put(users, User(name="other", email="5@x"))  # which a cold row has
+    put(users, User(name="free", email="1@x"))
+    for _ in range(2):
+        assert agree(users, User)
+        assert [row.name for row in users.snapshot().select(User, USER.email == "5@x")] == ["u05"]
+        assert [row.name for row in users.snapshot().select(User, USER.email == "2@x")] == ["new"]
+        found = [row.name for row in users.snapshot().select(User, USER.city == "c0")]
+        assert found == sorted(["new", *(f"u{number:02}" for number in range(3, 30, 3))])
+        for table in tables:
+            flush(users, table, tmp_path)
+    assert len(cities(users)) == 30
+    assert len(emails(users)) == 30
+
+
+def test_cold_entries_and_rows_are_repaired(users: Database, tmp_path: Path) -> None:
+    """Another program has written to the store before the flush, and after it."""
+    put(users, User(name="a", city="x"), User(name="b", city="x"), User(name="c", city="y"))
+    handle, index = users.catalog.table("users"), users.catalog.table("users(city)")
+    [entry, *_] = verify.indexes_of(handle)
+
+    def break_off(value: bytes, row: bytes, kind: int) -> None:
+        with users.transaction() as t:
+            t.put(index, entry.entry(value, row), index.marker.encoded, Write(kind, b""))
+
+    break_off(b"x", b"a", DELETE)
+    break_off(b"nowhere", b"b", PUT)
+    for table in ("users", "users(city)"):
+        flush(users, table, tmp_path)
+    break_off(b"y", b"c", DELETE)
+    found = [(one.row, one.value, one.missing) for one in check_indexes(users.snapshot(), User)]
+    assert sorted(found) == [(b"a", b"x", True), (b"b", b"nowhere", False), (b"c", b"y", True)]
+    assert rebuild_indexes(users, User) == 3
+    assert agree(users, User)
+    assert cities(users) == [("x", "a"), ("x", "b"), ("y", "c")]

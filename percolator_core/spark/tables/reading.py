@@ -232,9 +232,11 @@ def read_share(
 
 
 def _join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join small batches, because a step of the store may return few rows, and each batch costs time."""
-    import pyarrow as pa
+    """Join small batches and divide large ones.
 
+    A step of the store may return few rows, and each batch costs time. A step above a base may return many
+    rows, and a batch is in memory at once.
+    """
     some: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -243,10 +245,17 @@ def _join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         some.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
-            yield from pa.Table.from_batches(some).combine_chunks().to_batches()
+            yield from _divided(some, rows, size)
             some, rows, size = [], 0, 0
     if some:
-        yield from pa.Table.from_batches(some).combine_chunks().to_batches()
+        yield from _divided(some, rows, size)
+
+
+def _divided(some: Sequence[pa.RecordBatch], rows: int, size: int) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    most = max(1, min(_BATCH_ROWS, rows * _BATCH_BYTES // max(1, size)))
+    yield from pa.Table.from_batches(some).combine_chunks().to_batches(max_chunksize=most)
 
 
 def _batches(snapshot: Snapshot, query: Query, wanted: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
