@@ -16,6 +16,7 @@ from percolator_core.admin import row_history as histories
 from percolator_core.admin.browse import browse, page_before
 from percolator_core.admin.diff import changes
 from percolator_core.admin.row_history import CellHistory, RowHistory, columns_of, row_history
+from percolator_core.base.flush import TabletFlush
 from percolator_core.layout.records import Version
 from percolator_core.schema.expression import parse
 from percolator_core.schema.raw_filter import RawFilter
@@ -231,18 +232,20 @@ def test_large_values_of_the_base_are_not_returned(db: Database, monkeypatch: py
     assert (cells["a"].unread, cells["b"].unread) == (False, True)
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
 def test_a_flush_in_between_hides_nothing(
-    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
 ) -> None:
     """Whatever leaves the store between two requests is found in the base."""
     below, safe = histories._below, db.collect_garbage(timedelta(0)).safe_point
     flushed: list[int] = []
 
-    def flush_before(*given: Any) -> Any:
+    def flush_as_well(*given: Any) -> Any:
+        found = None if first else below(*given)
         flushed.append(flush(db, "docs", tmp_path, safe=safe))
-        return below(*given)
+        return below(*given) if first else found
 
-    monkeypatch.setattr(histories, "_below", flush_before)
+    monkeypatch.setattr(histories, "_below", flush_as_well)
     typed = db.catalog.table("docs").is_typed
     docs, twin = (row_history(db, table, "r45") for table in BOTH)
     assert flushed[0] >= 20
@@ -267,3 +270,27 @@ def test_differences_between_two_times(db: Database) -> None:
 
     assert found("docs") == found("twin")
     assert len(found("docs")) == 8
+
+
+def test_what_store_and_base_both_have_comes_once(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash of the flush before it evicts leaves rows in both."""
+    put(db, ["r05"], a="again")
+    monkeypatch.setattr(TabletFlush, "_evict", lambda *_: 0)
+    flush(db, "docs", tmp_path)
+    assert not is_cold(db, "docs", b"r45")
+    for name in ("r05", "r20", "r45"):
+        found = [row_history(db, table, name) for table in BOTH]
+        values = [
+            [(one.column, [version.value for version in one.versions]) for one in each.cells]
+            for each in found
+        ]
+        assert values[0] == values[1]
+        assert len(found[0].marker) == len(found[1].marker)
+        docs, twin = ([version.value for version in db.history(table, name, "a")] for table in BOTH)
+        assert docs == twin
+    for end in (b"r00", b"r50", b"s"):
+        before = [page_before(db, table, end, limit=9) for table in BOTH]
+        assert before[0] == before[1]
+    assert pages(db, "docs", limit=7) == pages(db, "twin", limit=7)

@@ -291,3 +291,15 @@ def test_a_trace_has_the_change_of_the_base_below_newer_ones(docs: Docs) -> None
     assert states(docs, ROWS[0], change="all") == [[("collected", False)], [("ran", False)]]
     assert states(docs, ROWS[0], change=before) == [[("collected", False)]]
     assert states(docs, ROWS[0], change=1) == []
+
+
+def test_rows_that_are_in_store_and_base_are_not_cold(docs: Docs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash of the flush before it evicts leaves them, with their acknowledgements."""
+    docs.fill()
+    monkeypatch.setattr(TabletFlush, "_evict", lambda *_: 0)
+    docs.flush()
+    counts = rerun(docs.db, docs.chain, "look", ["revision = 2"])
+    assert (counts.looked_at, counts.chosen, counts.unknown) == (30, 30, 20)
+    assert states(docs, ROWS[20])[0][0] == ("ran", False)
+    docs.drain()
+    assert docs.ran == dict.fromkeys(ROWS, 1)
