@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.options import StoreOptions
 from percolator_core.errors import ConfigurationError
-from percolator_core.layout.keys import tablet_number
 from percolator_core.notation.amounts import parse_size, show_age, show_size
 
 if TYPE_CHECKING:
@@ -19,6 +18,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from percolator_core.database import Database
+    from percolator_core.maintenance.locks import Part
+
+_PARTS: Final = 16
+"""The parts of a table at which the progress is shown: each one raises the safe points of all tablets."""
 
 Tables = Annotated[
     list[str] | None, typer.Argument(metavar="[TABLE]…", help="By default all tables with a base.")
@@ -50,9 +53,9 @@ def flush(
     """
     with store.existing() as db:
 
-        def one(table: str, number: int) -> dict[str, Any]:
-            found = db.flush(table, everything, tablets=[(table, number)], rate=_rate(rate), share=share)
-            return asdict(found)
+        def one(part: Part) -> dict[str, Any]:
+            [table] = {name for name, _ in part}
+            return asdict(db.flush(table, everything, tablets=part, rate=_rate(rate), share=share))
 
         done = _of_each(db, "flush", tables, one)
     shown = outputs.table("table", "rows", "written", "time", numbers=["rows", "written", "time"])
@@ -69,8 +72,9 @@ def compact(tables: Tables = None, rate: Rate = None, share: Share = 1.0, *, sto
     """
     with store.existing() as db:
 
-        def one(table: str, number: int) -> dict[str, Any]:
-            return asdict(db.compact(table, tablets=[(table, number)], rate=_rate(rate), share=share))
+        def one(part: Part) -> dict[str, Any]:
+            [table] = {name for name, _ in part}
+            return asdict(db.compact(table, tablets=part, rate=_rate(rate), share=share))
 
         done = _of_each(db, "compact", tables, one)
     shown = outputs.table(
@@ -82,9 +86,9 @@ def compact(tables: Tables = None, rate: Rate = None, share: Share = 1.0, *, sto
 
 
 def _of_each(
-    db: Database, what: str, tables: list[str] | None, one: Callable[[str, int], dict[str, Any]]
+    db: Database, what: str, tables: list[str] | None, one: Callable[[Part], dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Call ``one`` for each tablet of the tables, and return the sums of its figures by table."""
+    """Call ``one`` for some tablets of a table at a time; return the sums of its figures by table."""
     output = outputs.current()
     output.carry_on = f"`percolator {what}` continues"
     names = tables or db.maintainer().tables()
@@ -95,20 +99,22 @@ def _of_each(
     done: dict[str, dict[str, Any]] = {}
     with output.progress() as progress:
         for table in names:
-            for number in _numbers(db, table, progress):
-                found = one(table, number)
+            for part in _parts(db, table, progress):
+                found = one(part)
                 before = done.get(table, dict.fromkeys(found, 0))
                 done[table] = {key: before[key] + value for key, value in found.items()}
     return {table: {key: round(value, 3) for key, value in found.items()} for table, found in done.items()}
 
 
-def _numbers(db: Database, table: str, progress: Progress) -> Iterator[int]:
-    """The numbers of a table's tablets, with a bar for them."""
-    tags = db.catalog.table(table).tags
-    task = progress.add_task(table, total=len(tags))
-    for tag in tags:
-        yield tablet_number(tag)
-        progress.advance(task)
+def _parts(db: Database, table: str, progress: Progress) -> Iterator[Part]:
+    """The tablets of a table in a few parts, with a bar for them."""
+    tablets = [(table, number) for number in range(db.catalog.table(table).tablets)]
+    task = progress.add_task(table, total=len(tablets))
+    size = -(-len(tablets) // _PARTS)
+    for start in range(0, len(tablets), size):
+        part = tablets[start : start + size]
+        yield part
+        progress.advance(task, len(part))
 
 
 def _rate(text: str | None) -> float | None:

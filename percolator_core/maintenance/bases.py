@@ -28,7 +28,7 @@ from percolator_core.base.tablet import TabletBase
 from percolator_core.catalog.schema_change import SchemaChanges
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError
-from percolator_core.layout.keys import rows_key
+from percolator_core.layout.keys import BASE, meta_key, rows_key
 from percolator_core.maintenance.garbage_collection import GarbageCollector
 from percolator_core.maintenance.locks import Part
 from percolator_core.schema.definitions import BaseRule
@@ -41,6 +41,9 @@ LEASE: Final = 30.0
 
 SHORTEST_KEEP: Final = 10.0
 """Seconds: `BaseRule.memory` moves no younger rows, and so refuses no transaction that began since."""
+
+_AT_ONCE: Final = 100
+"""Tablets of which one request asks."""
 
 _SAMPLE: Final = 32
 """Rows of a tablet that are looked at for an estimate."""
@@ -133,7 +136,7 @@ class BaseMaintainer:
         handle, rule, numbers = self._begin(table, part)
         if rule is None:
             return TableFlushed(0, 0, time.monotonic() - begun)
-        weights = {number: self._weigh(handle.tags[number]) for number in numbers}
+        weights = dict(zip(numbers, self._weigh([handle.tags[number] for number in numbers]), strict=True))
         now = self._client.oracle.timestamp()
         # The budget of memory is the table's, so that each part of it judges by its own rows alone.
         memory = rule.memory and rule.memory * len(numbers) // handle.tablets
@@ -142,11 +145,11 @@ class BaseMaintainer:
         if before:
             collector = GarbageCollector(self._client)
             safe = collector.settle((now - before) / 1e6).timestamp
-            observers = sorted(self._client.active_observers())
             for number in sorted(numbers, key=lambda one: -_cold_bytes(weights[one], before)):
                 with self._lease(handle.tags[number]) as pace:
                     if pace is None:
                         continue
+                    observers = sorted(self._client.active_observers())
                     for _ in collector.steps(handle.tags[number], safe, observers):
                         pace.rest()
                     flushed = self._flush(handle, rule, number, pace, observers).run(safe, before)
@@ -180,12 +183,13 @@ class BaseMaintainer:
         if rule is None:
             return None
         valid, overlaid = [], 0.0
-        rows = self._store.call_many([(b"ZCARD", rows_key(tag)) for tag in handle.tags], 1000)
-        for tag, count in zip(handle.tags, rows, strict=True):
-            base = self._base(handle, rule, tag, reference_of(self._store, tag))
+        rows = self._store.call_many([(b"ZCARD", rows_key(tag)) for tag in handle.tags], _AT_ONCE)
+        for tag, count, reference in zip(handle.tags, rows, self._references(handle.tags), strict=True):
+            base = self._base(handle, rule, tag, reference)
             valid.append(base.manifest)
             if deltas and count and base.manifest.entries:
-                sample = {one.row for one in self._weigh(tag).sample}
+                [weighed] = self._weigh([tag])
+                sample = {one.row for one in weighed.sample}
                 held = sum(base.find(row) is not None for row in sample)
                 overlaid += count * held / max(1, len(sample))
         return TableBase(
@@ -245,8 +249,13 @@ class BaseMaintainer:
         finally:
             self._store.run(calls.lease_base(tag, owner, 0))
 
-    def _weigh(self, tag: bytes) -> Weighed:
-        return self._store.run(calls.weigh(tag, sorted(random.sample(range(1_000_000), _SAMPLE))))
+    def _weigh(self, tags: Sequence[bytes]) -> list[Weighed]:
+        places = sorted(random.sample(range(1_000_000), _SAMPLE))
+        return self._store.run_all([calls.weigh(tag, places) for tag in tags], together=_AT_ONCE)
+
+    def _references(self, tags: Sequence[bytes]) -> list[bytes]:
+        found = self._store.call_many([(b"HGET", meta_key(tag), BASE) for tag in tags], _AT_ONCE)
+        return [one or b"" for one in found]
 
     def _place(self, handle: TableHandle, rule: BaseRule, number: int) -> Place:
         location = self._client.bases.location(rule.location)
@@ -274,11 +283,13 @@ class BaseMaintainer:
     ) -> int:
         """Compact tablets, those that gain most first; return the bytes written."""
         gains = {}
-        for number in numbers:
-            compact = self._compaction(handle, rule, number, Pace(self._store))
-            found = compact and compaction.plan(compact.manifest, everything=everything)
-            if found:
-                gains[number] = found.gain
+        tags = [handle.tags[number] for number in numbers]
+        for number, tag, reference in zip(numbers, tags, self._references(tags), strict=True):
+            if is_in(reference, rule):
+                manifest = self._client.bases.tablet(handle, tag, reference).manifest
+                found = compaction.plan(manifest, everything=everything)
+                if found:
+                    gains[number] = found.gain
         written = 0
         for number in sorted(gains, key=lambda one: -gains[one]):
             with self._lease(handle.tags[number]) as pace:

@@ -17,10 +17,17 @@ if valid[1] ~= ARGV[1] or valid[2] ~= ARGV[2] then return {'overtaken'} end
 local observers = {unpack(ARGV, 5, 4 + count)}
 local evicted, dropped = 0, 0
 
+-- True if an observer has still to process a cell: also one that was registered since the caller has read their names.
+local function is_awaited(row, column)
+  local registered = {}
+  for observer in string.gmatch(observers_of(tag, column) or '', '[^,]+') do registered[#registered + 1] = observer end
+  return is_dirty(tag, row, column, observers) or is_dirty(tag, row, column, registered)
+end
+
 -- True if a cell may be removed: its newest version is in the base, and nobody needs the cell in the store.
 local function is_idle(row, cells, column, older)
   local version = cells['c' .. column]
-  if version_times(version) > before or cells['l' .. column] or is_dirty(tag, row, column, observers) then return false end
+  if version_times(version) > before or cells['l' .. column] or is_awaited(row, column) then return false end
   -- Older versions are for collection to remove: the newest one goes last.
   local prefix = history_prefix(column)
   return older == 0 or #redis.call('ZRANGEBYLEX', tag .. 'v:' .. row, '[' .. prefix, '(' .. prefix .. string.rep('\255', 9),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import percolator_core as percolator
 from percolator_core import Cell, Database, ObserverTransaction, PrimaryKey, Table, Worker
+from percolator_core.admin.rerun import rerun
 from percolator_core.base import manifest as manifests
 from percolator_core.base.cache import ByteCache
 from percolator_core.base.flush import Flushed, TabletFlush, _in_steps
@@ -280,6 +281,19 @@ def test_a_cell_that_an_observer_has_not_seen_stays_and_its_acknowledgement_goes
     assert raw.flush(["note"]).rows == 1
     assert raw.stored() == {}
     assert raw.rows() == {b"a": {b"v": b"1", b"seen": b"1"}}
+
+
+def test_an_observer_that_comes_during_a_flush_finds_its_cells(raw: Tablet) -> None:
+    put(raw.db, "a", "v", b"1")
+    safe = raw.db.collect_garbage(timedelta(0)).safe_point
+    flush = raw.begun()
+    [portion] = flush._portions(safe)
+    flush._flush(portion, safe)
+    chain = chain_of(watch("late", lambda t, cell: None, "raw.v"), tables=())
+    chain.create_tables(raw.db)
+    assert rerun(raw.db, chain, "late", []).marked == 1
+    assert flush._evict(portion, safe) == 0
+    assert raw.stored()[b"a"][b"v"] == b"1"
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ def test_flush(based: Project) -> None:
     assert found["docs"]["rows"] == 3
     assert found["docs"]["bytes"] > 0
     shown = based.ok("flush", "docs", "--rate", "50MB", "--share", "0.5")
-    assert shown.out.split() == ["table", "rows", "written", "time", "docs", "0", "0", "B", "0.0", "s"]
+    assert shown.out.split()[:8] == ["table", "rows", "written", "time", "docs", "0", "0", "B"]
 
 
 def test_compact(based: Project) -> None:
