@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from percolator_core import Cell, ConfigurationError, TableDefinition, UnknownTable, Worker
+from percolator_core.base.changes import BaseChanges
 from percolator_core.catalog.schema_change import SchemaChanges
 from percolator_core.maintenance.locks import Locks
 from percolator_core.notifications.activation import activate, active, live_workers
@@ -212,7 +213,7 @@ def test_no_mark_of_the_table_before_is_left(db: Database, connect: Connect) -> 
                 yield step
 
     handle = other.catalog.table("docs")
-    Activating(db.client, Locks(db.client)).drop("docs")
+    Activating(db.client, Locks(db.client), BaseChanges(db.client)).drop("docs")
     left = [key for tag in handle.tags for key in other.store.one((b"KEYS", b"*")) if key.startswith(tag)]
     assert sorted(left) == sorted(tag + b"meta" for tag in handle.tags)
     assert other.store.call(*[(b"HKEYS", key) for key in left]) == [[b"gone"]] * len(handle.tags)
