@@ -122,6 +122,8 @@ class Bases:
         return found
 
     def _manifest(self, reference: bytes) -> tuple[Location, Manifest]:
+        if not reference:
+            return self.location("."), Manifest(0, 0)  # no file is opened there
         url, name = manifests.split_reference(reference)
         location = self.location(url)
         return location, self.cache.get((name,), lambda: manifests.load(location, name), _size)

@@ -74,6 +74,11 @@ class Location:
         local = self._file_system.type_name == _LOCAL
         return (f"file://{self._path}" if local else self.url).rstrip("/")
 
+    @property
+    def folder(self) -> str | None:
+        """The path of the folder, if it is on this machine's file system."""
+        return self._path.rstrip("/") if self._file_system.type_name == _LOCAL else None
+
     def __repr__(self) -> str:
         return f"Location({self.shown!r})"
 

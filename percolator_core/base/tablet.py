@@ -43,19 +43,19 @@ class TabletBase:
     ) -> None:
         self.definition = definition
         self.manifest = manifest
-        self._location = location
+        self.location = location
         self._cache = cache
         self.readers = [RowSetReader(location, entry, cache) for entry in manifest.entries]
 
     def with_manifest(self, manifest: Manifest) -> TabletBase:
         """Return the base as another manifest has it."""
-        return TabletBase(self.definition, self._location, manifest, self._cache)
+        return TabletBase(self.definition, self.location, manifest, self._cache)
 
     @cached_property
     def held(self) -> TabletBase:
         """The same base for a caller that must not wait for files: instead it gets NotHeld."""
         cache = HeldOnly(self._cache) if isinstance(self._cache, ByteCache) else self._cache
-        return TabletBase(self.definition, self._location, self.manifest, cache)
+        return TabletBase(self.definition, self.location, self.manifest, cache)
 
     def versions(self, key: bytes, columns: Sequence[bytes]) -> list[Version | None]:
         """Return the cells of a row as versions; the marker of a typed table is one. Raises as `row`.

@@ -16,7 +16,7 @@ from percolator_core.catalog.table_handle import ColumnFields
 from percolator_core.schema.predicates import columns_of
 from percolator_core.store.file_threads import file_threads
 from percolator_core.tables.select import TabletSelect
-from percolator_core.transaction.scan import Beside, TabletScan
+from percolator_core.transaction.scan import Beside, Overlays, TabletScan
 
 BASE_ROWS: Final = 65536
 STORE_ROWS: Final = 4096
@@ -43,7 +43,7 @@ def merged_step(select: TabletSelect, base: bytes, beside: Beside, fetch: Fetch)
     if bound is not None:
         low, high = (bound, high) if reverse else (low, bound)
     scan = TabletScan(handle, select.tag, low, high, list(_needed(select)), STORE_ROWS, reverse, beside)
-    deltas: dict[bytes, dict[bytes, bytes | None]] = {}
+    deltas: Overlays = {}
     while scan.more and len(deltas) < STORE_ROWS:
         base = fetch(scan)
         if not base:

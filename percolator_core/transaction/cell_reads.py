@@ -81,8 +81,6 @@ class CellReads(LateReads):
         "_operations",
         "_process",
         "_requests",
-        "_round_trips",
-        "_scanned",
         "_scans",
         "_sent",
         "_start_ts",
@@ -100,8 +98,6 @@ class CellReads(LateReads):
     _operations: int
     _process: int
     _requests: int
-    _round_trips: int
-    _scanned: int
     _scans: int
     _sent: int
     _start_ts: int | None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from percolator_core.base.bases import Wanted
+from percolator_core.base.tablet import TabletBase
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle, base_below
 from percolator_core.errors import LockTimeout, SnapshotTooOld
 from percolator_core.layout.key_ranges import KeyRange
@@ -13,10 +14,13 @@ from percolator_core.layout.keys import BASE, decode_column, meta_key, rows_key
 from percolator_core.layout.records import Version, unpack_version
 from percolator_core.scripts import calls, replies
 from percolator_core.store.packing import Command
+from percolator_core.tables.arrow_batch import ArrowBatch
 from percolator_core.tables.operations import TypedReads
+from percolator_core.tables.select import TabletSelect
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.lock_resolver import Patience, Resolver
 from percolator_core.transaction.row_read import RowRead
+from percolator_core.transaction.scan import PAGE_ROWS, Beside, Overlays, TabletScan
 
 Unsettled: TypeAlias = tuple[RowRead, ColumnFields, int]
 """A cell whose newest version and lock did not settle the read, and its position among the values."""
@@ -46,11 +50,13 @@ def with_cold(versions: list[Version], cold: Version | None, most: int) -> list[
 class LateReads(TypedReads):
     """The part of `CellReads` that most reads do not need."""
 
-    __slots__ = ("_resolver",)
+    __slots__ = ("_resolver", "_round_trips", "_scanned")
 
     _client: Client
     _limit: bytes
     _resolver: Resolver | None
+    _round_trips: int
+    _scanned: int
     _start_ts: int | None
 
     @property
@@ -65,6 +71,45 @@ class LateReads(TypedReads):
     def _read_cells(self, wanted: Iterable[tuple[str, str | bytes, str]]) -> list[bytes | None]:
         """Return the values of cells."""
         raise NotImplementedError
+
+    def _above_base(self, select: TabletSelect, base: bytes) -> ArrowBatch:
+        from percolator_core.transaction.base_select import merged_step  # pyarrow is optional
+
+        found = merged_step(select, base, self._beside, self._fetch_overlays)
+        return ArrowBatch(select.layout, found)
+
+    def _fetch_overlays(self, scan: TabletScan) -> bytes:
+        found = self._client.store.run(scan.step(self.start_timestamp))
+        self._round_trips += 1
+        if found is None:
+            raise self._too_old()
+        self._scanned += scan.take_overlays(found)
+        return found[1]
+
+    @property
+    def _beside(self) -> Beside:
+        return Beside(self._read_slowly, self._client.bases)
+
+    def deltas(self, handle: TableHandle, tag: bytes) -> tuple[TabletBase, Overlays]:
+        """What the store has of all rows of a tablet of a typed table, and the tablet's base.
+
+        The caller limits the number of rows. Raises the errors of a select.
+        """
+        fields = [handle.marker, *handle.columns.values()]
+        while True:
+            scan = TabletScan(handle, tag, b"", None, fields, PAGE_ROWS, False, self._beside)
+            found: Overlays = {}
+            bases = []
+            while scan.more:
+                bases.append(self._fetch_overlays(scan))
+                found.update(scan.stored)
+            # If the base was taken away meanwhile, rows may have moved behind the scan.
+            if bases[-1] or not any(bases):
+                return self._client.bases.tablet(handle, tag, bases[-1]), found
+
+    def stored_rows(self, handle: TableHandle) -> int:
+        """Return the number of rows of a table of which the store has cells."""
+        return sum(self._client.store.call(*((b"ZCARD", rows_key(tag)) for tag in handle.tags)))
 
     def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
         """Return about the number of rows in each key range, perhaps including removed rows."""

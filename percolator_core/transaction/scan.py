@@ -36,6 +36,9 @@ from percolator_core.scripts.replies import Scanned
 Row: TypeAlias = tuple[bytes, dict[str, bytes]]
 """A row key, and the values of its cells by column."""
 
+Overlays: TypeAlias = dict[bytes, dict[bytes, bytes | None]]
+"""What the store has of rows above their base, by encoded column; None is a deletion."""
+
 PAGE_ROWS: Final = 512
 PAGE_BYTES: Final = 1 << 20
 """Bounds of one step of a scan over one tablet."""

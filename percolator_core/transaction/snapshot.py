@@ -27,14 +27,13 @@ from percolator_core.runtime import process
 from percolator_core.scripts.replies import Based
 from percolator_core.store import is_being_ended
 from percolator_core.store.packing import READ
-from percolator_core.tables.arrow_batch import ArrowBatch, RowBatch
+from percolator_core.tables.arrow_batch import RowBatch
 from percolator_core.tables.select import TabletSelect
 from percolator_core.transaction.cache import CACHE_CELL, Cache
 from percolator_core.transaction.cell_reads import CellReads
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.row_read import UNREAD, RowRead
 from percolator_core.transaction.scan import (
-    Beside,
     Row,
     TabletScan,
     at_most,
@@ -367,24 +366,6 @@ class Snapshot(CellReads):
         page = first_page(limit, 1 if high == low + b"\0" else handle.tablets)
         scans = scans_of_tablets(handle, low, high, fields, page, reverse, self._beside)
         yield from merged(scans, self.take_scans, limit, reverse)
-
-    def _above_base(self, select: TabletSelect, base: bytes) -> ArrowBatch:
-        from percolator_core.transaction.base_select import merged_step  # pyarrow is optional
-
-        found = merged_step(select, base, self._beside, self._fetch_overlays)
-        return ArrowBatch(select.layout, found)
-
-    def _fetch_overlays(self, scan: TabletScan) -> bytes:
-        found = self._client.store.run(scan.step(self.start_timestamp))
-        self._round_trips += 1
-        if found is None:
-            raise self._too_old()
-        self._scanned += scan.take_overlays(found)
-        return found[1]
-
-    @property
-    def _beside(self) -> Beside:
-        return Beside(self._read_slowly, self._client.bases)
 
     def _whole_row(self, handle: TableHandle, row: bytes) -> dict[str, bytes]:
         """All cells of a row: from its newest versions if they settle the read, else from a scan."""

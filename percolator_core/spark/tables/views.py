@@ -12,6 +12,7 @@ from percolator_core.errors import ConfigurationError
 from percolator_core.schema.expression import parse, show
 from percolator_core.schema.predicates import Predicate, bind
 from percolator_core.spark.tables.fields import typed_table
+from percolator_core.spark.tables.native import read_native
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +29,11 @@ def read_table(
     at: int | datetime | None = None,
     partitions: int | None = None,
 ) -> DataFrame:
-    """Read a table as a DataFrame. The store sends only ``columns`` of the rows that meet ``where``.
+    """Read a table as a DataFrame: only ``columns`` of the rows that meet ``where``.
+
+    Spark's own Parquet reader reads the base of a table that has one on this machine's disk, unless very many
+    of its rows are in the store; then the snapshot is of the time of this call. The source ``percolator``
+    reads other tables.
 
     Args:
         spark: the session.
@@ -40,13 +45,18 @@ def read_table(
             ``percolator scan``.
         at: the snapshot: a timestamp in microseconds or an aware datetime; by default the beginning of the
             DataFrame's first query.
-        partitions: the limit of tasks.
+        partitions: the limit of tasks; the source ``percolator`` then reads a table with a base, too.
 
     Raises:
         AnalysisException: an error of Spark with a sentence of this library, which `plain_table_error`
             returns.
+        BaseDamaged: a file of the base is missing or damaged.
         ConfigurationError: ``where`` cannot be written as a text.
     """
+    if partitions is None:
+        native = _native(spark, url, namespace, table, columns, where, at)
+        if native is not None:
+            return native
     options = {"url": url, "namespace": namespace, "table": table}
     if columns is not None:
         options["columns"] = ",".join(columns)
@@ -102,6 +112,29 @@ def snapshot_views(
             finally:
                 for view in views:
                     spark.catalog.dropTempView(view)
+
+
+def _native(  # noqa: PLR0917
+    spark: SparkSession,
+    url: str,
+    namespace: str,
+    table: str,
+    columns: Sequence[str] | None,
+    where: Predicate | str | None,
+    at: int | datetime | None,
+) -> DataFrame | None:
+    """Return the rows by Spark's own reader, or None if the source has to read the table."""
+    with connect(url, namespace) as db:
+        definition = next((one for one in db.catalog.tables() if one.name == table), None)
+        if definition is None or definition.base is None or not definition.is_typed:
+            return None
+        with db.snapshot(at) as snapshot:
+            handle = typed_table(db, table)
+            definition = handle.definition
+            wanted = [definition.column(name) for name in (columns or definition.by_name)]
+            predicate = parse(where, definition) if isinstance(where, str) else where
+            bound = None if predicate is None else bind(predicate, definition)
+            return read_native(spark, snapshot, handle, wanted, bound)
 
 
 def _text(url: str, namespace: str, table: str, where: Predicate) -> str:

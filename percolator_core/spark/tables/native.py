@@ -1,0 +1,231 @@
+"""Tables with a base, read by Spark's own Parquet reader.
+
+The row sets of a base are Parquet files, so Spark reads them without Python: only the columns that a query
+needs, with its predicates and the statistics of row groups. What the store has of the rows, their *deltas*,
+is read here and joined on by the key of the row. The join broadcasts it, so a table whose rows are mostly in
+the store is read by the source ``percolator`` instead.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+from percolator_core.base.location import Location
+from percolator_core.base.row_set import KEY, column_name
+from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.layout.keys import MARKER
+from percolator_core.schema.definitions import Column
+from percolator_core.schema.predicates import Bound, Group
+from percolator_core.schema.row_keys import KeyCodec
+from percolator_core.schema.types import column_type
+from percolator_core.spark.tables.fields import spark_type
+from percolator_core.tables.arrow_values import of_values, pyarrow
+from percolator_core.transaction.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame, SparkSession
+
+MOST_DELTAS: Final = 200_000
+"""A table with more rows in the store than this is read by the source: a join broadcasts them."""
+
+_KEY: Final = "delta.key"
+_REMOVED: Final = "delta.removed"
+_FRESH: Final = "delta.fresh"
+_VALUE: Final = "delta.value."
+_HAS: Final = "delta.has."
+_FILE: Final = "gone.file"
+_PLACE: Final = "gone.place"
+"""Columns of joined tables, with names that no column of a file has."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What makes up a table: the files of its base, their removed rows by file, and the deltas.
+
+    ``fresh`` are the keys of rows that only the store has.
+    """
+
+    files: list[str] = field(default_factory=list)
+    gone: dict[str, list[int]] = field(default_factory=dict)
+    deltas: dict[bytes, Mapping[bytes, bytes | None]] = field(default_factory=dict)
+    fresh: set[bytes] = field(default_factory=set)
+
+
+def read_native(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    handle: TableHandle,
+    columns: Sequence[Column],
+    bound: Bound | None,
+) -> DataFrame | None:
+    """Return the rows of a typed table at a snapshot, or None if the source has to read the table.
+
+    The files of a base live for an hour at least after others have replaced them, so the DataFrame can be
+    used for so long.
+
+    Raises the errors of a select.
+    """
+    if not _is_readable(snapshot, handle):
+        return None
+    parts = _parts(snapshot, handle)
+    rows = _of_base(spark, handle, parts)
+    if parts.deltas:
+        rows = _merged(rows, _delta_frame(spark, handle, parts), handle)
+    rows = rows.select(*(_named(rows, one) for one in handle.definition.columns))
+    if bound is not None:
+        rows = rows.where(condition(bound, handle.definition.by_name))
+    return rows.select(*(_column(rows, one.name) for one in columns))
+
+
+def _is_readable(snapshot: Snapshot, handle: TableHandle) -> bool:
+    """True if the base is on a local disk, and few rows are in the store."""
+    base = handle.definition.base
+    return (
+        base is not None
+        and Location(base.location).folder is not None
+        and snapshot.stored_rows(handle) <= MOST_DELTAS
+    )
+
+
+def _parts(snapshot: Snapshot, handle: TableHandle) -> _Parts:
+    parts = _Parts()
+    for tag in handle.tags:
+        base, deltas = snapshot.deltas(handle, tag)
+        parts.deltas.update(deltas)
+        for reader in base.readers:
+            parts.files.append(f"{base.location.folder}/{reader.entry.row_set.file}")
+            gone = reader.removed()
+            if gone is not None:
+                parts.gone[reader.entry.row_set.file.rpartition("/")[2]] = gone.tolist()
+        parts.fresh.update(
+            key for key, cells in deltas.items() if cells.get(MARKER) is not None and base.find(key) is None
+        )
+    return parts
+
+
+def _of_base(spark: SparkSession, handle: TableHandle, parts: _Parts) -> DataFrame:
+    """The rows of the base, with the columns of its files."""
+    from pyspark.sql import functions
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    fields = [StructField(column_name(one), spark_type(one.type)) for one in handle.definition.columns]
+    schema = StructType([StructField(KEY, BinaryType()), *fields])
+    if not parts.files:
+        return spark.createDataFrame([], schema)
+    rows = spark.read.schema(schema).parquet(*parts.files)
+    if not parts.gone:
+        return rows
+    places = [(file, place) for file, some in parts.gone.items() for place in some]
+    gone = spark.createDataFrame(places, f"`{_FILE}` string, `{_PLACE}` long")
+    same = (functions.col("_metadata.file_name") == _column(gone, _FILE)) & (
+        functions.col("_metadata.row_index") == _column(gone, _PLACE)
+    )
+    return rows.join(functions.broadcast(gone), same, "left_anti")
+
+
+def _delta_frame(spark: SparkSession, handle: TableHandle, parts: _Parts) -> DataFrame:
+    """The deltas: of each cell its value, and whether the store has it; and whether the row was removed."""
+    pa = pyarrow()
+    split = KeyCodec(handle.definition).split
+    keys = list(parts.deltas)
+    arrays = {
+        _KEY: pa.array(keys, pa.binary()),
+        _REMOVED: pa.array([_is_removed(parts.deltas[key]) for key in keys]),
+        _FRESH: pa.array([key in parts.fresh for key in keys]),
+    }
+    of_keys = zip(*map(split, keys), strict=True)
+    for one, values in zip(handle.definition.key_columns, of_keys, strict=True):
+        arrays[_VALUE + one.stored] = of_values(column_type(one.type), list(values))
+    for one in handle.definition.value_columns:
+        stored = one.stored.encode()
+        cells = [delta.get(stored) for delta in parts.deltas.values()]
+        arrays[_VALUE + one.stored] = of_values(column_type(one.type), cells)
+        arrays[_HAS + one.stored] = pa.array([stored in delta for delta in parts.deltas.values()])
+    return spark.createDataFrame(pa.table(arrays))
+
+
+def _is_removed(delta: Mapping[bytes, bytes | None]) -> bool:
+    return MARKER in delta and delta[MARKER] is None
+
+
+def _merged(rows: DataFrame, deltas: DataFrame, handle: TableHandle) -> DataFrame:
+    """The rows of the base with their deltas, and the rows that only the store has."""
+    from pyspark.sql import functions
+
+    changed = rows.join(functions.broadcast(deltas), _column(rows, KEY) == _column(deltas, _KEY), "left")
+    kept = functions.coalesce(~_column(deltas, _REMOVED), functions.lit(True))
+    columns = []
+    for one in handle.definition.columns:
+        value = _column(rows, column_name(one))
+        if one.name not in handle.definition.key:
+            has = _column(deltas, _HAS + one.stored)
+            value = functions.when(has, _column(deltas, _VALUE + one.stored)).otherwise(value)
+        columns.append(value.alias(column_name(one)))
+    fresh = deltas.where(_column(deltas, _FRESH)).select(
+        *(_column(deltas, _VALUE + one.stored).alias(column_name(one)) for one in handle.definition.columns)
+    )
+    return changed.where(kept).select(*columns).unionByName(fresh)
+
+
+def _column(rows: DataFrame, name: str) -> SparkColumn:
+    """A column by its name, which may have dots."""
+    return rows[f"`{name}`"]
+
+
+def _named(rows: DataFrame, column: Column) -> SparkColumn:
+    """A column of the table; a null of a row that is older than the column is its default."""
+    from pyspark.sql import functions
+
+    value = _column(rows, column_name(column))
+    if column.missing is not None:
+        value = functions.coalesce(value, _literal(column, column.missing))
+    return value.alias(column.name)
+
+
+def _literal(column: Column, encoded: bytes) -> SparkColumn:
+    from pyspark.sql import functions
+
+    kind = column_type(column.type)
+    [value] = of_values(kind, [encoded]).to_pylist()
+    return functions.lit(value).cast(spark_type(column.type))
+
+
+def condition(bound: Bound, columns: Mapping[str, Column]) -> SparkColumn:
+    """Return a predicate as a condition of Spark, on columns with the names of the table's.
+
+    Spark's rules are those of `Bound.holds`: SQL's logic of nulls, text in the order of its bytes, and NaN
+    equal to itself and above all numbers.
+    """
+    from pyspark.sql import functions
+
+    if isinstance(bound, Group):
+        parts = [condition(part, columns) for part in bound.parts]
+        if bound.how == "not":
+            return ~parts[0]
+        return reduce(operator.and_ if bound.how == "and" else operator.or_, parts)
+    column = columns[bound.column]
+    found = functions.col(f"`{bound.column}`")
+    if bound.op == "null":
+        return found.isNull()
+    values = [_literal(column, value) for value in bound.values]
+    if bound.op == "in":
+        return found.isin(*values)
+    if bound.op == "^=":
+        return found.startswith(values[0])
+    compared: SparkColumn = _COMPARE[bound.op](found, values[0])
+    return compared
+
+
+_COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
