@@ -10,6 +10,7 @@ from typing import Final
 
 from percolator_bench import (
     backlog,
+    base,
     contention,
     duplicates,
     finding,
@@ -46,6 +47,7 @@ SUITES: Final[dict[str, Callable[[Scale], Iterator[Figure | Note]]]] = {
     "backlog": backlog.measure,
     "kills": kills.measure,
     "tables": tables.measure,
+    "base": base.measure,
 }
 """The suites by name."""
 

@@ -23,7 +23,7 @@ class Scale:
     - ``numbers``: integers of the first load in `stress`.
     - ``observed``: clean cells of the largest store in `finding`.
     - ``changes``: changes of each workload in `duplicates`.
-    - ``rows``: rows of the table in `tables`.
+    - ``rows``: rows of the table in `tables` and `base`.
     """
 
     operations: int = 2000

@@ -50,7 +50,7 @@ _ROUND: Final = 2
 _GROUPS: Final = 100
 """Number of groups; a filter selects one."""
 
-_WANTED: Final = f"group = {_GROUPS // 2}"
+WANTED: Final = f"group = {_GROUPS // 2}"
 
 _CHANGED: Final = 100
 """The second write updates one row in so many."""
@@ -109,7 +109,7 @@ def measure(scale: Scale) -> Iterator[Figure | Note]:
         PercolatorError: a read differs from the writes.
     """
     try:
-        spark = _session()
+        spark = session()
     except ConfigurationError as missing:
         yield Note(_SUITE, f"nothing was measured: {missing}")
         return
@@ -125,7 +125,8 @@ def measure(scale: Scale) -> Iterator[Figure | Note]:
         spark.stop()
 
 
-def _session() -> SparkSession:
+def session() -> SparkSession:
+    """Start Spark. Raises ConfigurationError if it is not installed."""
     for package in ("pyspark", "pyarrow"):
         if find_spec(package) is None:
             raise ConfigurationError(f"{package} is missing: install percolator-core[spark]")
@@ -164,9 +165,9 @@ class _Bench:
         progress.tell("warming up")
         self._save(everything.limit(1000))
         progress.tell("writing")
-        full = _timed(partial(self._save, everything))
+        full = timed(partial(self._save, everything))
         progress.tell("updating")
-        update = _timed(partial(self._save, few))
+        update = timed(partial(self._save, few))
         yield self.figure("rows written", "/s", [self.rows / full], Target("at least", 15_000))
         yield self.figure(
             "update of 1 % of the rows ÷ full load", "ratio", [update / full], Target("at most", 0.03)
@@ -205,21 +206,21 @@ class _Bench:
         yield self.figure("Parquet ÷ table, seconds", "ratio", [one.parquet / one.every for one in times])
 
     def _round(self) -> _Times:
-        every = _timed(lambda: self._all(self.table()))
-        one = _timed(lambda: self._all(self.table(columns="value")))
-        pushed = _timed(lambda: self._some(self.table(filter=_WANTED)))
-        unpushed = _timed(lambda: self._some(self.table().where(_WANTED)))
-        parquet = _timed(lambda: self._all(self.spark.read.parquet(self.parquet)))
+        every = timed(lambda: self._all(self.table()))
+        one = timed(lambda: self._all(self.table(columns="value")))
+        pushed = timed(lambda: self._some(self.table(filter=WANTED)))
+        unpushed = timed(lambda: self._some(self.table().where(WANTED)))
+        parquet = timed(lambda: self._all(self.spark.read.parquet(self.parquet)))
         return _Times(every, one, pushed, unpushed, parquet)
 
     def _some(self, rows: DataFrame) -> None:
         expected = sum(1 for number in range(self.rows) if number % _GROUPS == _GROUPS // 2)
-        found, _ = _count_and_sum(rows)
+        found, _ = count_and_sum(rows)
         if found != expected:
             raise PercolatorError(f"a filter found {found} rows of {expected}")
 
     def _all(self, rows: DataFrame) -> tuple[int, float]:
-        found = _count_and_sum(rows)
+        found = count_and_sum(rows)
         if found[0] != self.rows:
             raise PercolatorError(f"{found[0]} rows were read of {self.rows}")
         return found
@@ -251,23 +252,24 @@ class _Bench:
         """Measure the same filter on a column with an index, and the cost of the index for the load."""
         self.here.db.create_table(IndexedReading)
         progress.tell("writing with an index")
-        full = _timed(lambda: self._save(self.spark.read.parquet(self.parquet), table="indexed"))
+        full = timed(lambda: self._save(self.spark.read.parquet(self.parquet), table="indexed"))
         ratios = []
         for number in range(rounds):
             progress.tell(f"by an index, round {number + 1} of {rounds}")
-            found = _timed(lambda: self._some(self.table(table="indexed", filter=_WANTED)))
-            ratios.append(_timed(lambda: self._some(self.table(table="indexed").where(_WANTED))) / found)
+            found = timed(lambda: self._some(self.table(table="indexed", filter=WANTED)))
+            ratios.append(timed(lambda: self._some(self.table(table="indexed").where(WANTED))) / found)
         yield self.figure("rows written with an index", "/s", [self.rows / full])
         yield self.figure("1 % filter by an index ÷ filtered by Spark", "ratio", ratios)
 
 
-def _count_and_sum(rows: DataFrame) -> tuple[int, float]:
+def count_and_sum(rows: DataFrame) -> tuple[int, float]:
     """Sum with rounding, because the order of a sum is not fixed; all values are multiples of 1/8."""
     (found,) = rows.selectExpr("count(*)", "sum(value)").collect()
     return found[0], round(found[1] or 0.0, 3)
 
 
-def _timed(run: Callable[[], object]) -> float:
+def timed(run: Callable[[], object]) -> float:
+    """Return the seconds that a call takes."""
     began = time.perf_counter()
     run()
     return time.perf_counter() - began

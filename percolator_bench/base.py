@@ -1,0 +1,264 @@
+"""A typed table with a base beside plain Parquet of the same rows, and beside the same table without a base.
+
+The rows are those of the suite ``tables``. After a flush they are cold: only the base has them. Later one row
+in a hundred is updated, so the store has a part of it. Spark reads the table by its own Parquet reader and by
+the source ``percolator``. Each of these rates is divided by that of plain Parquet in the same round.
+
+Point reads are of random rows of the whole table, or of rows that are neighbours. The files are in the page
+cache, because they have just been written.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from percolator_bench import progress
+from percolator_bench.figure import Figure, Target, Unit, median_figure
+from percolator_bench.report import Note
+from percolator_bench.scale import Scale
+from percolator_bench.servers import NAMESPACE, Place, place
+from percolator_bench.tables import (
+    WANTED,
+    DataFrame,
+    Reading,
+    SparkSession,
+    count_and_sum,
+    session,
+    timed,
+    write_parquet,
+)
+from percolator_core.errors import ConfigurationError, PercolatorError
+from percolator_core.spark import read_table
+from percolator_core.tables.model import Hash, PrimaryKey, Table
+
+_SUITE: Final = "base"
+_TABLE: Final = "readings"
+_CHANGED: Final = 100
+"""One row in so many is updated after the flush."""
+
+_ROUND: Final = 2
+"""Rounds of other suites for each round here, which reads a million rows seven times."""
+
+_HOT: Final = 20_000
+"""Rows of the two tables that are compared with each other, both of them in the store."""
+
+_ONE_BY_ONE: Final = 300
+_IN_FLIGHT: Final = 5000
+_WIDTH: Final = 256
+_NEIGHBOURS: Final = 2000
+_SEED: Final = 16
+
+
+class _Hot(Table):
+    id: PrimaryKey[int]
+    value: float = 0.0
+
+
+class WithBase(_Hot, name="hot_with_base", partition=[Hash("id", buckets=16)]):
+    """Rows in the store, in a table that has a base."""
+
+
+class WithoutBase(_Hot, name="hot", partition=[Hash("id", buckets=16)]):
+    """The same rows in a table without a base."""
+
+
+def measure(scale: Scale) -> Iterator[Figure | Note]:
+    """Measure the flush, memory, scans, and reads of cold and of hot rows.
+
+    Raises:
+        PercolatorError: a read differs from the writes.
+    """
+    try:
+        spark = session()
+    except ConfigurationError as missing:
+        yield Note(_SUITE, f"nothing was measured: {missing}")
+        return
+    rounds = max(1, scale.rounds // _ROUND)
+    try:
+        with TemporaryDirectory(prefix="percolator-bench-") as folder, place("unix") as here:
+            bench = _Bench(spark, here, Path(folder), scale.rows)
+            yield from bench.flush()
+            yield from bench.scan("no deltas", rounds, Target("at least", 0.9), source=True)
+            yield from bench.arrow(rounds)
+            yield from bench.points(rounds)
+            bench.update()
+            yield from bench.scan("1 % deltas", rounds, Target("at least", 0.5))
+            yield from bench.hot(rounds)
+    finally:
+        spark.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    spark: SparkSession
+    here: Place
+    folder: Path
+    rows: int
+
+    def figure(self, name: str, unit: Unit, samples: Sequence[float], target: Target | None = None) -> Figure:
+        return median_figure(_SUITE, "Spark", name, unit, samples=samples, target=target)
+
+    @property
+    def parquet(self) -> str:
+        return str(self.folder / "readings.parquet")
+
+    def flush(self) -> Iterator[Figure]:
+        """Load all rows, and move them into the base."""
+        db = self.here.db
+        progress.tell("making the rows")
+        write_parquet(Path(self.parquet), self.rows)
+        db.create_table(Reading)
+        db.set_base(_TABLE, f"file://{self.folder}/base")
+        empty = self.here.db.store.server_info().used_memory
+        progress.tell("writing")
+        options = {"url": self.here.url, "namespace": NAMESPACE, "table": _TABLE}
+        rows = self.spark.read.parquet(self.parquet)
+        rows.write.format("percolator").options(**options).mode("append").save()
+        progress.tell("moving the rows into the base")
+        moved = db.flush(_TABLE, everything=True)
+        if moved.rows != self.rows:
+            raise PercolatorError(f"{moved.rows} rows of {self.rows} were moved into the base")
+        held = self.here.db.store.server_info().used_memory - empty
+        yield self.figure(
+            "rows flushed, 10 columns", "/s", [moved.rows / moved.seconds], Target("at least", 50_000)
+        )
+        yield self.figure(
+            "store's memory for a cold row", "bytes", [max(0, held) / self.rows], Target("at most", 4)
+        )
+        yield self.figure("files of the base for a row", "bytes", [moved.bytes / self.rows])
+
+    def scan(self, what: str, rounds: int, target: Target, *, source: bool = False) -> Iterator[Figure]:
+        """Count and sum, of all rows and with a filter, divided by the rate of plain Parquet."""
+        every: list[float] = []
+        some: list[float] = []
+        through_source: list[float] = []
+        for number in range(rounds + 1):
+            progress.tell(f"{what}: round {number} of {rounds}")
+            plain = timed(lambda: self._all(self._plain()))
+            table = timed(lambda: self._all(self._table()))
+            plain_filter = timed(lambda: self._some(self._plain()))
+            table_filter = timed(lambda: self._some(self._table()))
+            by_source = timed(lambda: self._all(self._table(partitions=16))) if source else 1.0
+            if number:  # the first one warms up
+                every.append(plain / table)
+                some.append(plain_filter / table_filter)
+                through_source.append(plain / by_source)
+        yield self.figure(f"read_table ÷ Parquet, {what}", "ratio", every, target)
+        yield self.figure(f"read_table ÷ Parquet, {what}, 1 % filter", "ratio", some, Target("at least", 0.5))
+        if source:
+            yield self.figure(
+                f"source percolator ÷ Parquet, {what}", "ratio", through_source, Target("at least", 0.2)
+            )
+
+    def _plain(self) -> DataFrame:
+        return self.spark.read.parquet(self.parquet)
+
+    def _table(self, **options: Any) -> DataFrame:
+        return read_table(self.spark, self.here.url, _TABLE, namespace=NAMESPACE, **options)
+
+    def _all(self, rows: DataFrame) -> None:
+        found, _ = count_and_sum(rows)
+        if found != self.rows:
+            raise PercolatorError(f"{found} rows were read of {self.rows}")
+
+    def _some(self, rows: DataFrame) -> None:
+        count_and_sum(rows.where(WANTED))
+
+    def arrow(self, rounds: int) -> Iterator[Figure]:
+        """All rows and columns as one Arrow table."""
+        rates = []
+        for number in range(rounds):
+            progress.tell(f"Arrow: round {number + 1} of {rounds}")
+            began = time.perf_counter()
+            found = self.here.db.snapshot().to_arrow(_TABLE)
+            rates.append(len(found) / (time.perf_counter() - began))
+        yield self.figure("to_arrow of cold rows, 10 columns", "/s", rates, Target("at least", 1_500_000))
+
+    def points(self, rounds: int) -> Iterator[Figure]:
+        """Cold rows by their keys."""
+        db, chance = self.here.db, random.Random(_SEED)
+        key = db.catalog.table(_TABLE).definition.key_columns[0]
+
+        def get(row: int) -> None:
+            if db.snapshot().find(_TABLE, id=row) is None:
+                raise PercolatorError(f"the cold row {row} is missing")
+
+        def uniform() -> int:
+            return chance.randrange(self.rows)
+
+        def near() -> int:
+            return chance.randrange(min(_NEIGHBOURS, self.rows))
+
+        progress.tell("cold rows")
+        single = [timed(partial(get, uniform())) for _ in range(_ONE_BY_ONE)]
+        yield self.figure(
+            f"get of a cold {key.name}, one by one", "ms", [1e3 * median(single)], Target("at most", 2)
+        )
+        for name, choose, least in (("random", uniform, 5000), ("near each other", near, 50_000)):
+            rates = [self._in_flight(get, [choose() for _ in range(_IN_FLIGHT)]) for _ in range(rounds)]
+            yield self.figure(
+                f"get of cold rows, {name}, {_WIDTH} in flight", "/s", rates, Target("at least", least)
+            )
+
+    def _in_flight(self, get: Callable[[int], None], rows: Sequence[int]) -> float:
+        with self.here.db.concurrency(_WIDTH) as executor:
+            seconds = timed(lambda: list(executor.map(get, rows)))
+        return len(rows) / seconds
+
+    def update(self) -> None:
+        """Update one row in a hundred, in one column."""
+        progress.tell("updating")
+        db = self.here.db
+
+        def change(first: int) -> None:
+            with db.transaction() as t:
+                for row in range(first, min(first + 100 * _CHANGED, self.rows), _CHANGED):
+                    t.update(_TABLE, id=row, count=1)
+
+        with db.concurrency(8) as executor:
+            for _ in executor.map(change, range(0, self.rows, 100 * _CHANGED)):
+                pass
+
+    def hot(self, rounds: int) -> Iterator[Figure]:
+        """Reads and commits of hot rows, in a table with a base and in one without."""
+        db, chance = self.here.db, random.Random(_SEED)
+        for model in (WithBase, WithoutBase):
+            db.create_table(model)
+            if model is WithBase:
+                db.set_base(model, f"file://{self.folder}/hot")
+                with db.transaction() as t:
+                    t.upsert(model(id=-1))
+                db.flush(model, everything=True)
+            for first in range(0, _HOT, 500):
+                with db.transaction() as t:
+                    for row in range(first, first + 500):
+                        t.upsert(model(id=row))
+
+        def get(table: str, row: int) -> None:
+            db.snapshot().find(table, id=row)
+
+        def put(table: str, row: int) -> None:
+            db.run(lambda t: t.update(table, id=row, value=2.0))
+
+        for name, operation, least in (("get", get, 0.9), ("commit", put, 0.98)):
+            ratios = []
+            for number in range(2 * rounds + 1):
+                progress.tell(f"hot rows, {name}: round {number} of {2 * rounds}")
+                rows = [chance.randrange(_HOT) for _ in range(_IN_FLIGHT)]
+                rates = {
+                    table: self._in_flight(partial(operation, table), rows)
+                    for table in (("hot_with_base", "hot") if number % 2 else ("hot", "hot_with_base"))
+                }
+                if number:
+                    ratios.append(rates["hot_with_base"] / rates["hot"])
+            yield self.figure(
+                f"{name} of a hot row, with a base ÷ without", "ratio", ratios, Target("at least", least)
+            )

@@ -1,0 +1,184 @@
+"""Spark's own Parquet reader above a base finds the rows that a snapshot has."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+import pytest
+from pyspark.sql import SparkSession
+
+from percolator_core import Database, connect
+from percolator_core.schema.expression import parse
+from percolator_core.schema.predicates import bind
+from percolator_core.spark import read_table, snapshot_views
+from percolator_core.spark.tables import native
+from tests.spark.tables import Document
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.spark
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+ROWS = 300
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkContext) -> SparkSession:
+    return SparkSession(spark)
+
+
+@pytest.fixture
+def db(url: str, tmp_path: Path) -> Iterator[Database]:
+    """A table with all kinds of rows: cold, changed, removed, inserted again, new; and row sets with gaps."""
+    chance = random.Random(7)
+    with connect(url, uuid4().hex) as db:
+        db.create_table(Document)
+        db.set_base("documents", f"file://{tmp_path}/base")
+        for _ in range(3):
+            for _ in range(ROWS):
+                change(db, chance)
+            db.flush("documents", everything=True)
+        for _ in range(60):
+            change(db, chance)
+        yield db
+
+
+def change(db: Database, chance: random.Random) -> None:
+    number = chance.randrange(ROWS)
+    url = f"http://{number}"
+    with db.transaction() as t:
+        exists = t.find(Document, url=url) is not None
+        match chance.randrange(5):
+            case 0 if exists:
+                t.remove(Document, url=url)
+            case 1 if exists:
+                t.update(Document, url=url, size=chance.randrange(100), text=chance.choice([None, "new"]))
+            case _:
+                t.upsert(
+                    Document(
+                        url=url,
+                        size=number,
+                        rank=chance.choice([0.0, -0.0, float("nan"), -1.5, number / 7]),
+                        text=chance.choice([None, "", f"text {number}", "größer"]),
+                        price=Decimal(number) / 4,
+                        at=chance.choice([None, NOON + timedelta(microseconds=number)]),
+                        ref=chance.choice([None, UUID(int=number)]),
+                        tags=chance.choice([[], ["a", "b"]]),
+                    )
+                )
+
+
+@pytest.fixture
+def native_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that falls back on the source fails."""
+    read = native.read_native
+
+    def strict(*arguments: Any) -> DataFrame:
+        found = read(*arguments)
+        assert found is not None, "the source reads the table"
+        return found
+
+    monkeypatch.setattr("percolator_core.spark.tables.views.read_native", strict)
+
+
+def rows_of(frame: DataFrame) -> list[str]:
+    return sorted(map(repr, frame.collect()))
+
+
+def by_source(session: SparkSession, db: Database, **options: Any) -> DataFrame:
+    """The same rows by the source, which is tested elsewhere."""
+    return read_table(
+        session, db.url, "documents", namespace=db.namespace, partitions=4, **options
+    )
+
+
+@pytest.mark.usefixtures("native_only")
+def test_every_row_is_found_as_the_source_finds_it(session: SparkSession, db: Database) -> None:
+    at = db.timestamp()
+    found = read_table(session, db.url, "documents", namespace=db.namespace, at=at)
+    expected = by_source(session, db, at=at)
+    assert found.schema.simpleString() == expected.schema.simpleString()
+    assert rows_of(found) == rows_of(expected)
+    with db.snapshot(at) as snapshot:
+        urls = {row["url"] for row in snapshot.select("documents", columns=["url"])}
+    assert {row.url for row in found.collect()} == urls
+
+
+@pytest.mark.usefixtures("native_only")
+@pytest.mark.parametrize(
+    "where",
+    [
+        "size > 50 and text is not null",
+        "rank >= 0.0",
+        "rank = 0.0 or rank < -1",
+        "not (text = 'new') or at is null",
+        "url in ('http://1', 'http://2', 'http://77')",
+        "price <= 12.25",
+        "ref > '00000000-0000-0000-0000-000000000050'",
+        "text >= 'g'",
+    ],
+)
+def test_a_predicate_means_the_same(session: SparkSession, db: Database, where: str) -> None:
+    at = db.timestamp()
+    options: dict[str, Any] = {"where": where, "columns": ["size", "url"], "at": at}
+    found = read_table(session, db.url, "documents", namespace=db.namespace, **options)
+    assert rows_of(found) == rows_of(by_source(session, db, **options))
+
+
+@pytest.mark.usefixtures("native_only")
+def test_changed_columns(session: SparkSession, db: Database) -> None:
+    """Files from before a change have neither the new column nor the new name."""
+    db.rename_column("documents", "size", "length")
+    db.drop_column("documents", "ref")
+    at = db.timestamp()
+    found = read_table(session, db.url, "documents", namespace=db.namespace, at=at)
+    assert found.columns[:3] == ["url", "length", "rank"]
+    assert rows_of(found) == rows_of(by_source(session, db, at=at))
+
+
+@pytest.mark.usefixtures("native_only")
+def test_a_table_without_deltas_is_plain_parquet(session: SparkSession, db: Database) -> None:
+    """No join, and Spark pushes its predicates down into the files."""
+    db.flush("documents", everything=True)
+    db.compact("documents")
+    found = read_table(session, db.url, "documents", namespace=db.namespace)
+    plan = found.where("size > 50").select("url")._jdf.queryExecution().toString()  # type: ignore[operator]
+    assert "Join" not in plan
+    assert "PushedFilters: [IsNotNull(c.size), GreaterThan(c.size,50)]" in plan
+    assert "ReadSchema: struct<c.url:string,c.size:bigint>" in plan
+
+
+@pytest.mark.usefixtures("native_only")
+def test_views_are_of_one_snapshot(session: SparkSession, db: Database) -> None:
+    with snapshot_views(session, db.url, {"d": "documents"}, namespace=db.namespace) as at:
+        before = rows_of(session.sql("select * from d"))
+        with db.transaction() as t:
+            t.upsert(Document(url="http://later"))
+        db.flush("documents", everything=True)
+        assert rows_of(session.sql("select * from d")) == before
+        assert before == rows_of(by_source(session, db, at=at))
+
+
+def test_a_hot_table_is_read_by_the_source(
+    session: SparkSession, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "MOST_DELTAS", 10)
+    at = db.timestamp()
+    found = read_table(session, db.url, "documents", namespace=db.namespace, at=at)
+    assert "Parquet" not in found._jdf.queryExecution().toString()  # type: ignore[operator]
+    assert rows_of(found) == rows_of(by_source(session, db, at=at))
+
+
+def test_conditions_know_every_operator(session: SparkSession, db: Database) -> None:
+    definition = db.catalog.table("documents").definition
+    bound = bind(parse("url ^= 'http' and not (size != 1)", definition), definition)
+    assert "startswith" in str(native.condition(bound, definition.by_name)).lower()
+    assert session is not None
