@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
-ROWS = 300
+ROWS = 120
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +95,7 @@ def rows_of(frame: DataFrame) -> list[str]:
 
 def by_source(session: SparkSession, db: Database, **options: Any) -> DataFrame:
     """The same rows by the source, which is tested elsewhere."""
-    return read_table(
-        session, db.url, "documents", namespace=db.namespace, partitions=4, **options
-    )
+    return read_table(session, db.url, "documents", namespace=db.namespace, partitions=4, **options)
 
 
 @pytest.mark.usefixtures("native_only")
@@ -150,9 +148,9 @@ def test_a_table_without_deltas_is_plain_parquet(session: SparkSession, db: Data
     db.flush("documents", everything=True)
     db.compact("documents")
     found = read_table(session, db.url, "documents", namespace=db.namespace)
-    plan = found.where("size > 50").select("url")._jdf.queryExecution().toString()  # type: ignore[operator]
+    plan = found.where("size > 50").select("url")._jdf.queryExecution().toString()
     assert "Join" not in plan
-    assert "PushedFilters: [IsNotNull(c.size), GreaterThan(c.size,50)]" in plan
+    assert "PushedFilters: [IsNotNull(`c.size`), GreaterThan(`c.size`,50)]" in plan
     assert "ReadSchema: struct<c.url:string,c.size:bigint>" in plan
 
 
@@ -173,7 +171,7 @@ def test_a_hot_table_is_read_by_the_source(
     monkeypatch.setattr(native, "MOST_DELTAS", 10)
     at = db.timestamp()
     found = read_table(session, db.url, "documents", namespace=db.namespace, at=at)
-    assert "Parquet" not in found._jdf.queryExecution().toString()  # type: ignore[operator]
+    assert "Parquet" not in found._jdf.queryExecution().toString()
     assert rows_of(found) == rows_of(by_source(session, db, at=at))
 
 
