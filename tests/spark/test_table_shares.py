@@ -140,8 +140,6 @@ def test_an_index_that_has_a_base_is_weighed_and_read(above: tuple[Database, str
     _, found = read(above, filter="group = 8")
     expected = [number for number in range(0, 4000, 2) if number % GROUPS == 8 and not 100 <= number < 140]
     assert numbers(found) == expected
-    plan = db.snapshot().explain(Event, Event.number >= 0)  # type: ignore[operator]
+    plan = db.snapshot().explain(Event, Event.number >= 0)
     assert "index" not in plan
-    assert [row.number for row in db.snapshot().select(Event, Event.group == 7)] == sorted(  # type: ignore[arg-type]
-        range(1, 40, 2)
-    )
+    assert [row.number for row in db.snapshot().select(Event, Event.group == 7)] == sorted(range(1, 40, 2))

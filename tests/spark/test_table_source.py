@@ -395,7 +395,13 @@ def test_a_read_beside_updates(session: SparkSession, tables: Tables) -> None:
 
 def test_rows_of_a_base(session: SparkSession, tables: Tables, tmp_path: Path) -> None:
     """With all types, and as a batch of changes from the beginning."""
-    columns = {"price": Decimal("1.25"), "at": NOON, "ref": UUID(int=7), "tags": ["a", "b"], "rank": 0.5}
+    columns: dict[str, Any] = {
+        "price": Decimal("1.25"),
+        "at": NOON,
+        "ref": UUID(int=7),
+        "tags": ["a", "b"],
+        "rank": 0.5,
+    }
     tables.insert(*(Document(url=f"u{number:02}", size=number, **columns) for number in range(20)))
     tables.insert(Document(url="nulls"))
     before = tables.read(session).collect()

@@ -20,6 +20,7 @@ from percolator_core import (
     Unique,
     UnknownTable,
 )
+from percolator_core.base.changes import BaseChanges
 from percolator_core.catalog.schema_change import SchemaChanges
 from percolator_core.maintenance.locks import Locks
 from percolator_core.schema.definitions import Column
@@ -77,7 +78,7 @@ def test_a_dropped_table_leaves_no_index_behind_whoever_writes_meanwhile(connect
         late = writer.begin()
         late.upsert(Part(id=2, code=stop, kind=1))
         late.upsert(Part(id=1, code="c", kind=1))
-        Dropping(db.client, Locks(db.client)).drop("parts")
+        Dropping(db.client, Locks(db.client), BaseChanges(db.client)).drop("parts")
         assert db.catalog.entries() == []
         db.create_table(Part)
         writer.run(lambda t: t.insert(Part(id=9, code=stop, kind=1)))  # noqa: B023

@@ -34,7 +34,7 @@ from percolator_core.schema.predicates import ColumnExpression, Predicate
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 from percolator_core.tables import arrow, lookup, rows, verify
-from percolator_core.tables.indexes import Index
+from percolator_core.tables.indexes import Index, indexes_of
 from percolator_core.tables.model import definition_of
 from percolator_core.tables.verify import Difference, check_indexes, rebuild_indexes
 from tests.flushing import flush
@@ -787,7 +787,7 @@ def test_cold_entries_and_rows_are_repaired(users: Database, tmp_path: Path) -> 
     """Another program has written to the store before the flush, and after it."""
     put(users, User(name="a", city="x"), User(name="b", city="x"), User(name="c", city="y"))
     handle, index = users.catalog.table("users"), users.catalog.table("users(city)")
-    [entry, *_] = verify.indexes_of(handle)
+    [entry, *_] = indexes_of(handle)
 
     def break_off(value: bytes, row: bytes, kind: int) -> None:
         with users.transaction() as t:
