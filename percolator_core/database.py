@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from percolator_core.base.changes import BaseChanges
+from percolator_core.archive.publication import Publishing
 from percolator_core.catalog.catalog import Catalog
 from percolator_core.catalog.schema_change import SchemaChanges
 from percolator_core.concurrency import Concurrency
@@ -83,7 +84,7 @@ def connect(
     )
 
 
-class Database(Care):
+class Database(Care, Publishing):
     """A connection to the tables of one namespace, for all threads. A context manager that closes it."""
 
     def __init__(self, client: Client, arguments: Callable[[], dict[str, Any]] | None = None) -> None:
@@ -308,8 +309,6 @@ class Database(Care):
     def active_observers(self) -> set[str]:
         """The names of the observers of the newest activation."""
         return self.client.active_observers()
-
-    # The end.
 
     def close(self) -> None:
         """Close the connections; an embedded server stops with its last user. Idempotent.

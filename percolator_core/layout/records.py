@@ -106,6 +106,12 @@ class Lock:
     primary: bytes
 
 
+def pack_version(commit_ts: int, start_ts: int, value: bytes | None) -> bytes:
+    """Pack a version; a value of None is a deletion."""
+    kind = DELETE if value is None else PUT
+    return _VERSION.pack(commit_ts, kind << _KIND_SHIFT | start_ts) + (value or b"")
+
+
 def unpack_version(packed: bytes) -> Version:
     """Unpack a version."""
     commit_ts, word = _VERSION.unpack_from(packed)

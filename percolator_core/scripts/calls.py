@@ -317,6 +317,13 @@ def changes(  # noqa: PLR0917
     return "changes", (tag,), (*bounds, *columns), replies.changed_rows
 
 
+def cells(  # noqa: PLR0917
+    tag: bytes, since: int, at: int, start: bytes, most_rows: int, most_bytes: int
+) -> Call[replies.Cells | None]:
+    """Read the versions of some rows that a snapshot sees; None if a timestamp is too old."""
+    return "cells", (tag,), (since, at, start, most_rows, most_bytes), replies.cells
+
+
 # Dirty cells.
 
 

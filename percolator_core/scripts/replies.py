@@ -221,6 +221,30 @@ def changed_rows(reply: list[bytes]) -> Changed | None:
     return Changed(resume, base, [(row, int(commit_ts or 0)) for row, commit_ts in pairs])
 
 
+class Cells(NamedTuple):
+    """The bound to go on from, empty at the end; the name of the tablet's base, empty without one; and rows.
+
+    Each row has its key, its packed versions by column, and acknowledgements with later versions.
+    """
+
+    resume: bytes
+    base: bytes
+    rows: list[tuple[bytes, dict[bytes, bytes], list[bytes]]]
+
+
+def cells(reply: list[Any]) -> Cells | None:
+    """Decode the reply of cells.lua."""
+    if reply[0] == b"too old":
+        return None
+    resume, base, *flat = _behind(b"rows", reply)
+    rows = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+    return Cells(
+        resume,
+        base,
+        [(row, dict(zip(found[::2], found[1::2], strict=True)), later) for row, found, later in rows],
+    )
+
+
 class Claimed(NamedTuple):
     """The deadline of the leases (µs); microseconds until the next cell is due, or -1; the leased cells.
 

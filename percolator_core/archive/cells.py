@@ -1,0 +1,115 @@
+"""The cells of a tablet as of one timestamp, with their versions: those of the store and of its base.
+
+The reader fixes a snapshot, and calls `settle`. After that, no transaction can commit at or below the
+snapshot's timestamp any more, because a commit takes its timestamp after its last prewrite. So the steps meet
+no lock that matters.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from itertools import groupby
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from percolator_core.base.row_set import BaseRow
+from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.errors import SnapshotTooOld
+from percolator_core.layout.keys import MARKER
+from percolator_core.layout.records import KIND, pack_version
+from percolator_core.maintenance.locks import Locks
+from percolator_core.scripts import calls
+from percolator_core.scripts.replies import Cells
+from percolator_core.transaction.client import Client
+
+_ROWS: Final = 500
+_BYTES: Final = 1 << 20
+"""Limits of one step of the store."""
+
+
+class RowCells(NamedTuple):
+    """The cells of a row: packed versions by encoded column.
+
+    ``later`` has the acknowledgements of runs that committed after the snapshot.
+    """
+
+    key: bytes
+    cells: dict[bytes, bytes]
+    later: list[bytes]
+
+
+def settle(client: Client, at: int) -> None:
+    """Resolve every lock of a transaction that may still commit at or below a timestamp.
+
+    Raises:
+        LockTimeout: such a transaction is still committing.
+    """
+    Locks(client).settle(lambda lock: lock.start_ts <= at)
+
+
+def tablet_cells(
+    client: Client, handle: TableHandle, tablet: int, at: int, since: int = 0
+) -> Iterator[RowCells]:
+    """Yield the rows of a tablet in the order of their keys, with the cells that changed after ``since``.
+
+    With ``since`` 0 these are all cells, without deletions that hide cells of the base. Call `settle` before.
+
+    Raises:
+        SnapshotTooOld: garbage collection has passed a timestamp, or the table was dropped.
+        BaseDamaged, StoreUnavailable: as for a read.
+    """
+    tag, bound = handle.tags[tablet], b"-"
+    while bound:
+        found = client.store.run(calls.cells(tag, since, at, bound, _ROWS, _BYTES))
+        if found is None:
+            raise SnapshotTooOld(
+                f"the versions of {handle.name!r} at {since or at} are below the safe point, or the table "
+                "was dropped: begin again, or keep versions longer"
+            )
+        if found.base and not since:
+            yield from _with_base(client, handle, tag, bound, found)
+        else:
+            yield from (RowCells(*row) for row in found.rows)
+        bound = found.resume
+
+
+def _with_base(
+    client: Client, handle: TableHandle, tag: bytes, bound: bytes, found: Cells
+) -> Iterator[RowCells]:
+    """Yield the rows of a step and of the base in its range of keys."""
+    low = b"" if bound == b"-" else bound[1:] + b"\0"
+    high = found.resume[1:] + b"\0" if found.resume else None
+    below = client.bases.rows(handle, tag, found.base, low, high, None, reverse=False)
+    stored = (RowCells(*row) for row in found.rows)
+    lines: Iterator[RowCells | BaseRow] = heapq.merge(stored, below, key=attrgetter("key"))
+    for key, parts in groupby(lines, attrgetter("key")):
+        above, row = None, None
+        for part in parts:
+            if isinstance(part, BaseRow):
+                row = part
+            else:
+                above = part
+        if row is not None:
+            yield _merged(handle, key, above, row)
+        elif above is not None:
+            yield above
+
+
+def _merged(handle: TableHandle, key: bytes, above: RowCells | None, row: BaseRow) -> RowCells:
+    """Return the row that the store's cells make of the base's row."""
+    times = dict.fromkeys(row.cells, row.time) | dict(row.times)
+    cells = {column: _version(times[column], value) for column, value in row.cells.items()}
+    if handle.is_typed:
+        cells[MARKER] = _version(row.time, b"")
+    if above is None:
+        return RowCells(key, cells, [])
+    marker = above.cells.get(MARKER)
+    if marker is not None and marker[KIND]:
+        cells = {}
+    return RowCells(key, cells | above.cells, above.later)
+
+
+def _version(commit_ts: int, value: bytes) -> bytes:
+    """Pack a cell of a base, which has no start timestamp: nobody looks for the transaction any more."""
+    return pack_version(commit_ts, max(0, commit_ts - 1), value)

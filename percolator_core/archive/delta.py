@@ -1,0 +1,285 @@
+"""A table in the format of Delta Lake, written by ``deltalake``: a folder of Parquet files and a log.
+
+Each call adds one version, or nothing: the entry of the log is written last, and only if no other writer has
+written an entry of that number. Files without an entry are never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from percolator_core.errors import ConfigurationError, StoreUnavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+REMOVED: Final = "_deleted"
+"""The column of changes that is True for a removed row. No column of a table has this name in a version."""
+
+_SPILL: Final = 256 << 20
+"""Bytes of memory above which a merge of changes writes to temporary files."""
+
+
+class Overtaken(Exception):
+    """Another publication has committed first. Nothing was written: begin again."""
+
+
+def deltalake() -> Any:
+    """Import and return deltalake. Raises ConfigurationError if it is not installed."""
+    try:
+        import deltalake as found
+        import pyarrow as pa  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(
+            f"a publication needs deltalake ({error}): pip install 'percolator-core[publish]'"
+        ) from error
+    return found
+
+
+class OpenTable:
+    """The table at a URL, which may not exist yet.
+
+    ``url`` is a path, ``file:PATH`` or ``s3://BUCKET/PREFIX`` with options as for a base
+    (`percolator_core.base.location`). ``writer`` names what is published: the table has the timestamp of the
+    last publication of each writer.
+
+    Raises:
+        ConfigurationError: deltalake is not installed, or the URL cannot be used.
+        StoreUnavailable: the location does not answer, or refuses.
+    """
+
+    def __init__(self, url: str, writer: str) -> None:
+        self._writer = writer
+        self._uri, self._options = place(url)
+        self.shown = self._uri
+        self._table: DeltaTable | None = None
+        delta = deltalake()
+        try:
+            self._table = delta.DeltaTable(self._uri, storage_options=self._options)
+        except delta.exceptions.TableNotFoundError:
+            pass
+        except (delta.exceptions.DeltaError, OSError, ValueError) as error:
+            raise self._failed("read", error) from error
+
+    @property
+    def version(self) -> int:
+        """The number of the newest version, -1 without one."""
+        return -1 if self._table is None else self._table.version()
+
+    @property
+    def timestamp(self) -> int:
+        """The timestamp of the writer's newest publication, 0 without one."""
+        return (self._table and self._table.transaction_version(self._writer)) or 0
+
+    def has_schema(self, schema: pa.Schema) -> bool:
+        """Return True if the newest version has this schema."""
+        import pyarrow as pa
+
+        if self._table is None:
+            return False
+        found = pa.schema(self._table.schema().to_arrow())
+        return [_plain(field) for field in found] == [_plain(field) for field in schema]
+
+    def replace(
+        self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], timestamp: int, about: dict[str, str]
+    ) -> None:
+        """Write a version with these rows alone.
+
+        Raises:
+            Overtaken: another version was written since this object was made.
+            StoreUnavailable: the files cannot be written.
+            Others: those of ``batches``.
+        """
+        import pyarrow as pa
+
+        delta, rows = deltalake(), _Source(batches)
+        with self._committing(rows):
+            delta.write_deltalake(
+                self._uri if self._table is None else self._table,
+                pa.RecordBatchReader.from_batches(schema, rows),
+                mode="overwrite",
+                schema_mode="overwrite",
+                storage_options=self._options,
+                commit_properties=self._properties(timestamp, about),
+            )
+
+    def merge(
+        self,
+        schema: pa.Schema,
+        key: Sequence[str],
+        batches: Iterable[pa.RecordBatch],
+        timestamp: int,
+        about: dict[str, str],
+    ) -> None:
+        """Write a version in which some rows of the last one are changed, added, or removed.
+
+        ``batches`` have `REMOVED` after the columns of ``schema``, and each key once. Raises as `replace`.
+        """
+        import pyarrow as pa
+
+        assert self._table is not None, "there is a version to change"
+        rows, before = _Source(batches), self.version
+        columns = {_quoted(name): f"new.{_quoted(name)}" for name in schema.names}
+        properties = self._properties(timestamp, about)
+        with self._committing(rows):
+            merger = self._table.merge(
+                pa.RecordBatchReader.from_batches(changes_schema(schema), rows),
+                " and ".join(f"old.{_quoted(name)} = new.{_quoted(name)}" for name in key),
+                source_alias="new",
+                target_alias="old",
+                max_spill_size=_SPILL,
+                commit_properties=properties,
+            )
+            removed = f"new.{_quoted(REMOVED)}"
+            merger.when_matched_delete(removed).when_matched_update(columns).when_not_matched_insert(
+                columns, predicate=f"not {removed}"
+            ).execute()
+            if self.version == before:
+                # A merge without effect writes no version, but the timestamp has to advance.
+                self._table.create_write_transaction(
+                    [], "append", self._table.schema(), commit_properties=properties
+                )
+                self._table.update_incremental()
+
+    def remove_old_files(self, keep: timedelta) -> int:
+        """Remove files that no version of the last ``keep`` has, and of writers that died; return how many.
+
+        Raises StoreUnavailable.
+        """
+        if self._table is None:
+            return 0
+        delta = deltalake()
+        try:
+            found = self._table.vacuum(
+                max(1, round(keep.total_seconds() / 3600)),
+                dry_run=False,
+                enforce_retention_duration=False,
+                full=True,
+            )
+        except (delta.exceptions.DeltaError, OSError) as error:
+            raise self._failed("clean up", error) from error
+        return len(found)
+
+    def _properties(self, timestamp: int, about: dict[str, str]) -> Any:
+        delta = deltalake()
+        return delta.CommitProperties(
+            custom_metadata={**about, "percolator.timestamp": str(timestamp)},
+            # Another commit may have changed the same rows: this version is not written after it.
+            max_commit_retries=0,
+            app_transactions=[delta.Transaction(self._writer, timestamp)],
+        )
+
+    def _committing(self, rows: _Source) -> _Committing:
+        return _Committing(self, rows)
+
+    def _failed(self, action: str, error: BaseException) -> StoreUnavailable:
+        reason = " ".join(str(error).split())[:300].rstrip(". ")
+        return StoreUnavailable(
+            f"cannot {action} the published table at {self.shown} ({reason}): make room or grant the right, "
+            "then publish again"
+        )
+
+    def reload(self) -> None:
+        """Read the newest version, which this object has written."""
+        delta = deltalake()
+        self._table = delta.DeltaTable(self._uri, storage_options=self._options)
+
+
+class _Source(Iterable["pa.RecordBatch"]):
+    """Batches for deltalake, which replaces the errors of an iterator: ``error`` has the first one."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._batches
+        except BaseException as error:
+            self.error = error
+            raise
+
+
+class _Committing:
+    """Turns the errors of deltalake into ours."""
+
+    def __init__(self, table: OpenTable, rows: _Source) -> None:
+        self._table = table
+        self._rows = rows
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self._table.reload()
+            return
+        if self._rows.error is not None:
+            raise self._rows.error
+        delta = deltalake()
+        if isinstance(error, delta.exceptions.CommitFailedError):
+            raise Overtaken from error
+        if isinstance(error, delta.exceptions.DeltaError | OSError):
+            raise self._table._failed("write", error) from error  # noqa: SLF001
+
+
+def changes_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of changes: in a removed row the columns outside the key are null."""
+    import pyarrow as pa
+
+    return pa.schema([*(field.with_nullable(True) for field in schema), pa.field(REMOVED, pa.bool_())])
+
+
+def place(url: str) -> tuple[str, dict[str, str]]:
+    """Return the URI and the options of deltalake for a URL as a base has it.
+
+    Raises:
+        ConfigurationError: the URL names no folder.
+    """
+    if url.startswith("file:") or "://" not in url:
+        path = url.removeprefix("file:")
+        if path.startswith("//"):
+            path = "/" + path.lstrip("/")
+        if not path.strip("/"):
+            raise ConfigurationError(f"{url!r} names no folder: use file:///FOLDER or s3://BUCKET/PREFIX")
+        return str(Path(path).absolute()), {}
+    found = urlsplit(url)
+    host = found.netloc.rpartition("@")[2]
+    if not host:
+        raise ConfigurationError(f"{url!r} names no bucket: use file:///FOLDER or s3://BUCKET/PREFIX")
+    given = dict(parse_qsl(found.query))
+    options = {}
+    if found.scheme == "s3":
+        if found.username:
+            options["aws_access_key_id"] = unquote(found.username)
+            options["aws_secret_access_key"] = unquote(found.password or "")
+        if "region" in given:
+            options["aws_region"] = given["region"]
+        if "endpoint_override" in given:
+            scheme = given.get("scheme", "https")
+            options["aws_endpoint_url"] = f"{scheme}://{given['endpoint_override']}"
+            options["aws_allow_http"] = str(scheme == "http").lower()
+        # An entry of the log is written only if the store has none of that number.
+        options["conditional_put"] = "etag"
+    return f"{found.scheme}://{host}{found.path}", options
+
+
+def _plain(field: pa.Field) -> tuple[str, Any]:
+    """Return the parts of a field that a version keeps: readers of the log know no large or view types."""
+    import pyarrow as pa
+
+    kind = field.type
+    if kind in {pa.large_string(), pa.string_view()}:
+        kind = pa.string()
+    elif kind in {pa.large_binary(), pa.binary_view()}:
+        kind = pa.binary()
+    return field.name, kind
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

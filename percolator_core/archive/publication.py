@@ -1,0 +1,317 @@
+"""Publications: consistent versions of one table for programs that do not know this library.
+
+A version is written from a pinned snapshot, in batches. The first one has all rows. A later one changes only
+the rows that have changed since, as long as garbage collection has kept the versions and deletions since.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from percolator_core.archive.cells import settle, tablet_cells
+from percolator_core.archive.delta import OpenTable, Overtaken, changes_schema
+from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.errors import PercolatorError, SnapshotTooOld
+from percolator_core.layout.keys import MARKER, decode_column, is_internal
+from percolator_core.layout.records import unpack_version
+from percolator_core.schema.partitions import pieces
+from percolator_core.schema.row_keys import KeyCodec
+from percolator_core.tables.binding import table_name
+from percolator_core.tables.model import Table
+from percolator_core.tables.query import Query
+from percolator_core.transaction.client import Client
+from percolator_core.transaction.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Mode = Literal["full", "incremental"]
+
+Progress = Callable[[int], None]
+"""Is called with the number of rows read so far."""
+
+_ROWS: Final = 1000
+_AT_ONCE: Final = 4
+"""Rows of a batch of changes, and pieces of a table whose steps share one round trip."""
+
+_ATTEMPTS: Final = 8
+_PAUSE: Final = 0.1
+"""Attempts beside other publishers, and most seconds before the second one; then it doubles."""
+
+RAW_KEY: Final = ("row", "column")
+"""The key of a published raw table. Its further columns are ``commit_time`` and ``value``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A published version: the table as of ``timestamp`` (microseconds) is ``version`` of the open table.
+
+    ``mode`` is ``"incremental"`` if only the changed and removed rows were merged into the last version;
+    otherwise ``reason`` says why all rows were written. ``rows`` is the number of rows (cells, of a raw
+    table) that were read for it, removed ones included.
+    """
+
+    timestamp: int
+    version: int
+    mode: Mode
+    reason: str
+    rows: int
+    seconds: float
+
+
+class Publishing:
+    """The method of `percolator_core.Database` that publishes tables."""
+
+    client: Client
+
+    def publish(
+        self,
+        table: type[Table] | str,
+        url: str,
+        *,
+        keep: timedelta | None = None,
+        progress: Progress | None = None,
+    ) -> Published:
+        """Write a table, as of one time, as a version of a Delta Lake table, while writes go on.
+
+        DuckDB, Polars, Spark and others open the versions without this library. After the first version only
+        changed rows are written, if garbage collection has kept the versions since the last publication; a
+        changed schema writes all rows. A crash leaves the last version as it was.
+
+        Args:
+            table: a typed table; or a raw table, whose cells become rows of ``row``, ``column``,
+                ``commit_time`` and ``value``.
+            url: a path, ``file:PATH``, or ``s3://BUCKET/PREFIX`` with options as for a base. It belongs to
+                this table alone.
+            keep: remove files that no version of this time has; None removes none.
+            progress: is called with the number of rows read so far.
+
+        Raises:
+            ConfigurationError: deltalake is not installed, or the URL cannot be used.
+            UnknownTable: no such table.
+            LockTimeout: a transaction that began before is still committing; publish again later.
+            PercolatorError: other publications to the URL were first, again and again.
+            StoreUnavailable: the store or the location does not answer.
+        """
+        begun = time.monotonic()
+        name = table_name(table)
+        self.client.catalog.table(name)
+        writer = f"percolator {namespace_id(self.client)} {name}"
+        target = OpenTable(url, writer)
+        if keep is not None:
+            target.remove_old_files(keep)
+        for attempt in range(_ATTEMPTS):
+            try:
+                found = _Publication(self.client, name, target, progress).run()
+            except Overtaken:
+                self.client.store.sleep(random.uniform(0, _PAUSE * 2**attempt))
+                target = OpenTable(url, writer)
+            else:
+                return replace(found, seconds=time.monotonic() - begun)
+        raise PercolatorError(
+            f"other publications of {name!r} to {target.shown} were first {_ATTEMPTS} times: "
+            "let one process publish it"
+        )
+
+
+def namespace_id(client: Client) -> str:
+    """Return the name of this namespace's history: timestamps of another one mean nothing here."""
+    oracle = client.store.keyspace.oracle
+    mine = uuid.uuid4().hex
+    found: bytes = client.store.call((b"HSETNX", oracle, b"id", mine), (b"HGET", oracle, b"id"))[1]
+    return found.decode()
+
+
+class _Publication:
+    """One attempt to publish a table."""
+
+    def __init__(self, client: Client, name: str, target: OpenTable, progress: Progress | None) -> None:
+        self._client = client
+        self._name = name
+        self._target = target
+        self._progress = progress
+        self._rows = 0
+
+    def run(self) -> Published:
+        """Write a version. Raises Overtaken, and as `Publishing.publish`."""
+        with Snapshot(self._client) as snapshot:
+            at, last = snapshot.start_timestamp, self._target.timestamp
+            if last >= at:
+                raise Overtaken
+            settle(self._client, at)
+            handle = snapshot.handle_of(self._name)
+            source = (
+                _Typed(self._client, snapshot, handle)
+                if handle.is_typed
+                else _Raw(self._client, snapshot, handle)
+            )
+            about = {
+                "percolator.table": self._name,
+                "percolator.namespace": self._client.store.keyspace.namespace,
+            }
+            reason = self._obstacle(source.schema, last)
+            if not reason:
+                try:
+                    changes = self._counted(source.changes(last))
+                    self._target.merge(source.schema, source.key, changes, at, about)
+                except SnapshotTooOld:
+                    reason = "versions since the last publication were collected"
+            if reason:
+                self._rows = 0
+                self._target.replace(source.schema, self._counted(source.all()), at, about)
+        mode: Mode = "full" if reason else "incremental"
+        return Published(at, self._target.version, mode, reason, self._rows, 0.0)
+
+    def _obstacle(self, schema: pa.Schema, last: int) -> str:
+        """Return the reason why the changes since the last publication do not suffice, or an empty text."""
+        if not last:
+            return "no publication of this table is there"
+        if not self._target.has_schema(schema):
+            return "the columns of the table have changed"
+        floor = int(self._client.store.one((b"HGET", self._client.store.keyspace.oracle, b"floor")) or 0)
+        # Commits that were published may be lost in the store, and are no changes that it knows of.
+        return "a failover may have lost commits since the last publication" if last < floor else ""
+
+    def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self._rows += len(batch)
+            if self._progress is not None:
+                self._progress(self._rows)
+            yield batch
+
+
+class _Source:
+    """The rows of a table as of a snapshot, in batches of ``schema``."""
+
+    schema: pa.Schema
+    key: Sequence[str]
+
+    def __init__(self, client: Client, snapshot: Snapshot, handle: TableHandle) -> None:
+        self._client = client
+        self._snapshot = snapshot
+        self._handle = handle
+        self._at = snapshot.start_timestamp
+
+    def all(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows."""
+        raise NotImplementedError
+
+    def changes(self, since: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that changed or were removed after ``since``, as `changes_schema` has them.
+
+        Raises:
+            SnapshotTooOld: garbage collection has passed ``since``.
+        """
+        raise NotImplementedError
+
+
+class _Typed(_Source):
+    """The rows of a typed table."""
+
+    def __init__(self, client: Client, snapshot: Snapshot, handle: TableHandle) -> None:
+        super().__init__(client, snapshot, handle)
+        from percolator_core.tables.arrow import arrow_schema  # it needs pyarrow
+
+        definition = handle.definition
+        self._query = Query(handle, definition.columns)
+        self.schema = arrow_schema(definition.columns)
+        self.key = definition.key
+
+    def all(self) -> Iterator[pa.RecordBatch]:
+        from percolator_core.tables.arrow import from_rows, record_batch
+
+        query, snapshot = self._query, self._snapshot
+        selects = [query.select(piece) for piece in pieces(self._handle.definition, None)]
+        while selects:
+            for batch in snapshot.take_batches(selects[:_AT_ONCE]):
+                yield record_batch(query.columns, batch)
+                late = query.judge_many(snapshot, batch.unsettled) if batch.unsettled else []
+                if late:
+                    yield from_rows(query.columns, [values for _, values in late])
+            selects = [select for select in selects if select.more]
+
+    def changes(self, since: int) -> Iterator[pa.RecordBatch]:
+        found: list[bytes] = []
+        for tablet in range(self._handle.tablets):
+            for row in tablet_cells(self._client, self._handle, tablet, self._at, since):
+                if any(not is_internal(column) or column == MARKER for column in row.cells):
+                    found.append(row.key)
+                if len(found) >= _ROWS:
+                    yield self._changed(found)
+                    found = []
+        if found:
+            yield self._changed(found)
+
+    def _changed(self, keys: Sequence[bytes]) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        from percolator_core.tables.arrow import from_rows
+
+        query, codec = self._query, KeyCodec(self._handle.definition)
+        there = dict(query.judge_many(self._snapshot, keys))
+        values, removed = [], []
+        for key in keys:
+            parts = dict(zip(self.key, codec.split(key), strict=True))
+            values.append(there.get(key) or [parts.get(column.name) for column in query.columns])
+            removed.append(key not in there)
+        columns = [replace(column, nullable=True, missing=None) for column in query.columns]
+        arrays = [*from_rows(columns, values).columns, pa.array(removed, pa.bool_())]
+        return pa.RecordBatch.from_arrays(arrays, schema=changes_schema(self.schema))
+
+
+class _Raw(_Source):
+    """The cells of a raw table."""
+
+    key = RAW_KEY
+
+    def __init__(self, client: Client, snapshot: Snapshot, handle: TableHandle) -> None:
+        super().__init__(client, snapshot, handle)
+        import pyarrow as pa
+
+        time_ = pa.timestamp("us", "UTC")
+        fields = {"row": pa.binary(), "column": pa.string(), "commit_time": time_, "value": pa.binary()}
+        self.schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields.items()])
+
+    def all(self) -> Iterator[pa.RecordBatch]:
+        for cells in self._read(0):
+            yield _batch(self.schema, [cell for cell in cells if cell[3] is not None])
+
+    def changes(self, since: int) -> Iterator[pa.RecordBatch]:
+        schema = changes_schema(self.schema)
+        for cells in self._read(since):
+            yield _batch(schema, [(*cell, cell[3] is None) for cell in cells])
+
+    def _read(self, since: int) -> Iterator[list[tuple[bytes, str, int, bytes | None]]]:
+        found: list[tuple[bytes, str, int, bytes | None]] = []
+        size = 0
+        for tablet in range(self._handle.tablets):
+            for row in tablet_cells(self._client, self._handle, tablet, self._at, since):
+                for column, packed in row.cells.items():
+                    if is_internal(column):
+                        continue
+                    version = unpack_version(packed)
+                    found.append((row.key, decode_column(column), version.commit_ts, version.value))
+                    size += len(packed)
+                if len(found) >= _ROWS or size >= _BYTES:
+                    yield found
+                    found, size = [], 0
+        if found:
+            yield found
+
+
+_BYTES: Final = 4 << 20
+"""About the bytes of a batch of cells."""
+
+
+def _batch(schema: pa.Schema, lines: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    columns: Sequence[Sequence[Any]] = list(zip(*lines, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,8 @@
+"""A store for each file of tests, a namespace for each test, and places for files."""
+
+from __future__ import annotations
+
+from tests.base.conftest import object_store
+from tests.tables.conftest import connect, db, url
+
+__all__ = ["connect", "db", "object_store", "url"]
