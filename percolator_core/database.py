@@ -8,8 +8,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from percolator_core.base.changes import BaseChanges
 from percolator_core.archive.publication import Publishing
+from percolator_core.base.changes import BaseChanges
 from percolator_core.catalog.catalog import Catalog
 from percolator_core.catalog.schema_change import SchemaChanges
 from percolator_core.concurrency import Concurrency

@@ -63,6 +63,7 @@ LETTERS = {
     "t": "reads go by the tables as they were at their timestamp, or are refused",
     "u": "a chain runs the code of its own project, and leaves none of it to the next",
     "v": "the store and the base are one table: nothing is lost between them, and damage is reported",
+    "y": "a publication, and a restored backup, have exactly what was there at their time",
     "x": "what reads rows besides a transaction, and the runs of observers, see store and base as one",
 }
 """The promises that mutants break; a mutant's name begins with its promise's letter."""

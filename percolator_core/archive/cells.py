@@ -7,12 +7,10 @@ no lock that matters.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
-from itertools import groupby
-from operator import attrgetter
 from typing import Final, NamedTuple
 
+from percolator_core.base.bases import above_base
 from percolator_core.base.row_set import BaseRow
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import SnapshotTooOld
@@ -81,15 +79,8 @@ def _with_base(
     low = b"" if bound == b"-" else bound[1:] + b"\0"
     high = found.resume[1:] + b"\0" if found.resume else None
     below = client.bases.rows(handle, tag, found.base, low, high, None, reverse=False)
-    stored = (RowCells(*row) for row in found.rows)
-    lines: Iterator[RowCells | BaseRow] = heapq.merge(stored, below, key=attrgetter("key"))
-    for key, parts in groupby(lines, attrgetter("key")):
-        above, row = None, None
-        for part in parts:
-            if isinstance(part, BaseRow):
-                row = part
-            else:
-                above = part
+    stored = ((row[0], RowCells(*row)) for row in found.rows)
+    for key, above, row in above_base(stored, below):
         if row is not None:
             yield _merged(handle, key, above, row)
         elif above is not None:

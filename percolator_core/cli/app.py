@@ -68,6 +68,7 @@ COMMANDS: Final[dict[str, Registered]] = {
     "flush": Registered("percolator_core.cli.base:flush", _CARE),
     "compact": Registered("percolator_core.cli.base:compact", _CARE),
     "reindex": Registered("percolator_core.cli.reindex:reindex", _CARE),
+    "publish": Registered("percolator_core.cli.archive:publish", _CARE),
 }
 """The library's subcommands, in the order of the help."""
 

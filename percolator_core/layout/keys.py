@@ -24,7 +24,8 @@ the last part of its key.
     {ns}format               string the format of the data
     {ns}oracle               hash   last -> newest timestamp; limit -> high-water mark; server -> its run id
                                     and replication id, or the history of an embedded one; floor -> the
-                                    timestamp of the last failover
+                                    timestamp of the last failover; id -> a random name, once a table was
+                                    published
     {ns}catalog              hash   table -> its entry, as JSON: definition, version, the pending schema
                                     change; 0xFF -> the number of changes, from which versions are taken
     {ns}chain                hash   digest, observers: of the chain that was activated last; beside -> digests

@@ -32,9 +32,8 @@ from percolator_core import (
 )
 from percolator_core.archive import delta, publication
 from percolator_core.archive.publication import Published
-from percolator_core.base.location import Location
 from tests.base.conftest import KEYS
-from tests.base.test_twin import flush
+from tests.servers.plain import commit_of, die
 
 
 class Item(Table, name="items", partition=[Hash("shop", "id", buckets=3)]):
@@ -231,9 +230,8 @@ def test_commits_that_a_failover_has_lost_are_not_in_the_next_version(
 
 
 def test_a_base_below_the_table(items: Database, tmp_path: Path) -> None:
-    location = Location(f"file://{tmp_path}/base")
-    for tablet in range(3):
-        flush(items, "items", location, tablet)
+    items.set_base("items", f"file://{tmp_path}/base")
+    assert items.flush("items", everything=True).rows == 300
     put(items, item(7, sold=True), item(500))
     done = items.publish("items", str(tmp_path / "open"))
     assert is_as_of(items, done, tmp_path / "open")
@@ -242,6 +240,26 @@ def test_a_base_below_the_table(items: Database, tmp_path: Path) -> None:
     done = items.publish("items", str(tmp_path / "open"))
     assert (done.mode, done.rows) == ("incremental", 4)
     assert is_as_of(items, done, tmp_path / "open")
+
+
+def test_a_commit_that_has_left_locks_is_in_the_version(
+    items: Database, connect: Callable[[], Database], tmp_path: Path
+) -> None:
+    """Its client dies between the primary, which decides, and the other cells."""
+    items.publish("items", str(tmp_path / "open"))
+    victim = connect()
+    victim.client.one_call_a_tablet = True
+    t = victim.begin()
+    assert t.start_timestamp
+    for number in range(20):
+        t.upsert(item(number, sold=True))
+    commit = commit_of(t)
+    commit.commit_primary(commit.prewrite())
+    die(victim)
+    done = items.publish("items", str(tmp_path / "open"))
+    assert (done.mode, done.rows) == ("incremental", 20)
+    assert is_as_of(items, done, tmp_path / "open")
+    assert sum(row["sold"] for row in published(tmp_path / "open").to_pylist()) == 20
 
 
 # Raw tables.
@@ -272,8 +290,8 @@ def test_a_raw_table_is_published_cell_by_cell(db: Database, tmp_path: Path, wit
     assert cells(published(tmp_path / "open")) == expected_cells(db, first.timestamp)
     times = dict.fromkeys(cells(published(tmp_path / "open")))
     if with_base:
-        for tablet in range(2):
-            flush(db, "raw", Location(f"file://{tmp_path}/base"), tablet)
+        db.set_base("raw", f"file://{tmp_path}/base")
+        assert db.flush("raw", everything=True).rows == 50
         again = db.publish("raw", str(tmp_path / "other"))
         assert dict.fromkeys(cells(published(tmp_path / "other"))) == times
         assert db.publish("raw", str(tmp_path / "open")).mode == "full"

@@ -237,6 +237,8 @@ def worker(scene: Scene) -> None:
     scene.until(scene.no_locks)
     _run(scene, db, chain)
     _trace_and_rerun(db, chain)
+    with TemporaryDirectory() as folder:
+        assert [db.publish("docs", folder).mode for _ in range(2)] == ["full", "incremental"]
     scene.run(db, chain)
     _leases(scene, db, chain)
     for committed in (True, False):

@@ -26,6 +26,7 @@ RUN = {
     "how-to/export-queue.md": [],
     "how-to/feedback.md": [],
     "how-to/large-tables.md": [],
+    "how-to/publish.md": [],
     "how-to/secondary-index.md": [],
     "how-to/trace.md": ["tutorial.md"],
     "how-to/typed-tables.md": [],
