@@ -172,15 +172,20 @@ def test_cells_that_ran_again_become_cold_again(docs: Docs) -> None:
     assert docs.drain() == 30
 
 
-def test_a_write_that_was_rolled_back_is_not_observed(docs: Docs, store_url: str, namespace: str) -> None:
-    """Its prewrite marks the cell, and the acknowledgement of the version below has gone with the flush."""
-    docs.fill()
+def rolled_back(docs: Docs, store_url: str, namespace: str) -> None:
+    """Write to all rows as a client that dies before its commit."""
     with percolator_core.connect(store_url, namespace) as other:
         t = other.begin()
         for row in ROWS:
             docs.write(t, row, "lost")
         Commit(other.client, t.start_timestamp, t.mutations()).prewrite()
     assert docs.db.resolve_locks(timedelta(0)).rolled_back
+
+
+def test_a_write_that_was_rolled_back_is_not_observed(docs: Docs, store_url: str, namespace: str) -> None:
+    """Its prewrite marks the cell, and the acknowledgement of the version below has gone with the flush."""
+    docs.fill()
+    rolled_back(docs, store_url, namespace)
     assert sum(dirty_of(docs.db, docs.chain).backlog().values()) == 30
     assert docs.drain() == 0
     assert not docs.ran
@@ -303,3 +308,31 @@ def test_rows_that_are_in_store_and_base_are_not_cold(docs: Docs, monkeypatch: p
     assert states(docs, ROWS[20])[0][0] == ("ran", False)
     docs.drain()
     assert docs.ran == dict.fromkeys(ROWS, 1)
+
+
+def test_an_observer_that_the_maintainer_does_not_know_yet_loses_nothing(docs: Docs) -> None:
+    """It was registered in the tablets, so writes leave marks, and the chain's record does not have it."""
+    docs.put(*ROWS)
+    assert flush(docs.db, "docs", docs.folder) == 0
+    assert docs.drain() == 30
+    assert docs.ran == dict.fromkeys(ROWS, 1)
+
+
+def test_cells_that_came_back_from_a_base_are_not_observed_again(
+    docs: Docs, store_url: str, namespace: str
+) -> None:
+    """Their acknowledgements do not come back, and a transaction that was rolled back leaves marks."""
+    docs.db.set_base("docs", str(docs.folder))
+    docs.put(*ROWS)
+    docs.drain()
+    docs.ran.clear()
+    assert docs.db.flush("docs", everything=True).rows == 30
+    docs.db.set_base("docs", None)
+    assert not any(is_cold(docs.db, "docs", row.encode()) for row in ROWS)
+    rolled_back(docs, store_url, namespace)
+    assert docs.drain() == 0
+    counts = rerun(docs.db, docs.chain, "look", ["revision = 1"])
+    assert (counts.chosen, counts.unknown) == (30, 30)
+    docs.drain()
+    assert docs.ran == dict.fromkeys(ROWS, 1)
+    assert rerun(docs.db, docs.chain, "look").unknown == 0
