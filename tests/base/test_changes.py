@@ -195,6 +195,7 @@ def test_a_base_moves_to_another_location(raw: Database, tmp_path: Path) -> None
     raw.set_base("raw", str(tmp_path / "two"))
     assert rows(raw) == before
     # A reader may have found a tablet at the old location, so the files stay for a while.
+    raw.flush("raw")
     assert files(tmp_path / "one")
     forget_grace(raw)
     raw.flush("raw")
@@ -534,3 +535,22 @@ def test_the_history_of_a_cell_that_moved_back_begins_with_its_commit(raw: Datab
     newest, oldest = raw.history("raw", "r04", "b")
     assert newest.value == b"new"
     assert oldest == Version(before.commit_ts, before.commit_ts, b"4")
+
+
+def test_every_kind_of_store_has_tables_with_a_base(connect_to_every_kind: Any, tmp_path: Path) -> None:
+    db = connect_to_every_kind()
+    db.create_table("raw", tablets=4)
+    db.set_base("raw", str(tmp_path / "one"), cold_after=timedelta(0))
+    for number in range(20):
+        put(db, f"{number}", "v", b"1")
+    before = rows(db)
+    assert db.flush("raw").rows == 20
+    put(db, "1", "v", b"2")
+    assert db.flush("raw").rows == 1
+    db.compact("raw")
+    db.set_base("raw", str(tmp_path / "two"))
+    found = db.base("raw")
+    assert found is not None
+    assert (found.rows_in_store, found.rows_in_base, found.height) == (0, 20, 1)
+    db.set_base("raw", None)
+    assert rows(db) == [(row, {"v": b"2"} if row == b"1" else cells) for row, cells in before]

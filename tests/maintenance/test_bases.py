@@ -27,6 +27,7 @@ from percolator_core.layout.keys import MAINTAINER, meta_key
 from percolator_core.maintenance import bases
 from percolator_core.maintenance.bases import BaseMaintainer
 from percolator_core.scripts import calls
+from tests.servers.plain import commit_of, die
 
 Connect = Callable[..., Database]
 
@@ -128,6 +129,22 @@ def test_the_youngest_rows_stay_whatever_the_budget(raw: Database, tmp_path: Pat
         running.get("raw", "a", "v")
         assert raw.flush("raw").rows == 0
         running.set("raw", "b", "v", b"1")
+
+
+def test_a_flush_first_resolves_the_locks_that_its_rows_decide_about(raw: Database, connect: Connect) -> None:
+    """A lock in any table is judged by the versions of its primary, which must not have left the store."""
+    dead = connect()
+    dead.client.one_call_a_tablet = True
+    transaction = dead.begin()
+    assert transaction.start_timestamp
+    transaction.set("raw", "primary", "v", b"1")
+    transaction.set("t", "secondary", "v", b"1")
+    commit = commit_of(transaction)
+    commit.commit_primary(commit.prewrite())
+    assert (commit.primary.table, len(list(raw.locks()))) == ("raw", 1)
+    die(dead)
+    assert raw.flush("raw", everything=True).rows == 1
+    assert raw.snapshot().get("t", "secondary", "v") == b"1"
 
 
 def test_one_maintainer_works_at_a_tablet_at_a_time(raw: Database) -> None:
