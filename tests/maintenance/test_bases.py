@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -245,6 +246,10 @@ def test_a_compaction_makes_one_run_without_removed_rows(raw: Database) -> None:
 
 
 def test_a_flush_merges_only_what_gains_enough(raw: Database) -> None:
+    for number in range(30):
+        put(raw, f"large-{number}", random.randbytes(20_000))
+    raw.flush("raw", everything=True)
+    [large] = tablet(raw)[2].entries
     heights = []
     for number in range(12):
         for row in range(4):
@@ -253,7 +258,8 @@ def test_a_flush_merges_only_what_gains_enough(raw: Database) -> None:
         heights.append(tablet(raw)[2].height)
     assert max(heights) >= 3
     assert max(heights) <= 7
-    assert len(rows(raw)) == 48
+    assert large in tablet(raw)[2].entries
+    assert len(rows(raw)) == 78
 
 
 def test_what_a_compaction_writes_is_bounded_and_keeps_a_row_together(
