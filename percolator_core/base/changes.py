@@ -6,6 +6,7 @@ the table's version, so that a client with an old definition changes nothing.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -135,22 +136,25 @@ class BaseChanges:
                 break
         return below, above
 
-    def abandon(self, places: Sequence[tuple[str, str]], grace: float = GRACE) -> None:
-        """Record folders that no table has any more, so that their files are removed after ``grace`` seconds.
+    def abandon(self, places: Sequence[tuple[str, str]], *, at_once: bool = False) -> None:
+        """Record folders that no table has any more, so that their files are removed after `GRACE`.
 
-        A folder may be recorded while the catalog still names it: then its files stay.
+        With ``at_once``, nobody may read them any more. A folder may be recorded while the catalog still
+        names it: then its files stay.
         """
-        due = b"%d" % int((time.time() + grace) * 1e6)
+        due = b"%d" % (0 if at_once else int((time.time() + GRACE) * 1e6))
         for location, folder in places:
             field = f"{location}\n{folder}"
             self._store.call_durably((b"HSET", self._store.keyspace.folders, field, due))
 
-    def remove_abandoned(self) -> int:
+    def remove_abandoned(self, oldest_pin: float = math.inf) -> int:
         """Remove the files of recorded folders whose time has come; return how many folders had files.
 
+        Readers of a pinned snapshot may have begun before: ``oldest_pin`` is the timestamp of the oldest one.
         A location that does not answer keeps its files until another call.
         """
-        key, now, removed = self._store.keyspace.folders, int(time.time() * 1e6), 0
+        key, removed = self._store.keyspace.folders, 0
+        now = min(time.time() * 1e6, oldest_pin)
         flat = self._store.one((b"HGETALL", key))
         due = [field for field, when in zip(flat[::2], flat[1::2], strict=True) if int(when) <= now]
         named = {place for entry in self._client.catalog.entries() for place in _places(entry)} if due else ()

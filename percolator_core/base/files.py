@@ -1,22 +1,22 @@
 """Remove the files of a tablet that nobody needs any more.
 
 A file is needed if the valid manifest names it, or a manifest that a reader may still use: one that was the
-valid one within the grace period. A maintainer writes row sets before it names them, so a file without a name
-may be new. To be sure that nobody will name it, a new manifest with the same content is published before
-anything is removed: it makes the manifest of every maintainer that is still at work late, and so refused.
+valid one within the grace period before now, or before the oldest pinned snapshot.
+
+A maintainer writes row sets before it names them, so a file without a name may be new. To be sure that nobody
+will name it, a new manifest with the same content is published before anything is removed: it makes the
+manifest of every maintainer that is still at work late, and so refused.
 """
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 import percolator_core.base.manifest as manifests
-from percolator_core.base.changes import GRACE
 from percolator_core.base.location import StoredFile
 from percolator_core.base.manifest import Manifest
 from percolator_core.base.publication import Place, publish
@@ -26,17 +26,17 @@ from percolator_core.store import Store
 _MANIFEST: Final = re.compile(r"/manifest-(\d+)-[^/]*$")
 
 
-def remove_unneeded(store: Store, place: Place, reference: bytes, grace: float = GRACE) -> int:
+def remove_unneeded(store: Store, place: Place, reference: bytes, since: float) -> int:
     """Remove the files of a tablet that no reader needs; return how many.
 
-    ``reference`` is that of the valid manifest. Files younger than ``grace`` seconds stay.
+    ``reference`` is that of the valid manifest. Readers may still use manifests that were replaced after
+    ``since``, in seconds since 1970. Files that were written after that stay, too.
 
     Raises:
         BaseDamaged: the valid manifest is missing or damaged.
         StoreUnavailable: the store or the location does not answer.
     """
     location, name = place.location, manifests.split_reference(reference)[1]
-    since = time.time() - grace
     files = location.files(place.folder)
     valid = manifests.load(location, name)
     old = [one.name for one in files if one.written < since]

@@ -72,7 +72,7 @@ class BaseSettler(Protocol):
     ) -> tuple[bytes | None, bytes | None]:
         """Return a row of a tablet's base below a value of the range column, and one at or above it."""
 
-    def abandon(self, places: Sequence[tuple[str, str]], grace: float = ...) -> None:
+    def abandon(self, places: Sequence[tuple[str, str]], *, at_once: bool = ...) -> None:
         """Record folders that no table has any more, so that their files are removed."""
 
     def remove_abandoned(self) -> int:
@@ -166,7 +166,7 @@ class PendingChange:
         base = self._definition.base
         places = [*self._entry.left, *([] if base is None else [base.place])]
         # Recorded first: after a crash, maintenance removes them.
-        self._bases.abandon(places, 0)
+        self._bases.abandon(places, at_once=True)
         self._client.catalog.replace(self._entry, None)
         if places:
             self._bases.remove_abandoned()

@@ -6,6 +6,7 @@ and the reference of a tablet's manifest keeps one of them from undoing the work
 
 from __future__ import annotations
 
+import math
 import random
 import time
 import uuid
@@ -101,7 +102,8 @@ class BaseMaintainer:
     """Maintains the bases of one namespace.
 
     ``rate`` is the most bytes written to files a second; None is no limit. ``share`` is the part of the time
-    in which the store works for the maintainer. ``grace`` is as for `remove_unneeded`.
+    in which the store works for the maintainer. Files that no manifest names stay for ``grace`` seconds, or
+    until no snapshot is pinned that is as old.
     """
 
     def __init__(
@@ -208,7 +210,7 @@ class BaseMaintainer:
 
     def _begin(self, table: str, part: Part | None) -> tuple[TableHandle, BaseRule | None, list[int]]:
         """Finish what a change of the base has left; return the table, its base, and numbers of tablets."""
-        self._changes.remove_abandoned()
+        self._changes.remove_abandoned(self._oldest_pin())
         had_left = self._schema_changes.settle_bases(table)
         self._client.catalog.look()
         handle = self._client.catalog.table(table)
@@ -248,6 +250,9 @@ class BaseMaintainer:
             pass  # the other maintainer goes on
         finally:
             self._store.run(calls.lease_base(tag, owner, 0))
+
+    def _oldest_pin(self) -> float:
+        return min(GarbageCollector(self._client).pins(), default=math.inf)
 
     def _weigh(self, tags: Sequence[bytes]) -> list[Weighed]:
         places = sorted(random.sample(range(1_000_000), _SAMPLE))
@@ -314,12 +319,13 @@ class BaseMaintainer:
 
     def _remove_files(self, handle: TableHandle, rule: BaseRule, numbers: Sequence[int]) -> int:
         removed = 0
+        since = min(time.time(), self._oldest_pin() / 1e6) - self._grace
         for number in numbers:
             place = self._place(handle, rule, number)
             with self._lease(place.tag) as pace:
                 reference = reference_of(self._store, place.tag)
                 if pace and is_in(reference, rule):
-                    removed += remove_unneeded(self._store, place, reference, self._grace)
+                    removed += remove_unneeded(self._store, place, reference, since)
         return removed
 
 

@@ -198,6 +198,7 @@ def test_a_base_moves_to_another_location(raw: Database, tmp_path: Path) -> None
     raw.flush("raw")
     assert files(tmp_path / "one")
     forget_grace(raw)
+    assert BaseChanges(raw.client).remove_abandoned(oldest_pin=0) == 0
     raw.flush("raw")
     assert files(tmp_path / "one") == []
     raw.client.bases.cache.forget(lambda _: False)
@@ -375,7 +376,7 @@ def test_a_dropped_table_leaves_no_file(raw: Database, tmp_path: Path) -> None:
 def test_files_of_a_dropped_table_that_a_crash_has_left_are_removed_later(
     raw: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(_: BaseChanges) -> int:
+    def die(_: BaseChanges, oldest_pin: float = 0) -> int:
         raise Crash
 
     with monkeypatch.context() as changed, suppress(Crash):
@@ -396,7 +397,7 @@ def test_a_folder_that_a_table_has_is_never_removed(raw: Database, tmp_path: Pat
     rule = raw.catalog.table("raw").definition.base
     assert rule is not None
     maintainer = BaseChanges(raw.client)
-    maintainer.abandon([rule.place], 0)
+    maintainer.abandon([rule.place], at_once=True)
     before = files(tmp_path / "one")
     assert before
     assert maintainer.remove_abandoned() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +28,7 @@ from percolator_core.base.tablet import TabletBase
 from percolator_core.layout.keys import MAINTAINER, meta_key
 from percolator_core.maintenance import bases
 from percolator_core.maintenance.bases import BaseMaintainer
+from percolator_core.maintenance.garbage_collection import GarbageCollector
 from percolator_core.scripts import calls
 from tests.servers.plain import commit_of, die
 
@@ -370,8 +372,13 @@ def test_a_reader_with_the_manifest_before_finds_its_files(raw: Database) -> Non
     raw.client.bases.cache.forget(lambda _: False)
     raw.compact("raw")
     assert [row.key for row in reader.rows(b"", None)] == [b"0", b"1", b"2"]
-    # Once the manifest that replaced it is old, too, its files go.
+    # Once the manifest that replaced it is old, too, its files go, unless a pinned snapshot is as old.
+    at = raw.timestamp()
     age(place.location, place.location.names(), 10_000)
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(GarbageCollector, "pins", lambda _: [at - 12_000_000_000])
+        raw.compact("raw")
+    assert manifest.files <= set(place.location.names())
     raw.compact("raw")
     assert not manifest.files & set(place.location.names())
 
@@ -388,7 +395,7 @@ def test_a_writer_that_was_slow_never_names_a_file_that_was_removed(raw: Databas
     [portion] = late._portions(safe)
 
     def removed_meanwhile(*arguments: Any) -> Any:
-        assert files.remove_unneeded(raw.store, place, reference, grace=-10) > 0
+        assert files.remove_unneeded(raw.store, place, reference, time.time() + 10) > 0
         return publish(*arguments)
 
     with pytest.MonkeyPatch.context() as changed:
@@ -405,7 +412,7 @@ def test_nothing_is_removed_by_a_maintainer_that_was_slow(raw: Database) -> None
     put(raw, "b")
     raw.flush("raw", everything=True)
     before = place.location.names()
-    assert files.remove_unneeded(raw.store, place, reference, grace=-10) == 0
+    assert files.remove_unneeded(raw.store, place, reference, time.time() + 10) == 0
     assert set(before) <= set(place.location.names())
 
 
