@@ -126,17 +126,12 @@ def publish_base(
 def evict(  # noqa: PLR0917
     tag: bytes, manifest: bytes, version: bytes, before: int, observers: Sequence[str], rows: Iterable[bytes]
 ) -> Call[tuple[int, int] | None]:
-    """Remove cells of some rows that the base has.
-
-    Return how many cells and rows were removed; None if another manifest is valid, or the table was changed.
-    """
+    """Remove cells of rows that the base has; return how many cells and rows, None if it has changed."""
     arguments: list[bytes | str | int] = [manifest, version, before, len(observers), *observers, *rows]
     return "evict", (tag,), arguments, replies.evicted
 
 
-def restore(
-    tag: bytes, manifest: bytes, version: bytes, rows: Iterable[bytes | int]
-) -> Call[replies.Restored]:
+def restore(tag: bytes, manifest: bytes, version: bytes, rows: Iterable[Any]) -> Call[replies.Restored]:
     """Put cells of the base back into the store."""
     arguments = (manifest, version, *rows)
     return "restore", (tag,), arguments, bytes.decode  # type: ignore[return-value]
