@@ -26,7 +26,7 @@ from percolator_core.base.row_set import BaseRow
 from percolator_core.base.tablet import TabletBase
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.layout.keys import MARKER
-from percolator_core.layout.records import unpack_version
+from percolator_core.layout.records import KIND, PUT, VALUE, commit_of
 from percolator_core.scripts import calls
 from percolator_core.store import Store
 
@@ -162,20 +162,21 @@ class TabletFlush:
         times = dict(old.times) if old is not None else {}
         time = old.time if old is not None else 0
         exists = old is not None
+        is_typed, columns = self._handle.is_typed, self._columns
         for column, packed in versions.items():
-            version = unpack_version(packed)
-            time = max(time, version.commit_ts)
+            commit_ts = commit_of(packed)
+            time = max(time, commit_ts)
             if column == MARKER:
-                exists = version.value is not None
-            elif self._handle.is_typed and column not in self._columns:
+                exists = packed[KIND] == PUT
+            elif is_typed and column not in columns:
                 continue  # it was dropped
-            elif version.value is None:
+            elif packed[KIND] == PUT:
+                cells[column] = packed[VALUE]
+                times[column] = commit_ts
+            else:
                 cells.pop(column, None)
                 times.pop(column, None)
-            else:
-                cells[column] = version.value
-                times[column] = version.commit_ts
-        if self._handle.is_typed:
+        if is_typed:
             return BaseRow(key, time, cells, {}) if exists else None
         return BaseRow(key, time, cells, times) if cells else None
 

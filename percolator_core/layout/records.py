@@ -120,6 +120,11 @@ def unpack_version(packed: bytes) -> Version:
     return Version(commit_ts, word & _START_MASK, None)
 
 
+def commit_of(packed: bytes) -> int:
+    """Return the commit timestamp of a packed version."""
+    return int.from_bytes(packed[:KIND], "big")
+
+
 def value_of(version: bytes | None) -> bytes | None:
     """Return the value in a packed version; None for a deletion, and for no version at all."""
     return None if version is None or version[KIND] else version[VALUE]

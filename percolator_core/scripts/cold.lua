@@ -26,7 +26,7 @@ local function cells_of(row)
     if mark == 'l' or mark == 'n' then return nil end
     if mark == 'c' then
       local commit_ts, _, kind = version_times(fields[i + 1])
-      if commit_ts > before or is_dirty(tag, row, column, observers) then return nil end
+      if commit_ts > before or (#observers > 0 and is_dirty(tag, row, column, observers)) then return nil end
       if acknowledged(column) then
         -- A rerun has deleted it, and may not have set its mark yet.
         if kind == DELETE then return nil end

@@ -14,14 +14,19 @@
 local tag, before, count = KEYS[1], tonumber(ARGV[3]), tonumber(ARGV[4])
 local valid = redis.call('HMGET', tag .. 'meta', 'base', 'version')
 if valid[1] ~= ARGV[1] or valid[2] ~= ARGV[2] then return {'overtaken'} end
-local observers = {unpack(ARGV, 5, 4 + count)}
 local evicted, dropped = 0, 0
 
--- True if an observer has still to process a cell: also one that was registered since the caller has read their names.
+-- By column, the observers that may have to process its cells: also those that were registered since the caller has read
+-- their names.
+local observers = setmetatable({}, {__index = function(known, column)
+  local names = {unpack(ARGV, 5, 4 + count)}
+  for observer in string.gmatch(observers_of(tag, column) or '', '[^,]+') do names[#names + 1] = observer end
+  known[column] = names
+  return names
+end})
+
 local function is_awaited(row, column)
-  local registered = {}
-  for observer in string.gmatch(observers_of(tag, column) or '', '[^,]+') do registered[#registered + 1] = observer end
-  return is_dirty(tag, row, column, observers) or is_dirty(tag, row, column, registered)
+  return #observers[column] > 0 and is_dirty(tag, row, column, observers[column])
 end
 
 -- True if a cell may be removed: its newest version is in the base, and nobody needs the cell in the store.
@@ -36,7 +41,7 @@ end
 
 local function evict_row(row)
   local key, older = tag .. 'r:' .. row, redis.call('ZCARD', tag .. 'v:' .. row)
-  local fields, cells, idle = redis.call('HGETALL', key), {}, {}
+  local fields, cells, idle, gone = redis.call('HGETALL', key), {}, {}, {}
   for i = 1, #fields, 2 do cells[fields[i]] = fields[i + 1] end
   for field in pairs(cells) do
     local column = string.sub(field, 2)
@@ -47,9 +52,12 @@ local function evict_row(row)
     local observed = string.byte(field) == 99 and acknowledged(column)
     -- An acknowledgement goes with the cell that it acknowledges.
     if string.byte(field) == 99 and (idle[column] or (observed and idle[observed] and is_idle(row, cells, column, older))) then
-      redis.call('HDEL', key, field)
-      evicted = evicted + 1
+      gone[#gone + 1] = field
     end
+  end
+  -- In steps: Lua cannot unpack so many fields at once.
+  for first = 1, #gone, 2000 do
+    evicted = evicted + redis.call('HDEL', key, unpack(gone, first, math.min(first + 1999, #gone)))
   end
   dropped = dropped + drop_if_empty(tag, row)
 end
