@@ -118,11 +118,12 @@ def test_above_the_budget_of_memory_the_rows_changed_longest_ago_move(
     raw.set_base("raw", str(tmp_path), memory=1_000_000)
     assert raw.flush("raw").rows == 0
     raw.set_base("raw", str(tmp_path), memory=60_000)
-    assert 30 < raw.flush("raw").rows < 70
+    # The sizes and ages are estimated by a random sample.
+    assert 20 < raw.flush("raw").rows < 80
     left = in_store(raw)
     assert left == [f"{number:02}" for number in range(100 - len(left), 100)]
     assert len(rows(raw)) == 100
-    assert raw.flush("raw").rows == 0
+    assert raw.flush("raw").rows <= 15
 
 
 def test_the_youngest_rows_stay_whatever_the_budget(raw: Database, tmp_path: Path) -> None:
