@@ -42,10 +42,6 @@ class Pace:
         self._pause((time.monotonic() - begun) * (1 / self._share - 1))
         return found
 
-    def rest(self) -> None:
-        """Let others work between two steps that were not run by `run`."""
-        self._pause(0.0)
-
     def wrote(self, size: int) -> None:
         """Pause after so many bytes were written to a file."""
         self._pause(size / self._rate if self._rate else 0.0)

@@ -152,8 +152,8 @@ class BaseMaintainer:
                     if pace is None:
                         continue
                     observers = sorted(self._client.active_observers())
-                    for _ in collector.steps(handle.tags[number], safe, observers):
-                        pace.rest()
+                    for _ in collector.steps(handle.tags[number], safe, observers, pace):
+                        pass
                     flushed = self._flush(handle, rule, number, pace, observers).run(safe, before)
                     rows += flushed.rows
                     size += flushed.bytes
