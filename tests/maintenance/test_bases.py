@@ -126,7 +126,10 @@ def test_above_the_budget_of_memory_the_rows_changed_longest_ago_move(
     assert raw.flush("raw").rows <= 15
 
 
-def test_the_youngest_rows_stay_whatever_the_budget(raw: Database, tmp_path: Path) -> None:
+def test_the_youngest_rows_stay_whatever_the_budget(
+    raw: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bases, "SHORTEST_KEEP", 3600.0)
     put(raw, "a", bytes(100_000))
     raw.set_base("raw", str(tmp_path), memory=1)
     with raw.transaction() as running:
@@ -181,7 +184,7 @@ def test_a_maintainer_that_has_lost_its_lease_stops(raw: Database, monkeypatch: 
 
 
 def maintain(other: Database, stop: threading.Event, failed: list[Exception], everything: bool) -> None:
-    own = maintainer(other, grace=2)
+    own = maintainer(other, grace=10)
     try:
         while not stop.is_set():
             own.flush("raw", everything=everything)
