@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, Protocol
 from zlib import crc32
 
@@ -229,7 +231,9 @@ def _copied(old: Location, new: Location, folder: str, entry: ManifestEntry) -> 
 
 def _copy(old: Location, new: Location, folder: str, name: str, is_right: Callable[[bytes], bool]) -> str:
     content = old.read_verified(name, is_right)
-    copy = f"{folder}/{name.rpartition('/')[2]}"
+    # Another client may copy the same file: each copy has a name of its own, and is written once.
+    kind, suffix = name.rpartition("/")[2].partition("-")[0], Path(name).suffix
+    copy = f"{folder}/{kind}-{uuid.uuid4().hex}{suffix}"
     with new.create(copy) as file:
         file.write(content)
     return copy

@@ -23,6 +23,7 @@ from percolator_core import (
     UnknownTable,
 )
 from percolator_core.base import changes
+from percolator_core.base import manifest as manifests
 from percolator_core.base.changes import BaseChanges, reference_of
 from percolator_core.base.location import Location
 from percolator_core.layout.records import Version
@@ -249,6 +250,23 @@ def test_a_crash_while_a_base_moves_does_no_harm(
     assert files(tmp_path / "one") == []
     raw.client.bases.cache.forget(lambda _: False)
     assert len(rows(raw)) == 20
+
+
+def test_two_clients_that_move_a_base_write_files_of_their_own(
+    raw: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that comes late, and dies, has not touched the files that are valid already."""
+    put(raw, "r01", "a", b"new")
+    raw.flush("raw", everything=True)
+    with crash_at(monkeypatch, "publish_base", 0), suppress(Crash):
+        raw.set_base("raw", str(tmp_path / "two"))
+    first = {name: (tmp_path / "two" / name).stat().st_mtime_ns for name in files(tmp_path / "two")}
+    raw.set_base("raw", str(tmp_path / "two"))
+    assert first
+    assert {name: (tmp_path / "two" / name).stat().st_mtime_ns for name in first} == first
+    reference = reference_of(raw.store, raw.catalog.table("raw").tags[0])
+    url, name = manifests.split_reference(reference)
+    assert manifests.load(Location(url), name).files.isdisjoint(first)
 
 
 def test_a_base_that_is_taken_away_and_given_again_at_once(
