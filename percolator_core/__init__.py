@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from percolator_core.runtime.lazy_imports import lazily
 
 if TYPE_CHECKING:
+    from percolator_core.archive.backup import backup
+    from percolator_core.archive.restore import restore
     from percolator_core.database import Database, connect
     from percolator_core.errors import (
         BaseDamaged,
@@ -72,14 +74,18 @@ __all__ = [
     "UnknownTable",
     "Version",
     "Worker",
+    "backup",
     "col",
     "connect",
+    "restore",
 ]
 
 # ``percolator --help`` needs neither Redis nor networkx.
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "archive.backup": ("backup",),
+        "archive.restore": ("restore",),
         "database": (
             "Database",
             "connect",

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from percolator_core.archive.backup import check_complete
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError
 from percolator_core.notifications.counts import Counted, Tally
@@ -72,7 +73,8 @@ def activate(
     (`percolator_core.worker.housekeeping`).
 
     Raises:
-        ConfigurationError: workers of another chain are alive, and ``rolling`` is False.
+        ConfigurationError: workers of another chain are alive, and ``rolling`` is False; or the namespace is
+            being restored.
     """
     while True:
         with suppress(_Overtaken), _one_at_a_time(db) as renew:
@@ -110,6 +112,7 @@ def _activate(
     *,
     rolling: bool,
 ) -> None:
+    check_complete(db.client)
     turn.record(db)  # from now on the record refuses writes of earlier activations
     strangers = [worker for worker in live_workers(db) if worker.digest != digest]
     others = sorted({worker.digest for worker in strangers})

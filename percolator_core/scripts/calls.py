@@ -42,6 +42,11 @@ def recover_oracle(oracle: bytes, catalog: bytes, server: bytes, newest: bytes) 
     return "recover_oracle", (oracle, catalog), (server, newest), replies.RECOVERED.__getitem__
 
 
+def advance(oracle: bytes, timestamp: int) -> Call[int]:
+    """Move the oracle above a timestamp."""
+    return "advance", (oracle,), (timestamp,), replies.as_it_is
+
+
 def now(key: bytes) -> Call[int]:
     """Request the server's clock, in microseconds since 1970."""
     return "now", (key,), (), replies.as_it_is
@@ -73,11 +78,7 @@ def record_chain(chain: bytes, activation: int, fields: Mapping[str, str]) -> Ca
 
 
 def fence(
-    tag: bytes,
-    version: int,
-    safe_point: int,
-    how: Fencing,
-    fields: Sequence[bytes | str] = (),
+    tag: bytes, version: int, safe_point: int, how: Fencing, fields: Sequence[bytes | str] = ()
 ) -> Call[bool]:
     """Give a tablet the version of its table; return True if it had an earlier one."""
     return "fence", (tag,), (version, safe_point, how, *fields), bool
@@ -317,6 +318,11 @@ def cells(  # noqa: PLR0917
 ) -> Call[replies.Cells | None]:
     """Read the versions of some rows that a snapshot sees; None if a timestamp is too old."""
     return "cells", (tag,), (since, at, start, most_rows, most_bytes), replies.cells
+
+
+def write_cells(tag: bytes, version: bytes, rows: Sequence[bytes | int]) -> Call[replies.Written]:
+    """Write cells with given versions."""
+    return "write_cells", (tag,), (version, *rows), bytes.decode  # type: ignore[return-value]
 
 
 # Dirty cells.

@@ -245,6 +245,9 @@ def cells(reply: list[Any]) -> Cells | None:
     )
 
 
+Written: TypeAlias = Literal["written", "changed"]
+
+
 class Claimed(NamedTuple):
     """The deadline of the leases (µs); microseconds until the next cell is due, or -1; the leased cells.
 

@@ -1,0 +1,342 @@
+"""The files of a backup, and the manifest that makes files a backup.
+
+::
+
+    backup-NUMBER-CHECKSUM-….json    a manifest: tables, their tablets, and the files of each
+    NUMBER/rows-….parquet            a row set, of the form that a base has for raw tables: key, column, time,
+                                     and as value the packed version
+    NUMBER/marks-….json.zst          the dirty and quarantined cells of a tablet
+
+NUMBER is that of the backup which wrote the file. Later backups name it again while it is valid. A manifest
+is written last, and its name has the checksum of its content: a file that is torn is no manifest. A tablet
+has one row set or several with all its cells, the *full* ones, and then *deltas*: the cells that changed
+until a later backup. A cell is as the last of these has it; a deletion is a version, too.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from zlib import crc32
+
+from percolator_core.base import row_set
+from percolator_core.base.location import Location
+from percolator_core.base.row_set import KEY, RAW_COLUMN, RAW_VALUE, RowSet
+from percolator_core.errors import BaseDamaged, PercolatorError
+from percolator_core.layout.records import unpack_version
+from percolator_core.schema.definitions import TableDefinition
+from percolator_core.tables.arrow_values import pyarrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_FORMAT: Final = 1
+_NAME: Final = re.compile(r"backup-(\d+)-([0-9a-f]{8})-[0-9a-f]{32}\.json")
+_RAW: Final = TableDefinition("backup", 1)
+
+FILE_BYTES: Final = 32 << 20
+_BATCH_BYTES: Final = 1 << 20
+"""About the bytes of cells in a row set, which is written from memory, and of a batch of them."""
+
+Line: TypeAlias = tuple[bytes, bytes, bytes]
+"""A cell in a row set: row key, encoded column, packed version."""
+
+
+class Mark(NamedTuple):
+    """A cell that an observer has still to process: its row key and encoded column.
+
+    ``record`` is the record of the quarantine, if the cell is there.
+    """
+
+    observer: str
+    row: bytes
+    column: bytes
+    record: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MarksFile:
+    """The file with the marks of a tablet."""
+
+    file: str
+    marks: int
+    size: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class TabletFiles:
+    """The files of a tablet: its row sets, of which the first ``full`` have all cells, and its marks.
+
+    ``digests`` has a hash of the cells of each row set: one with the same cells is not written again.
+    """
+
+    row_sets: tuple[RowSet, ...] = ()
+    digests: tuple[str, ...] = ()
+    full: int = 0
+    marks: MarksFile | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the files."""
+        return [one.file for one in self.row_sets] + ([self.marks.file] if self.marks else [])
+
+    def with_deltas(self, found: Mapping[str, RowSet]) -> TabletFiles:
+        """Return the files with further row sets, by their digests."""
+        row_sets, digests = (*self.row_sets, *found.values()), (*self.digests, *found)
+        return TabletFiles(row_sets, digests, self.full, self.marks)
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """A table in a backup: its definition in JSON types, its version in the catalog, and its tablets."""
+
+    definition: Mapping[str, Any]
+    version: int
+    tablets: tuple[TabletFiles, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A backup: the namespace ``namespace`` as of ``timestamp`` (µs).
+
+    ``history`` is the random name of the namespace, by which a later backup knows that it is the same one.
+    ``chain`` has fields of the active chain's record.
+    """
+
+    number: int
+    timestamp: int
+    namespace: str
+    history: str
+    chain: Mapping[str, str]
+    tables: tuple[TableFiles, ...]
+
+    @property
+    def files(self) -> set[str]:
+        """The names of all files."""
+        return {name for table in self.tables for tablet in table.tablets for name in tablet.names}
+
+
+def damaged(location: Location, file: str, reason: str) -> PercolatorError:
+    """Return the error for a file of a backup that is missing or damaged."""
+    return PercolatorError(
+        f"the backup at {location.shown} is damaged: {file}: {reason}; restore an earlier one"
+    )
+
+
+def save(location: Location, manifest: Manifest) -> None:
+    """Write a manifest, after all its files. Raises StoreUnavailable."""
+    content = json.dumps({"format": _FORMAT, **asdict(manifest)}, default=bytes.hex).encode()
+    with location.create(f"backup-{manifest.number}-{crc32(content):08x}-{uuid.uuid4().hex}.json") as file:
+        file.write(content)
+
+
+def manifests(location: Location) -> dict[str, int]:
+    """Return the names of all manifests with their numbers. Raises StoreUnavailable."""
+    found = [(one, _NAME.fullmatch(one)) for one in location.names() if "/" not in one]
+    return {name: int(match[1]) for name, match in found if match is not None}
+
+
+def newest(location: Location, number: int | None = None) -> Manifest | None:
+    """Return the newest backup, or the one of that number; None without one.
+
+    A manifest that is torn, because its writer died, is none. Raises StoreUnavailable.
+    """
+    names = manifests(location)
+    some = [name for name, own in names.items() if number is None or own == number]
+    found: list[Manifest] = []
+    for name in sorted(some, key=lambda one: -names[one]):
+        if found and names[name] < found[0].number:
+            break
+        manifest = load(location, name)
+        found += [] if manifest is None else [manifest]
+    return max(found, key=lambda one: one.timestamp, default=None)
+
+
+def load(location: Location, name: str) -> Manifest | None:
+    """Return the manifest of that name; None if it is torn. Raises StoreUnavailable."""
+    match = _NAME.fullmatch(name)
+    assert match is not None, name
+    content = location.read(name)
+    if f"{crc32(content):08x}" != match[2]:
+        return None
+    found = json.loads(content)
+    if found.pop("format") != _FORMAT:
+        raise PercolatorError(f"{name} was written by a later version of this library: use that version")
+    tables = tuple(
+        TableFiles(one["definition"], one["version"], tuple(map(_tablet, one["tablets"])))
+        for one in found.pop("tables")
+    )
+    return Manifest(**found, tables=tables)
+
+
+def _tablet(found: dict[str, Any]) -> TabletFiles:
+    hexadecimal = ("low", "high", "checksums")
+    row_sets = tuple(
+        RowSet(**{**each, **{name: bytes.fromhex(each[name]) for name in hexadecimal}})
+        for each in found["row_sets"]
+    )
+    marks = found["marks"] and MarksFile(**found["marks"])
+    return TabletFiles(row_sets, tuple(found["digests"]), found["full"], marks)
+
+
+# Cells.
+
+
+def write_cells(
+    location: Location, folder: str, lines: Iterable[Line], known: Mapping[str, RowSet]
+) -> dict[str, RowSet]:
+    """Write cells, in ascending order of row key and column, into row sets of a bounded size.
+
+    Return the row sets by the digests of their cells. ``known`` ones are not written again.
+
+    Raises StoreUnavailable.
+    """
+    found: dict[str, RowSet] = {}
+    batches = _batches(lines)
+    more = next(batches, None)
+    while more is not None:
+        size, some, digest = 0, [], blake2b(digest_size=16)
+        while more is not None and size < FILE_BYTES:
+            batch, packed = more
+            some.append(batch)
+            digest.update(packed)
+            size += batch.nbytes
+            more = next(batches, None)
+        name = digest.hexdigest()
+        written = known.get(name) or row_set.write(location, folder, some)
+        assert written is not None, "there is a cell in it"
+        found[name] = written
+    return found
+
+
+def _batches(lines: Iterable[Line]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+    """Yield cells in batches, each with bytes that no other cells have."""
+    pa = pyarrow()
+    schema = row_set.schema_of(_RAW)
+    some: list[Line] = []
+    size = 0
+    for line in lines:
+        some.append(line)
+        size += sum(map(len, line))
+        if size >= _BATCH_BYTES:
+            yield _batch(pa, schema, some)
+            some, size = [], 0
+    if some:
+        yield _batch(pa, schema, some)
+
+
+def _batch(pa: Any, schema: pa.Schema, lines: Sequence[Line]) -> tuple[pa.RecordBatch, bytes]:
+    keys, columns, versions = zip(*lines, strict=True)
+    times = [unpack_version(version).commit_ts for version in versions]
+    arrays = [keys, columns, times, versions]
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(values, field.type) for values, field in zip(arrays, schema, strict=True)], schema=schema
+    )
+    parts = [part for line in lines for part in line]
+    return batch, b"".join(part for one in parts for part in (len(one).to_bytes(4, "big"), one))
+
+
+def read_cells(location: Location, tablet: TabletFiles) -> Iterator[Line]:
+    """Yield the cells of a tablet in the order of row key and column, each as the last row set has it.
+
+    Raises:
+        PercolatorError: a file is missing or damaged.
+        StoreUnavailable: a file cannot be read now.
+    """
+    full, deltas = tablet.row_sets[: tablet.full], tablet.row_sets[tablet.full :]
+    # The full row sets follow each other, so that one of them is in memory at a time.
+    streams = [_numbered(0, (line for one in full for line in _lines(location, one)))]
+    streams += [_numbered(place, _lines(location, one)) for place, one in enumerate(deltas, 1)]
+    merged = heapq.merge(*streams, key=itemgetter(0, 1, 2))
+    for _, versions in groupby(merged, itemgetter(0, 1)):
+        *_, (key, column, _, version) = versions
+        yield key, column, version
+
+
+def _numbered(place: int, lines: Iterable[Line]) -> Iterator[tuple[bytes, bytes, int, bytes]]:
+    return ((key, column, place, version) for key, column, version in lines)
+
+
+def _lines(location: Location, found: RowSet) -> Iterator[Line]:
+    """Yield the cells of a row set, after all its bytes were verified."""
+    pa = pyarrow()
+    from pyarrow import parquet
+
+    content = memoryview(_verified(location, found.file, lambda one: _is_intact(found, memoryview(one))))
+    file = parquet.ParquetFile(pa.BufferReader(pa.py_buffer(content)))
+    for group in range(file.num_row_groups):
+        columns = file.read_row_group(group, [KEY, RAW_COLUMN, RAW_VALUE])
+        for batch in columns.to_batches():
+            yield from zip(*(batch.column(place).to_pylist() for place in range(3)), strict=True)
+
+
+def _is_intact(found: RowSet, content: memoryview) -> bool:
+    if len(content) != found.size or crc32(content[found.tail :]) != found.checksum:
+        return False
+    from pyarrow import parquet
+
+    metadata = parquet.read_metadata(pyarrow().BufferReader(content))
+    chunks = range(metadata.num_row_groups * metadata.num_columns)
+    ranges = [row_set.chunk_range(metadata, chunk) for chunk in chunks]
+    return all(
+        crc32(content[start : start + size]) == found.checksum_of(chunk)
+        for chunk, (start, size) in enumerate(ranges)
+    )
+
+
+def _verified(location: Location, file: str, is_right: Callable[[bytes], bool]) -> bytes:
+    try:
+        return location.read_verified(file, is_right)
+    except BaseDamaged as error:
+        raise damaged(location, file, error.reason) from None
+
+
+# Marks.
+
+
+def write_marks(
+    location: Location, folder: str, marks: Iterable[Mark], last: MarksFile | None
+) -> MarksFile | None:
+    """Write the marks of a tablet, unless the ``last`` backup has the same. Raises StoreUnavailable."""
+    lines = [[one.observer, one.row.hex(), one.column.hex(), one.record] for one in sorted(marks)]
+    if not lines:
+        return None
+    content = json.dumps(lines).encode()
+    checksum = crc32(content)
+    if last is not None and (last.marks, last.size, last.checksum) == (len(lines), len(content), checksum):
+        return last
+    name = f"{folder}/marks-{uuid.uuid4().hex}.json.zst"
+    with location.create(name) as file:
+        file.write(pyarrow().compress(content, codec="zstd", asbytes=True))
+    return MarksFile(name, len(lines), len(content), checksum)
+
+
+def read_marks(location: Location, found: MarksFile | None) -> list[Mark]:
+    """Return the marks of a tablet. Raises as `read_cells`."""
+    if found is None:
+        return []
+
+    def unpacked(content: bytes) -> bytes:
+        plain: bytes = pyarrow().decompress(content, found.size, codec="zstd", asbytes=True)
+        return plain
+
+    def is_right(content: bytes) -> bool:
+        try:
+            return crc32(unpacked(content)) == found.checksum
+        except OSError:
+            return False
+
+    lines = json.loads(unpacked(_verified(location, found.file, is_right)))
+    return [
+        Mark(observer, bytes.fromhex(row), bytes.fromhex(column), record)
+        for observer, row, column, record in lines
+    ]

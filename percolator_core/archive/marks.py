@@ -1,0 +1,89 @@
+"""Which cells of a tablet the observers of a chain had still to process at a timestamp.
+
+The dirty index is not versioned. But a run that has ended since the timestamp has left an acknowledgement
+above it, in the observed row. So the marks of that time are among the cells that are marked or in quarantine
+*after* the timestamp, and those with such an acknowledgement. Of these a cell was dirty if its version at the
+timestamp is newer than its acknowledgement then, by the rule of `percolator_core.notifications.ack`.
+
+The marks have to be read before the cells: a run that ends between the two is seen by its acknowledgement.
+
+A weak notification has no version. So each of these cells counts as notified, also one that was notified only
+after the timestamp: its observer runs once more than needed, rather than once less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from percolator_core.archive.files import Mark
+from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.concurrency import Concurrency
+from percolator_core.errors import UnknownColumn
+from percolator_core.layout.keys import acknowledgement, decode_mark, dirty_key, encode_mark, failed_key
+from percolator_core.transaction.client import Client
+from percolator_core.transaction.snapshot import Snapshot
+
+_AT_ONCE: Final = 1000
+_WIDTH: Final = 256
+
+
+class Marks:
+    """Collects the marks of one tablet. Make it before the cells of the tablet are read.
+
+    ``observers`` are the names of the active observers.
+    """
+
+    def __init__(
+        self, client: Client, snapshot: Snapshot, handle: TableHandle, tag: bytes, observers: Iterable[str]
+    ) -> None:
+        self._client = client
+        self._snapshot = snapshot
+        self._handle = handle
+        self._weak = {column.encode() for column in handle.definition.notify_only}
+        self._found: dict[tuple[str, bytes], str | None] = {}
+        for observer in observers:
+            for mark, _ in self._scan(b"ZSCAN", dirty_key(tag, observer)):
+                self._found[observer, mark] = None
+            for mark, record in self._scan(b"HSCAN", failed_key(tag, observer)):
+                self._found[observer, mark] = record.decode()
+
+    def add_later(self, row: bytes, acknowledgements: Iterable[bytes]) -> None:
+        """Add the cells of a row whose acknowledgements have versions above the timestamp."""
+        for acked in acknowledgements:
+            observer, _, column = acked[1:].partition(acked[:1])
+            self._found.setdefault((observer.decode(), encode_mark(column, row)), None)
+
+    def at_snapshot(self) -> list[Mark]:
+        """Return the cells that were dirty at the snapshot's timestamp.
+
+        Raises as a read.
+        """
+        marks = [
+            Mark(observer, row, column, record)
+            for (observer, mark), record in self._found.items()
+            for column, row in [decode_mark(mark)]
+        ]
+        with Concurrency(self._client.store, _WIDTH) as tasks:
+            dirty = list(tasks.map(self._was_dirty, marks)) if marks else []
+        return [mark for mark, was in zip(marks, dirty, strict=True) if was]
+
+    def _was_dirty(self, mark: Mark) -> bool:
+        if mark.column in self._weak:
+            return True
+        columns = [mark.column, acknowledgement(mark.observer, mark.column)]
+        try:
+            observed, done = self._snapshot.versions(self._handle.name, mark.row, columns)
+        except UnknownColumn:
+            return False  # it was dropped
+        if observed is None:
+            return False
+        return done is None or done.value is None or observed.commit_ts > done.start_ts
+
+    def _scan(self, command: bytes, key: bytes) -> Iterator[tuple[bytes, bytes]]:
+        cursor = b"0"
+        while True:
+            cursor, flat = self._client.store.one((command, key, cursor, b"COUNT", _AT_ONCE))
+            yield from zip(flat[::2], flat[1::2], strict=True)
+            if cursor == b"0":
+                return

@@ -1,0 +1,287 @@
+"""Restores: a backup becomes a namespace again, in the same store or another one.
+
+The steps, in this order: the oracle moves above every timestamp of the backup; the record of the chain is
+written, so that each table that is created has its observers; the tables are created; the marks and then the
+cells of each tablet are written; and what was written is read again and compared. Until the end the chain's
+record says that the namespace is being restored: then no worker starts. Each step may be repeated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import groupby, zip_longest
+from operator import itemgetter
+from typing import Any, Final, Protocol
+
+from percolator_core.archive import files
+from percolator_core.archive.backup import CHAIN_FIELDS, RESTORING, Connection, Progress
+from percolator_core.archive.cells import tablet_cells
+from percolator_core.archive.files import Line, Manifest, Mark, TabletFiles
+from percolator_core.base.location import Location
+from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.errors import ConfigurationError, PercolatorError, abbreviated
+from percolator_core.layout.keys import dirty_key, encode_mark, failed_key, is_internal
+from percolator_core.layout.records import KIND, unpack_version
+from percolator_core.schema.definitions import from_json
+from percolator_core.scripts import calls
+
+_STEP_CELLS: Final = 1000
+_STEP_BYTES: Final = 1 << 20
+"""Bounds of one call that writes cells: a script blocks all other clients."""
+
+_FLUSH_BYTES: Final = 64 << 20
+"""After so many bytes of a table with a base, its rows move there."""
+
+_MARKS_AT_ONCE: Final = 500
+
+
+class Restorable(Connection, Protocol):
+    """The part of `percolator_core.Database` that a restore uses."""
+
+    def set_base(self, table: str, location: str | None, cold_after: timedelta | None = None) -> None:
+        """As `percolator_core.Database.set_base`."""
+
+    def flush(self, table: str, everything: bool = False) -> Any:
+        """As `percolator_core.Database.flush`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was restored: the backup ``number``, which is as of ``timestamp`` (µs).
+
+    ``rows`` and ``cells`` include the internal ones, such as acknowledgements. ``marks`` counts the cells
+    that observers have still to process, ``quarantined`` those of them that are in quarantine.
+    """
+
+    number: int
+    timestamp: int
+    tables: int
+    rows: int
+    cells: int
+    marks: int
+    quarantined: int
+    seconds: float
+
+
+def restore(
+    url: str,
+    db: Restorable,
+    *,
+    number: int | None = None,
+    bases: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Restored:
+    """Write a backup into the empty namespace of ``db``, which may be of another name, in another store.
+
+    All bytes of the backup are verified when they are read, and all cells after they were written. After a
+    crash, call again. Nobody else may use the namespace until the end; workers do not start.
+
+    Args:
+        url: the location, as for `backup`.
+        db: a namespace without tables.
+        number: of the backup; None means the newest.
+        bases: locations of new bases by table. The rows of these tables move there during the restore. All
+            other tables are restored into the store, also if they had a base.
+        progress: as for `backup`.
+
+    Raises:
+        ConfigurationError: pyarrow is not installed, there is no such backup, ``bases`` names a table that it
+            does not have, or the namespace has tables.
+        PercolatorError: a file is missing or damaged, or what was written was changed meanwhile.
+        StoreUnavailable: the store or the location does not answer; call again to continue.
+    """
+    begun, location = time.monotonic(), Location(url)
+    manifest = files.newest(location, number)
+    if manifest is None:
+        which = "" if number is None else f" {number}"
+        raise ConfigurationError(f"there is no backup{which} at {location.shown}: check the URL")
+    names = {table.definition["name"] for table in manifest.tables}
+    unknown = sorted(set(bases or {}) - names)
+    if unknown:
+        raise ConfigurationError(f"the backup has no table {unknown[0]!r}: it has {', '.join(sorted(names))}")
+    return _Restore(db, location, manifest, bases or {}, progress).run(begun)
+
+
+class _Restore:
+    """One restore."""
+
+    def __init__(
+        self,
+        db: Restorable,
+        location: Location,
+        manifest: Manifest,
+        bases: Mapping[str, str],
+        progress: Progress | None,
+    ) -> None:
+        self._db = db
+        self._client = db.client
+        self._store = db.client.store
+        self._location = location
+        self._manifest = manifest
+        self._bases = bases
+        self._progress = progress
+        self._rows = self._cells = self._marks = self._quarantined = 0
+
+    def run(self, begun: float) -> Restored:
+        """Restore the backup. Raises as `restore`."""
+        manifest = self._manifest
+        self._begin()
+        self._create_tables()
+        total, done = sum(len(table.tablets) for table in manifest.tables), 0
+        for table in manifest.tables:
+            handle = self._client.catalog.table(table.definition["name"])
+            for number, tablet in enumerate(table.tablets):
+                self._restore(handle, number, tablet)
+                done += 1
+                if self._progress is not None:
+                    self._progress(handle.name, done, total)
+        self._record({name: one for name, one in manifest.chain.items() if name == "digest"})
+        self._store.call_durably((b"HDEL", self._store.keyspace.chain, RESTORING))
+        return Restored(
+            manifest.number,
+            manifest.timestamp,
+            len(manifest.tables),
+            self._rows,
+            self._cells,
+            self._marks,
+            self._quarantined,
+            time.monotonic() - begun,
+        )
+
+    def _begin(self) -> None:
+        """Claim the empty namespace, move its oracle, and record the chain's observers."""
+        keys, manifest = self._store.keyspace, self._manifest
+        name = f"{manifest.history} {manifest.number} {manifest.timestamp}".encode()
+        begun = self._store.one((b"HGET", keys.chain, RESTORING))
+        if begun != name and (begun is not None or self._client.catalog.entries()):
+            raise ConfigurationError(
+                f"the namespace {keys.namespace!r} is not empty: restore into one without tables"
+                + ("" if begun is None else "; the restore of another backup into it has not ended")
+            )
+        self._store.call_durably((b"HSET", keys.chain, RESTORING, name))
+        self._store.run(calls.advance(keys.oracle, manifest.timestamp))
+        self._record({name: one for name, one in manifest.chain.items() if name != "digest"})
+
+    def _record(self, fields: Mapping[str, str]) -> None:
+        assert set(fields) <= set(CHAIN_FIELDS)
+        activation = self._client.oracle.timestamp()
+        call = calls.record_chain(self._store.keyspace.chain, activation, {"beside": "", **fields})
+        self._store.run_all([call], durably=True)
+
+    def _create_tables(self) -> None:
+        for table in self._manifest.tables:
+            definition = from_json(dict(table.definition)).with_(base=None)
+            # The indexes of a table are created with it.
+            if not definition.index_of:
+                self._db.schema_changes.create(definition)
+        for table in self._manifest.tables:
+            name, definition = table.definition["name"], from_json(dict(table.definition))
+            if name in self._bases:
+                self._db.set_base(name, self._bases[name])
+            entry = self._client.catalog.entry(name)
+            if entry is None or entry.definition.with_(base=None) != definition.with_(base=None):
+                raise PercolatorError(f"the table {name!r} was changed during the restore: begin again")
+
+    def _restore(self, handle: TableHandle, number: int, tablet: TabletFiles) -> None:
+        with_base = handle.name in self._bases
+        marks = files.read_marks(self._location, tablet.marks)
+        # First the marks: an eviction leaves the cells of observers alone that have still to run.
+        self._write_marks(handle.tags[number], marks)
+        wanted = {(mark.row, mark.column) for mark in marks}
+        size = 0
+        for step in _steps(self._lines(tablet, wanted)):
+            reply = self._store.run(calls.write_cells(handle.tags[number], handle.version, step))
+            if reply == "changed":
+                raise PercolatorError(
+                    f"the table {handle.name!r} was changed during the restore: begin again"
+                )
+            size += sum(len(part) for part in step if isinstance(part, bytes))
+            if with_base and size >= _FLUSH_BYTES:
+                self._db.flush(handle.name, everything=True)
+                size = 0
+        if with_base:
+            self._db.flush(handle.name, everything=True)
+        self._verify(handle, number, self._lines(tablet, wanted))
+        self._marks += len(marks)
+        self._quarantined += sum(mark.record is not None for mark in marks)
+
+    def _write_marks(self, tag: bytes, marks: Iterable[Mark]) -> None:
+        # Even, as is every score that is no lease.
+        due = b"%d" % (int(time.time() * 500_000) * 2)
+        commands = [
+            (b"ZADD", dirty_key(tag, mark.observer), b"NX", due, encode_mark(mark.column, mark.row))
+            if mark.record is None
+            else (b"HSET", failed_key(tag, mark.observer), encode_mark(mark.column, mark.row), mark.record)
+            for mark in marks
+        ]
+        self._store.call_many(commands, _MARKS_AT_ONCE)
+
+    def _lines(self, tablet: TabletFiles, marked: set[tuple[bytes, bytes]]) -> Iterator[Line]:
+        """Yield the cells to be written: without deletions, unless an observer has still to see one."""
+        for line in files.read_cells(self._location, tablet):
+            if not line[2][KIND] or (line[0], line[1]) in marked:
+                yield line
+
+    def _verify(self, handle: TableHandle, number: int, lines: Iterable[Line]) -> None:
+        """Compare what the tablet has with what was to be written, row by row."""
+        at = self._client.oracle.timestamp()
+        with_base = handle.name in self._bases
+        wanted = (
+            (key, {column: version for _, column, version in cells})
+            for key, cells in groupby(lines, itemgetter(0))
+        )
+        found = ((row.key, row.cells) for row in tablet_cells(self._client, handle, number, at))
+        for one, other in zip_longest(_plain(wanted, with_base), _plain(found, with_base)):
+            if one != other:
+                row = repr((one or other or (b"",))[0])
+                raise PercolatorError(
+                    f"the row {abbreviated(row)} of {handle.name!r} is not as in the backup: somebody has "
+                    "written to the namespace; restore into an empty one"
+                )
+            self._rows += 1
+            self._cells += len(one[1]) if one else 0
+
+
+def _plain(
+    rows: Iterable[tuple[bytes, dict[bytes, bytes]]], with_base: bool
+) -> Iterator[tuple[bytes, Mapping[bytes, object]]]:
+    """Yield rows as they are compared.
+
+    A base keeps no start timestamps and, in a typed table, one timestamp for each row; and an acknowledgement
+    goes with its row.
+    """
+    for key, cells in rows:
+        if not with_base:
+            yield key, cells
+            continue
+        values = {
+            column: unpack_version(version).value
+            for column, version in cells.items()
+            if not is_internal(column) and not version[KIND]
+        }
+        if values:
+            yield key, values
+
+
+def _steps(lines: Iterable[Line]) -> Iterator[list[bytes | int]]:
+    """Divide cells into bounded steps, as `calls.write_cells` takes them."""
+    rows: dict[bytes, list[bytes]] = {}
+    cells = size = 0
+    for key, column, version in lines:
+        rows.setdefault(key, []).extend((column, version))
+        cells, size = cells + 1, size + len(key) + len(column) + len(version)
+        if size >= _STEP_BYTES or cells >= _STEP_CELLS:
+            yield _flat(rows)
+            rows, cells, size = {}, 0, 0
+    if rows:
+        yield _flat(rows)
+
+
+def _flat(rows: Mapping[bytes, list[bytes]]) -> list[bytes | int]:
+    flat: list[bytes | int] = []
+    for key, cells in rows.items():
+        flat += (key, len(cells) // 2, *cells)
+    return flat
