@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from percolator_core.archive import files
-from percolator_core.archive.cells import settle, tablet_cells
+from percolator_core.archive.cells import RowCells, settle, tablet_cells
 from percolator_core.archive.files import Line, Manifest, TableFiles, TabletFiles
 from percolator_core.archive.marks import Marks
 from percolator_core.archive.publication import namespace_id
@@ -29,6 +29,8 @@ from percolator_core.catalog.catalog import Entry
 from percolator_core.catalog.schema_change import SchemaChanges
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError, SnapshotTooOld
+from percolator_core.layout.keys import acknowledged
+from percolator_core.layout.records import KIND
 from percolator_core.schema.definitions import to_json
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.snapshot import Snapshot
@@ -228,8 +230,27 @@ class _Run:
     ) -> Iterator[Line]:
         for row in tablet_cells(self._client, handle, number, snapshot.start_timestamp, since):
             marks.add_later(row.key, row.later)
-            for column in sorted(row.cells):
-                yield row.key, column, row.cells[column]
+            cells = row.cells if since else _needed(handle, row, marks)
+            for column in sorted(cells):
+                yield row.key, column, cells[column]
+
+
+def _needed(handle: TableHandle, row: RowCells, marks: Marks) -> dict[bytes, bytes]:
+    """Return the cells of a row that garbage collection keeps: then a tablet is the same before and after it.
+
+    Without deletions that no observer has still to see, and the acknowledgements of cells that are gone.
+    """
+    weak = {column.encode() for column in handle.definition.notify_only}
+    cells = {
+        column: version
+        for column, version in row.cells.items()
+        if not version[KIND] or marks.may_have(row.key, column)
+    }
+    return {
+        column: version
+        for column, version in cells.items()
+        if (observed := acknowledged(column)) is None or observed in cells or observed in weak
+    }
 
 
 def _before(last: Manifest | None, entry: Entry) -> Sequence[TabletFiles] | None:

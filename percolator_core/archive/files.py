@@ -5,7 +5,7 @@
     backup-NUMBER-CHECKSUM-….json    a manifest: tables, their tablets, and the files of each
     NUMBER/rows-….parquet            a row set, of the form that a base has for raw tables: key, column, time,
                                      and as value the packed version
-    NUMBER/marks-….json.zst          the dirty and quarantined cells of a tablet
+    NUMBER/marks-…                   the dirty and quarantined cells of a tablet, as compressed JSON
 
 NUMBER is that of the backup which wrote the file. Later backups name it again while it is valid. A manifest
 is written last, and its name has the checksum of its content: a file that is torn is no manifest. A tablet
@@ -314,7 +314,7 @@ def write_marks(
     checksum = crc32(content)
     if last is not None and (last.marks, last.size, last.checksum) == (len(lines), len(content), checksum):
         return last
-    name = f"{folder}/marks-{uuid.uuid4().hex}.json.zst"
+    name = f"{folder}/marks-{uuid.uuid4().hex}"
     with location.create(name) as file:
         file.write(pyarrow().compress(content, codec="zstd", asbytes=True))
     return MarksFile(name, len(lines), len(content), checksum)

@@ -40,9 +40,11 @@ class Marks:
         self._client = client
         self._snapshot = snapshot
         self._handle = handle
+        self._observers = tuple(observers)
         self._weak = {column.encode() for column in handle.definition.notify_only}
         self._found: dict[tuple[str, bytes], str | None] = {}
-        for observer in observers:
+        """The record of the quarantine, or None, by observer and cell."""
+        for observer in self._observers:
             for mark, _ in self._scan(b"ZSCAN", dirty_key(tag, observer)):
                 self._found[observer, mark] = None
             for mark, record in self._scan(b"HSCAN", failed_key(tag, observer)):
@@ -53,6 +55,11 @@ class Marks:
         for acked in acknowledgements:
             observer, _, column = acked[1:].partition(acked[:1])
             self._found.setdefault((observer.decode(), encode_mark(column, row)), None)
+
+    def may_have(self, row: bytes, column: bytes) -> bool:
+        """Return True if a cell may have been dirty at the timestamp, so far as it is known by now."""
+        mark = encode_mark(column, row)
+        return any((observer, mark) in self._found for observer in self._observers)
 
     def at_snapshot(self) -> list[Mark]:
         """Return the cells that were dirty at the snapshot's timestamp.

@@ -69,6 +69,8 @@ COMMANDS: Final[dict[str, Registered]] = {
     "compact": Registered("percolator_core.cli.base:compact", _CARE),
     "reindex": Registered("percolator_core.cli.reindex:reindex", _CARE),
     "publish": Registered("percolator_core.cli.archive:publish", _CARE),
+    "backup": Registered("percolator_core.cli.archive:backup", _CARE),
+    "restore": Registered("percolator_core.cli.archive:restore", _CARE),
 }
 """The library's subcommands, in the order of the help."""
 

@@ -1,17 +1,22 @@
-"""``publish``: versions of tables for other programs."""
+"""``publish``, ``backup`` and ``restore``: tables and namespaces outside the store."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.data import TableName
 from percolator_core.cli.options import StoreOptions
-from percolator_core.notation.amounts import show_age
+from percolator_core.errors import ConfigurationError
+from percolator_core.notation.amounts import show_age, show_size
 from percolator_core.notation.times import parse_length, show_time
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 Keep = Annotated[
     str | None,
@@ -48,3 +53,88 @@ def publish(
     cells = (str(done.version), f"{done.rows:,}", show_age(done.seconds), written)
     shown.add_row(table, show_time(done.timestamp), *cells)
     output.result({"table": table, **asdict(done)}, shown)
+
+
+Place = Annotated[str, typer.Argument(metavar="URL", help="A folder, or s3://BUCKET/PREFIX.")]
+
+
+def backup(
+    target: Place,
+    keep: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Afterwards remove all but this many backups.")
+    ] = None,
+    *,
+    store: StoreOptions,
+) -> None:
+    """Write a backup of the namespace, as of now, while its clients work on.
+
+    Tablets that have not changed since the last backup are not written again. The command may be interrupted
+    and repeated at any time.
+    """
+    from percolator_core.archive.backup import backup as run
+
+    output = outputs.current()
+    output.carry_on = "the earlier backups are as they were; run the same command again"
+    with store.existing() as db, output.progress() as progress:
+        done = run(db, target, keep=keep, progress=_bar(progress))
+    numbers = ["backup", "tables", "written", "shared", "size", "time"]
+    shown = outputs.table(*numbers[:1], "as of", *numbers[1:], numbers=numbers)
+    cells = (str(done.tables), f"{done.written:,}", f"{done.shared:,}", show_size(done.bytes))
+    shown.add_row(str(done.number), show_time(done.timestamp), *cells, show_age(done.seconds))
+    output.result(asdict(done), shown)
+
+
+def restore(
+    target: Place,
+    number: Annotated[
+        int | None,
+        typer.Option("--backup", min=1, metavar="N", help="The number of the backup. Default: the newest."),
+    ] = None,
+    base: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TABLE=URL", help="Give this table a base, and move its rows there."),
+    ] = None,
+    *,
+    store: StoreOptions,
+) -> None:
+    """Restore a backup into an empty namespace, and verify every row.
+
+    Without --namespace it gets the name that it had. After an interruption run the same command again; until
+    it has ended, no worker starts.
+    """
+    from percolator_core.archive import files
+    from percolator_core.archive.restore import restore as run
+    from percolator_core.base.location import Location
+    from percolator_core.database import connect
+
+    output = outputs.current()
+    output.carry_on = "run the same command again to complete the restore"
+    bases = dict(_base(one) for one in base or ())
+    namespace = store.namespace
+    if namespace is None:
+        found = files.newest(Location(target), number)
+        namespace = "default" if found is None else found.namespace
+    with connect(store.url, namespace) as db, output.progress() as progress:
+        done = run(target, db, number=number, bases=bases, progress=_bar(progress))
+    numbers = ["backup", "tables", "rows", "cells", "dirty", "quarantined", "time"]
+    shown = outputs.table("namespace", *numbers[:1], "as of", *numbers[1:], numbers=numbers)
+    counts = (done.tables, done.rows, done.cells, done.marks - done.quarantined, done.quarantined)
+    cells = (*(f"{count:,}" for count in counts), show_age(done.seconds))
+    shown.add_row(namespace, str(done.number), show_time(done.timestamp), *cells)
+    output.result({"namespace": namespace, **asdict(done)}, shown)
+
+
+def _base(text: str) -> tuple[str, str]:
+    table, separator, url = text.partition("=")
+    if not separator or not table or not url:
+        raise ConfigurationError(f"--base {text!r}: write TABLE=URL, such as items=file:base")
+    return table, url
+
+
+def _bar(progress: Progress) -> Callable[[str, int, int], None]:
+    task: Any = progress.add_task("tablets", total=None)
+
+    def advance(table: str, done: int, total: int) -> None:
+        progress.update(task, description=table, completed=done, total=total)
+
+    return advance

@@ -70,8 +70,7 @@ def change_table(
 
 def record_chain(chain: bytes, activation: int, fields: Mapping[str, str]) -> Call[bool]:
     """Write fields of the chain's record; return False if a later activation has begun."""
-    flat = flattened.from_iterable(fields.items())
-    return "record_chain", (chain,), (activation, *flat), replies.RECORDED.__getitem__
+    return "record_chain", (chain,), (activation, *flattened(*fields.items())), replies.RECORDED.__getitem__
 
 
 # One tablet of a table.
@@ -134,8 +133,7 @@ def evict(  # noqa: PLR0917
 
 def restore(tag: bytes, manifest: bytes, version: bytes, rows: Iterable[Any]) -> Call[replies.Restored]:
     """Put cells of the base back into the store."""
-    arguments = (manifest, version, *rows)
-    return "restore", (tag,), arguments, bytes.decode  # type: ignore[return-value]
+    return "restore", (tag,), (manifest, version, *rows), bytes.decode  # type: ignore[return-value]
 
 
 def leave_base(tag: bytes, manifest: bytes, version: bytes, safe_point: int) -> Call[replies.Left]:
@@ -366,8 +364,7 @@ def postpone(  # noqa: PLR0917
     before: int,
 ) -> Call[int]:
     """Give a leased cell back; return its failed attempts."""
-    arguments = (observer, row, column, delay_ms, attempt, deadline, before)
-    return "postpone", (tag,), arguments, replies.as_it_is
+    return "postpone", (tag,), (observer, row, column, delay_ms, attempt, deadline, before), replies.as_it_is
 
 
 def quarantine(  # noqa: PLR0917
