@@ -443,7 +443,8 @@ def test_writes_before_the_first_worker_are_observed(db: Database, other: Databa
 def test_after_a_restore_backups_go_on(db: Database, other: Database, url: str, folder: str) -> None:
     """They trust no file of the other history, though its tables have the same names and versions."""
     CHAIN.create_tables(db)
-    put(db, b"a", b"1")
+    for number in range(200):
+        put(db, b"%d" % number, random.Random(number).randbytes(500))
     percolator.backup(db, folder)
     percolator.restore(folder, other)
     put(db, b"b", b"of the old one")
