@@ -32,7 +32,8 @@ the last part of its key.
                                     of other chains whose workers may go on (during an activation this can
                                     include its own chain); observed -> the observers of each column
                                     by table, as JSON, for the tablets of a new table;
-                                    activation -> the number of the newest activation
+                                    activation -> the number of the newest activation;
+                                    restoring -> the backup, until its restore has ended
     {ns}activating           string the worker that is activating a chain; it expires
     {ns}workers              hash   worker -> its chain's digest, where and since when, as JSON
     {ns}counts               hash   ran:<obs>, failed:<obs>, ... -> the number of runs of all workers so far

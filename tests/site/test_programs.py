@@ -21,6 +21,7 @@ from tests.site.pages import DOCS, ROOT, Block, blocks, commands, comparable, pa
 
 RUN = {
     "how-to/analyse.md": ["how-to/typed-tables.md"],
+    "how-to/backup.md": [],
     "how-to/combine-queue.md": [],
     "how-to/counter.md": [],
     "how-to/export-queue.md": [],
