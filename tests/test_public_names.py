@@ -30,7 +30,7 @@ NAMES = [
         "TransactionConflict",
         "UnknownColumn",
     ),
-    *("UnknownTable", "Version", "Worker", "col", "connect"),
+    *("UnknownTable", "Version", "Worker", "backup", "col", "connect", "restore"),
 ]
 ANNOTATIONS = ["Indexed", "PrimaryKey", "Unique"]
 """Names that stand in annotations only; they have no name of their own."""
