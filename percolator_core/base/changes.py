@@ -109,8 +109,9 @@ class BaseChanges:
         folder = folder_of(rule, number)
         entries = tuple(_copied(old, new, folder, entry) for entry in manifest.entries)
         copied = Manifest(manifest.number + 1, manifest.timestamp, entries)
-        published, _ = publish(self._store, Place(tag, handle.version, new, folder), reference, copied)
-        return published != "changed"
+        publish(self._store, Place(tag, handle.version, new, folder), reference, copied)
+        # Another client may have moved it. Everything else is no success: the old files must stay.
+        return is_in(reference_of(self._store, tag), rule)
 
     def rows_on_each_side(
         self, definition: TableDefinition, tag: bytes, value: bytes

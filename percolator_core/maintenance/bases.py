@@ -154,9 +154,11 @@ class BaseMaintainer:
                     observers = sorted(self._client.active_observers())
                     for _ in collector.steps(handle.tags[number], safe, observers, pace):
                         pass
-                    flushed = self._flush(handle, rule, number, pace, observers).run(safe, before)
-                    rows += flushed.rows
-                    size += flushed.bytes
+                    flush = self._flush(handle, rule, number, pace, observers)
+                    if flush is not None:
+                        flushed = flush.run(safe, before)
+                        rows += flushed.rows
+                        size += flushed.bytes
         size += self._compact(handle, rule, numbers, everything=False)
         self._remove_files(handle, rule, numbers)
         return TableFlushed(rows, size, time.monotonic() - begun)
@@ -274,9 +276,11 @@ class BaseMaintainer:
 
     def _flush(
         self, handle: TableHandle, rule: BaseRule, number: int, pace: Pace, observers: Sequence[str]
-    ) -> TabletFlush:
+    ) -> TabletFlush | None:
+        """Return the flush of a tablet; None if it could not be brought to its base."""
         place = self._place(handle, rule, number)
-        self._changes.settle_tablet(handle, number)
+        if not self._changes.settle_tablet(handle, number):
+            return None
         reference = reference_of(self._store, place.tag)
         base = self._base(handle, rule, place.tag, reference)
         return TabletFlush(

@@ -26,6 +26,7 @@ from percolator_core.base import changes
 from percolator_core.base import manifest as manifests
 from percolator_core.base.changes import BaseChanges, reference_of
 from percolator_core.base.location import Location
+from percolator_core.layout.keys import SAFE_POINT, meta_key
 from percolator_core.layout.records import Version
 from percolator_core.scripts import calls
 from percolator_core.store import Store
@@ -250,6 +251,27 @@ def test_a_crash_while_a_base_moves_does_no_harm(
     assert files(tmp_path / "one") == []
     raw.client.bases.cache.forget(lambda _: False)
     assert len(rows(raw)) == 20
+
+
+def test_files_of_a_tablet_that_could_not_move_stay(raw: Database, tmp_path: Path) -> None:
+    """A failover may have lost the safe point of a tablet."""
+    tag = raw.catalog.table("raw").tags[0]
+    before = rows(raw)
+    safe = raw.store.one((b"HGET", meta_key(tag), SAFE_POINT))
+    raw.store.call((b"HSET", meta_key(tag), SAFE_POINT, 1))
+    raw.set_base("raw", str(tmp_path / "two"))
+    entry = raw.catalog.entry("raw")
+    assert entry is not None
+    assert len(entry.left) == 1
+    assert raw.store.one((b"HGETALL", raw.store.keyspace.folders)) == []
+    raw.store.call((b"HSET", meta_key(tag), SAFE_POINT, safe))
+    assert rows(raw) == before
+    raw.flush("raw", everything=True)
+    forget_grace(raw)
+    raw.flush("raw")
+    assert files(tmp_path / "one") == []
+    raw.client.bases.cache.forget(lambda _: False)
+    assert rows(raw) == before
 
 
 def test_two_clients_that_move_a_base_write_files_of_their_own(
