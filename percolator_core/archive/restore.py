@@ -21,6 +21,7 @@ from percolator_core.archive.backup import CHAIN_FIELDS, RESTORING, Connection, 
 from percolator_core.archive.cells import tablet_cells
 from percolator_core.archive.files import Line, Manifest, Mark, TabletFiles
 from percolator_core.base.location import Location
+from percolator_core.catalog.catalog import raise_safe_points
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError, PercolatorError, abbreviated
 from percolator_core.layout.keys import dirty_key, encode_mark, failed_key, is_internal
@@ -138,6 +139,9 @@ class _Restore:
                 done += 1
                 if self._progress is not None:
                     self._progress(handle.name, done, total)
+        tags = [tag for _, tag in self._client.catalog.tablets()]
+        # Nothing of it may be lost in a failover once a worker may start.
+        raise_safe_points(self._store, tags, durably=True)
         self._record({name: one for name, one in manifest.chain.items() if name == "digest"})
         self._store.call_durably((b"HDEL", self._store.keyspace.chain, RESTORING))
         return Restored(

@@ -634,6 +634,30 @@ def test_a_backup_in_an_object_store(
     assert contents(other) == contents(db)
 
 
+def test_every_kind_of_store(
+    connect_to_every_kind: Callable[..., Database], tmp_path: Path, url: str
+) -> None:
+    db = connect_to_every_kind()
+    CHAIN.create_tables(db)
+    for number in range(20):
+        put(db, b"%d" % number, b"x")
+    Worker(db, CHAIN).run_until_idle(timeout=60)
+    put(db, b"1", b"y")
+    assert db.publish("docs", str(tmp_path / "open")).rows == 20
+    percolator.backup(db, str(tmp_path / "backup"))
+    assert percolator.backup(db, str(tmp_path / "backup")).written == 0
+    before = state(db)
+    with percolator.connect(url, some_namespace()) as made:
+        percolator.restore(str(tmp_path / "backup"), made)
+        assert state(made) == before
+        is_continued(made, before)
+    for table in ("docs", "sums"):
+        db.drop_table(table)
+    percolator.restore(str(tmp_path / "backup"), db)
+    assert state(db) == before
+    is_continued(db, before)
+
+
 def test_large_values_are_written_in_steps(
     db: Database, other: Database, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
