@@ -23,6 +23,9 @@ from percolator_core.tables.arrow_values import pyarrow, stored, stored_value
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_GROUPS_AT_ONCE: Final = 8
+"""Most row groups of one step of a select: each has `row_set.GROUP_BYTES` at most."""
+
 _WINDOW: Final = 8
 """Row groups of one row set that a compaction has in memory, about."""
 
@@ -144,7 +147,8 @@ class TabletBase:
     def split(self, low: bytes, high: bytes | None, rows: int, *, reverse: bool = False) -> bytes | None:
         """Return a key with about ``rows`` rows of the range in front of it; with ``reverse``, behind it.
 
-        None if the range has no more rows than that. Raises as `row`.
+        There are fewer rows if they are large, since row groups are limited by bytes. None if the range has
+        no more rows than that. Raises as `row`.
         """
         firsts = sorted(
             (key, reader.entry.row_set.rows / len(reader.first_keys))
@@ -153,9 +157,9 @@ class TabletBase:
             if low < key and (high is None or key < high)
         )
         total = 0.0
-        for key, share in reversed(firsts) if reverse else firsts:
+        for groups, (key, share) in enumerate(reversed(firsts) if reverse else firsts, 1):
             total += share
-            if total >= rows:
+            if total >= rows or groups == _GROUPS_AT_ONCE:
                 return key
         return None
 

@@ -22,6 +22,9 @@ BASE_ROWS: Final = 65536
 STORE_ROWS: Final = 4096
 """About the most rows of the base, and of the store, that one step merges."""
 
+STORE_BYTES: Final = 8 << 20
+"""About the most bytes of cells of the store that one step merges."""
+
 Fetch = Callable[[TabletScan], bytes]
 """Asks the store for the next step of a scan, and returns the reference of the tablet's base then."""
 
@@ -44,12 +47,14 @@ def merged_step(select: TabletSelect, base: bytes, beside: Beside, fetch: Fetch)
         low, high = (bound, high) if reverse else (low, bound)
     scan = TabletScan(handle, select.tag, low, high, list(_needed(select)), STORE_ROWS, reverse, beside)
     deltas: Overlays = {}
-    while scan.more and len(deltas) < STORE_ROWS:
+    size = 0
+    while scan.more and len(deltas) < STORE_ROWS and size < STORE_BYTES:
         base = fetch(scan)
         if not base:
             # It was taken away meanwhile. The next step finds the rows in the store.
             return merge.nothing(select.columns)
         deltas.update(scan.stored)
+        size += sum(len(value or b"") for _, cells in scan.stored for value in cells.values())
     if scan.more:
         # The base may be newer than the first rows of the store: their cells are in it as they are here.
         bound = scan.rest[1] if reverse else scan.rest[0]

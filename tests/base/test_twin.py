@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from percolator_core import Database, Hash, Indexed, PrimaryKey, Snapshot, Table, Transaction, Unique
-from percolator_core.base import compaction
+from percolator_core.base import compaction, row_set, tablet
 from percolator_core.store import Store
 from percolator_core.tables import lookup
+from percolator_core.transaction import base_select
 from percolator_core.transaction import scan as scans
 
 TABLETS = 2
@@ -232,6 +233,9 @@ class TypedTwins(Twins):
 def small_pages(monkeypatch: pytest.MonkeyPatch, rows: int) -> Iterator[None]:
     with monkeypatch.context() as changed:
         changed.setattr(scans, "PAGE_ROWS", rows)
+        changed.setattr(base_select, "STORE_BYTES", 40 * rows)
+        changed.setattr(tablet, "_GROUPS_AT_ONCE", 2)
+        changed.setattr(row_set, "GROUP_ROWS", 5)
         changed.setattr(lookup, "FEW", 0)  # so that selects use indexes
         yield
 
