@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -98,6 +99,8 @@ def published(folder: Path, version: int | None = None) -> pa.Table:
 def is_as_of(db: Database, done: Published, folder: Path, table: type[Table] | str = Item) -> bool:
     found, expected = published(folder, done.version), db.snapshot(done.timestamp).to_arrow(table)
     assert found.schema.names == expected.schema.names
+    # The reader of deltalake itself, as pandas, Polars and DuckDB by Arrow have it.
+    assert rows(DeltaTable(folder, version=done.version).to_pyarrow_table()) == rows(expected)
     assert rows(found) == rows(expected)
     return True
 
@@ -354,6 +357,42 @@ def test_a_publication_that_dies_leaves_the_last_version(
     assert is_as_of(items, done, folder)
 
 
+PUBLISHER = """
+import sys
+import percolator_core as percolator
+db = percolator.connect(sys.argv[1], sys.argv[2])
+print("begun", flush=True)
+while True:
+    db.publish("items", sys.argv[3])
+"""
+
+
+def test_publishers_that_are_killed(items: Database, url: str, tmp_path: Path) -> None:
+    """At any moment: reading, writing files, or committing."""
+    folder, chance = tmp_path / "open", random.Random(1)
+    for round_ in range(8):
+        arguments = [sys.executable, "-c", PUBLISHER, url, items.namespace, str(folder)]
+        child = subprocess.Popen(arguments, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"begun\n"
+            for _ in range(20):
+                put(items, item(chance.randrange(400), sold=round_ % 2 == 0))
+            # Not a wait for something: the moment of the kill has to differ.
+            child.wait(chance.random() / 3)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            child.kill()
+            child.wait()
+            assert child.stdout is not None
+            child.stdout.close()
+        if DeltaTable.is_deltatable(str(folder)):
+            last = DeltaTable(folder).history(1)[0]["percolator.timestamp"]
+            assert rows(published(folder)) == rows(items.snapshot(int(last)).to_arrow(Item))
+        assert is_as_of(items, items.publish("items", str(folder)), folder)
+
+
 def test_old_files_are_removed_after_their_time(items: Database, tmp_path: Path) -> None:
     folder = tmp_path / "open"
     items.publish("items", str(folder))
@@ -362,6 +401,7 @@ def test_old_files_are_removed_after_their_time(items: Database, tmp_path: Path)
     os.utime(orphan, (1, 1))
     done = items.publish("items", str(folder), keep=timedelta(days=1))
     assert not orphan.exists()
+    assert done.mode == "incremental"
     assert is_as_of(items, done, folder)
 
 
