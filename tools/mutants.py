@@ -64,6 +64,7 @@ LETTERS = {
     "u": "a chain runs the code of its own project, and leaves none of it to the next",
     "v": "the store and the base are one table: nothing is lost between them, and damage is reported",
     "y": "a publication, and a restored backup, have exactly what was there at their time",
+    "z": "the base stays right beside collections, paused readers, cancelled tasks, forks and lost files",
     "x": "what reads rows besides a transaction, and the runs of observers, see store and base as one",
 }
 """The promises that mutants break; a mutant's name begins with its promise's letter."""

@@ -2,6 +2,8 @@
 
 The order survives a crash at every step (Kudu flushes a MemRowSet in this order):
 
+0. A tablet without a base gets one without rows: from then on, no collection takes a deletion. One that is
+   committed after the row was read has to hide the row in the base.
 1. The rows are read. Every lock that began at or below the flush's timestamp was resolved before, in all
    tablets, so no commit at or below it can follow.
 2. Row sets are written. A crash leaves files that nobody names.
@@ -107,7 +109,12 @@ class TabletFlush:
         bound = b"-"
         while bound:
             call = calls.cold(self._tag, before, bound, _STEP_ROWS, _STEP_BYTES, self._observers)
-            bound, rows = self._pace.run(call)
+            resume, rows = self._pace.run(call)
+            if rows and not self._reference:
+                if not self._publish(Manifest(0, before)):
+                    return
+                continue  # a deletion of one of these rows may have been collected before
+            bound = resume
             found |= rows
             size += sum(_size(key, cells) for key, cells in rows.items())
             if size >= ROW_SET_BYTES:

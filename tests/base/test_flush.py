@@ -165,6 +165,33 @@ def test_what_changes_during_a_flush_stays(raw: Tablet) -> None:
     assert snapshot.get("raw", "a", "v") == b"1"
 
 
+@pytest.mark.parametrize("moment", [1, 2])
+def test_a_row_that_is_deleted_during_the_first_flush_does_not_come_back(
+    raw: Tablet, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """A collection may take the deletion only before the tablet has a base: then the row is read again."""
+    put(raw.db, "a", "v", b"1")
+    safe = raw.db.collect_garbage(timedelta(0)).safe_point
+    publish, published = TabletFlush._publish, []
+
+    def slowly(self: TabletFlush, manifest: Manifest) -> bool:
+        published.append(manifest)
+        if len(published) == moment:
+            put(raw.db, "a", "v", None)
+            raw.db.collect_garbage(timedelta(0))
+        return publish(self, manifest)
+
+    monkeypatch.setattr(TabletFlush, "_publish", slowly)
+    raw.begun().run(safe, safe)
+    assert len(published) == moment
+    assert raw.rows() == {}
+
+
+def test_a_tablet_without_cold_rows_gets_no_base(raw: Tablet) -> None:
+    assert raw.flush() == Flushed(0, 0)
+    assert raw.reference == b""
+
+
 def test_a_crash_before_the_eviction_does_no_harm(raw: Tablet) -> None:
     put(raw.db, "a", "v", b"1")
     safe = raw.db.collect_garbage(timedelta(0)).safe_point
