@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyarrow import fs
 
 import percolator_core as percolator
@@ -410,6 +412,71 @@ def test_backups_beside_workers_and_writers(db: Database, url: str, folder: str)
             percolator.restore(folder, made, number=done.number)
             assert state(made) == before
             is_continued(made, before)
+
+
+def write_on(db: Database, stop: threading.Event) -> None:
+    chance, number = random.Random(4), 0
+    while not stop.is_set():
+        number += 1
+        row = f"{chance.randrange(60)}"
+        with suppress(percolator.TransactionConflict, percolator.SnapshotTooOld), db.transaction() as t:
+            if chance.random() < 0.3:
+                t.remove(User, name=row)
+                t.delete_row("docs", row)
+            else:
+                t.upsert(User(name=row, city=f"{number % 5}", age=number))
+                t.set("docs", row, f"c{number % 3}", b"%d" % number)
+
+
+def maintain(db: Database, stop: threading.Event) -> None:
+    while not stop.is_set():
+        for table in ("users", "docs"):
+            db.flush(table, everything=True)
+        db.compact("docs")
+        db.collect_garbage(timedelta(0))
+
+
+def plain(db: Database, at: int | None = None) -> Any:
+    snapshot = db.snapshot(at)
+    return dict(snapshot.scan("docs")), list(snapshot.select(User))
+
+
+def test_backups_and_publications_beside_a_maintainer(
+    db: Database, url: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows move to the base, and versions are collected, while they are read."""
+    from percolator_core.archive import backup as module
+
+    db.create_table(User)
+    db.create_table("docs", tablets=2)
+    for table in ("users", "docs"):
+        db.set_base(table, f"file://{tmp_path}/base")
+    expected: dict[int, Any] = {}
+    real = reading.settle
+
+    def settle(client: Any, at: int) -> None:
+        real(client, at)
+        expected[at] = plain(db, at)  # now it is pinned, later it may be collected
+
+    monkeypatch.setattr(module, "settle", settle)
+    stop = threading.Event()
+    with ThreadPoolExecutor(2) as threads:
+        begun = [threads.submit(work, db, stop) for work in (write_on, maintain)]
+        try:
+            done = []
+            for _ in range(6):
+                done.append(percolator.backup(db, folder))
+                db.publish("users", str(tmp_path / "open"))
+        finally:
+            stop.set()
+    for one_of_them in begun:
+        one_of_them.result()
+    assert DeltaTable(tmp_path / "open").version() == 5
+    for one in done:
+        with percolator.connect(url, some_namespace()) as made:
+            percolator.restore(folder, made, number=one.number)
+            assert plain(made) == expected[one.timestamp]
+            assert check_indexes(made.snapshot(), "users") == []
 
 
 def test_a_quarantine_comes_back(db: Database, other: Database, folder: str) -> None:
