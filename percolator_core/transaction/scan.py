@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from percolator_core.base.bases import Bases
 from percolator_core.base.row_set import BaseRow
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle
+from percolator_core.errors import BaseDamaged
 from percolator_core.layout.keys import is_internal
 from percolator_core.layout.records import (
     KIND,
@@ -129,11 +130,21 @@ class TabletScan:
         """Set ``rows`` to the next rows of the last step, if it has more; otherwise return False."""
         if self._merged is None:
             return False
-        self.rows = list(islice(self._merged, self._page))
-        if len(self.rows) < self._page:
+        reached = self.rows[-1][0]
+        try:
+            self._take_page(self._merged)
+        except BaseDamaged:
+            # The scan may have paused for so long that the files of its manifest were replaced and removed.
+            # The next step asks for the manifest of now, and finds out if the snapshot is too old.
             self._merged = None
-        self.more = self._merged is not None or self._store_has_more
+            self._go_on(b"(" + reached)
+            return False
         return True
+
+    def _take_page(self, merged: Iterator[Row]) -> None:
+        self.rows = list(islice(merged, self._page))
+        self._merged = merged if len(self.rows) == self._page else None
+        self.more = self._merged is not None or self._store_has_more
 
     def take(self, found: Scanned) -> int:
         """Take the reply to a step; returns the number of cells in it."""
@@ -141,8 +152,7 @@ class TabletScan:
         if base:
             span = self._range(self._low, self._high, resume)
             count = self.take_overlays(found)
-            self._merged = self._above(base, self.stored, *span)
-            self.goes_on()
+            self._take_page(self._above(base, self.stored, *span))
             return count
         self._go_on(resume)
         self.rows = rows = []

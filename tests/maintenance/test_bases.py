@@ -6,7 +6,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from percolator_core import ConfigurationError, Database, Hash, PrimaryKey, Table
-from percolator_core.base import compaction, files
+from percolator_core.base import compaction, files, row_set
 from percolator_core.base import manifest as manifests
 from percolator_core.base.changes import folder_of, reference_of
 from percolator_core.base.compaction import plan
@@ -25,6 +25,7 @@ from percolator_core.base.pace import Pace
 from percolator_core.base.publication import Place, publish
 from percolator_core.base.row_set import RowSet
 from percolator_core.base.tablet import TabletBase
+from percolator_core.errors import BaseDamaged, SnapshotTooOld
 from percolator_core.layout.keys import MAINTAINER, meta_key
 from percolator_core.maintenance import bases
 from percolator_core.maintenance.bases import BaseMaintainer
@@ -385,6 +386,64 @@ def test_a_reader_with_the_manifest_before_finds_its_files(raw: Database) -> Non
     assert manifest.files <= set(place.location.names())
     raw.compact("raw")
     assert not manifest.files & set(place.location.names())
+
+
+@pytest.fixture
+def paused(raw: Database, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Iterator[Any]]:
+    """Begins a scan, and replaces and removes the files that the scan was reading."""
+    monkeypatch.setattr(row_set, "GROUP_ROWS", 100)
+    for first in (0, 1):
+        with raw.transaction() as t:
+            for number in range(first, 3000, 2):
+                t.set("raw", f"{number:04}", "v", b"%d" % number)
+        raw.flush("raw", everything=True)
+
+    def begin(**options: Any) -> Iterator[Any]:
+        scan = raw.snapshot().scan("raw", **options)
+        yield next(scan)
+        location = tablet(raw)[0].location
+        for _ in range(2):
+            raw.compact("raw")
+            age(location, location.names(), 10_000)
+        assert raw.compact("raw").files > 0
+        raw.client.bases.cache.forget(lambda _: False)
+        yield from scan
+
+    return begin
+
+
+@pytest.mark.parametrize("options", [{}, {"columns": ["v"]}, {"reverse": True}])
+def test_a_scan_that_has_paused_goes_on_with_the_files_of_now(
+    paused: Callable[..., Iterator[Any]], options: Any
+) -> None:
+    found = [(f"{number:04}".encode(), {"v": b"%d" % number}) for number in range(3000)]
+    assert list(paused(**options)) == (found[::-1] if options.get("reverse") else found)
+
+
+def test_a_scan_that_has_paused_too_long_is_refused(
+    raw: Database, paused: Callable[..., Iterator[Any]]
+) -> None:
+    scan = paused()
+    next(scan)
+    put(raw, "9")
+    raw.flush("raw", everything=True)
+    with pytest.raises(SnapshotTooOld):
+        list(scan)
+
+
+def test_a_file_that_is_lost_during_a_scan_is_damage(
+    raw: Database, paused: Callable[..., Iterator[Any]]
+) -> None:
+    scan = paused()
+    for _ in range(2):
+        next(scan)
+    location = tablet(raw)[0].location
+    for name in location.names():
+        if name.endswith(".parquet"):
+            location.remove(name)
+    raw.client.bases.cache.forget(lambda _: False)
+    with pytest.raises(BaseDamaged, match="is missing"):
+        list(scan)
 
 
 def test_a_writer_that_was_slow_never_names_a_file_that_was_removed(raw: Database) -> None:
