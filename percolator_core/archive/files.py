@@ -42,6 +42,9 @@ _FORMAT: Final = 1
 _NAME: Final = re.compile(r"backup-(\d+)-([0-9a-f]{8})-[0-9a-f]{32}\.json")
 _RAW: Final = TableDefinition("backup", 1)
 
+_MAGIC: Final = b"PAR1"
+"""The first bytes of a Parquet file, which are in no column."""
+
 FILE_BYTES: Final = 32 << 20
 _BATCH_BYTES: Final = 1 << 20
 """About the bytes of cells in a row set, which is written from memory, and of a batch of them."""
@@ -64,7 +67,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MarksFile:
-    """The file with the marks of a tablet."""
+    """The file with the marks of a tablet: ``size`` bytes when unpacked; ``checksum`` is of the file."""
 
     file: str
     marks: int
@@ -280,7 +283,8 @@ def _lines(location: Location, found: RowSet) -> Iterator[Line]:
 
 
 def _is_intact(found: RowSet, content: memoryview) -> bool:
-    if len(content) != found.size or crc32(content[found.tail :]) != found.checksum:
+    is_whole = len(content) == found.size and bytes(content[: len(_MAGIC)]) == _MAGIC
+    if not is_whole or crc32(content[found.tail :]) != found.checksum:
         return False
     from pyarrow import parquet
 
@@ -311,12 +315,13 @@ def write_marks(
     if not lines:
         return None
     content = json.dumps(lines).encode()
-    checksum = crc32(content)
+    packed = pyarrow().compress(content, codec="zstd", asbytes=True)
+    checksum = crc32(packed)
     if last is not None and (last.marks, last.size, last.checksum) == (len(lines), len(content), checksum):
         return last
     name = f"{folder}/marks-{uuid.uuid4().hex}"
     with location.create(name) as file:
-        file.write(pyarrow().compress(content, codec="zstd", asbytes=True))
+        file.write(packed)
     return MarksFile(name, len(lines), len(content), checksum)
 
 
@@ -324,18 +329,8 @@ def read_marks(location: Location, found: MarksFile | None) -> list[Mark]:
     """Return the marks of a tablet. Raises as `read_cells`."""
     if found is None:
         return []
-
-    def unpacked(content: bytes) -> bytes:
-        plain: bytes = pyarrow().decompress(content, found.size, codec="zstd", asbytes=True)
-        return plain
-
-    def is_right(content: bytes) -> bool:
-        try:
-            return crc32(unpacked(content)) == found.checksum
-        except OSError:
-            return False
-
-    lines = json.loads(unpacked(_verified(location, found.file, is_right)))
+    packed = _verified(location, found.file, lambda content: crc32(content) == found.checksum)
+    lines = json.loads(pyarrow().decompress(packed, found.size, codec="zstd", asbytes=True))
     return [
         Mark(observer, bytes.fromhex(row), bytes.fromhex(column), record)
         for observer, row, column, record in lines

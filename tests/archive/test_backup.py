@@ -36,6 +36,7 @@ from percolator_core.archive import cells as reading
 from percolator_core.archive import files
 from percolator_core.archive.backup import BackedUp
 from percolator_core.base.location import Location
+from percolator_core.layout.records import pack_version
 from percolator_core.store import Store
 from percolator_core.tables.verify import check_indexes
 from tests.base.conftest import KEYS
@@ -648,6 +649,19 @@ def test_damage_is_noticed(db: Database, url: str, folder: str, tmp_path: Path) 
         path.write_bytes(intact)
     with percolator.connect(url, some_namespace()) as made:
         percolator.restore(folder, made)
+
+
+def test_each_byte_of_a_row_set_is_verified(tmp_path: Path) -> None:
+    location = Location(str(tmp_path))
+    lines = [(b"%d" % row, b"text", pack_version(row, row - 1, b"value")) for row in range(10, 40)]
+    [found] = files.write_cells(location, "1", lines, {}).values()
+    assert list(files.read_cells(location, files.TabletFiles((found,), ("",), 1))) == lines
+    intact = location.read(found.file)
+    assert files._is_intact(found, memoryview(intact))
+    for place in range(len(intact)):
+        content = intact[:place] + bytes([intact[place] ^ 4]) + intact[place + 1 :]
+        assert not files._is_intact(found, memoryview(content)), place
+    assert not files._is_intact(found, memoryview(intact[:-1]))
 
 
 def test_what_is_refused(db: Database, other: Database, folder: str, tmp_path: Path) -> None:
