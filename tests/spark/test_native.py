@@ -165,6 +165,47 @@ def test_views_are_of_one_snapshot(session: SparkSession, db: Database) -> None:
         assert before == rows_of(by_source(session, db, at=at))
 
 
+@pytest.fixture
+def careless(session: SparkSession) -> Iterator[None]:
+    """A session that leaves out lost files, and takes old times for those of the Julian calendar."""
+    changed = {
+        "spark.sql.files.ignoreMissingFiles": "true",
+        "spark.sql.files.ignoreCorruptFiles": "true",
+        "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
+    }
+    for name, value in changed.items():
+        session.conf.set(name, value)
+    yield
+    for name in changed:
+        session.conf.unset(name)
+
+
+@pytest.mark.usefixtures("native_only", "careless")
+def test_settings_of_the_session_neither_lose_rows_nor_change_times(
+    session: SparkSession, db: Database, tmp_path: Path
+) -> None:
+    with db.transaction() as t:
+        t.upsert(Document(url="http://old", at=datetime(1200, 1, 1, tzinfo=UTC)))
+    db.flush("documents", everything=True)
+    found = read_table(session, db.url, "documents", namespace=db.namespace)
+    [row] = found.where("url = 'http://old'").selectExpr("unix_micros(at) as at").collect()
+    assert row["at"] == datetime(1200, 1, 1, tzinfo=UTC).timestamp() * 1e6
+    for file in tmp_path.rglob("rows-*.parquet"):
+        file.unlink()
+    with pytest.raises(Exception, match="FILE_NOT_EXIST"):
+        found.count()
+
+
+def test_a_base_in_a_folder_that_spark_takes_for_a_pattern(
+    session: SparkSession, db: Database, tmp_path: Path
+) -> None:
+    db.flush("documents", everything=True)
+    db.set_base("documents", str(tmp_path / "a[b]{c}"))
+    at = db.timestamp()
+    found = read_table(session, db.url, "documents", namespace=db.namespace, at=at)
+    assert rows_of(found) == rows_of(by_source(session, db, at=at))
+
+
 def test_a_hot_table_is_read_by_the_source(
     session: SparkSession, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

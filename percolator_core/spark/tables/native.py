@@ -33,6 +33,16 @@ if TYPE_CHECKING:
 MOST_DELTAS: Final = 200_000
 """A table with more rows in the store than this is read by the source: a join broadcasts them."""
 
+_OPTIONS: Final[Mapping[str, str]] = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+}
+"""These prevail over the session: it could leave out the rows of a lost file, and shift times before 1900."""
+
+_PATTERN: Final = frozenset("*?[]{}\\")
+"""Characters that Spark takes in a path for a pattern of names."""
+
 _KEY: Final = "delta.key"
 _REMOVED: Final = "delta.removed"
 _FRESH: Final = "delta.fresh"
@@ -83,13 +93,10 @@ def read_native(
 
 
 def _is_readable(snapshot: Snapshot, handle: TableHandle) -> bool:
-    """True if the base is on a local disk, and few rows are in the store."""
+    """True if the base is on a local disk, in a folder that Spark can name, and few rows are in the store."""
     base = handle.definition.base
-    return (
-        base is not None
-        and Location(base.location).folder is not None
-        and snapshot.stored_rows(handle) <= MOST_DELTAS
-    )
+    folder = None if base is None else Location(base.location).folder
+    return folder is not None and _PATTERN.isdisjoint(folder) and snapshot.stored_rows(handle) <= MOST_DELTAS
 
 
 def _parts(snapshot: Snapshot, handle: TableHandle) -> _Parts:
@@ -117,7 +124,7 @@ def _of_base(spark: SparkSession, handle: TableHandle, parts: _Parts) -> DataFra
     schema = StructType([StructField(KEY, BinaryType()), *fields])
     if not parts.files:
         return spark.createDataFrame([], schema)
-    rows = spark.read.schema(schema).parquet(*parts.files)
+    rows = spark.read.options(**_OPTIONS).schema(schema).parquet(*parts.files)
     if not parts.gone:
         return rows
     places = [(file, place) for file, some in parts.gone.items() for place in some]
