@@ -64,9 +64,16 @@ class Bases:
         if current_hub() is None:
             return self._versions(wanted)
         try:
-            return [self.tablet(*one.where).held.versions(one.row, one.columns) for one in wanted]
+            return [self._held(*one.where).versions(one.row, one.columns) for one in wanted]
         except NotHeld:
             return file_threads.run(partial(self._versions, wanted))
+
+    def _held(self, handle: TableHandle, tag: bytes, reference: bytes) -> TabletBase:
+        """As `tablet`, for a caller that must not wait for files: raise NotHeld instead, also later."""
+        known = self._known(handle, tag, reference)
+        if known is None:
+            raise NotHeld
+        return known.held
 
     def _versions(self, wanted: Sequence[Wanted]) -> list[list[Version | None]]:
         return [self.tablet(*one.where).versions(one.row, one.columns) for one in wanted]
@@ -113,13 +120,18 @@ class Bases:
             StoreUnavailable: it cannot be read now.
             ConfigurationError: pyarrow is not installed.
         """
-        known = self._open.get(tag)
-        if known is not None and known[0] == reference and known[1].definition is handle.definition:
-            return known[1]
+        known = self._known(handle, tag, reference)
+        if known is not None:
+            return known
         location, manifest = self._manifest(reference)
         found = TabletBase(handle.definition, location, manifest, self.cache)
         self._open[tag] = reference, found
         return found
+
+    def _known(self, handle: TableHandle, tag: bytes, reference: bytes) -> TabletBase | None:
+        found = self._open.get(tag)
+        is_of_now = found is not None and found[0] == reference and found[1].definition is handle.definition
+        return found[1] if found is not None and is_of_now else None
 
     def _manifest(self, reference: bytes) -> tuple[Location, Manifest]:
         if not reference:

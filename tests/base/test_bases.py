@@ -31,14 +31,19 @@ def cold(db: Database, tmp_path: Path) -> Database:
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, int]]:
     """The parts of files that were read, and how often; no part is read in the thread of the hub."""
     found: Counter[tuple[str, int]] = Counter()
-    read, here = Location.read_at, threading.get_ident()
+    read, read_whole, here = Location.read_at, Location.read, threading.get_ident()
 
     def counted(self: Location, name: str, start: int, size: int) -> bytes:
         assert threading.get_ident() != here, "a file is read in the thread of the hub"
         found[name, start] += 1
         return read(self, name, start, size)
 
+    def whole(self: Location, name: str) -> bytes:
+        assert threading.get_ident() != here, "a file is read in the thread of the hub"
+        return read_whole(self, name)
+
     monkeypatch.setattr(Location, "read_at", counted)
+    monkeypatch.setattr(Location, "read", whole)
     return found
 
 
@@ -61,6 +66,15 @@ def test_scans_of_tasks_read_in_other_threads(cold: Database, reads: Counter[tup
     with cold.concurrency(8) as executor:
         assert list(executor.map(scan, range(8))) == [ROWS] * 8
     assert reads
+
+
+@pytest.mark.usefixtures("reads")
+def test_the_manifest_that_another_client_has_published_is_read_in_another_thread(cold: Database) -> None:
+    bases = cold.client.bases
+    bases._open.clear()
+    bases.cache.forget(lambda _: False)
+    with cold.concurrency(2) as executor:
+        assert executor.submit(lambda: cold.snapshot().get("cold", "r0001", "v")).result() == b"1"
 
 
 def test_versions_of_cold_cells_have_their_commit_times(cold: Database) -> None:
