@@ -68,13 +68,15 @@ def test_scans_of_tasks_read_in_other_threads(cold: Database, reads: Counter[tup
     assert reads
 
 
-@pytest.mark.usefixtures("reads")
-def test_the_manifest_that_another_client_has_published_is_read_in_another_thread(cold: Database) -> None:
+def test_the_manifest_that_another_client_has_published_is_read_in_another_thread(
+    cold: Database, reads: Counter[tuple[str, int]]
+) -> None:
     bases = cold.client.bases
     bases._open.clear()
     bases.cache.forget(lambda _: False)
     with cold.concurrency(2) as executor:
         assert executor.submit(lambda: cold.snapshot().get("cold", "r0001", "v")).result() == b"1"
+    assert reads
 
 
 def test_versions_of_cold_cells_have_their_commit_times(cold: Database) -> None:
