@@ -37,7 +37,8 @@ class FileThreads:
     def _parked(self, hub: Hub, call: Callable[[], T]) -> T:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="percolator-files")
-        task: Any = hub.running
+        # Raises if the task's time is over: a scan of a base may ask the store for nothing else for long.
+        task: Any = hub._current()  # noqa: SLF001 - the two make one mechanism
         ticket = object()
         job = self._pool.submit(call)
         try:

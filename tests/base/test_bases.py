@@ -11,6 +11,8 @@ import pytest
 from percolator_core import Database
 from percolator_core.base.location import Location
 from percolator_core.errors import BaseDamaged
+from percolator_core.store.hub import current_hub
+from percolator_core.worker.watchdog import Deadline, ObserverTimeout
 
 ROWS = 600
 
@@ -77,6 +79,22 @@ def test_the_manifest_that_another_client_has_published_is_read_in_another_threa
     with cold.concurrency(2) as executor:
         assert executor.submit(lambda: cold.snapshot().get("cold", "r0001", "v")).result() == b"1"
     assert reads
+
+
+def test_a_task_whose_time_is_over_waits_for_no_file(cold: Database) -> None:
+    """A scan of a base may ask the store for nothing for long; it still ends at a run's timeout."""
+
+    def scan() -> int:
+        rows = cold.snapshot().scan("cold")
+        next(rows)
+        hub = current_hub()
+        assert hub is not None
+        assert hub.running is not None
+        hub.running.deadline = Deadline(-1.0)
+        return len(list(rows))
+
+    with cold.concurrency(2) as executor, pytest.raises(ObserverTimeout):
+        executor.submit(scan).result()
 
 
 def test_versions_of_cold_cells_have_their_commit_times(cold: Database) -> None:
