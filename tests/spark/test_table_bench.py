@@ -33,7 +33,7 @@ class Kept:
 
 @pytest.fixture(autouse=True)
 def small(spark: SparkContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_session", lambda: Kept(SparkSession(spark)))
+    monkeypatch.setattr(tables, "session", lambda: Kept(SparkSession(spark)))
     monkeypatch.setattr(tables, "_SECONDS", 0.2)
 
 
@@ -56,6 +56,6 @@ def test_every_figure_is_there() -> None:
 
 
 def test_an_answer_that_is_wrong_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_count_and_sum", lambda rows: (7, 0.0))
+    monkeypatch.setattr(tables, "count_and_sum", lambda rows: (7, 0.0))
     with pytest.raises(PercolatorError, match=f"7 rows were read of {ROWS}"):
         list(tables.measure(Scale(rows=ROWS, rounds=1)))
