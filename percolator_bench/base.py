@@ -17,25 +17,22 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from percolator_bench import progress
 from percolator_bench.figure import Figure, Target, Unit, median_figure
 from percolator_bench.report import Note
 from percolator_bench.scale import Scale
-from percolator_bench.servers import NAMESPACE, Place, place
+from percolator_bench.servers import NAMESPACE, Place
+from percolator_bench.spark import DataFrame, SparkSession, with_spark
 from percolator_bench.tables import (
     WANTED,
-    DataFrame,
     Reading,
-    SparkSession,
     count_and_sum,
-    session,
     timed,
     write_parquet,
 )
-from percolator_core.errors import ConfigurationError, PercolatorError
+from percolator_core.errors import PercolatorError
 from percolator_core.spark import read_table
 from percolator_core.tables.model import Hash, PrimaryKey, Table
 
@@ -43,9 +40,6 @@ _SUITE: Final = "base"
 _TABLE: Final = "readings"
 _CHANGED: Final = 100
 """One row in so many is updated after the flush."""
-
-_ROUND: Final = 2
-"""Rounds of other suites for each round here, which reads a million rows seven times."""
 
 _HOT: Final = 20_000
 """Rows of the two tables that are compared with each other, both of them in the store."""
@@ -76,24 +70,20 @@ def measure(scale: Scale) -> Iterator[Figure | Note]:
     Raises:
         PercolatorError: a read differs from the writes.
     """
-    try:
-        spark = session()
-    except ConfigurationError as missing:
-        yield Note(_SUITE, f"nothing was measured: {missing}")
-        return
-    rounds = max(1, scale.rounds // _ROUND)
-    try:
-        with TemporaryDirectory(prefix="percolator-bench-") as folder, place("unix") as here:
-            bench = _Bench(spark, here, Path(folder), scale.rows)
-            yield from bench.flush()
-            yield from bench.scan("no deltas", rounds, Target("at least", 0.9), source=True)
-            yield from bench.arrow(rounds)
-            yield from bench.points(rounds)
-            bench.update()
-            yield from bench.scan("1 % deltas", rounds, Target("at least", 0.5))
-            yield from bench.hot(rounds)
-    finally:
-        spark.stop()
+    return with_spark(_SUITE, scale, _measure)
+
+
+def _measure(
+    spark: SparkSession, here: Place, folder: Path, scale: Scale, rounds: int
+) -> Iterator[Figure | Note]:
+    bench = _Bench(spark, here, folder, scale.rows)
+    yield from bench.flush()
+    yield from bench.scan("no deltas", rounds, Target("at least", 0.9), source=True)
+    yield from bench.arrow(rounds)
+    yield from bench.points(rounds)
+    bench.update()
+    yield from bench.scan("1 % deltas", rounds, Target("at least", 0.5))
+    yield from bench.hot(rounds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,18 +20,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from percolator_bench import progress
 from percolator_bench.figure import Figure, Target, median_figure
 from percolator_bench.report import Note
 from percolator_bench.scale import Scale
-from percolator_bench.servers import NAMESPACE, Place, place
+from percolator_bench.servers import NAMESPACE, Place
+from percolator_bench.spark import DataFrame, SparkSession, with_spark
 from percolator_core.database import connect
-from percolator_core.errors import ConfigurationError, PercolatorError
+from percolator_core.errors import PercolatorError
 from percolator_core.tables.model import Hash, Indexed, PrimaryKey, Table
 
 if TYPE_CHECKING:
@@ -39,14 +38,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-DataFrame: TypeAlias = Any
-SparkSession: TypeAlias = Any
-"""A session of Spark: only `percolator_core.spark` imports pyspark."""
-
 _SUITE: Final = "tables"
-_ROUND: Final = 2
-"""Rounds of other suites for each round here, which reads a million rows five times."""
-
 _GROUPS: Final = 100
 """Number of groups; a filter selects one."""
 
@@ -108,31 +100,17 @@ def measure(scale: Scale) -> Iterator[Figure | Note]:
     Raises:
         PercolatorError: a read differs from the writes.
     """
-    try:
-        spark = session()
-    except ConfigurationError as missing:
-        yield Note(_SUITE, f"nothing was measured: {missing}")
-        return
-    rounds = max(1, scale.rounds // _ROUND)
-    try:
-        with TemporaryDirectory(prefix="percolator-bench-") as folder, place("unix") as here:
-            bench = _Bench(spark, here, Path(folder), scale.rows)
-            yield from bench.write()
-            yield from bench.read(rounds)
-            yield from bench.read_while_updating(rounds)
-            yield from bench.read_by_index(rounds)
-    finally:
-        spark.stop()
+    return with_spark(_SUITE, scale, _measure)
 
 
-def session() -> SparkSession:
-    """Start Spark. Raises ConfigurationError if it is not installed."""
-    for package in ("pyspark", "pyarrow"):
-        if find_spec(package) is None:
-            raise ConfigurationError(f"{package} is missing: install percolator-core[spark]")
-    from percolator_core.spark import spark_session
-
-    return spark_session("percolator bench")
+def _measure(
+    spark: SparkSession, here: Place, folder: Path, scale: Scale, rounds: int
+) -> Iterator[Figure | Note]:
+    bench = _Bench(spark, here, folder, scale.rows)
+    yield from bench.write()
+    yield from bench.read(rounds)
+    yield from bench.read_while_updating(rounds)
+    yield from bench.read_by_index(rounds)
 
 
 @dataclass(frozen=True, slots=True)

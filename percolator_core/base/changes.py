@@ -23,8 +23,8 @@ from percolator_core.base.manifest import Entry as ManifestEntry
 from percolator_core.base.manifest import Manifest
 from percolator_core.base.publication import Place, publish
 from percolator_core.base.row_set import BaseRow, RowSet
-from percolator_core.catalog.catalog import Catalog, Entry
-from percolator_core.catalog.schema_change_steps import Oracle
+from percolator_core.catalog import schema_change_steps
+from percolator_core.catalog.catalog import Entry
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import StoreUnavailable
 from percolator_core.layout.keys import BASE, MARKER, meta_key
@@ -41,20 +41,8 @@ _STEP_BYTES: Final = 1 << 20
 """Bounds of one step that puts rows back: a script blocks all other clients."""
 
 
-class Client(Protocol):
+class Client(schema_change_steps.Client, Protocol):
     """The part of `percolator_core.transaction.client.Client` that a change of a base uses."""
-
-    @property
-    def store(self) -> Store:
-        """The store."""
-
-    @property
-    def catalog(self) -> Catalog:
-        """The catalog."""
-
-    @property
-    def oracle(self) -> Oracle:
-        """The oracle."""
 
     @property
     def bases(self) -> Bases:

@@ -189,7 +189,7 @@ class Test:
             return None
         if self.op == "in":
             return found in self.values
-        return _COMPARE[self.op](found, self.values[0])
+        return COMPARE[self.op](found, self.values[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ class Group:
 
 Bound: TypeAlias = Test | Group
 
-_COMPARE: Final[Mapping[str, Callable[[bytes, bytes], bool]]] = {
+COMPARE: Final[Mapping[str, Callable[[bytes, bytes], bool]]] = {
     "=": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,

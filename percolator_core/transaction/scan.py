@@ -13,11 +13,11 @@ import heapq
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, groupby, islice
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from percolator_core.base.bases import Bases
+from percolator_core.base.bases import Bases, above_base
 from percolator_core.base.row_set import BaseRow
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.errors import BaseDamaged
@@ -119,7 +119,7 @@ class TabletScan:
         """In a forward scan: all rows below this key have been scanned."""
         if self._merged is not None and self.rows:
             return self.rows[-1][0] + b"\0"
-        return self._low[1:] + (b"\0" if self._low[:1] == b"(" else b"")
+        return self.rest[0]
 
     def step(self, at: int) -> Call[Scanned | None]:
         """The call of the next step, at a timestamp."""
@@ -256,16 +256,8 @@ class TabletScan:
         backward = self._direction == "backward"
         where = self._handle, self._tag, base, low, high
         below = self._beside.bases.rows(*where, self._encoded or None, reverse=backward)
-        cold = ((row.key, row) for row in below)
-        lines: Iterable[tuple[bytes, Any]] = heapq.merge(stored, cold, key=itemgetter(0), reverse=backward)
-        for key, parts in groupby(lines, itemgetter(0)):
-            row, overlay = None, {}
-            for _, part in parts:
-                if type(part) is BaseRow:
-                    row = part
-                else:
-                    overlay = part
-            cells = merged_cells(self._handle, overlay, row)
+        for key, overlay, row in above_base(stored, below, reverse=backward):
+            cells = merged_cells(self._handle, overlay or {}, row)
             if cells:
                 yield key, cells
 

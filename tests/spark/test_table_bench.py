@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from percolator_bench import Figure, Note, Scale, tables
+from percolator_bench import spark as bench_spark
 from percolator_core.errors import PercolatorError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Kept:
 
 @pytest.fixture(autouse=True)
 def small(spark: SparkContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "session", lambda: Kept(SparkSession(spark)))
+    monkeypatch.setattr(bench_spark, "session", lambda: Kept(SparkSession(spark)))
     monkeypatch.setattr(tables, "_SECONDS", 0.2)
 
 

@@ -9,7 +9,7 @@ the store is read by the source ``percolator`` instead.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +19,7 @@ from percolator_core.base.row_set import KEY, column_name
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.layout.keys import MARKER
 from percolator_core.schema.definitions import Column
-from percolator_core.schema.predicates import Bound, Group
+from percolator_core.schema.predicates import COMPARE, Bound, Group
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 from percolator_core.spark.tables.fields import spark_type
@@ -224,15 +224,6 @@ def condition(bound: Bound, columns: Mapping[str, Column]) -> SparkColumn:
         return found.isin(*values)
     if bound.op == "^=":
         return found.startswith(values[0])
-    compared: SparkColumn = _COMPARE[bound.op](found, values[0])
+    compare: Any = COMPARE[bound.op]  # on columns, the same operators make conditions
+    compared: SparkColumn = compare(found, values[0])
     return compared
-
-
-_COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
