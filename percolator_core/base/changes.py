@@ -20,8 +20,7 @@ import percolator_core.base.manifest as manifests
 from percolator_core.base.bases import Bases
 from percolator_core.base.location import Location
 from percolator_core.base.manifest import Entry as ManifestEntry
-from percolator_core.base.manifest import Manifest
-from percolator_core.base.publication import Place, publish
+from percolator_core.base.manifest import Manifest, Place, publish
 from percolator_core.base.row_set import BaseRow, RowSet
 from percolator_core.catalog import schema_change_steps
 from percolator_core.catalog.catalog import Entry

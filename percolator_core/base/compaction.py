@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from percolator_core.base import row_set
 from percolator_core.base.cache import ByteCache
-from percolator_core.base.manifest import Entry, Manifest
+from percolator_core.base.manifest import Entry, Manifest, Place, publish
 from percolator_core.base.pace import Pace
-from percolator_core.base.publication import Place, publish
 from percolator_core.base.row_set import KEY, RowSet
 from percolator_core.base.tablet import TabletBase
 from percolator_core.schema.definitions import TableDefinition

@@ -21,9 +21,8 @@ from typing import Final
 
 from percolator_core.base import removed, row_set
 from percolator_core.base.location import Location
-from percolator_core.base.manifest import Entry, Manifest
+from percolator_core.base.manifest import Entry, Manifest, Place, publish
 from percolator_core.base.pace import Pace
-from percolator_core.base.publication import Place, publish
 from percolator_core.base.row_set import BaseRow
 from percolator_core.base.tablet import TabletBase
 from percolator_core.catalog.table_handle import TableHandle

@@ -1,7 +1,8 @@
-"""Manifests: the row sets of one tablet, and up to which time they are complete.
+"""Manifests: the row sets of one tablet, and the time up to which they are complete.
 
-A manifest is an immutable file. Its name has its number and the checksum of its content, so a file that was
-torn or damaged is noticed. The tablet's meta hash has the reference of the valid manifest.
+A manifest is an immutable file. Its name has its number and the checksum of its content, so a reader detects
+a torn or damaged file. The tablet's meta hash has the *reference* of the valid manifest: the URL of the
+location, and the name of the file. So a reader needs no definition of the table, and a base can move.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import json
 import uuid
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from percolator_core.base.location import Location
 from percolator_core.base.row_set import RowSet
 from percolator_core.errors import BaseDamaged
+from percolator_core.scripts import calls
+from percolator_core.scripts.replies import Published
+from percolator_core.store import Store
 
 _FORMAT: Final = 1
 _CHECKSUM_BYTES: Final = 8
@@ -22,7 +26,7 @@ _CHECKSUM_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """The rows of a row set that a newer row set has, or that were deleted: the file of their positions."""
+    """The file with the positions of a row set's removed rows (`percolator_core.base.removed`)."""
 
     file: str
     rows: int
@@ -31,7 +35,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row set in a manifest, and which of its rows are no longer part of the table."""
+    """A row set in a manifest, and its rows that are no longer part of the table."""
 
     row_set: RowSet
     removed: Removed | None = None
@@ -42,7 +46,7 @@ class Manifest:
     """The base of one tablet.
 
     ``number`` grows with each manifest of the tablet. Everything in the row sets was committed at or before
-    ``timestamp``, in microseconds. A row is in one row set at most, apart from those where it is removed.
+    ``timestamp`` (microseconds). A row is in one row set at most, apart from those where it is removed.
     """
 
     number: int
@@ -51,7 +55,7 @@ class Manifest:
 
     @property
     def files(self) -> frozenset[str]:
-        """The names of all files that this manifest names."""
+        """The names of the files of all row sets and removed rows."""
         return frozenset(
             file
             for entry in self.entries
@@ -60,8 +64,18 @@ class Manifest:
         )
 
     @property
+    def rows(self) -> int:
+        """The number of rows, without removed ones; of a raw table, the number of cells."""
+        return sum(one.row_set.rows - (one.removed.rows if one.removed else 0) for one in self.entries)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the row sets."""
+        return sum(entry.row_set.size for entry in self.entries)
+
+    @property
     def height(self) -> int:
-        """The most row sets whose key ranges have a key in common: as many may be looked at for one key."""
+        """The most row sets that a read of one key may look at: their key ranges have a key in common."""
         # At equal keys a range begins before another one ends: both bounds are inclusive.
         edges = sorted(
             edge for entry in self.entries for edge in ((entry.row_set.low, 0), (entry.row_set.high, 1))
@@ -77,29 +91,47 @@ class Manifest:
         return json.dumps({"format": _FORMAT, **asdict(self)}, default=bytes.hex, sort_keys=True).encode()
 
 
-def reference(location: Location, name: str) -> bytes:
-    """Return what a tablet's meta hash has of its base: the location and the name of the manifest.
+class Place(NamedTuple):
+    """The tablet of a base: its tag, the version of its table, and the folder of its files in a location."""
 
-    The location is part of it, so that a reader needs no definition of the table, and a base can move.
+    tag: bytes
+    version: bytes
+    location: Location
+    folder: str
+
+
+def publish(store: Store, place: Place, expected: bytes, manifest: Manifest) -> tuple[Published, bytes]:
+    """Write a manifest, and make it the valid one instead of that of the reference ``expected``.
+
+    Return the outcome, and the new reference. The row sets of the manifest must be complete and on disk.
+    After a refusal the files stay: if this call was sent twice, the first one may have published the
+    manifest, and a later manifest may name its row sets.
+
+    Raises:
+        StoreUnavailable: the store or the location does not answer.
     """
+    new = reference(place.location, write(place.location, place.folder, manifest))
+    call = calls.publish_base(place.tag, expected, new, manifest.timestamp, place.version)
+    # Durable, so that no failover brings back the manifest before, whose rows may have left the store.
+    [published] = store.run_all([call], durably=True)
+    return published, new
+
+
+def reference(location: Location, name: str) -> bytes:
+    """Return the reference of the manifest ``name``."""
     return f"{location.url}\n{name}".encode()
 
 
 def split_reference(packed: bytes) -> tuple[str, str]:
-    """Return the URL of the location and the name of the manifest in a reference."""
+    """Return the URL of the location, and the name of the manifest."""
     url, _, name = packed.decode().rpartition("\n")
     return url, name
 
 
-def publish(location: Location, folder: str, manifest: Manifest) -> str:
-    """Write a manifest, and return its name, by which `load` finds it.
-
-    Its row sets are complete and on disk before, so that no crash leaves a manifest without them.
-
-    Raises StoreUnavailable as `Location.create`.
-    """
+def write(location: Location, folder: str, manifest: Manifest) -> str:
+    """Write a manifest into a folder, and return its name. Raises StoreUnavailable as `Location.create`."""
     content = manifest.pack()
-    # With a random part: another maintainer may write the same manifest, and remove its file again.
+    # The name has a random part, because another maintainer may write an equal manifest, and remove it.
     name = f"{folder}/manifest-{manifest.number}-{uuid.uuid4().hex}-{_checksum(content)}.json"
     with location.create(name) as file:
         file.write(content)

@@ -19,12 +19,11 @@ from typing import Final
 import percolator_core.base.manifest as manifests
 from percolator_core.base import compaction
 from percolator_core.base.changes import GRACE, BaseChanges, folder_of, is_in, reference_of
+from percolator_core.base.cleanup import remove_unneeded
 from percolator_core.base.compaction import TabletCompaction
-from percolator_core.base.files import remove_unneeded, size_of
 from percolator_core.base.flush import TabletFlush
-from percolator_core.base.manifest import Manifest
+from percolator_core.base.manifest import Manifest, Place
 from percolator_core.base.pace import ALL, Pace
-from percolator_core.base.publication import Place
 from percolator_core.base.tablet import TabletBase
 from percolator_core.catalog.schema_change import SchemaChanges
 from percolator_core.catalog.table_handle import TableHandle
@@ -199,12 +198,8 @@ class BaseMaintainer:
         return TableBase(
             rule.location,
             sum(rows),
-            sum(
-                entry.row_set.rows - (entry.removed.rows if entry.removed else 0)
-                for one in valid
-                for entry in one.entries
-            ),
-            sum(map(size_of, valid)),
+            sum(one.rows for one in valid),
+            sum(one.size for one in valid),
             max(one.height for one in valid),
             round(overlaid),
             max(one.timestamp for one in valid),

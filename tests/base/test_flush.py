@@ -224,7 +224,7 @@ def test_a_publication_that_is_sent_again_is_still_published(raw: Tablet) -> Non
     version = raw.db.catalog.table("raw").version
     base = raw.base().manifest
     for _ in range(2):
-        name = manifests.publish(raw.location, "t/0", base)
+        name = manifests.write(raw.location, "t/0", base)
         call = calls.publish_base(
             raw.tag, raw.reference, manifests.reference(raw.location, name), base.timestamp, version
         )
@@ -233,7 +233,7 @@ def test_a_publication_that_is_sent_again_is_still_published(raw: Tablet) -> Non
 
 def test_two_equal_manifests_have_files_of_their_own(raw: Tablet) -> None:
     """One of two maintainers removes its own file again, not the one that the other has published."""
-    names = {manifests.publish(raw.location, "t/0", Manifest(1, 9)) for _ in range(2)}
+    names = {manifests.write(raw.location, "t/0", Manifest(1, 9)) for _ in range(2)}
     assert len(names) == 2
 
 

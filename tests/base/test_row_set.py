@@ -208,7 +208,7 @@ def test_a_manifest_comes_back_and_knows_its_files_and_height(location: Location
     sets = [numbered(location, range(start, start + 10)) for start in (0, 20, 5)]
     gone = removed.write(location, FOLDER, [3])
     manifest = Manifest(7, 99, (Entry(sets[0], gone), Entry(sets[1]), Entry(sets[2])))
-    name = manifests.publish(location, FOLDER, manifest)
+    name = manifests.write(location, FOLDER, manifest)
     assert manifests.load(location, name) == manifest
     assert sorted({*manifest.files, name}) == location.names()
     assert manifest.height == 2
@@ -248,7 +248,7 @@ def read(location: Location, name: str) -> list[Place]:
 def test_a_torn_or_missing_file_is_damage(location: Location, size: int) -> None:
     found = numbered(location, range(100))
     gone = removed.write(location, FOLDER, [3])
-    name = manifests.publish(location, FOLDER, Manifest(1, 9, (Entry(found, gone),)))
+    name = manifests.write(location, FOLDER, Manifest(1, 9, (Entry(found, gone),)))
     for file in (found.file, gone.file, name):
         content = location.read(file)
         location.remove(file)

@@ -14,15 +14,14 @@ from typing import Any
 import pytest
 
 from percolator_core import ConfigurationError, Database, Hash, PrimaryKey, Table
-from percolator_core.base import compaction, files, row_set
+from percolator_core.base import cleanup, compaction, row_set
 from percolator_core.base import manifest as manifests
 from percolator_core.base.changes import folder_of, reference_of
 from percolator_core.base.compaction import plan
 from percolator_core.base.flush import TabletFlush
 from percolator_core.base.location import Location
-from percolator_core.base.manifest import Entry, Manifest, Removed
+from percolator_core.base.manifest import Entry, Manifest, Place, Removed, publish
 from percolator_core.base.pace import Pace
-from percolator_core.base.publication import Place, publish
 from percolator_core.base.row_set import RowSet
 from percolator_core.base.tablet import TabletBase
 from percolator_core.errors import BaseDamaged, SnapshotTooOld
@@ -459,7 +458,7 @@ def test_a_writer_that_was_slow_never_names_a_file_that_was_removed(raw: Databas
     [portion] = late._portions(safe)
 
     def removed_meanwhile(*arguments: Any) -> Any:
-        assert files.remove_unneeded(raw.store, place, reference, time.time() + 10) > 0
+        assert cleanup.remove_unneeded(raw.store, place, reference, time.time() + 10) > 0
         return publish(*arguments)
 
     with pytest.MonkeyPatch.context() as changed:
@@ -476,7 +475,7 @@ def test_nothing_is_removed_by_a_maintainer_that_was_slow(raw: Database) -> None
     put(raw, "b")
     raw.flush("raw", everything=True)
     before = place.location.names()
-    assert files.remove_unneeded(raw.store, place, reference, time.time() + 10) == 0
+    assert cleanup.remove_unneeded(raw.store, place, reference, time.time() + 10) == 0
     assert set(before) <= set(place.location.names())
 
 

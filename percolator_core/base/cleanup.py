@@ -1,11 +1,11 @@
-"""Remove the files of a tablet that nobody needs any more.
+"""Remove the files of a tablet that no reader needs any more.
 
-A file is needed if the valid manifest names it, or a manifest that a reader may still use: one that was the
-valid one within the grace period before now, or before the oldest pinned snapshot.
+A reader needs the files of the manifest that was valid when it began: of the valid one, and of those that
+were replaced within the grace period before now, or before the oldest pinned snapshot.
 
-A maintainer writes row sets before it names them, so a file without a name may be new. To be sure that nobody
-will name it, a new manifest with the same content is published before anything is removed: it makes the
-manifest of every maintainer that is still at work late, and so refused.
+A maintainer writes row sets before a manifest names them, so a file without a name may be new. So a manifest
+with the same content and a new number is published before any file is removed. After that, the store refuses
+the manifests of all maintainers that began before.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import Final
 
 import percolator_core.base.manifest as manifests
 from percolator_core.base.location import StoredFile
-from percolator_core.base.manifest import Manifest
-from percolator_core.base.publication import Place, publish
+from percolator_core.base.manifest import Place, publish
 from percolator_core.errors import BaseDamaged
 from percolator_core.store import Store
 
@@ -27,10 +26,10 @@ _MANIFEST: Final = re.compile(r"/manifest-(\d+)-[^/]*$")
 
 
 def remove_unneeded(store: Store, place: Place, reference: bytes, since: float) -> int:
-    """Remove the files of a tablet that no reader needs; return how many.
+    """Remove the files of a tablet that no reader needs; return the number of removed files.
 
-    ``reference`` is that of the valid manifest. Readers may still use manifests that were replaced after
-    ``since``, in seconds since 1970. Files that were written after that stay, too.
+    ``reference`` is that of the valid manifest. The files of manifests that were replaced after ``since``
+    (seconds since 1970) stay, and all files that were written after it.
 
     Raises:
         BaseDamaged: the valid manifest is missing or damaged.
@@ -57,9 +56,9 @@ def remove_unneeded(store: Store, place: Place, reference: bytes, since: float) 
 
 
 def _in_use(files: Sequence[StoredFile], valid: int, since: float) -> Iterator[str]:
-    """The manifests before the valid one that were replaced after ``since``, by name.
+    """Yield the names of the manifests that were replaced at or after ``since``.
 
-    A manifest is replaced by one with the next number, not before that one was written.
+    A manifest is replaced by the one with the next number, and after that one was written.
     """
     numbers = {one.name: int(found[1]) for one in files if (found := _MANIFEST.search(one.name))}
     written: dict[int, float] = {}
@@ -70,8 +69,3 @@ def _in_use(files: Sequence[StoredFile], valid: int, since: float) -> Iterator[s
     for name, number in numbers.items():
         if number < valid and written.get(number + 1, 0.0) >= since:
             yield name
-
-
-def size_of(manifest: Manifest) -> int:
-    """Return the bytes of the row sets of a manifest."""
-    return sum(entry.row_set.size for entry in manifest.entries)
