@@ -1,20 +1,19 @@
 """Backups: a namespace as of one time, while its clients work on.
 
 A backup has the definitions of all tables, every cell that a snapshot sees, with its timestamps, the
-observers of the active chain, and the cells that they had still to process. The acknowledgements of observers
-are cells like any other. So a restored chain runs again for no change that it has processed, and for each
-that it has not.
+observers of the active chain, and the cells that they had still to process. It includes the acknowledgements,
+which are cells like any other. So a restored chain runs for exactly the changes that it has not processed.
 
-Tablets are read one by one, from one pinned snapshot. A tablet in which nothing has changed since the last
-backup is not written: the new manifest names the files of the last one. Of a tablet that has changed, the
-changed cells are written, until they are half as large as the rest. If garbage collection has passed the last
-backup, a tablet is read whole, and those of its row sets are written that have changed.
+Tablets are read one by one, from one pinned snapshot. If nothing in a tablet has changed since the last
+backup, the new manifest names the files of the last one. Otherwise the changed cells are written, or all
+cells if the changed ones would be half as large as the rest. If garbage collection has passed the last
+backup, all cells are read, and the row sets with changed cells are written.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -22,7 +21,6 @@ from percolator_core.archive import files
 from percolator_core.archive.cells import RowCells, settle, tablet_cells
 from percolator_core.archive.files import Line, Manifest, TableFiles, TabletFiles
 from percolator_core.archive.marks import Marks
-from percolator_core.archive.publication import namespace_id
 from percolator_core.base.location import Location
 from percolator_core.base.row_set import RowSet
 from percolator_core.catalog.catalog import Entry
@@ -36,15 +34,17 @@ from percolator_core.transaction.client import Client
 from percolator_core.transaction.snapshot import Snapshot
 
 Progress = Callable[[str, int, int], None]
-"""Is called with the name of a table, the number of tablets that are done, and of all tablets."""
+"""A callable that takes a table's name, the number of finished tablets, and the number of all tablets."""
 
 RESTORING: Final = b"restoring"
 """The field of the chain's record that a namespace has until its restore is complete."""
 
 CHAIN_FIELDS: Final = ("digest", "observers", "observed")
+"""The fields of the chain's record that a backup has."""
 
 _ATTEMPTS: Final = 3
 _DELTAS: Final = 8
+"""Attempts while tables are changed, and row sets of changed cells after which all cells are written."""
 
 
 class Connection(Protocol):
@@ -56,9 +56,10 @@ class Connection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BackedUp:
-    """A backup: its number, from 1, and the ``timestamp`` (µs) of what it has.
+    """The result of a backup: its ``number``, from 1, and the ``timestamp`` (microseconds) of its snapshot.
 
-    ``bytes`` were written, in ``written`` files. ``shared`` files are those of earlier backups.
+    ``tables`` counts the tables, indexes included. ``written`` new files have ``bytes`` bytes, without the
+    manifest. ``shared`` files are those of earlier backups.
     """
 
     number: int
@@ -75,56 +76,60 @@ def backup(
 ) -> BackedUp:
     """Write a backup of the namespace of ``db``, as of one time, while its clients work on.
 
-    It can be repeated at any time, also after a crash, which leaves the earlier backups as they were. Files
-    of earlier backups are shared, so never remove files by hand.
+    Call it again at any time, also after a crash: earlier backups are never changed. A backup shares files
+    with earlier ones, so never remove files by hand.
 
     Args:
         db: the namespace.
-        url: a path, ``file:PATH``, ``s3://BUCKET/PREFIX`` or another URL of ``pyarrow.fs``. It belongs to
-            the backups of this namespace alone.
-        keep: afterwards remove all but this many backups (1 or more), and files that only these had.
-        progress: is called with a table's name, the number of tablets that are done, and of all tablets.
+        url: a path, ``file:PATH``, ``s3://BUCKET/PREFIX`` or another URL of ``pyarrow.fs``. Each namespace
+            needs a URL of its own.
+        keep: the number of backups (1 or more) that remain: older ones and their files are removed at the
+            end. None removes none.
+        progress: takes a table's name, the number of finished tablets, and the number of all tablets.
 
     Raises:
         ConfigurationError: pyarrow is not installed, the URL cannot be used, or the namespace is being
-            restored.
-        LockTimeout: a transaction that began before is still committing; back up again later.
-        SnapshotTooOld: tables were changed again and again meanwhile.
-        BaseDamaged: a file of a table's base is missing or damaged.
-        StoreUnavailable: the store or the location does not answer.
+            restored; complete the restore first.
+        LockTimeout: an earlier transaction is still committing; back up again later.
+        SnapshotTooOld: columns or tables were dropped during each of 3 attempts; back up again later.
+        BaseDamaged: a file of a table's base is missing or damaged; restore the file.
+        PercolatorError: a later version of this library wrote the last backup; use that version.
+        StoreUnavailable: the store or the location does not answer; back up again.
         ValueError: ``keep`` is below 1.
     """
     if keep is not None and keep < 1:
         raise ValueError(f"keep is 1 or more, not {keep}")
     begun, location = time.monotonic(), Location(url)
     check_complete(db.client)
-    for remaining in reversed(range(_ATTEMPTS)):
-        run = _Run(db, location, progress)
-        try:
-            manifest = run.write()
-        except SnapshotTooOld:
-            # A column or table was dropped meanwhile.
-            if not remaining:
-                raise
-        else:
-            break
-    else:
-        raise AssertionError("unreachable")
+    manifest, written = _write(db, location, progress)
     if keep is not None:
         _remove_old(location, keep)
     return BackedUp(
         manifest.number,
         manifest.timestamp,
         len(manifest.tables),
-        len(run.written),
-        len(manifest.files - set(run.written)),
-        sum(run.written.values()),
+        len(written),
+        len(manifest.files - set(written)),
+        sum(written.values()),
         time.monotonic() - begun,
     )
 
 
+def _write(db: Connection, location: Location, progress: Progress | None) -> tuple[Manifest, dict[str, int]]:
+    """Write a backup; return its manifest, and the size of each new file."""
+    attempt = 1
+    while True:
+        run = _Run(db, location, progress)
+        try:
+            return run.write(), run.written
+        except SnapshotTooOld:  # a column or table was dropped meanwhile
+            if attempt == _ATTEMPTS:
+                raise
+            attempt += 1
+
+
 def check_complete(client: Client) -> None:
-    """Raise ConfigurationError if a restore into the namespace has not ended."""
+    """Raise ConfigurationError if a restore into the namespace has begun and not ended."""
     keys = client.store.keyspace
     if client.store.one((b"HGET", keys.chain, RESTORING)) is not None:
         raise ConfigurationError(
@@ -147,27 +152,25 @@ class _Run:
     def write(self) -> Manifest:
         """Write the files and the manifest. Raises as `backup`."""
         client = self._client
-        history = namespace_id(client)
         timestamp, entries = self._moment()
         with Snapshot(client, timestamp) as snapshot:
             settle(client, timestamp)
-            # After the snapshot: an observer that was activated later had nothing to do at its time.
+            # After the snapshot: an observer that was activated later had no cell to process at its time.
             chain = self._chain()
             observers = sorted(filter(None, chain.get("observers", "").split(",")))
-            floor = int(client.store.one((b"HGET", client.store.keyspace.oracle, b"floor")) or 0)
+            history = client.oracle.history()
+            oldest = client.oracle.last_failover()
             last = self._last
-            if last is not None and (last.history != history or not floor <= last.timestamp < timestamp):
+            if last is not None and (last.history != history or not oldest <= last.timestamp < timestamp):
                 last = None
             total, done, tables = sum(entry.definition.tablets for entry in entries), 0, []
             for entry in entries:
                 handle = snapshot.handle_of(entry.definition.name)
-                before = _before(last, entry)
-                tablets = []
-                for number in range(handle.tablets):
-                    marks = Marks(client, snapshot, handle, handle.tags[number], observers)
-                    known = before[number] if before else None
+                before, tablets = _before(last, entry), []
+                for number, tag in enumerate(handle.tags):
+                    marks = Marks(client, snapshot, handle, tag, observers)
                     since = last.timestamp if last else 0
-                    tablets.append(self._tablet(snapshot, handle, number, marks, known, since))
+                    tablets.append(self._tablet(snapshot, handle, number, marks, before.get(number), since))
                     done += 1
                     if self._progress is not None:
                         self._progress(handle.name, done, total)
@@ -178,7 +181,7 @@ class _Run:
         return manifest
 
     def _moment(self) -> tuple[int, list[Entry]]:
-        """Return a fresh timestamp, and the tables of that time, none of which is being changed."""
+        """Return a fresh timestamp, and the tables of that time, without pending schema changes."""
         catalog = self._client.catalog
         while True:
             self._db.schema_changes.finish_all()
@@ -203,7 +206,7 @@ class _Run:
     ) -> TabletFiles:
         folder = str(self._number)
 
-        def written(after: int) -> dict[str, RowSet]:
+        def write_cells(after: int) -> dict[str, RowSet]:
             lines = self._lines(snapshot, handle, number, marks, after)
             known = dict(zip(last.digests, last.row_sets, strict=True)) if last else {}
             found = files.write_cells(self._location, folder, lines, known)
@@ -213,11 +216,11 @@ class _Run:
         made: TabletFiles | None = None
         if last is not None and not _is_overgrown(last):
             try:
-                made = last.with_deltas(written(since))
+                made = last.with_deltas(write_cells(since))
             except SnapshotTooOld:
-                pass  # versions since the last backup were collected: all cells are read
+                pass  # garbage collection has passed the last backup: all cells are read
         if made is None:
-            found = written(0)
+            found = write_cells(0)
             made = TabletFiles(tuple(found.values()), tuple(found), len(found))
         known = None if last is None else last.marks
         dirty = files.write_marks(self._location, folder, marks.at_snapshot(), known)
@@ -236,9 +239,9 @@ class _Run:
 
 
 def _needed(handle: TableHandle, row: RowCells, marks: Marks) -> dict[bytes, bytes]:
-    """Return the cells of a row that garbage collection keeps: then a tablet is the same before and after it.
+    """Return the cells of a row that garbage collection keeps, so that a collection changes no row set.
 
-    Without deletions that no observer has still to see, and the acknowledgements of cells that are gone.
+    It removes deletions that all observers have processed, and acknowledgements of cells that are gone.
     """
     weak = {column.encode() for column in handle.definition.notify_only}
     cells = {
@@ -253,29 +256,29 @@ def _needed(handle: TableHandle, row: RowCells, marks: Marks) -> dict[bytes, byt
     }
 
 
-def _before(last: Manifest | None, entry: Entry) -> Sequence[TabletFiles] | None:
-    """Return the tablets of the same table in the last backup, if it had the same definition then."""
+def _before(last: Manifest | None, entry: Entry) -> dict[int, TabletFiles]:
+    """Return the tablets of a table in the last backup; none if its definition has changed since."""
     for table in last.tables if last else ():
         if table.definition["name"] == entry.definition.name and table.version == entry.version:
-            return table.tablets
-    return None
+            return dict(enumerate(table.tablets))
+    return {}
 
 
 def _is_overgrown(tablet: TabletFiles) -> bool:
-    """Return True if the changed cells are so many that all cells are written again."""
+    """Return True if the row sets of changed cells are so many, or so large, that all cells are written."""
     full, deltas = tablet.row_sets[: tablet.full], tablet.row_sets[tablet.full :]
     return len(deltas) >= _DELTAS or sum(one.size for one in deltas) * 2 > sum(one.size for one in full)
 
 
 def _remove_old(location: Location, keep: int) -> None:
-    """Remove all but the newest backups, and the files that only these named."""
+    """Remove all but the newest backups, and the files that only the removed ones named."""
     names = files.manifests(location)
     numbers = sorted(set(names.values()), reverse=True)[:keep]
     loaded = {name: files.load(location, name) for name in names}
     old = {name for name, number in names.items() if number not in numbers}
     needed = {file for name, one in loaded.items() if one and name not in old for file in one.files}
     for name in old:
-        # First the manifest: no backup names a file that is gone.
+        # The manifests go first, so that no manifest names a file that is gone.
         location.remove(name)
     for file in {file for name in old if (one := loaded[name]) for file in one.files} - needed:
         location.remove(file)

@@ -1,8 +1,8 @@
-"""The cells of a tablet as of one timestamp, with their versions: those of the store and of its base.
+"""The cells of a tablet as of one timestamp, with their versions, from the store and the base.
 
-The reader fixes a snapshot, and calls `settle`. After that, no transaction can commit at or below the
-snapshot's timestamp any more, because a commit takes its timestamp after its last prewrite. So the steps meet
-no lock that matters.
+The caller pins a snapshot, then calls `settle`. After that, no transaction can commit at or below the
+snapshot's timestamp, because a commit takes its timestamp after its last prewrite. So no lock of an open
+transaction hides a version that the snapshot sees.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BYTES: Final = 1 << 20
 class RowCells(NamedTuple):
     """The cells of a row: packed versions by encoded column.
 
-    ``later`` has the acknowledgements of runs that committed after the snapshot.
+    ``later`` has the encoded columns of acknowledgements that were written after the snapshot.
     """
 
     key: bytes
@@ -38,10 +38,10 @@ class RowCells(NamedTuple):
 
 
 def settle(client: Client, at: int) -> None:
-    """Resolve every lock of a transaction that may still commit at or below a timestamp.
+    """Resolve the locks of all transactions that began at or before the timestamp ``at``.
 
     Raises:
-        LockTimeout: such a transaction is still committing.
+        LockTimeout: such a transaction is still committing; call again later.
     """
     Locks(client).settle(lambda lock: lock.start_ts <= at)
 
@@ -51,7 +51,7 @@ def tablet_cells(
 ) -> Iterator[RowCells]:
     """Yield the rows of a tablet in the order of their keys, with the cells that changed after ``since``.
 
-    With ``since`` 0 these are all cells, without deletions that hide cells of the base. Call `settle` before.
+    With ``since`` 0 these are all cells. Deletions are included. Call `settle` before.
 
     Raises:
         SnapshotTooOld: garbage collection has passed a timestamp, or the table was dropped.
@@ -63,7 +63,7 @@ def tablet_cells(
         if found is None:
             raise SnapshotTooOld(
                 f"the versions of {handle.name!r} at {since or at} are below the safe point, or the table "
-                "was dropped: begin again, or keep versions longer"
+                "was dropped: try again, or keep versions longer"
             )
         if found.base and not since:
             yield from _with_base(client, handle, tag, bound, found)
@@ -75,7 +75,7 @@ def tablet_cells(
 def _with_base(
     client: Client, handle: TableHandle, tag: bytes, bound: bytes, found: Cells
 ) -> Iterator[RowCells]:
-    """Yield the rows of a step and of the base in its range of keys."""
+    """Yield the rows of a step, merged with the rows of the base in the same range of keys."""
     low = b"" if bound == b"-" else bound[1:] + b"\0"
     high = found.resume[1:] + b"\0" if found.resume else None
     below = client.bases.rows(handle, tag, found.base, low, high, None, reverse=False)
@@ -88,7 +88,7 @@ def _with_base(
 
 
 def _merged(handle: TableHandle, key: bytes, above: RowCells | None, row: BaseRow) -> RowCells:
-    """Return the row that the store's cells make of the base's row."""
+    """Return the row of the base with the cells of the store set in it."""
     times = dict.fromkeys(row.cells, row.time) | dict(row.times)
     cells = {column: _version(times[column], value) for column, value in row.cells.items()}
     if handle.is_typed:
@@ -102,5 +102,5 @@ def _merged(handle: TableHandle, key: bytes, above: RowCells | None, row: BaseRo
 
 
 def _version(commit_ts: int, value: bytes) -> bytes:
-    """Pack a cell of a base, which has no start timestamp: nobody looks for the transaction any more."""
+    """Pack a cell of a base, with any start timestamp: the base has none, and no reader needs it."""
     return pack_version(commit_ts, max(0, commit_ts - 1), value)

@@ -1,17 +1,18 @@
 """A table in the format of Delta Lake, written by ``deltalake``: a folder of Parquet files and a log.
 
-Each call adds one version, or nothing: the entry of the log is written last, and only if no other writer has
-written an entry of that number. Files without an entry are never read.
+A call adds one version or none. It writes the entry of the log last, and only if no other writer has written
+an entry of that number. No reader uses files without an entry.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from percolator_core.base.location import local_path
 from percolator_core.errors import ConfigurationError, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -22,15 +23,15 @@ REMOVED: Final = "_deleted"
 """The column of changes that is True for a removed row. No column of a table has this name in a version."""
 
 _SPILL: Final = 256 << 20
-"""Bytes of memory above which a merge of changes writes to temporary files."""
+"""The bytes of memory above which a merge writes to temporary files."""
 
 
 class Overtaken(Exception):
-    """Another publication has committed first. Nothing was written: begin again."""
+    """Another publication has written a version first, and this one has written none."""
 
 
 def deltalake() -> Any:
-    """Import and return deltalake. Raises ConfigurationError if it is not installed."""
+    """Import and return the package deltalake. Raises ConfigurationError if it is not installed."""
     try:
         import deltalake as found
         import pyarrow as pa  # noqa: F401
@@ -45,8 +46,8 @@ class OpenTable:
     """The table at a URL, which may not exist yet.
 
     ``url`` is a path, ``file:PATH`` or ``s3://BUCKET/PREFIX`` with options as for a base
-    (`percolator_core.base.location`). ``writer`` names what is published: the table has the timestamp of the
-    last publication of each writer.
+    (`percolator_core.base.location`). ``writer`` names the namespace and the table that are published: the
+    log has the timestamp of the last publication of each writer.
 
     Raises:
         ConfigurationError: deltalake is not installed, or the URL cannot be used.
@@ -55,12 +56,11 @@ class OpenTable:
 
     def __init__(self, url: str, writer: str) -> None:
         self._writer = writer
-        self._uri, self._options = place(url)
-        self.shown = self._uri
+        self.uri, self._options = uri_and_options(url)
         self._table: DeltaTable | None = None
         delta = deltalake()
         try:
-            self._table = delta.DeltaTable(self._uri, storage_options=self._options)
+            self._table = self._newest()
         except delta.exceptions.TableNotFoundError:
             pass
         except (delta.exceptions.DeltaError, OSError, ValueError) as error:
@@ -88,7 +88,7 @@ class OpenTable:
     def replace(
         self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], timestamp: int, about: dict[str, str]
     ) -> None:
-        """Write a version with these rows alone.
+        """Write a version that has the rows of ``batches`` and no others.
 
         Raises:
             Overtaken: another version was written since this object was made.
@@ -97,10 +97,10 @@ class OpenTable:
         """
         import pyarrow as pa
 
-        delta, rows = deltalake(), _Source(batches)
+        delta, rows = deltalake(), _Batches(batches)
         with self._committing(rows):
             delta.write_deltalake(
-                self._uri if self._table is None else self._table,
+                self.uri if self._table is None else self._table,
                 pa.RecordBatchReader.from_batches(schema, rows),
                 mode="overwrite",
                 schema_mode="overwrite",
@@ -123,7 +123,7 @@ class OpenTable:
         import pyarrow as pa
 
         assert self._table is not None, "there is a version to change"
-        rows, before = _Source(batches), self.version
+        rows, before = _Batches(batches), self.version
         columns = {_quoted(name): f"new.{_quoted(name)}" for name in schema.names}
         properties = self._properties(timestamp, about)
         with self._committing(rows):
@@ -140,22 +140,22 @@ class OpenTable:
                 columns, predicate=f"not {removed}"
             ).execute()
             if self.version == before:
-                # A merge without effect writes no version, but the timestamp has to advance.
+                # A merge without changes writes no version, but the timestamp has to advance.
                 self._table.create_write_transaction(
                     [], "append", self._table.schema(), commit_properties=properties
                 )
                 self._table.update_incremental()
 
-    def remove_old_files(self, keep: timedelta) -> int:
-        """Remove files that no version of the last ``keep`` has, and of writers that died; return how many.
+    def remove_old_files(self, keep: timedelta) -> None:
+        """Remove the files of versions older than ``keep``, and of writers that died.
 
         Raises StoreUnavailable.
         """
         if self._table is None:
-            return 0
+            return
         delta = deltalake()
         try:
-            found = self._table.vacuum(
+            self._table.vacuum(
                 max(1, round(keep.total_seconds() / 3600)),
                 dry_run=False,
                 enforce_retention_duration=False,
@@ -163,35 +163,46 @@ class OpenTable:
             )
         except (delta.exceptions.DeltaError, OSError) as error:
             raise self._failed("clean up", error) from error
-        return len(found)
+
+    def _newest(self) -> DeltaTable:
+        table: DeltaTable = deltalake().DeltaTable(self.uri, storage_options=self._options)
+        return table
 
     def _properties(self, timestamp: int, about: dict[str, str]) -> Any:
         delta = deltalake()
         return delta.CommitProperties(
             custom_metadata={**about, "percolator.timestamp": str(timestamp)},
-            # Another commit may have changed the same rows: this version is not written after it.
+            # No retry after another commit, which may have changed the same rows.
             max_commit_retries=0,
             app_transactions=[delta.Transaction(self._writer, timestamp)],
         )
 
-    def _committing(self, rows: _Source) -> _Committing:
-        return _Committing(self, rows)
+    @contextmanager
+    def _committing(self, rows: _Batches) -> Iterator[None]:
+        """Turn the errors of deltalake into ours, and read the version that was written."""
+        errors = deltalake().exceptions
+        try:
+            yield
+        except BaseException as error:
+            if rows.error is not None:
+                raise rows.error  # noqa: B904 - deltalake's error is about the same failure
+            if isinstance(error, errors.CommitFailedError):
+                raise Overtaken from error
+            if isinstance(error, errors.DeltaError | OSError):
+                raise self._failed("write", error) from error
+            raise
+        self._table = self._newest()
 
     def _failed(self, action: str, error: BaseException) -> StoreUnavailable:
         reason = " ".join(str(error).split())[:300].rstrip(". ")
         return StoreUnavailable(
-            f"cannot {action} the published table at {self.shown} ({reason}): make room or grant the right, "
+            f"cannot {action} the published table at {self.uri} ({reason}): make room or grant the right, "
             "then publish again"
         )
 
-    def reload(self) -> None:
-        """Read the newest version, which this object has written."""
-        delta = deltalake()
-        self._table = delta.DeltaTable(self._uri, storage_options=self._options)
 
-
-class _Source(Iterable["pa.RecordBatch"]):
-    """Batches for deltalake, which replaces the errors of an iterator: ``error`` has the first one."""
+class _Batches(Iterable["pa.RecordBatch"]):
+    """Batches that keep the error of their iteration in ``error``, because deltalake replaces it."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -205,49 +216,23 @@ class _Source(Iterable["pa.RecordBatch"]):
             raise
 
 
-class _Committing:
-    """Turns the errors of deltalake into ours."""
-
-    def __init__(self, table: OpenTable, rows: _Source) -> None:
-        self._table = table
-        self._rows = rows
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            self._table.reload()
-            return
-        if self._rows.error is not None:
-            raise self._rows.error
-        delta = deltalake()
-        if isinstance(error, delta.exceptions.CommitFailedError):
-            raise Overtaken from error
-        if isinstance(error, delta.exceptions.DeltaError | OSError):
-            raise self._table._failed("write", error) from error  # noqa: SLF001
-
-
 def changes_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of changes: in a removed row the columns outside the key are null."""
+    """Return the schema of changed rows, with `REMOVED`; a removed row has nulls outside the key."""
     import pyarrow as pa
 
     return pa.schema([*(field.with_nullable(True) for field in schema), pa.field(REMOVED, pa.bool_())])
 
 
-def place(url: str) -> tuple[str, dict[str, str]]:
-    """Return the URI and the options of deltalake for a URL as a base has it.
+def uri_and_options(url: str) -> tuple[str, dict[str, str]]:
+    """Return deltalake's URI and storage options for a URL with the options of a base.
 
     Raises:
         ConfigurationError: the URL names no folder.
     """
-    if url.startswith("file:") or "://" not in url:
-        path = url.removeprefix("file:")
-        if path.startswith("//"):
-            path = "/" + path.lstrip("/")
-        if not path.strip("/"):
+    if (path := local_path(url)) is not None:
+        if not url.removeprefix("file:").strip("/"):
             raise ConfigurationError(f"{url!r} names no folder: use file:///FOLDER or s3://BUCKET/PREFIX")
-        return str(Path(path).absolute()), {}
+        return path, {}
     found = urlsplit(url)
     host = found.netloc.rpartition("@")[2]
     if not host:
@@ -270,7 +255,7 @@ def place(url: str) -> tuple[str, dict[str, str]]:
 
 
 def _plain(field: pa.Field) -> tuple[str, Any]:
-    """Return the parts of a field that a version keeps: readers of the log know no large or view types."""
+    """Return the name and type of a field as the log has them: it knows no large or view types."""
     import pyarrow as pa
 
     kind = field.type

@@ -1,16 +1,17 @@
-"""The files of a backup, and the manifest that makes files a backup.
+"""The files of a backup, and its manifest, which names them.
 
 ::
 
     backup-NUMBER-CHECKSUM-….json    a manifest: tables, their tablets, and the files of each
-    NUMBER/rows-….parquet            a row set, of the form that a base has for raw tables: key, column, time,
-                                     and as value the packed version
+    NUMBER/rows-….parquet            a row set as a base has it for raw tables (key, column, time, value);
+                                     the value is the packed version
     NUMBER/marks-…                   the dirty and quarantined cells of a tablet, as compressed JSON
 
-NUMBER is that of the backup which wrote the file. Later backups name it again while it is valid. A manifest
-is written last, and its name has the checksum of its content: a file that is torn is no manifest. A tablet
-has one row set or several with all its cells, the *full* ones, and then *deltas*: the cells that changed
-until a later backup. A cell is as the last of these has it; a deletion is a version, too.
+NUMBER is the number of the backup that wrote the file. Later backups name the file again while it is valid.
+The manifest is written last, and its name has the checksum of its content, so readers ignore a torn manifest.
+
+A tablet has *full* row sets with all its cells, and then *deltas*: row sets with the cells that changed until
+a later backup. The last row set that has a cell has its version, which may be a deletion.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from zlib import crc32
 
 from percolator_core.base import row_set
 from percolator_core.base.location import Location
+from percolator_core.base.manifest import row_set_of
 from percolator_core.base.row_set import KEY, RAW_COLUMN, RAW_VALUE, RowSet
 from percolator_core.errors import BaseDamaged, PercolatorError
 from percolator_core.layout.records import unpack_version
@@ -43,11 +45,11 @@ _NAME: Final = re.compile(r"backup-(\d+)-([0-9a-f]{8})-[0-9a-f]{32}\.json")
 _RAW: Final = TableDefinition("backup", 1)
 
 _MAGIC: Final = b"PAR1"
-"""The first bytes of a Parquet file, which are in no column."""
+"""The first bytes of a Parquet file, which no checksum of a column covers."""
 
 FILE_BYTES: Final = 32 << 20
 _BATCH_BYTES: Final = 1 << 20
-"""About the bytes of cells in a row set, which is written from memory, and of a batch of them."""
+"""About the bytes of cells in a row set, which is built in memory, and in one of its batches."""
 
 Line: TypeAlias = tuple[bytes, bytes, bytes]
 """A cell in a row set: row key, encoded column, packed version."""
@@ -56,7 +58,7 @@ Line: TypeAlias = tuple[bytes, bytes, bytes]
 class Mark(NamedTuple):
     """A cell that an observer has still to process: its row key and encoded column.
 
-    ``record`` is the record of the quarantine, if the cell is there.
+    ``record`` is its record of the quarantine; None if it is not in quarantine.
     """
 
     observer: str
@@ -67,7 +69,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MarksFile:
-    """The file with the marks of a tablet: ``size`` bytes when unpacked; ``checksum`` is of the file."""
+    """A file with ``marks`` marks of a tablet; ``size`` is without compression, ``checksum`` of the file."""
 
     file: str
     marks: int
@@ -79,7 +81,8 @@ class MarksFile:
 class TabletFiles:
     """The files of a tablet: its row sets, of which the first ``full`` have all cells, and its marks.
 
-    ``digests`` has a hash of the cells of each row set: one with the same cells is not written again.
+    ``digests`` has a hash of the cells of each row set, so that a row set with equal cells is not written
+    again.
     """
 
     row_sets: tuple[RowSet, ...] = ()
@@ -93,9 +96,8 @@ class TabletFiles:
         return [one.file for one in self.row_sets] + ([self.marks.file] if self.marks else [])
 
     def with_deltas(self, found: Mapping[str, RowSet]) -> TabletFiles:
-        """Return the files with further row sets, by their digests."""
-        row_sets, digests = (*self.row_sets, *found.values()), (*self.digests, *found)
-        return TabletFiles(row_sets, digests, self.full, self.marks)
+        """Return these files and further row sets, which are given by digest."""
+        return TabletFiles((*self.row_sets, *found.values()), (*self.digests, *found), self.full, self.marks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +111,10 @@ class TableFiles:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A backup: the namespace ``namespace`` as of ``timestamp`` (µs).
+    """A backup: the namespace ``namespace`` as of ``timestamp`` (microseconds).
 
-    ``history`` is the random name of the namespace, by which a later backup knows that it is the same one.
-    ``chain`` has fields of the active chain's record.
+    ``history`` is the random name of the namespace's history (`Oracle.history`): a backup of another history
+    shares no files with this one. ``chain`` has fields of the active chain's record.
     """
 
     number: int
@@ -151,21 +153,25 @@ def manifests(location: Location) -> dict[str, int]:
 def newest(location: Location, number: int | None = None) -> Manifest | None:
     """Return the newest backup, or the one of that number; None without one.
 
-    A manifest that is torn, because its writer died, is none. Raises StoreUnavailable.
+    Torn manifests, whose writers died, are ignored. If backups ran at once, some have the same number: then
+    the one with the latest timestamp counts. Raises StoreUnavailable.
     """
     names = manifests(location)
-    some = [name for name, own in names.items() if number is None or own == number]
-    found: list[Manifest] = []
-    for name in sorted(some, key=lambda one: -names[one]):
-        if found and names[name] < found[0].number:
-            break
-        manifest = load(location, name)
-        found += [] if manifest is None else [manifest]
-    return max(found, key=lambda one: one.timestamp, default=None)
+    for wanted in sorted({own for own in names.values() if number in {None, own}}, reverse=True):
+        some = [load(location, name) for name, own in names.items() if own == wanted]
+        found = max(filter(None, some), key=lambda one: one.timestamp, default=None)
+        if found is not None:
+            return found
+    return None
 
 
 def load(location: Location, name: str) -> Manifest | None:
-    """Return the manifest of that name; None if it is torn. Raises StoreUnavailable."""
+    """Return the manifest of that name; None if it is torn.
+
+    Raises:
+        PercolatorError: a later version of this library wrote it.
+        StoreUnavailable: the file cannot be read now.
+    """
     match = _NAME.fullmatch(name)
     assert match is not None, name
     content = location.read(name)
@@ -182,12 +188,8 @@ def load(location: Location, name: str) -> Manifest | None:
 
 
 def _tablet(found: dict[str, Any]) -> TabletFiles:
-    hexadecimal = ("low", "high", "checksums")
-    row_sets = tuple(
-        RowSet(**{**each, **{name: bytes.fromhex(each[name]) for name in hexadecimal}})
-        for each in found["row_sets"]
-    )
     marks = found["marks"] and MarksFile(**found["marks"])
+    row_sets = tuple(map(row_set_of, found["row_sets"]))
     return TabletFiles(row_sets, tuple(found["digests"]), found["full"], marks)
 
 
@@ -199,9 +201,7 @@ def write_cells(
 ) -> dict[str, RowSet]:
     """Write cells, in ascending order of row key and column, into row sets of a bounded size.
 
-    Return the row sets by the digests of their cells. ``known`` ones are not written again.
-
-    Raises StoreUnavailable.
+    Return the row sets by digest. Those in ``known`` are not written again. Raises StoreUnavailable.
     """
     found: dict[str, RowSet] = {}
     batches = _batches(lines)
@@ -216,13 +216,13 @@ def write_cells(
             more = next(batches, None)
         name = digest.hexdigest()
         written = known.get(name) or row_set.write(location, folder, some)
-        assert written is not None, "there is a cell in it"
+        assert written is not None, "no batch is empty"
         found[name] = written
     return found
 
 
 def _batches(lines: Iterable[Line]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-    """Yield cells in batches, each with bytes that no other cells have."""
+    """Yield cells in batches, each with its cells as unambiguous bytes, for the digest."""
     pa = pyarrow()
     schema = row_set.schema_of(_RAW)
     some: list[Line] = []
@@ -249,14 +249,14 @@ def _batch(pa: Any, schema: pa.Schema, lines: Sequence[Line]) -> tuple[pa.Record
 
 
 def read_cells(location: Location, tablet: TabletFiles) -> Iterator[Line]:
-    """Yield the cells of a tablet in the order of row key and column, each as the last row set has it.
+    """Yield the cells of a tablet in the order of row key and column, each with its last version.
 
     Raises:
-        PercolatorError: a file is missing or damaged.
+        PercolatorError: a file is missing or damaged; restore an earlier backup.
         StoreUnavailable: a file cannot be read now.
     """
     full, deltas = tablet.row_sets[: tablet.full], tablet.row_sets[tablet.full :]
-    # The full row sets follow each other, so that one of them is in memory at a time.
+    # The key ranges of full row sets follow each other, so only one of them is in memory at a time.
     streams = [_numbered(0, (line for one in full for line in _lines(location, one)))]
     streams += [_numbered(place, _lines(location, one)) for place, one in enumerate(deltas, 1)]
     merged = heapq.merge(*streams, key=itemgetter(0, 1, 2))
@@ -270,7 +270,7 @@ def _numbered(place: int, lines: Iterable[Line]) -> Iterator[tuple[bytes, bytes,
 
 
 def _lines(location: Location, found: RowSet) -> Iterator[Line]:
-    """Yield the cells of a row set, after all its bytes were verified."""
+    """Verify all bytes of a row set, then yield its cells."""
     pa = pyarrow()
     from pyarrow import parquet
 
@@ -310,7 +310,10 @@ def _verified(location: Location, file: str, is_right: Callable[[bytes], bool]) 
 def write_marks(
     location: Location, folder: str, marks: Iterable[Mark], last: MarksFile | None
 ) -> MarksFile | None:
-    """Write the marks of a tablet, unless the ``last`` backup has the same. Raises StoreUnavailable."""
+    """Write the marks of a tablet; return ``last`` if its marks are equal, None without marks.
+
+    Raises StoreUnavailable.
+    """
     lines = [[one.observer, one.row.hex(), one.column.hex(), one.record] for one in sorted(marks)]
     if not lines:
         return None

@@ -1,14 +1,14 @@
-"""Which cells of a tablet the observers of a chain had still to process at a timestamp.
+"""The cells of a tablet that the observers of a chain had still to process at a timestamp: its *marks*.
 
-The dirty index is not versioned. But a run that has ended since the timestamp has left an acknowledgement
-above it, in the observed row. So the marks of that time are among the cells that are marked or in quarantine
-*after* the timestamp, and those with such an acknowledgement. Of these a cell was dirty if its version at the
-timestamp is newer than its acknowledgement then, by the rule of `percolator_core.notifications.ack`.
+The dirty index has no versions. But a run that has ended since the timestamp has written an acknowledgement
+above the timestamp, in the observed row. So each mark of that time is now either a cell that is dirty or in
+quarantine, or a cell with such an acknowledgement. Of these cells, those were dirty whose version at the
+timestamp is newer than their acknowledgement at the timestamp (`percolator_core.notifications.ack`).
 
-The marks have to be read before the cells: a run that ends between the two is seen by its acknowledgement.
+The dirty index is read before the cells: if a run ends between the two, the cells have its acknowledgement.
 
-A weak notification has no version. So each of these cells counts as notified, also one that was notified only
-after the timestamp: its observer runs once more than needed, rather than once less.
+A weak notification has no version, so all of these cells count as notified. If a cell was notified only after
+the timestamp, its observer runs once too often after a restore, but never once too rarely.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WIDTH: Final = 256
 
 
 class Marks:
-    """Collects the marks of one tablet. Make it before the cells of the tablet are read.
+    """Collects the marks of one tablet. Create it before you read the cells of the tablet.
 
     ``observers`` are the names of the active observers.
     """
@@ -51,13 +51,13 @@ class Marks:
                 self._found[observer, mark] = record.decode()
 
     def add_later(self, row: bytes, acknowledgements: Iterable[bytes]) -> None:
-        """Add the cells of a row whose acknowledgements have versions above the timestamp."""
+        """Add the cells of a row that have these ``acknowledgements`` above the timestamp."""
         for acked in acknowledgements:
             observer, _, column = acked[1:].partition(acked[:1])
             self._found.setdefault((observer.decode(), encode_mark(column, row)), None)
 
     def may_have(self, row: bytes, column: bytes) -> bool:
-        """Return True if a cell may have been dirty at the timestamp, so far as it is known by now."""
+        """Return False if the cell was not dirty at the timestamp. Call `add_later` for the row before."""
         mark = encode_mark(column, row)
         return any((observer, mark) in self._found for observer in self._observers)
 

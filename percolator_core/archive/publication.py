@@ -1,14 +1,14 @@
 """Publications: consistent versions of one table for programs that do not know this library.
 
-A version is written from a pinned snapshot, in batches. The first one has all rows. A later one changes only
-the rows that have changed since, as long as garbage collection has kept the versions and deletions since.
+A version is written from a pinned snapshot, in batches. The first version is full: all rows are written. A
+later version is incremental: only the rows that have changed since are written, if garbage collection has
+kept all versions and deletions since.
 """
 
 from __future__ import annotations
 
 import random
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -34,27 +34,30 @@ if TYPE_CHECKING:
 Mode = Literal["full", "incremental"]
 
 Progress = Callable[[int], None]
-"""Is called with the number of rows read so far."""
+"""A callable that takes the number of rows read so far."""
 
 _ROWS: Final = 1000
+_BYTES: Final = 4 << 20
+"""Most rows of a batch of changes, and about the most bytes of a batch of cells."""
+
 _AT_ONCE: Final = 4
-"""Rows of a batch of changes, and pieces of a table whose steps share one round trip."""
+"""Pieces of a table whose steps share one round trip."""
 
 _ATTEMPTS: Final = 8
 _PAUSE: Final = 0.1
-"""Attempts beside other publishers, and most seconds before the second one; then it doubles."""
+"""Attempts beside other publishers, and most seconds before the second one; this limit doubles each time."""
 
 RAW_KEY: Final = ("row", "column")
-"""The key of a published raw table. Its further columns are ``commit_time`` and ``value``."""
+"""The key of a published raw table. Its other columns are ``commit_time`` and ``value``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A published version: the table as of ``timestamp`` (microseconds) is ``version`` of the open table.
+    """A published version: the table as of ``timestamp`` (microseconds) is ``version`` of the Delta table.
 
-    ``mode`` is ``"incremental"`` if only the changed and removed rows were merged into the last version;
-    otherwise ``reason`` says why all rows were written. ``rows`` is the number of rows (cells, of a raw
-    table) that were read for it, removed ones included.
+    ``mode`` is ``"incremental"`` if only changed and removed rows were written. If it is ``"full"``,
+    ``reason`` says why all rows were written. ``rows`` counts the rows that were read, removed ones included;
+    of a raw table it counts cells.
     """
 
     timestamp: int
@@ -80,54 +83,45 @@ class Publishing:
     ) -> Published:
         """Write a table, as of one time, as a version of a Delta Lake table, while writes go on.
 
-        DuckDB, Polars, Spark and others open the versions without this library. After the first version only
-        changed rows are written, if garbage collection has kept the versions since the last publication; a
-        changed schema writes all rows. A crash leaves the last version as it was.
+        DuckDB, Polars, Spark and others read the versions without this library. After the first version only
+        changed rows are written, if garbage collection has kept the versions since the last publication. If
+        the columns have changed, all rows are written. A crash leaves the last version as it was.
 
         Args:
-            table: a typed table; or a raw table, whose cells become rows of ``row``, ``column``,
-                ``commit_time`` and ``value``.
-            url: a path, ``file:PATH``, or ``s3://BUCKET/PREFIX`` with options as for a base. It belongs to
-                this table alone.
-            keep: remove files that no version of this time has; None removes none.
-            progress: is called with the number of rows read so far.
+            table: a typed table; or a raw table, each cell of which becomes a row with the columns ``row``,
+                ``column``, ``commit_time`` and ``value``.
+            url: a path, ``file:PATH``, or ``s3://BUCKET/PREFIX`` with options as for a base. Each table needs
+                a URL of its own.
+            keep: before, remove the files that only versions older than this have; at least an hour is kept.
+                None removes none.
+            progress: takes the number of rows read so far.
 
         Raises:
             ConfigurationError: deltalake is not installed, or the URL cannot be used.
             UnknownTable: no such table.
-            LockTimeout: a transaction that began before is still committing; publish again later.
-            PercolatorError: other publications to the URL were first, again and again.
-            StoreUnavailable: the store or the location does not answer.
+            LockTimeout: an earlier transaction is still committing; publish again later.
+            SnapshotTooOld: the table was dropped meanwhile.
+            PercolatorError: other publications to the URL were first, 8 times; let one process publish.
+            BaseDamaged: a file of the table's base is missing or damaged; restore the file.
+            StoreUnavailable: the store or the location does not answer; publish again.
         """
         begun = time.monotonic()
         name = table_name(table)
         self.client.catalog.table(name)
-        writer = f"percolator {namespace_id(self.client)} {name}"
+        writer = f"percolator {self.client.oracle.history()} {name}"
         target = OpenTable(url, writer)
         if keep is not None:
             target.remove_old_files(keep)
         for attempt in range(_ATTEMPTS):
             try:
-                found = _Publication(self.client, name, target, progress).run()
+                return _Publication(self.client, name, target, progress).run(begun)
             except Overtaken:
                 self.client.store.sleep(random.uniform(0, _PAUSE * 2**attempt))
                 target = OpenTable(url, writer)
-            else:
-                return replace(found, seconds=time.monotonic() - begun)
         raise PercolatorError(
-            f"other publications of {name!r} to {target.shown} were first {_ATTEMPTS} times: "
+            f"other publications of {name!r} to {target.uri} were first {_ATTEMPTS} times: "
             "let one process publish it"
         )
-
-
-def namespace_id(client: Client) -> str:
-    """Return the name of this namespace's history: timestamps of another one mean nothing here."""
-    store, oracle = client.store, client.store.keyspace.oracle
-    if store.one((b"HGET", oracle, b"id")) is None:
-        # Of two clients at once the second one wins: the next version of the first one's table is full.
-        store.one((b"HSET", oracle, b"id", uuid.uuid4().hex))
-    found: bytes = store.one((b"HGET", oracle, b"id"))
-    return found.decode()
 
 
 class _Publication:
@@ -140,7 +134,7 @@ class _Publication:
         self._progress = progress
         self._rows = 0
 
-    def run(self) -> Published:
+    def run(self, begun: float) -> Published:
         """Write a version. Raises Overtaken, and as `Publishing.publish`."""
         with Snapshot(self._client) as snapshot:
             at, last = snapshot.start_timestamp, self._target.timestamp
@@ -148,16 +142,12 @@ class _Publication:
                 raise Overtaken
             settle(self._client, at)
             handle = snapshot.handle_of(self._name)
-            source = (
-                _Typed(self._client, snapshot, handle)
-                if handle.is_typed
-                else _Raw(self._client, snapshot, handle)
-            )
+            source = (_TypedRows if handle.is_typed else _Cells)(self._client, snapshot, handle)
             about = {
                 "percolator.table": self._name,
                 "percolator.namespace": self._client.store.keyspace.namespace,
             }
-            reason = self._obstacle(source.schema, last)
+            reason = self._reason_for_all(source.schema, last)
             if not reason:
                 try:
                     changes = self._counted(source.changes(last))
@@ -168,17 +158,18 @@ class _Publication:
                 self._rows = 0
                 self._target.replace(source.schema, self._counted(source.all()), at, about)
         mode: Mode = "full" if reason else "incremental"
-        return Published(at, self._target.version, mode, reason, self._rows, 0.0)
+        seconds = time.monotonic() - begun
+        return Published(at, self._target.version, mode, reason, self._rows, seconds)
 
-    def _obstacle(self, schema: pa.Schema, last: int) -> str:
-        """Return the reason why the changes since the last publication do not suffice, or an empty text."""
+    def _reason_for_all(self, schema: pa.Schema, last: int) -> str:
+        """Return the reason to write all rows; "" if the changes since the last publication suffice."""
         if not last:
             return "no publication of this table is there"
         if not self._target.has_schema(schema):
             return "the columns of the table have changed"
-        floor = int(self._client.store.one((b"HGET", self._client.store.keyspace.oracle, b"floor")) or 0)
-        # Commits that were published may be lost in the store, and are no changes that it knows of.
-        return "a failover may have lost commits since the last publication" if last < floor else ""
+        # The store has no record of the commits that it has lost, so they are not among the changes.
+        lost = last < self._client.oracle.last_failover()
+        return "a failover may have lost commits since the last publication" if lost else ""
 
     def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -188,8 +179,8 @@ class _Publication:
             yield batch
 
 
-class _Source:
-    """The rows of a table as of a snapshot, in batches of ``schema``."""
+class _Rows:
+    """The rows to be published as of a snapshot, in batches of ``schema``."""
 
     schema: pa.Schema
     key: Sequence[str]
@@ -205,7 +196,7 @@ class _Source:
         raise NotImplementedError
 
     def changes(self, since: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that changed or were removed after ``since``, as `changes_schema` has them.
+        """Yield the rows that changed or were removed after ``since``, in batches of `changes_schema`.
 
         Raises:
             SnapshotTooOld: garbage collection has passed ``since``.
@@ -213,7 +204,7 @@ class _Source:
         raise NotImplementedError
 
 
-class _Typed(_Source):
+class _TypedRows(_Rows):
     """The rows of a typed table."""
 
     def __init__(self, client: Client, snapshot: Snapshot, handle: TableHandle) -> None:
@@ -267,8 +258,8 @@ class _Typed(_Source):
         return pa.RecordBatch.from_arrays(arrays, schema=changes_schema(self.schema))
 
 
-class _Raw(_Source):
-    """The cells of a raw table."""
+class _Cells(_Rows):
+    """The cells of a raw table, each as a row."""
 
     key = RAW_KEY
 
@@ -276,8 +267,8 @@ class _Raw(_Source):
         super().__init__(client, snapshot, handle)
         import pyarrow as pa
 
-        time_ = pa.timestamp("us", "UTC")
-        fields = {"row": pa.binary(), "column": pa.string(), "commit_time": time_, "value": pa.binary()}
+        at = pa.timestamp("us", "UTC")
+        fields = {"row": pa.binary(), "column": pa.string(), "commit_time": at, "value": pa.binary()}
         self.schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields.items()])
 
     def all(self) -> Iterator[pa.RecordBatch]:
@@ -305,10 +296,6 @@ class _Raw(_Source):
                     found, size = [], 0
         if found:
             yield found
-
-
-_BYTES: Final = 4 << 20
-"""About the bytes of a batch of cells."""
 
 
 def _batch(schema: pa.Schema, lines: Sequence[Sequence[Any]]) -> pa.RecordBatch:

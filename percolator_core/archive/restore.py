@@ -1,9 +1,15 @@
-"""Restores: a backup becomes a namespace again, in the same store or another one.
+"""Restore a backup into an empty namespace, in the same store or another one.
 
-The steps, in this order: the oracle moves above every timestamp of the backup; the record of the chain is
-written, so that each table that is created has its observers; the tables are created; the marks and then the
-cells of each tablet are written; and what was written is read again and compared. Until the end the chain's
-record says that the namespace is being restored: then no worker starts. Each step may be repeated.
+The steps, in this order:
+
+1. The chain's record gets a field that keeps workers out, and the oracle moves above all timestamps of the
+   backup.
+2. The observers are written into the chain's record, so that each table is created with its observers.
+3. The tables are created.
+4. The marks and then the cells of each tablet are written, read again, and compared.
+5. The digest of the chain is written, and the field is removed.
+
+Each step may be repeated.
 """
 
 from __future__ import annotations
@@ -34,7 +40,7 @@ _STEP_BYTES: Final = 1 << 20
 """Bounds of one call that writes cells: a script blocks all other clients."""
 
 _FLUSH_BYTES: Final = 64 << 20
-"""After so many bytes of a table with a base, its rows move there."""
+"""Bytes of a table with a base after which its rows are flushed."""
 
 _MARKS_AT_ONCE: Final = 500
 
@@ -51,10 +57,11 @@ class Restorable(Connection, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was restored: the backup ``number``, which is as of ``timestamp`` (µs).
+    """The result of a restore of the backup ``number``, which is as of ``timestamp`` (microseconds).
 
-    ``rows`` and ``cells`` include the internal ones, such as acknowledgements. ``marks`` counts the cells
-    that observers have still to process, ``quarantined`` those of them that are in quarantine.
+    ``tables`` counts the tables, indexes included. ``rows`` and ``cells`` include internal ones, such as
+    acknowledgements. ``marks`` counts the cells that observers have still to process, and ``quarantined``
+    those of them that are in quarantine.
     """
 
     number: int
@@ -75,23 +82,25 @@ def restore(
     bases: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Restored:
-    """Write a backup into the empty namespace of ``db``, which may be of another name, in another store.
+    """Write a backup into the empty namespace of ``db``, which may have another name and another store.
 
-    All bytes of the backup are verified when they are read, and all cells after they were written. After a
-    crash, call again. Nobody else may use the namespace until the end; workers do not start.
+    All bytes of the backup are verified when they are read, and all cells are compared after they were
+    written. After a crash, call again. No other client may use the namespace until the end, and no worker
+    starts.
 
     Args:
         url: the location, as for `backup`.
         db: a namespace without tables.
-        number: of the backup; None means the newest.
-        bases: locations of new bases by table. The rows of these tables move there during the restore. All
-            other tables are restored into the store, also if they had a base.
+        number: the number of the backup; None means the newest.
+        bases: the locations of new bases, by table. The rows of these tables move there during the restore.
+            All other tables are restored into the store, even if they had a base.
         progress: as for `backup`.
 
     Raises:
-        ConfigurationError: pyarrow is not installed, there is no such backup, ``bases`` names a table that it
-            does not have, or the namespace has tables.
-        PercolatorError: a file is missing or damaged, or what was written was changed meanwhile.
+        ConfigurationError: pyarrow is not installed, the URL cannot be used, there is no such backup,
+            ``bases`` names a table that it does not have, or the namespace has tables.
+        PercolatorError: a file is missing or damaged: restore an earlier backup. Or another client has
+            changed the namespace: restore into another, empty one.
         StoreUnavailable: the store or the location does not answer; call again to continue.
     """
     begun, location = time.monotonic(), Location(url)
@@ -140,7 +149,7 @@ class _Restore:
                 if self._progress is not None:
                     self._progress(handle.name, done, total)
         tags = [tag for _, tag in self._client.catalog.tablets()]
-        # Nothing of it may be lost in a failover once a worker may start.
+        # Durable, because a worker may start now: a failover must not lose restored cells.
         raise_safe_points(self._store, tags, durably=True)
         self._record({name: one for name, one in manifest.chain.items() if name == "digest"})
         self._store.call_durably((b"HDEL", self._store.keyspace.chain, RESTORING))
@@ -187,21 +196,19 @@ class _Restore:
                 self._db.set_base(name, self._bases[name])
             entry = self._client.catalog.entry(name)
             if entry is None or entry.definition.with_(base=None) != definition.with_(base=None):
-                raise PercolatorError(f"the table {name!r} was changed during the restore: begin again")
+                raise _changed(name)
 
     def _restore(self, handle: TableHandle, number: int, tablet: TabletFiles) -> None:
         with_base = handle.name in self._bases
         marks = files.read_marks(self._location, tablet.marks)
-        # First the marks: an eviction leaves the cells of observers alone that have still to run.
+        # The marks are written first, because a flush evicts all cells without marks.
         self._write_marks(handle.tags[number], marks)
         wanted = {(mark.row, mark.column) for mark in marks}
         size = 0
         for step in _steps(self._lines(tablet, wanted)):
             reply = self._store.run(calls.write_cells(handle.tags[number], handle.version, step))
             if reply == "changed":
-                raise PercolatorError(
-                    f"the table {handle.name!r} was changed during the restore: begin again"
-                )
+                raise _changed(handle.name)
             size += sum(len(part) for part in step if isinstance(part, bytes))
             if with_base and size >= _FLUSH_BYTES:
                 self._db.flush(handle.name, everything=True)
@@ -213,7 +220,7 @@ class _Restore:
         self._quarantined += sum(mark.record is not None for mark in marks)
 
     def _write_marks(self, tag: bytes, marks: Iterable[Mark]) -> None:
-        # Even, as is every score that is no lease.
+        # An even score: odd ones are leases.
         due = b"%d" % (int(time.time() * 500_000) * 2)
         commands = [
             (b"ZADD", dirty_key(tag, mark.observer), b"NX", due, encode_mark(mark.column, mark.row))
@@ -224,13 +231,13 @@ class _Restore:
         self._store.call_many(commands, _MARKS_AT_ONCE)
 
     def _lines(self, tablet: TabletFiles, marked: set[tuple[bytes, bytes]]) -> Iterator[Line]:
-        """Yield the cells to be written: without deletions, unless an observer has still to see one."""
+        """Yield the cells to be written: all but the deletions that no observer has still to process."""
         for line in files.read_cells(self._location, tablet):
             if not line[2][KIND] or (line[0], line[1]) in marked:
                 yield line
 
     def _verify(self, handle: TableHandle, number: int, lines: Iterable[Line]) -> None:
-        """Compare what the tablet has with what was to be written, row by row."""
+        """Compare the rows of a tablet with those of the backup. Raises PercolatorError if they differ."""
         at = self._client.oracle.timestamp()
         with_base = handle.name in self._bases
         wanted = (
@@ -238,24 +245,29 @@ class _Restore:
             for key, cells in groupby(lines, itemgetter(0))
         )
         found = ((row.key, row.cells) for row in tablet_cells(self._client, handle, number, at))
-        for one, other in zip_longest(_plain(wanted, with_base), _plain(found, with_base)):
+        for one, other in zip_longest(_comparable(wanted, with_base), _comparable(found, with_base)):
             if one != other:
                 row = repr((one or other or (b"",))[0])
                 raise PercolatorError(
-                    f"the row {abbreviated(row)} of {handle.name!r} is not as in the backup: somebody has "
-                    "written to the namespace; restore into an empty one"
+                    f"the row {abbreviated(row)} of {handle.name!r} is not as in the backup: another client "
+                    "has written to the namespace; restore into an empty one"
                 )
             self._rows += 1
             self._cells += len(one[1]) if one else 0
 
 
-def _plain(
+def _changed(table: str) -> PercolatorError:
+    return PercolatorError(
+        f"another client has changed the table {table!r} during the restore: restore into an empty namespace"
+    )
+
+
+def _comparable(
     rows: Iterable[tuple[bytes, dict[bytes, bytes]]], with_base: bool
 ) -> Iterator[tuple[bytes, Mapping[bytes, object]]]:
-    """Yield rows as they are compared.
+    """Yield rows for the comparison; if the table has a base, only their keys and values.
 
-    A base keeps no start timestamps and, in a typed table, one timestamp for each row; and an acknowledgement
-    goes with its row.
+    A base has no start timestamps and no acknowledgements, and of a typed table only one timestamp a row.
     """
     for key, cells in rows:
         if not with_base:
@@ -271,7 +283,7 @@ def _plain(
 
 
 def _steps(lines: Iterable[Line]) -> Iterator[list[bytes | int]]:
-    """Divide cells into bounded steps, as `calls.write_cells` takes them."""
+    """Yield the arguments of `calls.write_cells` in steps of a bounded size."""
     rows: dict[bytes, list[bytes]] = {}
     cells = size = 0
     for key, column, version in lines:

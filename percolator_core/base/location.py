@@ -1,8 +1,8 @@
-"""The place of a base: a folder of a local file system, or a prefix of a bucket.
+"""A location of files, of a base or a backup: a folder of a local file system, or a prefix of a bucket.
 
 A file is written once, under a name that no other file gets, and is never changed or renamed: object stores
 have no rename. A reader learns the name only after the file is complete and synced, so it never finds a part
-of a file. A file whose writer died is named by nobody, and maintenance removes it.
+of a file. If the writer dies, no manifest names the file, and maintenance removes it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Location:
 
         self.url = url
         try:
-            if url.startswith("file:") or "://" not in url:
-                self._file_system, self._path = fs.LocalFileSystem(), _local_path(url)
+            if (path := local_path(url)) is not None:
+                self._file_system, self._path = fs.LocalFileSystem(), path
             else:
                 self._file_system, self._path = fs.FileSystem.from_uri(url)
             reason = "" if self._path.strip("/") else "it names no folder"
@@ -58,25 +58,25 @@ class Location:
             reason = str(error)
         if reason:
             raise ConfigurationError(
-                f"{self.shown!r} is no place for a base ({reason}): use file:///FOLDER, "
-                "s3://BUCKET/PREFIX or another URL of pyarrow.fs"
+                f"{self.shown!r} is no usable location ({reason}): use file:///FOLDER, s3://BUCKET/PREFIX or "
+                "another URL of pyarrow.fs"
             )
 
     @property
     def shown(self) -> str:
-        """The URL for messages: without its query and user, which may contain keys."""
+        """The URL for messages: without its query, user and password, which may be secret."""
         front, separator, rest = self.url.partition("?")[0].partition("://")
         return front + separator + rest.rpartition("@")[2]
 
     @property
     def absolute_url(self) -> str:
-        """The URL, which does not depend on the current directory."""
+        """The URL with an absolute path."""
         local = self._file_system.type_name == _LOCAL
         return (f"file://{self._path}" if local else self.url).rstrip("/")
 
     @property
     def folder(self) -> str | None:
-        """The path of the folder, if it is on this machine's file system."""
+        """The path of the folder on this machine's file system; None for an object store."""
         return self._path.rstrip("/") if self._file_system.type_name == _LOCAL else None
 
     def __repr__(self) -> str:
@@ -86,11 +86,11 @@ class Location:
     def create(self, name: str) -> Iterator[pa.NativeFile]:
         """Write the file ``name`` in the ``with`` statement; it is complete and on disk after the statement.
 
-        ``name`` may have folders, which are created. After an exception, what was written is removed, unless
-        the file system or object store prevents that: nobody names this file, and maintenance removes it.
+        ``name`` may have folders, which are created. After an exception the incomplete file is removed. If
+        that fails, too, maintenance removes the file later, since no manifest names it.
 
         Raises:
-            StoreUnavailable: the disk is full, the bucket has no such right, or does not answer.
+            StoreUnavailable: the disk is full, or the bucket refuses or does not answer.
         """
         path = self._at(name)
         with self._reported("write", name):
@@ -193,10 +193,10 @@ class Location:
             right = name in {one.name for one in self.files(folder)} and self.read(name) == content
             self.remove_folder(folder)
         except (StoreUnavailable, FileNotFoundError) as error:
-            raise ConfigurationError(f"{self.shown!r} is no place for a base: {error}") from error
+            raise ConfigurationError(f"{self.shown!r} is no usable location: {error}") from error
         if not right:
             raise ConfigurationError(
-                f"{self.shown!r} is no place for a base: a file that was written there is not found, or has "
+                f"{self.shown!r} is no usable location: a file that was written there is not found, or has "
                 "another content"
             )
 
@@ -204,10 +204,10 @@ class Location:
         return f"{self._path.rstrip('/')}/{name}"
 
     def _sync(self, path: str) -> None:
-        """Write a local file, and its name, to the disk. A finished upload is durable by itself."""
+        """Sync a local file and its folders to the disk. A finished upload is durable by itself."""
         if self._file_system.type_name != _LOCAL:
             return
-        # The folders above, too: this file may be the first one in them.
+        # This file may be the first one in its folders.
         above = [one for one in Path(path).parents if one.is_relative_to(self._path)]
         for one in (Path(path), *above, Path(self._path).parent):
             descriptor = os.open(one, os.O_RDONLY)
@@ -217,7 +217,7 @@ class Location:
                 os.close(descriptor)
 
     def _discard(self, stream: Any, path: str) -> None:
-        """Remove what was written of a file; an upload has to be ended before."""
+        """Remove an incomplete file; before that, end its upload."""
         for remove in (stream.close, lambda: self._file_system.delete_file(path)):
             try:
                 remove()
@@ -233,13 +233,19 @@ class Location:
         except OSError as error:
             reason = str(error).splitlines()[0].rstrip(". ")
             raise StoreUnavailable(
-                f"cannot {action} {name or 'the files'} of the base at {self.shown} "
-                f"({reason}): make room or grant the right, then try again"
+                f"cannot {action} {name or 'the files'} at {self.shown} ({reason}): "
+                "make room or grant the right, then try again"
             ) from error
 
 
-def _local_path(url: str) -> str:
+def local_path(url: str, folder: Path | None = None) -> str | None:
+    """Return the absolute path that a URL names on this machine; None if it names an object store.
+
+    A relative path is below ``folder``, by default the current directory.
+    """
+    if not url.startswith("file:") and "://" in url:
+        return None
     path = url.removeprefix("file:")
     if path.startswith("//"):
         path = "/" + path.lstrip("/")
-    return str(Path(path).absolute())
+    return str(Path(folder or "", path).absolute())

@@ -153,9 +153,13 @@ def load(location: Location, name: str) -> Manifest:
 
 
 def _entry(found: dict[str, Any]) -> Entry:
-    row_set, removed = found["row_set"], found["removed"]
-    bounds = {name: bytes.fromhex(row_set[name]) for name in ("low", "high", "checksums")}
-    return Entry(RowSet(**row_set | bounds), Removed(**removed) if removed else None)
+    removed = found["removed"]
+    return Entry(row_set_of(found["row_set"]), Removed(**removed) if removed else None)
+
+
+def row_set_of(found: dict[str, Any]) -> RowSet:
+    """Return the row set of a manifest's JSON, in which bytes are hexadecimal."""
+    return RowSet(**found | {name: bytes.fromhex(found[name]) for name in ("low", "high", "checksums")})
 
 
 def _checksum(content: bytes) -> str:

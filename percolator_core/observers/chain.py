@@ -120,13 +120,9 @@ class Chain:
 def give_base(db: Database, table: str, base: BaseDeclaration, folder: Path) -> None:
     """Give a table the declared base, unless it has this base. Raises as `Database.set_base`."""
     # pyarrow is imported only if a chain has a base.
-    from percolator_core.base.location import Location
+    from percolator_core.base.location import Location, local_path
 
-    url = base.location
-    path = url.removeprefix("file:")
-    if "://" not in url:
-        url = str(folder.absolute() / path)
-    place = Location(url)
+    place = Location(local_path(base.location, folder) or base.location)
     rule = db.catalog.table(table).definition.base
     after = None if base.cold_after is None else timedelta(seconds=base.cold_after)
     wanted = (place.absolute_url, after and round(after.total_seconds() * 1e6), base.memory)

@@ -10,6 +10,7 @@ may start at a spare timestamp.
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
@@ -68,6 +69,19 @@ class Oracle:
         """The command that raises the oracle's durable high-water mark. It gives out no timestamp."""
         keys = self._store.keyspace
         return self._store.command(calls.timestamp(keys.oracle, keys.catalog, 0))
+
+    def history(self) -> str:
+        """The random name of the namespace's history: timestamps of another history mean nothing here."""
+        store, key = self._store, self._store.keyspace.oracle
+        if store.one((b"HGET", key, b"id")) is None:
+            # If two clients do this at once, the name of the second one remains.
+            store.one((b"HSET", key, b"id", uuid.uuid4().hex))
+        name: bytes = store.one((b"HGET", key, b"id"))
+        return name.decode()
+
+    def last_failover(self) -> int:
+        """The timestamp of the last failover, 0 without one: earlier commits may be lost."""
+        return int(self._store.one((b"HGET", self._store.keyspace.oracle, b"floor")) or 0)
 
     def timestamp(self) -> int:
         """A fresh timestamp, in one round trip."""

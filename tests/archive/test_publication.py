@@ -425,7 +425,7 @@ def test_of_two_publishers_neither_undoes_the_other(
 def test_a_publisher_that_is_always_second_gives_up(
     items: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def overtaken(self: Any) -> Any:
+    def overtaken(self: Any, begun: float) -> Any:
         raise delta.Overtaken
 
     monkeypatch.setattr(publication._Publication, "run", overtaken)
@@ -453,7 +453,7 @@ def test_a_version_in_an_object_store(
     put(items, item(3, sold=True))
     done = items.publish("items", url + options)
     assert (done.version, done.mode) == (1, "incremental")
-    table = DeltaTable(url, storage_options=delta.place(url + options)[1])
+    table = DeltaTable(url, storage_options=delta.uri_and_options(url + options)[1])
     files = [parquet.read_table(one.removeprefix("s3://"), filesystem=store) for one in table.file_uris()]
     assert rows(pa.concat_tables(files)) == rows(items.snapshot(done.timestamp).to_arrow(Item))
     with pytest.raises(StoreUnavailable, match=r"cannot .* the published table"):

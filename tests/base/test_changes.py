@@ -140,7 +140,7 @@ def test_a_table_gets_a_base_and_loses_it(raw: Database) -> None:
 def test_nothing_is_changed_where_files_cannot_be_written(db: Database, tmp_path: Path) -> None:
     db.create_table("raw", tablets=2)
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigurationError, match="is no place for a base"):
+    with pytest.raises(ConfigurationError, match="is no usable location"):
         db.set_base("raw", str(tmp_path / "file"))
     assert db.base("raw") is None
     with pytest.raises(UnknownTable):

@@ -61,7 +61,7 @@ def test_a_relative_path_is_below_the_current_folder(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("url", ["nothing://bucket", "s3://"])
 def test_a_url_that_is_no_place_is_refused(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="no place for a base"):
+    with pytest.raises(ConfigurationError, match="no usable location"):
         Location(url)
 
 
@@ -87,7 +87,7 @@ def test_a_full_disk_is_one_sentence_and_no_file(tmp_path: Path) -> None:
         [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True
     )
     message, names = done.stdout.splitlines()
-    assert message.startswith("cannot write t/0/a of the base at ")
+    assert message.startswith("cannot write t/0/a at ")
     assert "make room" in message
     assert names == "[]"
 
@@ -107,7 +107,7 @@ def test_a_bucket_that_does_not_exist_is_one_sentence(
     location = Location(
         f"s3://no-such-bucket/x?scheme=http&endpoint_override={object_store}&region=us-east-1"
     )
-    with pytest.raises(StoreUnavailable, match="cannot write t/0/a of the base at s3://no-such-bucket/x "):
+    with pytest.raises(StoreUnavailable, match="cannot write t/0/a at s3://no-such-bucket/x "):
         put(location, "t/0/a", b"1")
 
 
