@@ -17,8 +17,8 @@ from percolator_core.errors import ConfigurationError, SnapshotTooOld, Transacti
 from percolator_core.layout.key_ranges import check_limit
 from percolator_core.layout.keys import Keyspace
 from percolator_core.layout.records import Version, row_bytes, timestamp_of
-from percolator_core.maintenance.care import Care
 from percolator_core.maintenance.locks import Locks
+from percolator_core.maintenance.methods import Maintenance
 from percolator_core.schema.definitions import DEFAULT_TABLETS, TableDefinition
 from percolator_core.store import Durability, Store, StoreUrl
 from percolator_core.store.embedded.server import own_error_first
@@ -84,7 +84,7 @@ def connect(
     )
 
 
-class Database(Care, Publishing):
+class Database(Maintenance, Publishing):
     """A connection to the tables of one namespace, for all threads. A context manager that closes it."""
 
     def __init__(self, client: Client, arguments: Callable[[], dict[str, Any]] | None = None) -> None:

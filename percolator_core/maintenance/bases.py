@@ -1,7 +1,7 @@
 """The maintainer of columnar bases: it flushes cold rows, compacts row sets, and removes files.
 
-A pass may stop at any point, and several may run at once: a lease keeps two of them from doing the same work,
-and the reference of a tablet's manifest keeps one of them from undoing the work of the other.
+A maintainer may stop at any point, and several may run at once. A lease prevents that two of them work at the
+same tablet. If both do it nevertheless, the store accepts the manifest of one of them and refuses the other.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from percolator_core.scripts.replies import Weighed
 from percolator_core.transaction.client import Client
 
 LEASE: Final = 30.0
-"""Seconds after which the tablet of a maintainer that has died is free for another one."""
+"""Seconds after which the lease of a maintainer ends, if it has died."""
 
 SHORTEST_KEEP: Final = 10.0
-"""Seconds: `BaseRule.memory` moves no younger rows, and so refuses no transaction that began since."""
+"""Seconds: younger rows do not move because of `BaseRule.memory`, so younger transactions are not refused."""
 
 _AT_ONCE: Final = 100
-"""Tablets of which one request asks."""
+"""Tablets in one request."""
 
 _SAMPLE: Final = 32
-"""Rows of a tablet that are looked at for an estimate."""
+"""Rows of a tablet that an estimate reads."""
 
 _ENOUGH: Final = 0.9
-"""The part of `BaseRule.memory` that remains in the store after a flush that it has caused."""
+"""The part of `BaseRule.memory` that a flush leaves in the store if the table has exceeded it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFlushed:
-    """The result of a flush: the ``rows`` that left the store, the ``bytes`` written, and the seconds."""
+    """The result of a flush: the ``rows`` that left the store, and the ``bytes`` of the row sets written."""
 
     rows: int
     bytes: int
@@ -63,9 +63,10 @@ class TableFlushed:
 
 @dataclass(frozen=True, slots=True)
 class TableCompacted:
-    """The result of a compaction: the ``bytes`` written, the ``files`` removed, the seconds.
+    """The result of a compaction: the ``bytes`` of the row sets written, and the number of ``files`` removed.
 
-    Files that a reader may still use are removed an hour later, by the next `flush` or `compact`.
+    The files of the merged row sets remain for an hour, because a reader may still use them. After that, a
+    `flush` or `compact` removes them.
     """
 
     bytes: int
@@ -77,11 +78,11 @@ class TableCompacted:
 class TableBase:
     """The base of a table.
 
-    ``rows_in_store`` counts the rows of which the store has cells. ``rows_in_base`` counts the rows in the
-    base; for a raw table it counts cells. ``bytes`` is the size of the row sets. ``height`` is
-    the most row sets of a tablet that may be looked at for one key. ``deltas`` is an estimate of the rows in
-    the store of which the base has an older part. Everything in the base was committed at or before
-    ``base_timestamp`` (microseconds), which is 0 before the first flush.
+    ``location`` is its URL. ``rows_in_store`` counts the rows of which the store has cells, and
+    ``rows_in_base`` the rows in the base, or the cells of a raw table. ``bytes`` is the size of the row sets.
+    ``height`` is the most row sets that a read of one key may look at. ``deltas`` estimates the number of
+    rows that are in the base and have newer cells in the store. Everything in the base was committed at or
+    before ``base_timestamp`` (microseconds), which is 0 before the first flush.
     """
 
     location: str
@@ -100,9 +101,9 @@ class _LeaseLost(Exception):
 class BaseMaintainer:
     """Maintains the bases of one namespace.
 
-    ``rate`` is the most bytes written to files a second; None is no limit. ``share`` is the part of the time
-    in which the store works for the maintainer. Files that no manifest names stay for ``grace`` seconds, or
-    until no snapshot is pinned that is as old.
+    ``rate`` is the most bytes written to files in a second; None is no limit. ``share`` is the part of the
+    time in which the store works for the maintainer. Replaced files stay for ``grace`` seconds, and longer
+    while an older snapshot is pinned.
     """
 
     def __init__(
@@ -122,14 +123,14 @@ class BaseMaintainer:
         self._grace = grace
 
     def tables(self) -> list[str]:
-        """Return the names of the tables that have a base, or that are leaving one."""
+        """Return the names of the tables that have a base, or whose base is being removed."""
         entries = self._client.catalog.entries()
         return [one.definition.name for one in entries if one.definition.base is not None or one.left]
 
     def flush(self, table: str, *, everything: bool = False, part: Part | None = None) -> TableFlushed:
-        """Move cold rows of a table to its base, then compact what gains most, and remove unneeded files.
+        """Move cold rows of a table to its base, merge row sets, and remove unneeded files.
 
-        ``everything`` moves all rows that may go. ``part`` names the tablets; None means all.
+        ``everything`` moves all rows that may move. ``part`` names the tablets; None means all.
 
         Raises as `percolator_core.Database.flush`.
         """
@@ -163,7 +164,7 @@ class BaseMaintainer:
         return TableFlushed(rows, size, time.monotonic() - begun)
 
     def compact(self, table: str, *, part: Part | None = None) -> TableCompacted:
-        """Merge the row sets of a table until nothing gains, and remove unneeded files.
+        """Merge the row sets of a table as far as possible, and remove unneeded files.
 
         Raises as `percolator_core.Database.compact`.
         """
@@ -188,7 +189,7 @@ class BaseMaintainer:
         valid, overlaid = [], 0.0
         rows = self._store.call_many([(b"ZCARD", rows_key(tag)) for tag in handle.tags], _AT_ONCE)
         for tag, count, reference in zip(handle.tags, rows, self._references(handle.tags), strict=True):
-            base = self._base(handle, rule, tag, reference)
+            base = self._client.bases.tablet(handle, tag, reference)
             valid.append(base.manifest)
             if deltas and count and base.manifest.entries:
                 [weighed] = self._weigh([tag])
@@ -206,7 +207,7 @@ class BaseMaintainer:
         )
 
     def _begin(self, table: str, part: Part | None) -> tuple[TableHandle, BaseRule | None, list[int]]:
-        """Finish what a change of the base has left; return the table, its base, and numbers of tablets."""
+        """Finish earlier changes of the table's base; return the table, its base, and numbers of tablets."""
         self._changes.remove_abandoned(self._oldest_pin())
         had_left = self._schema_changes.settle_bases(table)
         self._client.catalog.look()
@@ -223,9 +224,9 @@ class BaseMaintainer:
 
     @contextmanager
     def _lease(self, tag: bytes) -> Iterator[Pace | None]:
-        """Have the lease of a tablet in the ``with`` statement; None if another maintainer has it.
+        """Hold the lease of a tablet in the ``with`` statement; None if another maintainer has it.
 
-        The statement ends early, without an exception, if the lease is lost.
+        If the lease is lost, the statement ends early and without an exception.
         """
         owner, milliseconds = uuid.uuid4().hex, int(LEASE * 1000)
         if not self._store.run(calls.lease_base(tag, owner, milliseconds)):
@@ -244,7 +245,7 @@ class BaseMaintainer:
         try:
             yield Pace(self._store, self._rate, self._share, renew)
         except _LeaseLost:
-            pass  # the other maintainer goes on
+            pass  # the new owner continues
         finally:
             self._store.run(calls.lease_base(tag, owner, 0))
 
@@ -263,21 +264,18 @@ class BaseMaintainer:
         location = self._client.bases.location(rule.location)
         return Place(handle.tags[number], handle.version, location, folder_of(rule, number))
 
-    def _base(self, handle: TableHandle, rule: BaseRule, tag: bytes, reference: bytes) -> TabletBase:
-        bases = self._client.bases
-        if reference:
-            return bases.tablet(handle, tag, reference)
-        return TabletBase(handle.definition, bases.location(rule.location), Manifest(0, 0), bases.cache)
-
     def _flush(
         self, handle: TableHandle, rule: BaseRule, number: int, pace: Pace, observers: Sequence[str]
     ) -> TabletFlush | None:
-        """Return the flush of a tablet; None if it could not be brought to its base."""
-        place = self._place(handle, rule, number)
+        """Return the flush of a tablet; None if the table was changed meanwhile."""
+        place, bases = self._place(handle, rule, number), self._client.bases
         if not self._changes.settle_tablet(handle, number):
             return None
         reference = reference_of(self._store, place.tag)
-        base = self._base(handle, rule, place.tag, reference)
+        if reference:
+            base = bases.tablet(handle, place.tag, reference)
+        else:
+            base = TabletBase(handle.definition, place.location, Manifest(0, 0), bases.cache)
         return TabletFlush(
             self._store, handle, place.tag, place.location, place.folder, base, reference, observers, pace
         )
@@ -308,7 +306,7 @@ class BaseMaintainer:
     def _compaction(
         self, handle: TableHandle, rule: BaseRule, number: int, pace: Pace
     ) -> TabletCompaction | None:
-        """Return the compaction of a tablet; None if it has no base, or is on its way to it."""
+        """Return the compaction of a tablet; None if its files are not at the table's location yet."""
         place = self._place(handle, rule, number)
         reference = reference_of(self._store, place.tag)
         if not is_in(reference, rule):
@@ -329,7 +327,7 @@ class BaseMaintainer:
 
 
 def _cold_before(rule: BaseRule, memory: int | None, weights: Sequence[Weighed], now: int) -> int:
-    """Return the time since which a row that is cold has not been changed; 0 if no row is cold."""
+    """Return the timestamp such that rows are cold if they were not changed after it; 0 if no row is cold."""
     cold = 0 if rule.cold_after is None else now - rule.cold_after
     if memory is None:
         return cold
@@ -341,13 +339,13 @@ def _cold_before(rule: BaseRule, memory: int | None, weights: Sequence[Weighed],
     total = sum(size for _, size in rows)
     if total <= memory:
         return cold
-    # From here on the rows are the oldest that have to go.
+    # The youngest rows stay as long as they fit; the next older one is the youngest that moves.
     kept = accumulate(reversed([size for _, size in rows]))
     count = sum(size <= memory * _ENOUGH for size in kept)
     return max(cold, min(rows[len(rows) - count - 1][0], now - int(SHORTEST_KEEP * 1e6)))
 
 
 def _cold_bytes(weight: Weighed, before: int) -> float:
-    """Return the estimated bytes of a tablet's rows that were not changed after ``before``."""
+    """Return an estimate of the bytes of a tablet's rows that were not changed after ``before``."""
     cold = sum(one.size for one in weight.sample if one.newest <= before)
     return weight.rows * cold / max(1, len(weight.sample))

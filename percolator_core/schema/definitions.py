@@ -75,9 +75,10 @@ class IndexRule:
 class BaseRule:
     """The columnar base of a table.
 
-    ``location`` is the URL of a folder or bucket, and ``folder`` the folder in it that belongs to this table
-    alone. Rows that nobody has changed for ``cold_after`` microseconds move to the base; None leaves that to
-    ``memory``: above so many bytes of the table in the store, the rows that were changed longest ago move.
+    ``location`` is the URL of a folder or bucket. The table has the folder ``folder`` in it for itself. A
+    flush moves the rows that were not changed for ``cold_after`` microseconds; None moves no rows by their
+    age. If the table has more than ``memory`` bytes in the store, a flush also moves the rows that were
+    changed longest ago; None is no limit.
     """
 
     location: str

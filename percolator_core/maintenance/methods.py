@@ -1,4 +1,4 @@
-"""The part of a database that looks after it: locks, garbage, and the bases of tables."""
+"""The methods of a database that maintain it: locks, garbage collection, and bases of tables."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ from percolator_core.tables.model import Table
 from percolator_core.transaction.client import Client
 
 
-class Care:
-    """The methods of `percolator_core.Database` that look after tables and locks."""
+class Maintenance:
+    """The methods of `percolator_core.Database` that maintain it."""
 
     client: Client
     schema_changes: SchemaChanges
-
-    # Cleaning up.
 
     def resolve_locks(
         self, older_than: timedelta = timedelta(seconds=30), *, tablets: Part | None = None
@@ -38,8 +36,8 @@ class Care:
 
         Raises:
             TypeError, ValueError: ``older_than`` is no timedelta, or below zero; no such tablet.
-            UnknownTable: there is no such table.
-            StoreUnavailable: the store does not answer.
+            UnknownTable: no such table.
+            StoreUnavailable: the store does not answer; call again to continue.
         """
         _check_span("older_than", older_than)
         return Locks(self.client).resolve(older_than.total_seconds(), tablets)
@@ -47,9 +45,9 @@ class Care:
     def resolve_lock(self, table: str, row: str | bytes, column: str, start_timestamp: int) -> Outcome:
         """Resolve the lock that the transaction with that start timestamp has on a cell.
 
-        ``column`` is as in `percolator_core.admin.status.locks`. Returns ``"committed"`` after rolling the
-        lock forward, ``"rolled back"``, ``"gone"`` if there is no such lock, or ``"live"`` if nothing was
-        done: the owner lives, and has written or refreshed the lock within its time to live.
+        ``column`` is a name as `percolator_core.admin.status.locks` shows it. Return ``"committed"`` if the
+        lock was rolled forward, ``"rolled back"``, ``"gone"`` if there is no such lock, or ``"live"`` if the
+        lock stays: its owner lives, and has written or refreshed it within the time to live.
 
         Raises:
             UnknownTable, UnknownColumn: no such table or column.
@@ -58,7 +56,7 @@ class Care:
         return Locks(self.client).resolve_one(table, row_bytes(row), column, start_timestamp)
 
     def locks(self, limit: int | None = None) -> Iterator[FoundLock]:
-        """All present locks, oldest first in each tablet; at most ``limit`` (1 or more) of each tablet."""
+        """Yield the locks of each tablet, oldest first, at most ``limit`` (1 or more) a tablet."""
         return Locks(self.client).by_tablet(limit)
 
     def collect_garbage(
@@ -67,7 +65,7 @@ class Care:
         """Resolve old locks, then drop the versions that only snapshots older than ``keep`` could see.
 
         Unfinished schema changes are finished first. Snapshots below the new safe point are refused from then
-        on; a pinned snapshot keeps the safe point below itself.
+        on. The safe point stays below pinned snapshots.
 
         ``tablets`` are the tablets to drop versions from, each as a table's name and a number from 0; None
         means all tablets. Every call raises the safe point and resolves old locks in all tablets, so
@@ -78,14 +76,12 @@ class Care:
             one. No version was dropped, but snapshots older than ``keep`` may be refused already. Collect
             again later.
             TypeError, ValueError: ``keep`` is no timedelta, or below zero; no such tablet.
-            UnknownTable: there is no such table.
+            UnknownTable: no such table.
             StoreUnavailable: the store does not answer; call again to continue.
         """
         _check_span("keep", keep)
         self.schema_changes.finish_all()
         return GarbageCollector(self.client).collect(keep.total_seconds(), part=tablets)
-
-    # Tables larger than memory.
 
     def set_base(
         self,
@@ -94,26 +90,27 @@ class Care:
         cold_after: timedelta | None = None,
         memory: int | None = None,
     ) -> None:
-        """Give a table a base of Parquet files, to which rows move from the store, or change it.
+        """Give a table a base, or change or remove its base. `flush` moves rows from the store to the base.
 
-        Clients work on meanwhile. After a crash, call again. A base of another location is copied there; the
-        files at the old one are removed by `flush` an hour later, for the sake of readers. With a location of
-        None, the rows move back into the store, which needs the memory. Then snapshots from before are
-        refused, as after `drop_column`.
+        Clients may use the table meanwhile. After a crash, call again. If the table has a base at another
+        location, its files are copied; `flush` removes the old ones an hour later, because readers may still
+        use them. If ``location`` is None, the rows move back into the store, which needs the memory, and
+        snapshots from before are refused, as after `drop_column`.
 
         Args:
             table: a typed or raw table, or an index.
             location: a folder or bucket: a path, ``file:PATH``, ``s3://BUCKET/PREFIX`` or another URL of
                 ``pyarrow.fs``. Every client must reach it. A relative path is below the current directory.
-            cold_after: rows that nobody has changed for this long move at a `flush`; None leaves that to
-                ``memory``.
-            memory: bytes of the table in the store, above which the rows changed longest ago move at a
-                `flush`; None is no limit.
+            cold_after: a `flush` moves the rows that were not changed for this time; zero or more. None moves
+                no rows by their age.
+            memory: if the table has more bytes than this in the store, a `flush` moves the rows that were
+                changed longest ago; 1 or more. None is no limit.
 
         Raises:
             UnknownTable: no such table.
             ConfigurationError: pyarrow is not installed, or files cannot be written, found and read there.
-            TypeError, ValueError: ``cold_after`` is no timedelta or below zero; ``memory`` is no int above 0.
+            TypeError, ValueError: ``cold_after`` is no timedelta or below zero; ``memory`` is no int above 0;
+                or one of them is given without a location.
             LockTimeout: a transaction is still committing to the table; set the base again later.
             BaseDamaged: a file of the base that the table leaves is missing or damaged.
             StoreUnavailable: the store or a location does not answer; call again to continue.
@@ -131,7 +128,7 @@ class Care:
             after = None if cold_after is None else round(cold_after.total_seconds() * 1e6)
             rule = BaseRule(place.url, folder, after, memory)
         elif cold_after is not None or memory is not None:
-            raise ValueError("without a location there is no base: leave out cold_after and memory")
+            raise ValueError("cold_after and memory need a location: leave them out to remove the base")
         self.schema_changes.set_base(table_name(table), rule)
 
     def flush(
@@ -143,33 +140,32 @@ class Care:
         rate: float | None = None,
         share: float = 1.0,
     ) -> TableFlushed:
-        """Run one pass of the maintainer of a table's base.
+        """Move cold rows of a table from the store to its base, then merge row sets and remove files.
 
-        It moves the rows that are cold by the rule of `set_base` from the store to the base. Then it merges
-        row sets if that gains enough, and removes files that no reader needs any more. Rows that a
-        transaction is writing, that an observer has still to process, or of which a snapshot may read an
-        older version, stay in the store.
+        Cold rows are those that `set_base` describes. Row sets are merged if this gains enough, and files are
+        removed if no reader needs them. A row stays in the store while a transaction is writing it, an
+        observer has still to process it, or a snapshot may read an older version of it.
 
-        Snapshots older than the youngest row that moves are refused from then on, unless they are pinned: a
-        pinned snapshot keeps younger rows in the store.
+        Unpinned snapshots older than the youngest row that moves are refused from then on. A pinned snapshot
+        keeps younger rows in the store.
 
         Args:
             table: a table with a base.
-            everything: move all rows that may go. Running transactions are refused and have to run again.
-            tablets: as for `collect_garbage`.
-            rate: most bytes a second that are written to files; None is no limit.
+            everything: move all rows that may move. Running transactions are refused and must run again.
+            tablets: the tablets to flush, each as a table's name and a number from 0; None means all tablets.
+            rate: the most bytes written to files in a second, above 0; None is no limit.
             share: the part of the time, above 0 and at most 1, in which the store works for this call.
 
         Raises:
             UnknownTable: no such table.
             ConfigurationError: the table has no base.
             ValueError: no such tablet, or ``rate`` or ``share`` is out of range.
-            LockTimeout: a transaction older than the rows to be moved is still committing; flush again later.
-            BaseDamaged: a file of the base is missing or damaged.
+            LockTimeout: a transaction older than the youngest cold row is still committing; flush again
+                later.
+            BaseDamaged: a file of the base is missing or damaged; restore the file.
             StoreUnavailable: the store or the location does not answer; call again to continue.
         """
-        maintainer = self.maintainer(rate, share)
-        return maintainer.flush(table_name(table), everything=everything, part=tablets)
+        return self.maintainer(rate, share).flush(table_name(table), everything=everything, part=tablets)
 
     def compact(
         self,
@@ -179,10 +175,10 @@ class Care:
         rate: float | None = None,
         share: float = 1.0,
     ) -> TableCompacted:
-        """Merge the row sets of a table's base until nothing gains, and remove unneeded files.
+        """Merge the row sets of a table's base as far as possible, and remove unneeded files.
 
-        Each tablet then has one row set for a key, without removed rows. `flush` merges less, so that a row
-        is seldom written again. The arguments are as for `flush`.
+        Afterwards the row sets of a tablet have no key in common, and no removed rows. `flush` merges less,
+        because each merge writes rows again. The arguments are as for `flush`.
 
         Raises:
             UnknownTable, ConfigurationError, ValueError, BaseDamaged, StoreUnavailable: as `flush`.
@@ -194,13 +190,13 @@ class Care:
 
         Raises:
             UnknownTable: no such table.
-            BaseDamaged: a file of the base is missing or damaged.
-            StoreUnavailable: the store or the location does not answer.
+            BaseDamaged: a file of the base is missing or damaged; restore the file.
+            StoreUnavailable: the store or the location does not answer; call again.
         """
         return self.maintainer().figures(table_name(table))
 
     def maintainer(self, rate: float | None = None, share: float = 1.0) -> BaseMaintainer:
-        """The maintainer behind `flush`, `compact` and `base`."""
+        """Return the maintainer that `flush`, `compact` and `base` use. Raises ValueError as `flush`."""
         if rate is not None and not rate > 0:
             raise ValueError(f"rate is above 0, not {rate!r}")
         if not 0 < share <= 1:
