@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from percolator_airflow.assets import dirty_asset, table_asset
     from percolator_airflow.dags.factory import chain_dags
     from percolator_airflow.hook import PercolatorHook
+    from percolator_airflow.operators.archive import BackupOperator, PublishOperator
     from percolator_airflow.operators.bases import MaintainBasesOperator
     from percolator_airflow.operators.drain import DrainOperator
     from percolator_airflow.operators.garbage import CollectGarbageOperator
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from percolator_airflow.triggers import DirtyTrigger
 
 __all__ = [
+    "BackupOperator",
     "CollectGarbageOperator",
     "DirtyTrigger",
     "DrainOperator",
@@ -33,6 +35,7 @@ __all__ = [
     "MaintainBasesOperator",
     "MonitorOperator",
     "PercolatorHook",
+    "PublishOperator",
     "ResolveLocksOperator",
     "chain_dags",
     "dirty_asset",
@@ -46,6 +49,7 @@ __getattr__, __dir__ = lazily(
         "assets": ("dirty_asset", "table_asset"),
         "dags.factory": ("chain_dags",),
         "hook": ("PercolatorHook",),
+        "operators.archive": ("BackupOperator", "PublishOperator"),
         "operators.bases": ("MaintainBasesOperator",),
         "operators.drain": ("DrainOperator",),
         "operators.garbage": ("CollectGarbageOperator",),

@@ -288,6 +288,56 @@ class TestCleaning:
             assert not locks(other)
 
 
+class TestArchive:
+    def test_each_run_publishes_a_version(self, words: Project, tmp_path: Path) -> None:
+        from airflow.sdk.exceptions import AirflowException, AirflowFailException
+        from deltalake import DeltaTable
+
+        from percolator_airflow import PublishOperator
+
+        words.activate()
+        words.put("a", "b")
+        place: dict[str, Any] = {"task_id": "x", "chain": words.chain, "conn_id": CONN_ID, "table": "docs"}
+        folder = tmp_path / "open"
+        first = PublishOperator(url=str(folder), **place).execute({})
+        assert (first["version"], first["mode"], first["rows"]) == (0, "full", 2)
+        assert json.loads(json.dumps(first)) == first
+        words.put("a", "b", "c")
+        # As templates render them.
+        second = PublishOperator(url=str(folder), **place | {"keep": "86400"}).execute({})
+        assert (second["version"], second["mode"]) == (1, "incremental")
+        assert DeltaTable(folder).count() == 3
+        with pytest.raises(AirflowFailException, match="keep is a number of seconds"):
+            PublishOperator(url=str(folder), **place | {"keep": "a day"}).execute({})
+        with pytest.raises(AirflowFailException, match="nothing"):
+            PublishOperator(url=str(folder), **place | {"table": "nothing"}).execute({})
+        folder.joinpath("x").write_bytes(b"")
+        with pytest.raises(AirflowException, match="then publish again"):
+            PublishOperator(url=str(folder / "x"), **place).execute({})
+
+    def test_backups_of_a_namespace(self, words: Project, tmp_path: Path) -> None:
+        from airflow.sdk.exceptions import AirflowFailException
+
+        import percolator_core as percolator
+        from percolator_airflow import BackupOperator
+
+        words.activate()
+        words.put("a", "b")
+        place: dict[str, Any] = {"task_id": "x", "conn_id": CONN_ID, "url": str(tmp_path / "backup")}
+        first = BackupOperator(chain=words.chain, **place).execute({})
+        assert json.loads(json.dumps(first)) == first
+        second = BackupOperator(namespace="words", **place | {"keep": "1"}).execute({})
+        assert (second["number"], second["written"]) == (2, 0)
+        assert second["shared"] == first["written"]
+        with pytest.raises(AirflowFailException, match="keep is 1 or more, not 0"):
+            BackupOperator(namespace="words", keep=0, **place).execute({})
+        with words.connect("copy") as db:
+            assert percolator.restore(place["url"], db).number == 2
+            assert db.snapshot().get("docs", "row1", "text") == b"b"
+            with pytest.raises(percolator.ConfigurationError, match="there is no backup 1"):
+                percolator.restore(place["url"], db, number=1)
+
+
 @pytest.mark.spark
 class TestLoad:
     def test_loads_and_puts_malformed_records_aside(self, words: Project, airflow_home: Path) -> None:

@@ -1,1 +1,1 @@
-"""Operators: load, drain, resolve locks, collect garbage, maintain bases, monitor."""
+"""Operators: load, drain, resolve locks, collect garbage, maintain bases, monitor, publish, back up."""
