@@ -181,6 +181,8 @@ class Database(Maintenance, Publishing):
             ConfigurationError: the column is part of the key, has an index, or is watched by an active
             observer.
             LockTimeout: a transaction is still committing to the table; drop the column again later.
+            StoreUnavailable: the store does not answer; drop the column again. UnknownColumn then means that
+            another client has finished the drop.
         """
         self.schema_changes.drop_column(table_name(table), name)
 
@@ -191,6 +193,8 @@ class Database(Maintenance, Publishing):
             UnknownTable, UnknownColumn: no such table, or no column ``old``.
             ConfigurationError: the table has a column ``new``.
             LockTimeout: a transaction is still committing to the table; rename the column again later.
+            StoreUnavailable: the store does not answer; rename the column again. UnknownColumn then means
+            that another client has finished the change.
         """
         self.schema_changes.rename_column(table_name(table), old, new)
 

@@ -19,8 +19,10 @@ from percolator_core import (
     Range,
     StoreUnavailable,
     Table,
+    UnknownColumn,
+    UnknownTable,
 )
-from tests.attack.ledger import Change, Ledger, Shape
+from tests.attack.ledger import Ledger, Shape
 
 LETTERS: Final = "abcdef"
 """With these row keys begin; all but the first one are where a table with ranges may be cut."""
@@ -155,30 +157,25 @@ class Changer:
         """Make a change, again if it did not come to its end, and write it down."""
         change = self._ledger.begin(table, what, shape, self._timestamp())
         until = time.monotonic() + _GIVE_UP
+        is_repeated = False
         while True:
             try:
                 make()
             except ConfigurationError as error:
                 self._ledger.refused(table, change)
                 raise Kept(f"{what}: {error}") from error
+            except (UnknownTable, UnknownColumn):
+                if not is_repeated:
+                    raise
+                break  # another client has finished the drop or the new name
             except (LockTimeout, StoreUnavailable):
                 if time.monotonic() > until:
                     raise
                 self.before_retry()
-                if self._is_made(table, change):
-                    break
+                is_repeated = True
                 continue
             break
         self._ledger.end(change, self._timestamp())
-
-    def _is_made(self, table: str, change: Change) -> bool:
-        """Return True if an interrupted drop is over: another client may have finished it."""
-        if change.shape is not None:
-            return False
-        try:
-            return all(definition.name != table for definition in self._db.tables())
-        except StoreUnavailable:
-            return False
 
     def _timestamp(self) -> int:
         until = time.monotonic() + _GIVE_UP
