@@ -4,7 +4,7 @@
     .venv/bin/python benchmarks/large_crawl.py --pages 2000           # a tenth of it
 
 Each table of the web index has a base. A maintainer process collects garbage and flushes all the time; a
-loader waits while more than a third of the memory is in use, because a full store refuses the workers,
+loader waits while more than half of the memory is in use, because a full store refuses the workers,
 too. The run ends when no notification is left. Then the application's checker computes the whole index again.
 The ratio of the two rates, in pages a second, is printed last. The exit code is 1 if the checker finds an
 error.
@@ -36,10 +36,10 @@ from percolator_bench.workers import workers_of  # noqa: E402
 from percolator_core import PercolatorError, connect  # noqa: E402
 
 MEGABYTE: Final = 1 << 20
-FULL: Final = 1 / 3
+FULL: Final = 1 / 2
 PROCESSES: Final = 2
 PARAGRAPHS: Final = 2000
-TABLES: Final = {"documents": 8, "pages": 8, "serving": 8, "links": 32, "pointers": 32, "clusters": 32}
+TABLES: Final = {"documents": 16, "pages": 16, "serving": 16, "links": 32, "pointers": 32, "clusters": 32}
 """Each table, and the part of the memory (one in so many) above which its oldest rows move to its base."""
 
 

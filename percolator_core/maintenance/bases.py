@@ -254,7 +254,8 @@ class BaseMaintainer:
 
     def _weigh(self, tags: Sequence[bytes]) -> list[Weighed]:
         places = sorted(random.sample(range(1_000_000), _SAMPLE))
-        return self._store.run_all([calls.weigh(tag, places) for tag in tags], together=_AT_ONCE)
+        observers = sorted(self._client.active_observers())
+        return self._store.run_all([calls.weigh(tag, observers, places) for tag in tags], together=_AT_ONCE)
 
     def _references(self, tags: Sequence[bytes]) -> list[bytes]:
         found = self._store.call_many([(b"HGET", meta_key(tag), BASE) for tag in tags], _AT_ONCE)

@@ -146,9 +146,9 @@ def lease_base(tag: bytes, owner: str, milliseconds: int) -> Call[bool]:
     return "lease_base", (tag,), (owner, milliseconds), bool
 
 
-def weigh(tag: bytes, places: Sequence[int]) -> Call[replies.Weighed]:
+def weigh(tag: bytes, observers: Sequence[str], places: Iterable[int]) -> Call[replies.Weighed]:
     """Weigh a sample of a tablet's rows."""
-    return "weigh", (tag,), tuple(places), replies.weighed
+    return "weigh", (tag,), (len(observers), *observers, *places), replies.weighed
 
 
 def sweep(

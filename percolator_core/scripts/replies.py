@@ -63,7 +63,10 @@ def cold(reply: list[Any]) -> Cold:
 
 
 class WeighedRow(NamedTuple):
-    """A row, its estimated bytes of memory, and the newest commit timestamp of its cells."""
+    """A row, its estimated bytes of memory, and the newest commit timestamp of its cells.
+
+    The timestamp of a row that has to stay in the store for now is above all others.
+    """
 
     row: bytes
     size: int

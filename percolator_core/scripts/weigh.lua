@@ -1,32 +1,40 @@
 -- Weigh a sample of one tablet's rows.
---   uses    layout
+--   uses    clock, layout, dirty
 --   flags   no-writes
 --   KEYS    tag
---   ARGV    places …
---             places: in the row index, from 0 at its beginning to below a million at its end
+--   ARGV    observers (counted) …, places …
+--             observers: of the tablet's table; places: in the row index, from 0 at its beginning to below a million at its end
 --   reply   {rows, (row, bytes, newest) …}
 --             rows: of the tablet; bytes: an estimate of the memory that the row takes; newest: commit timestamp of its cells
+--             and acknowledgements, or 2^53 if the row has to stay in the store for now, however old it is
 
 local tag = KEYS[1]
 local rows = redis.call('ZCARD', tag .. 'rows')
 local reply = {rows}
+local observers = {unpack(ARGV, 2, 1 + tonumber(ARGV[1]))}
 -- Bytes of a row's entry in the row index, beside its key.
 local ENTRY = 100
 
-local function weigh(row)
-  local key, newest = tag .. 'r:' .. row, 0
-  local fields = redis.call('HGETALL', key)
+-- The newest commit timestamp among the fields of a row. A lock, and a cell that an observer has not processed yet, are
+-- younger than all: these rows do not move, so others have to make room.
+local function newest_of(row, fields)
+  local newest = 0
   for i = 1, #fields, 2 do
-    if string.byte(fields[i]) == 99 and not acknowledged(string.sub(fields[i], 2)) then
-      newest = math.max(newest, (version_times(fields[i + 1])))
-    end
+    local mark, column = string.sub(fields[i], 1, 1), string.sub(fields[i], 2)
+    if mark ~= 'c' or (#observers > 0 and is_dirty(tag, row, column, observers)) then return 2 ^ 53 end
+    newest = math.max(newest, (version_times(fields[i + 1])))
   end
-  local bytes = (redis.call('MEMORY', 'USAGE', key) or 0) + (redis.call('MEMORY', 'USAGE', tag .. 'v:' .. row) or 0)
-  return bytes + #row + ENTRY, newest
+  return newest
 end
 
-for _, place in ipairs(ARGV) do
-  local rank = math.floor(tonumber(place) * rows / 1000000)
+local function weigh(row)
+  local key = tag .. 'r:' .. row
+  local bytes = (redis.call('MEMORY', 'USAGE', key) or 0) + (redis.call('MEMORY', 'USAGE', tag .. 'v:' .. row) or 0)
+  return bytes + #row + ENTRY, newest_of(row, redis.call('HGETALL', key))
+end
+
+for i = 2 + #observers, #ARGV do
+  local rank = math.floor(tonumber(ARGV[i]) * rows / 1000000)
   local row = redis.call('ZRANGE', tag .. 'rows', rank, rank)[1]
   if row then
     local bytes, newest = weigh(row)

@@ -18,6 +18,7 @@ from percolator_core.admin.rerun import rerun
 from percolator_core.admin.trace import trace
 from percolator_core.base.flush import TabletFlush
 from percolator_core.errors import TransactionConflict
+from percolator_core.maintenance import bases
 from percolator_core.notifications.ack import acknowledge
 from percolator_core.tables.model import definition_of
 from percolator_core.transaction.commit import Commit
@@ -336,3 +337,27 @@ def test_cells_that_came_back_from_a_base_are_not_observed_again(
     docs.drain()
     assert docs.ran == dict.fromkeys(ROWS, 1)
     assert rerun(docs.db, docs.chain, "look").unknown == 0
+
+
+@pytest.mark.parametrize("oldest", ["acknowledged late", "not processed yet"])
+def test_rows_that_have_to_stay_do_not_keep_the_others(
+    docs: Docs, oldest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above the budget of memory the rows move that can, though older ones have to stay."""
+    monkeypatch.setattr(bases, "SHORTEST_KEEP", 0.0)
+    old, young = ROWS[:15], ROWS[15:]
+    Worker(docs.db, docs.chain).run_until_idle(30)  # activates the chain
+    docs.put(*old)
+    if oldest == "acknowledged late":
+        docs.put(*young)
+        docs.drain()
+    else:
+        with docs.db.transaction() as t:
+            for row in young:
+                if docs.typed:
+                    t.upsert(Doc(id=row, lang="de"))
+                else:
+                    t.set("docs", row, "lang", b"de")
+    docs.db.set_base("docs", str(tmp_path / "other"), memory=30 * 250 // 2)
+    assert docs.db.flush("docs").rows >= 5
+    assert docs.drain() == (0 if oldest == "acknowledged late" else 15)
