@@ -487,10 +487,10 @@ def test_a_share_of_the_time_and_a_rate_of_bytes(raw: Database, monkeypatch: pyt
     assert slept == [1.0, 1.0, 0.5]
     slept.clear()
     [tag] = raw.catalog.table("raw").tags
-    pace.run(calls.weigh(tag, [0]))
+    pace.run(calls.weigh(tag, [], [0]))
     assert len(slept) == 1
     slept.clear()
-    Pace(raw.store).run(calls.weigh(tag, [0]))
+    Pace(raw.store).run(calls.weigh(tag, [], [0]))
     Pace(raw.store).wrote(10**9)
     assert slept == []
     for wrong in ({"rate": 0}, {"share": 0.0}, {"share": 1.5}):
