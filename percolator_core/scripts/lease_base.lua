@@ -7,11 +7,15 @@
 --             milliseconds: from now to the end of the lease, 0 ends it now
 --   reply   1 if the owner has the lease, or had it before it ended it, else 0
 
+local LONGEST = 600 * 1000000
+-- Microseconds: a lease that ends later is from before the clock was set back, and has ended.
+
 local meta = KEYS[1] .. 'meta'
 local found, owner = redis.call('HMGET', meta, 'version', 'maintainer'), ARGV[1]
 if not found[1] then return 0 end
 local deadline, holder = string.match(found[2] or '0 ', '^(%d+) (.*)$')
-if holder ~= owner and tonumber(deadline) > now() then return 0 end
+local left = deadline - now()
+if holder ~= owner and left > 0 and left <= LONGEST then return 0 end
 if ARGV[2] ~= '0' then
   redis.call('HSET', meta, 'maintainer', string.format('%.0f ', now() + 1000 * ARGV[2]) .. owner)
 elseif holder == owner then

@@ -168,6 +168,13 @@ def test_one_maintainer_works_at_a_tablet_at_a_time(raw: Database) -> None:
     assert not raw.store.one((b"HEXISTS", meta_key(tag), MAINTAINER))
 
 
+def test_the_lease_of_a_dead_maintainer_ends_although_the_clock_was_set_back(raw: Database) -> None:
+    put(raw, "a")
+    [tag] = raw.catalog.table("raw").tags
+    raw.store.call((b"HSET", meta_key(tag), MAINTAINER, b"%d other" % (raw.timestamp() + 3600 * 10**6)))
+    assert raw.flush("raw", everything=True).rows == 1
+
+
 def test_a_maintainer_that_has_lost_its_lease_stops(raw: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     put(raw, "a")
     [tag] = raw.catalog.table("raw").tags
@@ -175,7 +182,7 @@ def test_a_maintainer_that_has_lost_its_lease_stops(raw: Database, monkeypatch: 
     first = TabletFlush._flush
 
     def late(self: TabletFlush, *arguments: Any) -> Any:
-        raw.store.call((b"HSET", meta_key(tag), MAINTAINER, b"%d other" % 2**52))
+        raw.store.call((b"HSET", meta_key(tag), MAINTAINER, b"%d other" % (raw.timestamp() + 10**8)))
         return first(self, *arguments)
 
     monkeypatch.setattr(TabletFlush, "_flush", late)
