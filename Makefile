@@ -39,6 +39,8 @@ torture: venv  ## the long runs, about an hour, into docs/explanation/reliabilit
 		--report docs/explanation/reliability.md --section workloads $(ARGS)
 	@.venv/bin/percolator torture counter long-fork ring --transactions 100000 --kills 50 --seed 2026 \
 		--report docs/explanation/reliability.md --section others $(ARGS)
+	@.venv/bin/percolator torture twin --transactions 100000 --kills 50 --seed 2026 \
+		--report docs/explanation/reliability.md --section twin $(ARGS)
 	@.venv/bin/percolator torture aof oracle --rounds 100 --seed 2026 \
 		--report docs/explanation/reliability.md --section servers $(ARGS)
 	@.venv/bin/percolator torture failover --rounds 20 --seed 2026 \

@@ -30,7 +30,7 @@ Suites = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="SUITE",
-        help="bank, append, counter, long-fork, ring, aof, oracle, failover; all when none is named.",
+        help="bank, append, counter, long-fork, ring, twin, aof, oracle, failover; all when none is named.",
         show_default=False,
     ),
 ]
@@ -50,7 +50,8 @@ Nemesis = Annotated[
     typer.Option(
         metavar="NAMES",
         help="Faults in the workloads: kill, stop, drop-request, drop-reply, duplicate, delay, "
-        "script-flush, server-kill, clock-back, out-of-memory, collect; all (but collect); none. "
+        "script-flush, server-kill, clock-back, out-of-memory, collect; of twin alone: kill-maintainer, "
+        "stop-maintainer, kill-worker, disk-full, lose-file, tear-manifest; all (but collect); none. "
         "Default: all; on a server of yours, those that other users of it do not notice.",
         show_default=False,
     ),

@@ -13,17 +13,18 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from percolator_core.errors import CommitUndetermined, StoreUnavailable
+from percolator_core.errors import BaseDamaged, CommitUndetermined, StoreUnavailable
 from percolator_core.layout.keys import Keyspace
 from percolator_torture.clients.gauge import Gauge
 from percolator_torture.clients.schedule import Nemesis, NetworkPlan
 from percolator_torture.faults.clock import FakeClock
+from percolator_torture.faults.damage import note_refusal
 from percolator_torture.faults.store import FaultyDatabase, connect
 from percolator_torture.histories.recorder import NOT_COMMITTED, Recorder
 from percolator_torture.workloads import WORKLOADS
@@ -147,12 +148,15 @@ class Player:
         orders = self._orders
         dice = random.Random(f"{orders.seed}/{orders.seat}/{number}")
         recorder = self._recorders[dice.random() < orders.two_phase]
-        outcome = "ok"
+        outcome, began = "ok", time.monotonic_ns()
         try:
             for sentence in self._workload.step(recorder, dice, number):
                 self._complain(sentence)
         except CommitUndetermined:
             outcome = "unknown"
+        except BaseDamaged as error:
+            outcome = "fail"
+            note_refusal(self._folder, orders.name, error, began)
         except NOT_COMMITTED as error:
             outcome = "fail"
             if isinstance(error, StoreUnavailable):
@@ -170,11 +174,13 @@ class Player:
             self._gauge[kind] = count
 
 
-def obey(finishing: threading.Event) -> None:
-    """Wait for ``finish``, and for the end of stdin."""
+def obey(finishing: threading.Event, obeyed: Callable[[str], object] = str) -> None:
+    """Wait for ``finish``, and for the end of stdin; ``obeyed`` gets any other order."""
     for line in sys.stdin:
         if line.strip() == "finish":
             finishing.set()
+        else:
+            obeyed(line)
     os._exit(ORPHANED)
 
 

@@ -59,7 +59,7 @@ class Crew:
         self._finishing = False
         self.wrong: list[str] = []
         """Processes that ended unexpectedly."""
-        share, rest = divmod(transactions, orders.clients)
+        share, rest = divmod(transactions, max(1, orders.clients))
         self._seats = [_Seat(number, share + (number < rest)) for number in range(orders.clients)]
 
     @property
@@ -102,20 +102,35 @@ class Crew:
     def strike(self, seat: int, signum: signal.Signals) -> subprocess.Popen[bytes] | None:
         """Send a signal to the process of the seat, or of the next seat with a running process."""
         for one in self._seats[seat:] + self._seats[:seat]:
-            if one.at_work:
-                assert one.process is not None
+            process = self.process_of(one.number)
+            if process is not None:
                 if signum == signal.SIGKILL:
-                    self._killed.add(one.process)
-                one.process.send_signal(signum)
-                return one.process
+                    self._killed.add(process)
+                process.send_signal(signum)
+                return process
         return None
+
+    def kill(self, seat: int, order: str = "") -> subprocess.Popen[bytes] | None:
+        """Kill the process of the seat, or have it kill itself by an order; None if it is not at work."""
+        process = self.process_of(seat)
+        if process is not None:
+            self._killed.add(process)
+            if order:
+                self._tell(process, order)
+            else:
+                process.kill()
+        return process
+
+    def process_of(self, seat: int) -> subprocess.Popen[bytes] | None:
+        """Return the process of a seat; None if it has not started, or is about to end."""
+        return self._seats[seat].process if self._seats[seat].at_work else None
 
     def finish(self) -> None:
         """Let all processes finish their transactions, and wait for them. Idempotent."""
         self._finishing = True
         for seat in self._seats:
             if seat.process is not None:
-                self._tell_to_finish(seat.process)
+                self._tell(seat.process, "finish")
         until = time.monotonic() + _FINISH_LIMIT
         while self.active:
             self.tend()
@@ -158,7 +173,7 @@ class Crew:
         except BrokenPipeError:
             pass  # its end is noticed like any other
         if self._finishing:
-            self._tell_to_finish(seat.process)
+            self._tell(seat.process, "finish")
 
     def _bury(self, seat: _Seat) -> None:
         process = seat.process
@@ -183,10 +198,10 @@ class Crew:
                 pass
 
     @staticmethod
-    def _tell_to_finish(process: subprocess.Popen[bytes]) -> None:
+    def _tell(process: subprocess.Popen[bytes], order: str) -> None:
         assert process.stdin is not None
         try:
-            process.stdin.write(b"finish\n")
+            process.stdin.write(f"{order}\n".encode())
             process.stdin.flush()
         except (BrokenPipeError, ValueError):
             pass  # it has ended already

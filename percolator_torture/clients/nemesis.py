@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,8 +12,9 @@ from typing import Final
 
 from percolator_core.errors import LockTimeout, StoreUnavailable
 from percolator_core.store.private_server import PrivateServer
+from percolator_torture.clients.base_nemesis import BaseStrikes, Later
 from percolator_torture.clients.crew import Crew
-from percolator_torture.clients.schedule import Event, Nemesis
+from percolator_torture.clients.schedule import OF_BASES, Event, Nemesis
 from percolator_torture.faults.clock import HOUR, FakeClock
 from percolator_torture.faults.store import FaultyDatabase
 
@@ -29,16 +29,17 @@ _UNBOUNDED: Final = 0
 class Strikes:
     """Starts each fault when it is due, and ends it.
 
-    ``server`` is None if the server is not private.
+    ``server`` is None if the server is not private. ``of_bases`` makes the faults of columnar bases.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         events: Sequence[Event],
         crew: Crew,
         db: FaultyDatabase,
         server: PrivateServer | None,
         lock_ttl: float,
+        of_bases: Callable[[Later, float], BaseStrikes] | None = None,
     ) -> None:
         self._events = list(events)
         self._crew = crew
@@ -47,6 +48,7 @@ class Strikes:
         self._stopped_for = STOPPED_FOR * lock_ttl
         self._endings: list[tuple[float, Callable[[], None]]] = []
         self._clock = FakeClock(db.store.keyspace)
+        self.bases = None if of_bases is None else of_bases(self._later, self._stopped_for)
         self.counts: Counter[Nemesis] = Counter()
         """The faults so far."""
 
@@ -67,6 +69,11 @@ class Strikes:
     def missed(self) -> Counter[Nemesis]:
         """The faults that have not happened yet."""
         return Counter(event.nemesis for event in self._events)
+
+    @property
+    def waits_for_bases(self) -> bool:
+        """True if faults of bases have not happened yet: they need no client."""
+        return any(event.nemesis in OF_BASES for event in self._events)
 
     def end(self) -> None:
         """End all faults at once; `act` is not called again."""
@@ -98,17 +105,21 @@ class Strikes:
                 self._server.start()
             case Nemesis.OUT_OF_MEMORY:
                 self._fill_memory()
+            case _:
+                assert self.bases is not None
+                return self.bases.strike(event)
         return True
+
+    def _later(self, seconds: float, end: Callable[[], None]) -> None:
+        self._endings.append((time.monotonic() + seconds, end))
 
     def _stop(self, seat: int) -> bool:
         process = self._crew.strike(seat, signal.SIGSTOP)
         if process is None:
             return False
 
-        def resume(process: subprocess.Popen[bytes] = process) -> None:
-            process.send_signal(signal.SIGCONT)  # nothing if it has been killed
-
-        self._endings.append((time.monotonic() + self._stopped_for, resume))
+        # Nothing happens if it has been killed.
+        self._later(self._stopped_for, partial(process.send_signal, signal.SIGCONT))
         return True
 
     def _collect(self) -> bool:
@@ -136,4 +147,4 @@ class Strikes:
                 client.config_set("maxmemory", memory)
 
         limit(_NO_MEMORY)
-        self._endings.append((time.monotonic() + _FULL_FOR, partial(limit, _UNBOUNDED)))
+        self._later(_FULL_FOR, partial(limit, _UNBOUNDED))

@@ -39,7 +39,31 @@ class Nemesis(StrEnum):
     """The server has no memory left, for a moment."""
     COLLECT = "collect"
     """Garbage collection that keeps only the newest versions."""
+    KILL_MAINTAINER = "kill-maintainer"
+    """SIGKILL of a process that flushes, compacts or collects, at a step of its work."""
+    STOP_MAINTAINER = "stop-maintainer"
+    """SIGSTOP of such a process for longer than its lease, then SIGCONT."""
+    KILL_WORKER = "kill-worker"
+    """SIGKILL of a worker of the chain."""
+    DISK_FULL = "disk-full"
+    """Maintainers cannot write files, for a moment."""
+    LOSE_FILE = "lose-file"
+    """A file that a manifest names is moved away, for a moment."""
+    TEAR_MANIFEST = "tear-manifest"
+    """A manifest is cut, for a moment."""
 
+
+OF_BASES: Final = frozenset(
+    {
+        Nemesis.KILL_MAINTAINER,
+        Nemesis.STOP_MAINTAINER,
+        Nemesis.KILL_WORKER,
+        Nemesis.DISK_FULL,
+        Nemesis.LOSE_FILE,
+        Nemesis.TEAR_MANIFEST,
+    }
+)
+"""Faults of a workload whose tables have a base; the others do without."""
 
 DEFAULT: Final = tuple(nemesis for nemesis in Nemesis if nemesis is not Nemesis.COLLECT)
 """Without garbage collection. It hides old versions from the checker, and so also the outcome of some
@@ -53,6 +77,7 @@ HARMLESS: Final = (
     Nemesis.DROP_REPLY,
     Nemesis.DUPLICATE,
     Nemesis.DELAY,
+    *(nemesis for nemesis in Nemesis if nemesis in OF_BASES),
 )
 """Faults that other users of the server do not notice."""
 
@@ -136,8 +161,9 @@ def make_schedule(
 ) -> list[Event]:
     """Return the events of a run in their order.
 
-    There are ``kills`` kills, half as many stops and losses of scripts, and a fifth as many events that delay
-    all clients. Each happens at least once if there are kills, or if kills are not among the ``nemeses``.
+    There are ``kills`` kills of clients and of maintainers, half as many of most other events, and a fifth as
+    many events that delay all clients. Each happens at least once if there are kills, or if kills are not
+    among the ``nemeses``.
     """
     often = max(1, kills // 2)
     rare = max(1, kills // _RARE)
@@ -149,6 +175,12 @@ def make_schedule(
         Nemesis.CLOCK_BACK: rare,
         Nemesis.OUT_OF_MEMORY: rare,
         Nemesis.COLLECT: often,
+        Nemesis.KILL_MAINTAINER: kills,
+        Nemesis.STOP_MAINTAINER: often,
+        Nemesis.KILL_WORKER: often,
+        Nemesis.DISK_FULL: rare,
+        Nemesis.LOSE_FILE: often,
+        Nemesis.TEAR_MANIFEST: often,
     }
     events = []
     for nemesis in dict.fromkeys(nemeses):

@@ -60,6 +60,11 @@ class RecordedTransaction:
         self._scans: list[ScanRead] = []
 
     @property
+    def plain(self) -> Transaction:
+        """The transaction itself: its own reads and writes are not recorded."""
+        return self._transaction
+
+    @property
     def start_timestamp(self) -> int:
         """The timestamp of the snapshot, which it fixes, as `Transaction.start_timestamp` does."""
         return self._transaction.start_timestamp

@@ -169,12 +169,9 @@ class _Tablet:
         return (b"ZRANGEBYLEX", key, bound, b"+", b"LIMIT", 0, length)
 
 
-def _look_at_keys(db: Database, tablets: dict[bytes, _Tablet]) -> None:
-    """Scan all keys of the table, the only way to find keys without an index entry."""
-    tag = next(iter(tablets))
-    # The tag up to the tablet's number; encoded names have no glob character.
-    pattern = tag[: tag.rindex(b":") + 1] + b"*"
-    keys: set[bytes] = set()  # SCAN may return a key twice
+def find_keys(db: Database, beginning: bytes) -> list[bytes]:
+    """Scan all keys of the store for those with a beginning, which has no glob character."""
+    pattern, keys = beginning + b"*", set[bytes]()  # SCAN may return a key twice
     # SCAN names no key, from which the store could choose the server.
     for endpoint in db.store.endpoints():
         cursor: Any = b"0"
@@ -184,7 +181,14 @@ def _look_at_keys(db: Database, tablets: dict[bytes, _Tablet]) -> None:
             keys.update(found)
             if cursor == b"0":
                 break
-    for key in sorted(keys):
+    return sorted(keys)
+
+
+def _look_at_keys(db: Database, tablets: dict[bytes, _Tablet]) -> None:
+    """Scan all keys of the table, the only way to find keys without an index entry."""
+    tag = next(iter(tablets))
+    # The tag up to the tablet's number.
+    for key in find_keys(db, tag[: tag.rindex(b":") + 1]):
         end = key.index(b"}") + 1
         if key[:end] in tablets:
             tablets[key[:end]].look_at_key(key[end:])

@@ -7,33 +7,38 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from percolator_core.errors import PercolatorError
-from percolator_core.layout.keys import meta_key
 from percolator_core.notation.amounts import count_of
 from percolator_core.store.private_server import PrivateServer
 from percolator_torture.checker.check import check
 from percolator_torture.checker.report import Anomaly, Report
+from percolator_torture.clients.base_nemesis import BaseStrikes
 from percolator_torture.clients.client_process import Orders, open_databases
 from percolator_torture.clients.crew import Crew
+from percolator_torture.clients.keeper_process import PROGRAM as KEEPER
 from percolator_torture.clients.nemesis import Strikes
-from percolator_torture.clients.schedule import FAULTS, Nemesis, make_schedule, refuse_impossible
-from percolator_torture.faults.clock import FakeClock
+from percolator_torture.clients.schedule import FAULTS, OF_BASES, Nemesis, make_schedule, refuse_impossible
+from percolator_torture.faults.damage import Vandal
 from percolator_torture.faults.plan import Kind
 from percolator_torture.faults.store import FaultyDatabase
 from percolator_torture.histories.journal import read_history
 from percolator_torture.histories.recorder import Recorder
-from percolator_torture.histories.settling import Settled, read_state, settle
-from percolator_torture.suites.result import Result
+from percolator_torture.histories.settling import Settled, settle
+from percolator_torture.histories.survey import find_keys
+from percolator_torture.suites.result import Result, Table
 from percolator_torture.suites.settings import Settings
-from percolator_torture.workloads import TABLE, WORKLOADS, Workload
+from percolator_torture.workloads import WORKLOADS, Workload
 
-TABLETS: Final = 16
+_KEYS_AT_ONCE: Final = 1000
+_UNBOUNDED: Final = 10**12
+"""Passes of a process beside the clients."""
 STALL_LIMIT: Final = 600.0
 """Seconds without a finished transaction after which a run is given up."""
 _DOUBLED: Final = (Anomaly.REPEATED_VERSION, Anomaly.REPEATED_TIMESTAMP)
@@ -122,33 +127,35 @@ def _place(name: str, settings: Settings) -> Iterator[_Place]:
 
 def _forget(db: FaultyDatabase) -> None:
     """Leave nothing on a server of the user."""
-    tags = db.catalog.table(TABLE).tags
-    db.drop_table(TABLE)
-    db.store.call(*[(b"DEL", meta_key(tag)) for tag in tags])  # which reports that the table was dropped
-    keys = db.store.keyspace
-    clock = FakeClock(keys).key
-    db.store.one((b"DEL", keys.oracle, keys.format, keys.catalog, keys.chain, keys.pins, clock))
+    keys = find_keys(db, db.store.keyspace.prefix.removesuffix(b"}"))
+    db.store.call_many([(b"DEL", key) for key in keys], _KEYS_AT_ONCE)
 
 
 def _play(name: str, settings: Settings, place: _Place, result: Result) -> None:
     """Prepare, run, settle and check; record the outcome."""
     workload = WORKLOADS[name](settings.clients)
-    place.db.create_table(TABLE, tablets=TABLETS)
+    workload.create(place.db, place.folder)
     with Recorder(place.db, place.folder, "setup") as recorder:
         workload.prepare(recorder)
-    events = make_schedule(
-        settings.seed, settings.transactions, settings.kills, settings.clients, settings.nemeses
-    )
-    with Crew(place.orders, settings.transactions, program=settings.program) as crew:
-        strikes = Strikes(events, crew, place.db, place.server, settings.lock_ttl)
+    nemeses = [one for one in settings.nemeses if workload.keepers or one not in OF_BASES]
+    events = make_schedule(settings.seed, settings.transactions, settings.kills, settings.clients, nemeses)
+    with (
+        _keepers(workload, place.orders, settings) as keepers,
+        Crew(place.orders, settings.transactions, program=settings.program) as crew,
+    ):
+        of_bases = None
+        if workload.keepers:
+            of_bases = partial(BaseStrikes, keepers, workload.keepers, Vandal(place.db, place.folder))
+        strikes = Strikes(events, crew, place.db, place.server, settings.lock_ttl, of_bases)
         try:
-            seconds = _run(crew, strikes, name, settings)
+            seconds = _run(crew, keepers, strikes, name, settings)
         finally:
             result.run = _describe(crew.totals(), strikes.counts)
-            result.wrong += crew.complaints()
+            result.wrong += [*crew.complaints(), *keepers.wrong]
     result.interrupted = crew.done < settings.transactions and settings.stop.is_set()
     settings.tell(f"{name}: checking", 0, 0)
     settled = settle(place.db, settings.lock_ttl)
+    result.wrong += workload.conclude(place.db)
     report, sentences = _judge(workload, place, settings.lock_ttl)
     result.wrong += [*sentences, *_sentences(report), *_unfinished(crew, strikes, settings, result)]
     if settled.left:
@@ -156,23 +163,41 @@ def _play(name: str, settings: Settings, place: _Place, result: Result) -> None:
             f"{count_of(settled.left, 'lock')} stood {2 * settings.lock_ttl:g} s after the last client "
             "and one call of resolve_locks"
         )
+    if strikes.bases is not None:
+        result.wrong += strikes.bases.judge(place.folder)
     complaints = len(result.wrong) - len(_sentences(report))
     result.figures = _figures(crew.totals(), strikes.counts, report, complaints, settled, seconds)
+    if strikes.bases is not None:
+        result.figures["bases"] = strikes.bases.figures(place.folder)
+        result.tables.append(_table_of_bases(result.figures["bases"]))
     result.found = _summary(result.figures)
 
 
-def _run(crew: Crew, strikes: Strikes, name: str, settings: Settings) -> float:
+@contextmanager
+def _keepers(workload: Workload, orders: Orders, settings: Settings) -> Iterator[Crew]:
+    """Start the processes beside the clients, and wait until each has worked."""
+    roles = len(workload.keepers)
+    orders = replace(orders, name="k", clients=roles)
+    with Crew(orders, roles * _UNBOUNDED, program=KEEPER) as keepers:
+        until = time.monotonic() + STALL_LIMIT
+        while not keepers.started and not settings.stop.is_set() and time.monotonic() < until:
+            keepers.tend()
+        yield keepers
+
+
+def _run(crew: Crew, keepers: Crew, strikes: Strikes, name: str, settings: Settings) -> float:
     """Wait until all is done, or the user ends the run; return the seconds in which all clients worked."""
     settings.tell(f"{name}: starting", 0, settings.transactions)
     started: float | None = None
     done, since = crew.done, time.monotonic()
-    while crew.active and not settings.stop.is_set():
+    while (crew.active or strikes.waits_for_bases) and not settings.stop.is_set():
         now = time.monotonic()
-        if started is None and crew.started:
+        if started is None and crew.started and keepers.started:
             started = now
         if started is not None:
             strikes.act()
         crew.tend()
+        keepers.tend()
         settings.tell(name if started is not None else f"{name}: starting", crew.done, settings.transactions)
         if crew.done != done:
             done, since = crew.done, now
@@ -181,6 +206,7 @@ def _run(crew: Crew, strikes: Strikes, name: str, settings: Settings) -> float:
             break
     strikes.end()
     crew.finish()
+    keepers.finish()
     return 0.0 if started is None else time.monotonic() - started
 
 
@@ -200,7 +226,7 @@ def _judge(workload: Workload, place: _Place, lock_ttl: float) -> tuple[Report, 
     with Recorder(place.db, place.folder, "verify") as recorder:
         state = workload.read_all(recorder)
     history = read_history(place.folder)
-    final = read_state(place.db, TABLE, lock_ttl)
+    final = workload.final(place.db, lock_ttl)
     return check(history, final), list(workload.verify(state, history, final))
 
 
@@ -255,6 +281,20 @@ def _figures(  # noqa: PLR0917
         "seconds_of_work": round(seconds, 2),
         "transactions_per_second": round(totals["done"] / seconds) if seconds else 0,
     }
+
+
+def _table_of_bases(figures: dict[str, Any]) -> Table:
+    """The kills of maintainers, the damage to files, and the refusals."""
+    lines = {
+        **{f"maintainer killed: {step}": count for step, count in figures["killed"].items()},
+        **{f"file {kind} for a while": count for kind, count in figures["damaged"].items()},
+        "reads at that time with an empty cache, refused": figures["refused_at_once"],
+        "reads of clients, and passes, refused for a damaged file": figures["refused_to_clients"],
+        "passes of maintainers and runs of observers": figures["passes"]["ok"],
+        "passes that failed": figures["passes"]["fail"],
+    }
+    rows: list[Sequence[str]] = [(what, f"{count:,}") for what, count in lines.items()]
+    return Table("Maintainers and files of the bases", ("what", "times"), rows)
 
 
 def _summary(figures: dict[str, Any]) -> str:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar, Final
 
+from percolator_core.database import Database
 from percolator_torture.histories.final_state import FinalState
 from percolator_torture.histories.history import History
 from percolator_torture.histories.recorder import RecordedTransaction, Recorder
+from percolator_torture.histories.settling import read_state
 
 TABLE = "torture"
 """The table of every workload."""
+
+_TABLETS: Final = 16
 
 State = dict[bytes, dict[str, bytes]]
 """The payloads of the table's cells, by row and column."""
@@ -25,10 +30,16 @@ class Workload(ABC):
     """
 
     name: ClassVar[str]
+    keepers: ClassVar[Sequence[str]] = ()
+    """The roles of the processes beside the clients (`keeper_process`); only tables with a base have some."""
 
     def __init__(self, clients: int) -> None:
         """``clients`` is the number of processes."""
         self.clients = clients
+
+    def create(self, db: Database, folder: Path) -> None:  # noqa: ARG002
+        """Create the tables; files of theirs are below ``folder``."""
+        db.create_table(TABLE, tablets=_TABLETS)
 
     @abstractmethod
     def prepare(self, recorder: Recorder) -> None:
@@ -40,6 +51,14 @@ class Workload(ABC):
 
         ``number`` counts the steps of a seat in the crew from 0.
         """
+
+    def conclude(self, db: Database) -> Iterator[str]:  # noqa: ARG002
+        """Check the database after the last process has ended; yield a sentence for each violation."""
+        yield from ()
+
+    def final(self, db: Database, lock_ttl: float) -> FinalState:
+        """Read the final state for the checker."""
+        return read_state(db, TABLE, lock_ttl)
 
     @abstractmethod
     def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:

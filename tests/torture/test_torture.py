@@ -99,23 +99,28 @@ def test_it_prints_json() -> None:
     assert suite["figures"]["faults"] == {}
 
 
-def test_it_leaves_nothing_on_a_server_of_the_users(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("workload", "transactions"), [("bank", "300"), pytest.param("twin", "600", marks=pytest.mark.slow)]
+)
+def test_it_leaves_nothing_on_a_server_of_the_users(
+    server: Server, tmp_path: Path, workload: str, transactions: str
+) -> None:
     page = tmp_path / "page.md"
     with server.client() as client:
         before = set(client.keys())
         code, out, err = invoke(
-            "bank", "--transactions", "300", "--kills", "1", "--clients", "2", "--url", server.unix,
+            workload, "--transactions", transactions, "--kills", "1", "--clients", "2", "--url", server.unix,
             "--report", str(page),
         )  # fmt: skip
         assert code == 0, out + err
         # Liveness tokens of killed clients end by themselves.
         left = {key for key in client.keys("*") if client.ttl(key) < 0}
         assert left <= before
-    assert "bank: ok" in out
-    assert "300 transactions, 1 x kill, 1 x stop" in out
+    assert f"{workload}: ok" in out
+    assert all(told in out for told in (f"{transactions} transactions, ", "1 x kill, ", "1 x stop"))
     assert page.read_text().startswith("<!-- torture: figures -->")
     assert (
-        "`percolator torture bank --transactions 300 --kills 1 --clients 2 --url URL --seed"
+        f"`percolator torture {workload} --transactions {transactions} --kills 1 --clients 2 --url URL --seed"
         in page.read_text()
     )
 
@@ -149,6 +154,7 @@ def test_all_on_a_server_of_the_users_is_all_workloads() -> None:
         "counter",
         "long-fork",
         "ring",
+        "twin",
     ]
     with pytest.raises(ConfigurationError, match="transactions is 1 or more"):
         Settings(transactions=0)
