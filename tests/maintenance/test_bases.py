@@ -191,13 +191,11 @@ def test_a_maintainer_that_has_lost_its_lease_stops(raw: Database, monkeypatch: 
     assert rows(raw) == {b"a": {"v": b"1"}}
 
 
-def maintain(
-    other: Database, stop: threading.Event, moved: list[int], failed: list[Exception], everything: bool
-) -> None:
+def maintain(other: Database, stop: threading.Event, failed: list[Exception], everything: bool) -> None:
     own = maintainer(other, grace=10)
     try:
         while not stop.is_set():
-            moved.append(own.flush("raw", everything=everything).rows)
+            own.flush("raw", everything=everything)
             own.compact("raw")
     except Exception as error:  # noqa: BLE001 - reported by the test
         failed.append(error)
@@ -213,17 +211,14 @@ def test_many_maintainers_beside_writers_do_no_harm(
     db.set_base("raw", str(tmp_path), cold_after=timedelta(0))
     stop = threading.Event()
     failed: list[Exception] = []
-    moved: list[int] = []
     threads = [
-        threading.Thread(target=maintain, args=(connect(), stop, moved, failed, everything))
+        threading.Thread(target=maintain, args=(connect(), stop, failed, everything))
         for everything in (True, False, False)
     ]
     for thread in threads:
         thread.start()
     expected: dict[bytes, dict[str, bytes]] = {}
-    for number in range(10_000):
-        if number >= 300 and any(moved):
-            break
+    for number in range(300):
         row, value = f"{number * 7 % 40:02}", b"%d" % number if number % 5 else None
 
         def write(t: Any, row: str = row, value: bytes | None = value) -> None:
@@ -242,7 +237,9 @@ def test_many_maintainers_beside_writers_do_no_harm(
     assert not failed
     db.client.bases.cache.forget(lambda _: False)
     assert rows(db) == {row: cells for row, cells in expected.items() if cells}
-    assert any(moved)
+    figures = db.base("raw")
+    assert figures is not None
+    assert figures.rows_in_base > 0
 
 
 def test_a_compaction_makes_one_run_without_removed_rows(raw: Database) -> None:
