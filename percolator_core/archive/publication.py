@@ -40,9 +40,6 @@ _ROWS: Final = 1000
 _BYTES: Final = 4 << 20
 """Most rows of a batch of changes, and about the most bytes of a batch of cells."""
 
-_AT_ONCE: Final = 4
-"""Pieces of a table whose steps share one round trip."""
-
 _ATTEMPTS: Final = 8
 _PAUSE: Final = 0.1
 """Attempts beside other publishers, and most seconds before the second one; this limit doubles each time."""
@@ -217,17 +214,9 @@ class _TypedRows(_Rows):
         self.key = definition.key
 
     def all(self) -> Iterator[pa.RecordBatch]:
-        from percolator_core.tables.arrow import from_rows, record_batch
+        from percolator_core.tables.arrow import read_batches
 
-        query, snapshot = self._query, self._snapshot
-        selects = [query.select(piece) for piece in pieces(self._handle.definition, None)]
-        while selects:
-            for batch in snapshot.take_batches(selects[:_AT_ONCE]):
-                yield record_batch(query.columns, batch)
-                late = query.judge_many(snapshot, batch.unsettled) if batch.unsettled else []
-                if late:
-                    yield from_rows(query.columns, [values for _, values in late])
-            selects = [select for select in selects if select.more]
+        return read_batches(self._snapshot, self._query, pieces(self._handle.definition, None))
 
     def changes(self, since: int) -> Iterator[pa.RecordBatch]:
         found: list[bytes] = []

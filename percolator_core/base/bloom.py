@@ -1,7 +1,7 @@
 """Bloom filters of Parquet files: split blocks, as the format defines them.
 
-pyarrow writes them and does not test them. Other readers of the files, such as Spark and DuckDB, use the same
-filters. Source: the format's specification, "Parquet Bloom Filter".
+pyarrow can write the filters, but not test them. Other readers of the files, such as Spark and DuckDB, use
+the same filters. Source: the format's specification, "Parquet Bloom Filter".
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _SHIFTS: Final = range(0, 8 * _BLOCK, 8 * _WORD)
 class BloomFilter:
     """The filter of one column of one row group.
 
-    ``packed`` is the filter with its header, as it is in the file. The size of the bits is a power of two,
-    and the header is shorter than the bits of one block, so the bits are the longest such end of ``packed``.
+    ``packed`` is the header and the bits, as in the file. The header is shorter than a block, and the size of
+    the bits is a power of two. So the bits are the longest end of ``packed`` whose size is a power of two.
     """
 
     __slots__ = ("_bits", "_blocks")
@@ -43,7 +43,7 @@ class BloomFilter:
         self._blocks = size // _BLOCK
 
     def may_have(self, value: bytes) -> bool:
-        """Return False if the column has no such value; True proves nothing."""
+        """Return False if the column certainly does not have the value."""
         mixed = xxhash.xxh64_intdigest(value)
         at = ((mixed >> 32) * self._blocks >> 32) * _BLOCK
         key = mixed & _MASK

@@ -1,8 +1,8 @@
-"""Compaction: merge row sets of one tablet, so that fewer are looked at for a key, and removed rows go.
+"""Compaction: merge row sets of one tablet, so that a read looks at fewer of them, and drop removed rows.
 
-Row sets whose key ranges do not overlap form a *run*; a base has as many runs as it is high. Runs are merged
-from the smallest on: only when some together are as large as the next one, so that a row is written again as
-often as the base has doubled (the size-tiered compaction of Cassandra).
+Row sets whose key ranges do not overlap form a *run*; the number of runs is the height of the base. Some of
+the smallest runs are merged when the largest of them is no larger than the others together. So a row is
+written again about once for each doubling of the base (the size-tiered compaction of Cassandra).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROW_SET_BYTES: Final = 64 << 20
 """About the most bytes of one row set in memory, before it is compressed."""
 
 FEWEST_RUNS: Final = 4
-"""The runs of about one size that are merged at least."""
+"""The fewest runs that are merged because of their size."""
 
 _REMOVED: Final = 0.3
 """The share of removed rows above which a row set is written again."""
@@ -37,9 +37,9 @@ _CACHE_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True)
 class Plan:
-    """The entries of a manifest to be merged, by number, and what a written byte gains.
+    """The numbers of the entries of a manifest to be merged, and the gain per byte written.
 
-    ``gain`` grows with the runs and the removed rows that go, and falls with the bytes to be written.
+    ``gain`` grows with the number of runs and removed rows that disappear.
     """
 
     entries: tuple[int, ...]
@@ -47,12 +47,12 @@ class Plan:
 
 
 def plan(manifest: Manifest, *, everything: bool = False) -> Plan | None:
-    """Return what to merge next; None if nothing gains.
+    """Return the next row sets to merge; None if a merge gains too little.
 
-    With ``everything`` all runs become one, without removed rows and needlessly small row sets.
+    With ``everything`` all runs become one, without removed rows or needlessly small row sets.
     """
     runs = _runs(manifest.entries)
-    chosen = _all_if_worse(manifest) if everything else _small_runs(manifest, runs)
+    chosen = _all(manifest) if everything else _small_runs(manifest, runs)
     if not chosen:
         chosen = tuple(
             number
@@ -68,26 +68,27 @@ def plan(manifest: Manifest, *, everything: bool = False) -> Plan | None:
     return Plan(chosen, (max(0, height - 1) + removed) / sum(entry.row_set.size for entry in entries))
 
 
-def _all_if_worse(manifest: Manifest) -> tuple[int, ...]:
+def _all(manifest: Manifest) -> tuple[int, ...]:
+    """Return all entries; none if they are one run and not needlessly small."""
     entries = manifest.entries
     fewest = sum(map(_size, entries)) / ROW_SET_BYTES + 1
-    worse = manifest.height > 1 or len(entries) > 2 * fewest
-    return tuple(range(len(entries))) if worse else ()
+    gains = manifest.height > 1 or len(entries) > 2 * fewest
+    return tuple(range(len(entries))) if gains else ()
 
 
 def _small_runs(manifest: Manifest, runs: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The smallest runs that are together as large as the largest of them."""
+    """Return the entries of the smallest runs, the largest of which is no larger than the others together."""
     sizes = sorted((sum(_size(manifest.entries[number]) for number in run), run) for run in runs)
-    total = best = 0.0
+    total, best = 0.0, 0
     for count, (size, _) in enumerate(sizes, 1):
         if size <= total and count >= FEWEST_RUNS:
             best = count
         total += size
-    return tuple(number for _, run in sizes[: int(best)] for number in run)
+    return tuple(number for _, run in sizes[:best] for number in run)
 
 
 def _runs(entries: Sequence[Entry]) -> list[list[int]]:
-    """Divide the entries into as few runs as possible, by their numbers."""
+    """Divide the entries into as few runs as possible; return the numbers of the entries of each run."""
     runs: list[list[int]] = []
     for number in sorted(range(len(entries)), key=lambda number: entries[number].row_set.low):
         fitting = (run for run in runs if entries[run[-1]].row_set.high < entries[number].row_set.low)
@@ -108,7 +109,7 @@ def _size(entry: Entry) -> float:
 
 
 class TabletCompaction:
-    """Compacts one tablet, whose manifest has the given reference."""
+    """Compacts one tablet. ``reference`` is that of ``manifest``, which is the valid one."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -127,7 +128,7 @@ class TabletCompaction:
         self._reference = reference
 
     def run(self, chosen: Plan) -> int | None:
-        """Merge the entries; return the bytes written, or None if another maintainer has published.
+        """Merge the entries; return the bytes written, or None if the manifest is no longer the valid one.
 
         Raises:
             BaseDamaged: a file is missing or damaged.
@@ -147,7 +148,7 @@ class TabletCompaction:
 
     def _write(self, parts: Manifest) -> Iterator[RowSet]:
         location, folder = self._place.location, self._place.folder
-        # A cache of its own: readers need what they have cached.
+        # A cache of its own, so that the merge does not displace the values of readers.
         cache: ByteCache[Any] = ByteCache(_CACHE_BYTES)
         base = TabletBase(self._definition, location, parts, cache)
         for some in _in_pieces(base.compacted()):
@@ -158,7 +159,7 @@ class TabletCompaction:
 
 
 def _in_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """The batches for one row set each. The cells of one row stay together."""
+    """Yield the batches of one row set at a time. The cells of one row are in one row set."""
     piece: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:

@@ -1,8 +1,8 @@
-"""The rows of a tablet's base and of the store as one, in Arrow columns: the columnar half of a select.
+"""Merge the rows of a tablet's base and of the store, in Arrow columns: the columnar half of a select.
 
-Each row group becomes a piece of the result. What the store has of its rows (their *deltas*) is set in whole
-columns of it, and the predicate is evaluated over these columns. Rows that only the store has are put between
-the others. A row group whose rows do not match is not decoded further than its columns of the predicate.
+The *delta* of a row is the part of it that the store has. Each row group becomes a piece of the result: the
+deltas of its rows are set in whole columns, and the predicate is evaluated over these columns. If no row
+matches, only the columns of the predicate are decoded. Rows that only the store has are inserted afterwards.
 
 Import this module only after a call of `arrow_values.pyarrow`.
 """
@@ -31,7 +31,7 @@ from percolator_core.tables.arrow_values import arrow_type, of_values
 from percolator_core.tables.select import misfit
 
 Delta: TypeAlias = Mapping[bytes, bytes | None]
-"""What the store has of a row: values by the column's name in the store, None where a cell was deleted."""
+"""The cells of a row in the store: values by the column's name in the store; None for a deleted cell."""
 
 _UNCHANGED: Final = object()
 
@@ -48,9 +48,9 @@ def selected(  # noqa: PLR0917
 ) -> pa.Table:
     """Return the rows of a typed table from key ``low`` to below ``high`` for which ``bound`` is true.
 
-    The rows are those of the base with the ``deltas`` of the store, in the order of their keys, or with
-    ``reverse``. The first column of the result has the keys. The ``columns`` follow, under their names, which
-    may be the name of the first one, too. `Column.missing` replaces nulls.
+    The rows are those of the base with the ``deltas`` of the store, in ascending order of their keys, or in
+    descending order with ``reverse``. The first column of the result has the keys, and the ``columns`` follow
+    under their names, one of which may equal that of the first column. `Column.missing` replaces nulls.
 
     Raises:
         BaseDamaged: a file of the base is missing or damaged.
@@ -140,9 +140,9 @@ class _Merge:
 
 
 class _Rows:
-    """Rows that are together in the base or the store, column by column.
+    """Rows of one row group, or rows that only the store has, column by column.
 
-    ``exists`` is False for each row that was removed; None if all exist.
+    ``exists`` has False for each removed row; it is None if no row was removed.
     """
 
     keys: pa.Array
@@ -167,7 +167,7 @@ class _Rows:
         return found
 
     def load(self, columns: Sequence[Column]) -> None:
-        """Read columns at once."""
+        """Read columns together, which is faster than one by one."""
 
     def _read(self, column: Column) -> pa.Array:
         raise NotImplementedError
@@ -192,7 +192,7 @@ class _GroupRows(_Rows):
         return self._of_group(KEY)
 
     def set_deltas(self, places: Any, deltas: Sequence[Delta]) -> None:
-        """Set the deltas of rows at ascending places."""
+        """Set the deltas of the rows at these places, which ascend."""
         self._places, self._deltas = places, deltas
         removed = [MARKER in delta and delta[MARKER] is None for delta in deltas]
         if any(removed):
@@ -274,9 +274,9 @@ def _array(definition: TableDefinition, column: Column, values: Sequence[Any]) -
 
 
 def _in_order(pieces: Iterable[pa.RecordBatch], fresh: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows of pieces and of ``fresh``, each of which is in the order of its keys, in one order.
+    """Yield the rows of ``pieces`` and of ``fresh`` in the order of their keys.
 
-    Pieces of different row sets may overlap. No key occurs twice.
+    Each piece, and ``fresh``, has this order already. Key ranges of pieces may overlap. No key occurs twice.
     """
     keys = Keys(fresh.column(0))
     at = 0
@@ -290,7 +290,7 @@ def _in_order(pieces: Iterable[pa.RecordBatch], fresh: pa.RecordBatch) -> Iterat
 
 
 def _without_overlap(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Cut pieces where others begin, and join what overlaps: pieces in the order of keys."""
+    """Cut and join pieces so that they do not overlap, and yield them in the order of their keys."""
     waiting: list[pa.RecordBatch] = []
     for piece in sorted(pieces, key=lambda one: one.column(0)[0].as_py()):
         first = piece.column(0)[0].as_py()
@@ -302,7 +302,7 @@ def _without_overlap(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 def _sorted(pieces: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the rows of pieces as one piece in the order of keys; an empty list if there are none."""
+    """Return the rows of pieces as one piece in the order of their keys; an empty list without rows."""
     some = [piece for piece in pieces if len(piece)]
     if len(some) <= 1:
         return some
@@ -311,7 +311,7 @@ def _sorted(pieces: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def _inserted(piece: pa.RecordBatch, fresh: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows of both, in the order of their keys."""
+    """Return the rows of both batches in the order of their keys."""
     if not len(fresh):
         return piece
     keys = Keys(piece.column(0))

@@ -1,10 +1,11 @@
-"""A predicate over whole Arrow columns: the rows for which it is true, by the rules of `Bound.holds`.
+"""Evaluate a predicate over whole Arrow columns, by the rules of `Bound.holds`.
 
-Encoded values sort by their bytes. Each column is compared in a form of it that Arrow sorts in the same way:
+The store compares encoded values, by their bytes. For each type there is a form that Arrow sorts in the same
+order:
 
-* ``float``: the encoded value as a number without a sign, because Arrow has no place for NaN in its order;
+* ``float``: the encoded value as an unsigned number, because Arrow's order does not include NaN;
 * ``str``, ``bytes``, ``json``: the bytes, which are the encoded value;
-* ``uuid``: its text, whose digits sort like the bytes that they stand for;
+* ``uuid``: its text, whose hexadecimal digits sort like the bytes;
 * others: Arrow's values.
 
 Import this module only after a call of `arrow_values.pyarrow`.
@@ -42,7 +43,7 @@ _COMPARE: Final = {
 def rows_where(bound: Bound, definition: TableDefinition, columns: Columns, count: int) -> pa.BooleanArray:
     """Return for each of ``count`` rows whether the predicate is true.
 
-    ``columns`` is called for the columns of the predicate, and not for those on which nothing depends.
+    ``columns`` is called for columns of the predicate, but not for those that cannot change the result.
     """
     return _found(bound, definition, columns, count).fill_null(False)
 
@@ -62,7 +63,7 @@ def _joined(group: Group, definition: TableDefinition, columns: Columns, count: 
     answer = pa.repeat(pa.scalar(not is_or), count)
     for part in group.parts:
         answer = join(answer, _found(part, definition, columns, count))
-        # No further part changes the result of any row.
+        # The other parts cannot change the result of any row.
         if not answer.null_count and answer.true_count == (count if is_or else 0):
             break
     return answer
@@ -85,7 +86,7 @@ def _tested(test: Test, kind: ColumnType, found: pa.Array) -> pa.BooleanArray:
 
 
 def _comparable(kind: ColumnType, found: pa.Array) -> pa.Array:
-    """Return values that Arrow compares as the store compares their encoded values."""
+    """Return the column in the form that Arrow sorts as the store sorts the encoded values."""
     if kind.width is None:
         return found.cast(pa.binary())
     if kind.name != "float":
@@ -98,7 +99,7 @@ def _comparable(kind: ColumnType, found: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The encoded values of a column in a row group: from ``low`` to ``high``, both None if it has none.
+    """The bounds of a column's encoded values in a row group; both are None if it has only nulls.
 
     ``has_null`` is True if there may be nulls.
     """
@@ -120,7 +121,7 @@ class Spread:
 
 
 def spread_of(column: Column, statistics: Any) -> Spread | None:
-    """Return the spread of a column by Parquet's statistics; None if they do not say it."""
+    """Return the spread of a column by Parquet's statistics; None if they lack it."""
     if statistics is None or not statistics.has_null_count:
         return None
     low = high = None
@@ -136,7 +137,7 @@ def spread_of(column: Column, statistics: Any) -> Spread | None:
 
 
 def may_be_true(bound: Bound | None, spread: Callable[[str], Spread | None]) -> bool:
-    """Return False if the predicate is true for no row; ``spread`` takes the name of a column."""
+    """Return False if the predicate is certainly true for no row; ``spread`` takes the name of a column."""
     return all(_may_be_true(test, spread(test.column)) for test in required(bound))
 
 
@@ -166,4 +167,4 @@ _POSSIBLE: Final[Mapping[str, Callable[[bytes, bytes, bytes], bool]]] = {
     ">=": lambda _, high, value: high >= value,
     "^=": _may_start,
 }
-"""Of each operator: if a value from ``low`` to ``high`` may make the comparison true."""
+"""By operator: a function that returns True if the comparison may hold for a value of the spread."""

@@ -1,7 +1,7 @@
 """The positions of rows of a row set that are no longer part of the table.
 
-A row of a row set is removed if a newer row set has it, or if it was deleted. The positions are in a file of
-their own, for the row set is immutable: ascending numbers of 32 bits, compressed.
+A row of a row set is removed if a newer row set has the row, or if the row was deleted. The row set is
+immutable, so the positions are in a separate file: ascending numbers of 32 bits, compressed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CODEC: Final = "zstd"
 
 
 def write(location: Location, folder: str, positions: Sequence[int]) -> Removed:
-    """Write ascending positions, each once. Raises StoreUnavailable as `Location.create`."""
+    """Write positions, which ascend strictly. Raises StoreUnavailable as `Location.create`."""
     import numpy as np
 
     pa = pyarrow()

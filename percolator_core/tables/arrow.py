@@ -20,7 +20,7 @@ column             Arrow
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
@@ -88,19 +88,15 @@ def from_rows(columns: Sequence[Column], rows: Sequence[Sequence[bytes | None]])
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
 
-def read_table(
-    t: Selector,
-    query: Query,
-    pieces: Iterable[Piece],
-    own: Collection[bytes] = (),
-) -> pa.Table:
-    """Return the rows of a query in some pieces of a table, in no particular order.
+def read_batches(
+    t: Selector, query: Query, pieces: Iterable[Piece], own: Collection[bytes] = ()
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a query in some pieces of a table, in no particular order.
 
     ``own`` has the rows that the transaction has written. They are evaluated with these writes.
 
     Raises the errors of a select.
     """
-    batches = []
     selects = [query.select(piece) for piece in pieces]
     while selects:
         for batch in t.take_batches(selects[:_AT_ONCE]):
@@ -109,11 +105,16 @@ def read_table(
             if own:
                 found += [one for one in batch.rows() if one[0] not in own]
             else:
-                batches.append(record_batch(query.columns, batch))
-            batches += _of_found(query, found)
+                yield record_batch(query.columns, batch)
+            yield from _of_found(query, found)
         selects = [select for select in selects if select.more]
     if own:
-        batches += _of_found(query, query.judge_many(t, sorted(own)))
+        yield from _of_found(query, query.judge_many(t, sorted(own)))
+
+
+def read_table(t: Selector, query: Query, pieces: Iterable[Piece], own: Collection[bytes] = ()) -> pa.Table:
+    """Return the rows as one table; the arguments and errors are those of `read_batches`."""
+    batches = read_batches(t, query, pieces, own)
     return pa.Table.from_batches(batches, schema=arrow_schema(query.columns))
 
 

@@ -1,9 +1,9 @@
 """Tables with a base, read by Spark's own Parquet reader.
 
 The row sets of a base are Parquet files, so Spark reads them without Python: only the columns that a query
-needs, with its predicates and the statistics of row groups. What the store has of the rows, their *deltas*,
-is read here and joined on by the key of the row. The join broadcasts it, so a table whose rows are mostly in
-the store is read by the source ``percolator`` instead.
+needs, with its predicates and the statistics of row groups. The *delta* of a row is the part of it that the
+store has. This module reads the deltas and joins them on by row key. Spark broadcasts them to all tasks, so
+the source ``percolator`` reads tables with many rows in the store instead.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MOST_DELTAS: Final = 200_000
-"""A table with more rows in the store than this is read by the source: a join broadcasts them."""
+"""The source reads a table with more rows in the store, because all deltas are broadcast."""
 
 _OPTIONS: Final[Mapping[str, str]] = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "datetimeRebaseMode": "CORRECTED",
 }
-"""These prevail over the session: it could leave out the rows of a lost file, and shift times before 1900."""
+"""They override the session's settings, which could skip lost files, or shift times before 1900."""
 
 _PATTERN: Final = frozenset("*?[]{}\\")
-"""Characters that Spark takes in a path for a pattern of names."""
+"""Characters that make a path a pattern for Spark."""
 
 _KEY: Final = "delta.key"
 _REMOVED: Final = "delta.removed"
 _FRESH: Final = "delta.fresh"
 _VALUE: Final = "delta.value."
 _HAS: Final = "delta.has."
-_FILE: Final = "gone.file"
-_PLACE: Final = "gone.place"
-"""Columns of joined tables, with names that no column of a file has."""
+_FILE: Final = "removed.file"
+_POSITION: Final = "removed.position"
+"""Columns of the joined DataFrames; no column of a row set has these names."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What makes up a table: the files of its base, their removed rows by file, and the deltas.
+    """The parts of a table: the files of its base, the positions of removed rows by file, and the deltas.
 
-    ``fresh`` are the keys of rows that only the store has.
+    ``fresh`` has the keys of rows that only the store has.
     """
 
     files: list[str] = field(default_factory=list)
-    gone: dict[str, list[int]] = field(default_factory=dict)
+    removed: dict[str, list[int]] = field(default_factory=dict)
     deltas: dict[bytes, Mapping[bytes, bytes | None]] = field(default_factory=dict)
     fresh: set[bytes] = field(default_factory=set)
 
@@ -73,10 +73,9 @@ def read_native(
     columns: Sequence[Column],
     bound: Bound | None,
 ) -> DataFrame | None:
-    """Return the rows of a typed table at a snapshot, or None if the source has to read the table.
+    """Return the rows of a typed table at a snapshot; None if the source has to read the table.
 
-    The files of a base live for an hour at least after others have replaced them, so the DataFrame can be
-    used for so long.
+    The DataFrame can be used for an hour: replaced files of a base are removed after that time.
 
     Raises the errors of a select.
     """
@@ -93,7 +92,7 @@ def read_native(
 
 
 def _is_readable(snapshot: Snapshot, handle: TableHandle) -> bool:
-    """True if the base is on a local disk, in a folder that Spark can name, and few rows are in the store."""
+    """Return True if the base is in a folder that Spark can read, and few rows are in the store."""
     base = handle.definition.base
     folder = None if base is None else Location(base.location).folder
     return folder is not None and _PATTERN.isdisjoint(folder) and snapshot.stored_rows(handle) <= MOST_DELTAS
@@ -106,9 +105,9 @@ def _parts(snapshot: Snapshot, handle: TableHandle) -> _Parts:
         parts.deltas.update(deltas)
         for reader in base.readers:
             parts.files.append(f"{base.location.folder}/{reader.entry.row_set.file}")
-            gone = reader.removed()
-            if gone is not None:
-                parts.gone[reader.entry.row_set.file.rpartition("/")[2]] = gone.tolist()
+            removed = reader.removed()
+            if removed is not None:
+                parts.removed[reader.entry.row_set.file.rpartition("/")[2]] = removed.tolist()
         parts.fresh.update(
             key for key, cells in deltas.items() if cells.get(MARKER) is not None and base.find(key) is None
         )
@@ -116,7 +115,7 @@ def _parts(snapshot: Snapshot, handle: TableHandle) -> _Parts:
 
 
 def _of_base(spark: SparkSession, handle: TableHandle, parts: _Parts) -> DataFrame:
-    """The rows of the base, with the columns of its files."""
+    """Return the rows of the base, with the columns of its files."""
     from pyspark.sql import functions
     from pyspark.sql.types import BinaryType, StructField, StructType
 
@@ -125,18 +124,18 @@ def _of_base(spark: SparkSession, handle: TableHandle, parts: _Parts) -> DataFra
     if not parts.files:
         return spark.createDataFrame([], schema)
     rows = spark.read.options(**_OPTIONS).schema(schema).parquet(*parts.files)
-    if not parts.gone:
+    if not parts.removed:
         return rows
-    places = [(file, place) for file, some in parts.gone.items() for place in some]
-    gone = spark.createDataFrame(places, f"`{_FILE}` string, `{_PLACE}` long")
-    same = (functions.col("_metadata.file_name") == _column(gone, _FILE)) & (
-        functions.col("_metadata.row_index") == _column(gone, _PLACE)
+    positions = [(file, position) for file, some in parts.removed.items() for position in some]
+    removed = spark.createDataFrame(positions, f"`{_FILE}` string, `{_POSITION}` long")
+    same = (functions.col("_metadata.file_name") == _column(removed, _FILE)) & (
+        functions.col("_metadata.row_index") == _column(removed, _POSITION)
     )
-    return rows.join(functions.broadcast(gone), same, "left_anti")
+    return rows.join(functions.broadcast(removed), same, "left_anti")
 
 
 def _delta_frame(spark: SparkSession, handle: TableHandle, parts: _Parts) -> DataFrame:
-    """The deltas: of each cell its value, and whether the store has it; and whether the row was removed."""
+    """Return the deltas: for each column its value, and True if the store has it; True for removed rows."""
     pa = pyarrow()
     split = KeyCodec(handle.definition).split
     keys = list(parts.deltas)
@@ -161,7 +160,7 @@ def _is_removed(delta: Mapping[bytes, bytes | None]) -> bool:
 
 
 def _merged(rows: DataFrame, deltas: DataFrame, handle: TableHandle) -> DataFrame:
-    """The rows of the base with their deltas, and the rows that only the store has."""
+    """Return the rows of the base with their deltas set, and the rows that only the store has."""
     from pyspark.sql import functions
 
     changed = rows.join(functions.broadcast(deltas), _column(rows, KEY) == _column(deltas, _KEY), "left")
@@ -180,12 +179,12 @@ def _merged(rows: DataFrame, deltas: DataFrame, handle: TableHandle) -> DataFram
 
 
 def _column(rows: DataFrame, name: str) -> SparkColumn:
-    """A column by its name, which may have dots."""
+    """Return a column by its name, which may have dots."""
     return rows[f"`{name}`"]
 
 
 def _named(rows: DataFrame, column: Column) -> SparkColumn:
-    """A column of the table; a null of a row that is older than the column is its default."""
+    """Return a column under its name in the table; `Column.missing` replaces nulls."""
     from pyspark.sql import functions
 
     value = _column(rows, column_name(column))
@@ -203,9 +202,9 @@ def _literal(column: Column, encoded: bytes) -> SparkColumn:
 
 
 def condition(bound: Bound, columns: Mapping[str, Column]) -> SparkColumn:
-    """Return a predicate as a condition of Spark, on columns with the names of the table's.
+    """Return a predicate as a condition of Spark on the columns of the table.
 
-    Spark's rules are those of `Bound.holds`: SQL's logic of nulls, text in the order of its bytes, and NaN
+    Spark's rules equal those of `Bound.holds`: SQL's logic of nulls, text in the order of its bytes, and NaN
     equal to itself and above all numbers.
     """
     from pyspark.sql import functions

@@ -1,11 +1,11 @@
 """Batch reads: one snapshot, many tasks.
 
 When the driver plans a query, it chooses the timestamp and pins it (`percolator_core.spark.tables.lease`). It
-sends the timestamp to every task, with the pieces of the table to read. So all tasks of a read, also repeated
-ones, see the same snapshot. Two reads in one query have two snapshots, unless both get the same ``at``, as
-with `percolator_core.spark.snapshot_views`.
+sends each task the timestamp and the pieces of the table to read. So all tasks of a read see the same
+snapshot, also when they are repeated. Two reads in one query have two snapshots, unless both get the same
+``at``, as with `percolator_core.spark.snapshot_views`.
 
-During the planning the driver reports errors: an unknown table, a filter that is not valid, or a snapshot
+The driver raises the errors of a read when it plans it: an unknown table, an invalid filter, or a snapshot
 that garbage collection has passed.
 """
 
@@ -31,7 +31,7 @@ from percolator_core.spark.tables.fields import spark_type, typed_table
 from percolator_core.spark.tables.filters import predicate_of
 from percolator_core.spark.tables.lease import Lease, take_lease
 from percolator_core.spark.tables.options import ReadOptions
-from percolator_core.tables.arrow import from_rows, record_batch
+from percolator_core.tables.arrow import from_rows, read_batches
 from percolator_core.tables.lookup import ByIndex, by_index, choose
 from percolator_core.tables.query import Query
 from percolator_core.transaction.snapshot import Snapshot
@@ -48,7 +48,6 @@ Spark 4.2 does not: the filters of one query stay with the DataFrame, and limit 
 DataFrame, even in the same query (SPARK-58551). So the source accepts filters only if Spark has the fix. The
 fix also added this method of readers.
 """
-
 
 _BATCH_ROWS: Final = 4000
 _BATCH_BYTES: Final = 4 << 20
@@ -226,7 +225,7 @@ def read_share(
             some = by_index(snapshot, index)
             found = (from_rows(query.columns, [values for _, values in rows]) for rows in some)
         else:
-            found = _batches(snapshot, query, share.pieces)
+            found = (batch for piece in share.pieces for batch in read_batches(snapshot, query, [piece]))
         for batch in _join(found):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow_schema)
 
@@ -235,7 +234,7 @@ def _join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join small batches and divide large ones.
 
     A step of the store may return few rows, and each batch costs time. A step above a base may return many
-    rows, and a batch is in memory at once.
+    rows, and the whole batch is in memory.
     """
     some: list[pa.RecordBatch] = []
     rows = size = 0
@@ -256,17 +255,6 @@ def _divided(some: Sequence[pa.RecordBatch], rows: int, size: int) -> Iterator[p
 
     most = max(1, min(_BATCH_ROWS, rows * _BATCH_BYTES // max(1, size)))
     yield from pa.Table.from_batches(some).combine_chunks().to_batches(max_chunksize=most)
-
-
-def _batches(snapshot: Snapshot, query: Query, wanted: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
-    for piece in wanted:
-        select = query.select(piece)
-        while select.more:
-            (batch,) = snapshot.take_batches([select])
-            yield record_batch(query.columns, batch)
-            if batch.unsettled:
-                late = query.judge_many(snapshot, batch.unsettled)
-                yield from_rows(query.columns, [values for _, values in late])
 
 
 def _columns(definition: TableDefinition, schema: StructType, *, changes: bool) -> tuple[Column, ...]:

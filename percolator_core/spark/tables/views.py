@@ -31,27 +31,27 @@ def read_table(
 ) -> DataFrame:
     """Read a table as a DataFrame: only ``columns`` of the rows that meet ``where``.
 
-    Spark's own Parquet reader reads the base of a table that has one on this machine's disk, unless very many
-    of its rows are in the store; then the snapshot is of the time of this call. The source ``percolator``
-    reads other tables.
+    If the table has a base on this machine's disk, and at most 200,000 rows in the store, Spark's own Parquet
+    reader reads it. Otherwise, or with ``partitions``, the source ``percolator`` reads it.
 
     Args:
         spark: the session.
-        url: the store.
+        url: the URL of the store.
         table: the name of a typed table.
         namespace: the namespace of the table.
-        columns: the columns, by default all.
+        columns: the names of the columns, by default all.
         where: only rows for which this is true: a predicate of a model's columns, or a text as for
             ``percolator scan``.
-        at: the snapshot: a timestamp in microseconds or an aware datetime; by default the beginning of the
-            DataFrame's first query.
-        partitions: the limit of tasks; the source ``percolator`` then reads a table with a base, too.
+        at: the snapshot: a timestamp in microseconds or an aware datetime. The default is the time of this
+            call if Spark reads the base, else the time at which the first query begins.
+        partitions: the most tasks.
 
     Raises:
-        AnalysisException: an error of Spark with a sentence of this library, which `plain_table_error`
-            returns.
-        BaseDamaged: a file of the base is missing or damaged.
-        ConfigurationError: ``where`` cannot be written as a text.
+        AnalysisException: an error of the source, in Spark; `plain_table_error` returns its message.
+        UnknownColumn: ``columns`` or ``where`` names an unknown column.
+        SnapshotTooOld: garbage collection has passed ``at``.
+        BaseDamaged: a file of the base is missing or damaged; restore the file.
+        ConfigurationError: ``where`` cannot be written as a text; filter the DataFrame instead.
     """
     if partitions is None:
         native = _native(spark, url, namespace, table, columns, where, at)
@@ -82,12 +82,12 @@ def snapshot_views(
 
     ``with snapshot_views(spark, url, ["orders", "customers"]): spark.sql("select … from orders join …")``
 
-    This process pins the snapshot against garbage collection until the end of the block, without a time
-    limit. Then the views are dropped.
+    Until the end of the block, this process pins the snapshot against garbage collection. Then the views are
+    dropped.
 
     Args:
         spark: the session.
-        url: the store. An embedded store stays open until the end of the block.
+        url: the URL of the store. An embedded store stays open until the end of the block.
         tables: names of typed tables, which are also the names of the views; or a mapping of views to tables.
         namespace: the namespace of the tables.
         at: the snapshot: a timestamp in microseconds or an aware datetime; by default now.
@@ -123,7 +123,7 @@ def _native(  # noqa: PLR0917
     where: Predicate | str | None,
     at: int | datetime | None,
 ) -> DataFrame | None:
-    """Return the rows by Spark's own reader, or None if the source has to read the table."""
+    """Return the rows by Spark's own reader; None if the source has to read the table."""
     with connect(url, namespace) as db:
         definition = next((one for one in db.catalog.tables() if one.name == table), None)
         if definition is None or definition.base is None or not definition.is_typed:
