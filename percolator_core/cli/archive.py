@@ -21,25 +21,26 @@ if TYPE_CHECKING:
 Keep = Annotated[
     str | None,
     typer.Option(
-        metavar="TIME", help="Remove files that no version of this time has: 12h, 7d. Default: none."
+        metavar="TIME", help="First remove the files of versions older than this: 12h, 7d. Default: none."
     ),
 ]
+Target = Annotated[str, typer.Argument(metavar="URL", help="A folder, or s3://BUCKET/PREFIX.")]
 
 
 def publish(
     table: TableName,
-    target: Annotated[str, typer.Argument(metavar="URL", help="A folder, or s3://BUCKET/PREFIX.")],
+    target: Target,
     keep: Keep = None,
     *,
     store: StoreOptions,
 ) -> None:
     """Write a table, as of now, as a version of a Delta Lake table at a URL, while writes go on.
 
-    After the first version only rows that changed are written, as long as `percolator gc` keeps the versions
-    since the last one. The command may be interrupted and repeated at any time.
+    After the first version only changed rows are written, if `percolator gc` has kept all versions since the
+    last publication. Interrupt and repeat the command at any time.
     """
     output = outputs.current()
-    output.carry_on = "the last version is as it was; run the same command again"
+    output.carry_on = "the last version is unchanged; run the same command again"
     with store.existing() as db, output.status(f"{table}: reading") as status:
         done = db.publish(
             table,
@@ -55,11 +56,8 @@ def publish(
     output.result({"table": table, **asdict(done)}, shown)
 
 
-Place = Annotated[str, typer.Argument(metavar="URL", help="A folder, or s3://BUCKET/PREFIX.")]
-
-
 def backup(
-    target: Place,
+    target: Target,
     keep: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Afterwards remove all but this many backups.")
     ] = None,
@@ -68,13 +66,13 @@ def backup(
 ) -> None:
     """Write a backup of the namespace, as of now, while its clients work on.
 
-    Tablets that have not changed since the last backup are not written again. The command may be interrupted
-    and repeated at any time.
+    Tablets that have not changed since the last backup are not written again. Interrupt and repeat the
+    command at any time.
     """
     from percolator_core.archive.backup import backup as run
 
     output = outputs.current()
-    output.carry_on = "the earlier backups are as they were; run the same command again"
+    output.carry_on = "the earlier backups are unchanged; run the same command again"
     with store.existing() as db, output.progress() as progress:
         done = run(db, target, keep=keep, progress=_bar(progress))
     numbers = ["backup", "tables", "written", "shared", "size", "time"]
@@ -85,7 +83,7 @@ def backup(
 
 
 def restore(
-    target: Place,
+    target: Target,
     number: Annotated[
         int | None,
         typer.Option("--backup", min=1, metavar="N", help="The number of the backup. Default: the newest."),
@@ -99,8 +97,8 @@ def restore(
 ) -> None:
     """Restore a backup into an empty namespace, and verify every row.
 
-    Without --namespace it gets the name that it had. After an interruption run the same command again; until
-    it has ended, no worker starts.
+    Without --namespace the namespace gets its former name. After an interruption run the same command again.
+    No worker starts before the restore has ended.
     """
     from percolator_core.archive import files
     from percolator_core.archive.restore import restore as run

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from percolator_core.maintenance.locks import Part
 
 _PARTS: Final = 16
-"""The parts of a table at which the progress is shown: each one raises the safe points of all tablets."""
+"""The most parts of a table. The bar advances after each part; more parts would raise more safe points."""
 
 Tables = Annotated[
-    list[str] | None, typer.Argument(metavar="[TABLE]…", help="By default all tables with a base.")
+    list[str] | None, typer.Argument(metavar="[TABLE]…", help="Default: all tables with a base.")
 ]
 Rate = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="Most bytes a second written to files, such as 50MB."),
+    typer.Option(metavar="SIZE", help="The most bytes written to files in a second, such as 50MB."),
 ]
 Share = Annotated[
     float,
@@ -39,7 +39,7 @@ Share = Annotated[
 def flush(
     tables: Tables = None,
     everything: Annotated[
-        bool, typer.Option("--everything", help="Move all rows that may go, not only the cold ones.")
+        bool, typer.Option("--everything", help="Move all rows that may move, not only the cold ones.")
     ] = False,
     rate: Rate = None,
     share: Share = 1.0,
@@ -48,16 +48,16 @@ def flush(
 ) -> None:
     """Move cold rows from the store to the bases of tables, and maintain the bases.
 
-    Rows are cold as the table's base says: after a time without a change, or above its budget of memory.
-    The command may be interrupted and repeated at any time.
+    The base of a table declares which rows are cold: those not changed for a time, or, if the table has too
+    many bytes in the store, those changed longest ago. Interrupt and repeat the command at any time.
     """
     with store.existing() as db:
-
-        def one(part: Part) -> dict[str, Any]:
-            [table] = {name for name, _ in part}
-            return asdict(db.flush(table, everything, tablets=part, rate=_rate(rate), share=share))
-
-        done = _of_each(db, "flush", tables, one)
+        done = _of_each(
+            db,
+            "flush",
+            tables,
+            lambda table, part: db.flush(table, everything, tablets=part, rate=_rate(rate), share=share),
+        )
     shown = outputs.table("table", "rows", "written", "time", numbers=["rows", "written", "time"])
     for table, found in done.items():
         shown.add_row(table, f"{found['rows']:,}", show_size(found["bytes"]), show_age(found["seconds"]))
@@ -65,18 +65,18 @@ def flush(
 
 
 def compact(tables: Tables = None, rate: Rate = None, share: Share = 1.0, *, store: StoreOptions) -> None:
-    """Merge the row sets of the bases of tables until nothing gains.
+    """Merge the row sets of the bases of tables as far as possible.
 
-    Reads then look at one row set for a key. Removed rows, and files that no reader needs, go. The command
-    may be interrupted and repeated at any time.
+    Then a read of one key looks at one row set. Removed rows, and files that no reader needs, are dropped.
+    Interrupt and repeat the command at any time.
     """
     with store.existing() as db:
-
-        def one(part: Part) -> dict[str, Any]:
-            [table] = {name for name, _ in part}
-            return asdict(db.compact(table, tablets=part, rate=_rate(rate), share=share))
-
-        done = _of_each(db, "compact", tables, one)
+        done = _of_each(
+            db,
+            "compact",
+            tables,
+            lambda table, part: db.compact(table, tablets=part, rate=_rate(rate), share=share),
+        )
     shown = outputs.table(
         "table", "written", "files removed", "time", numbers=["written", "files removed", "time"]
     )
@@ -86,11 +86,11 @@ def compact(tables: Tables = None, rate: Rate = None, share: Share = 1.0, *, sto
 
 
 def _of_each(
-    db: Database, what: str, tables: list[str] | None, one: Callable[[Part], dict[str, Any]]
+    db: Database, command: str, tables: list[str] | None, one: Callable[[str, Part], Any]
 ) -> dict[str, dict[str, Any]]:
-    """Call ``one`` for some tablets of a table at a time; return the sums of its figures by table."""
+    """Call ``one`` for each table, some tablets at a time; return the sums of its results by table."""
     output = outputs.current()
-    output.carry_on = f"`percolator {what}` continues"
+    output.carry_on = f"`percolator {command}` continues"
     names = tables or db.maintainer().tables()
     if not names:
         raise ConfigurationError(
@@ -100,14 +100,14 @@ def _of_each(
     with output.progress() as progress:
         for table in names:
             for part in _parts(db, table, progress):
-                found = one(part)
+                found = asdict(one(table, part))
                 before = done.get(table, dict.fromkeys(found, 0))
                 done[table] = {key: before[key] + value for key, value in found.items()}
     return {table: {key: round(value, 3) for key, value in found.items()} for table, found in done.items()}
 
 
 def _parts(db: Database, table: str, progress: Progress) -> Iterator[Part]:
-    """The tablets of a table in a few parts, with a bar for them."""
+    """Yield the tablets of a table in at most `_PARTS` parts, and show a bar."""
     tablets = [(table, number) for number in range(db.catalog.table(table).tablets)]
     task = progress.add_task(table, total=len(tablets))
     size = -(-len(tablets) // _PARTS)

@@ -47,7 +47,7 @@ def read_table(
         partitions: the most tasks.
 
     Raises:
-        AnalysisException: an error of the source, in Spark; `plain_table_error` returns its message.
+        AnalysisException: Spark's error for an error of the source, which `plain_table_error` returns.
         UnknownColumn: ``columns`` or ``where`` names an unknown column.
         SnapshotTooOld: garbage collection has passed ``at``.
         BaseDamaged: a file of the base is missing or damaged; restore the file.
