@@ -1,4 +1,4 @@
-"""A store for each file of tests, a namespace for each test, and places for files."""
+"""A store for each file of tests, a namespace for each test, and an object store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A restored namespace has what was there at the backup's time, and its observers' work goes on."""
+"""A restored namespace has the cells of the backup's time, and its observers continue their work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from pyarrow import fs
 
 import percolator_core as percolator
 from percolator_core import (
@@ -39,7 +38,7 @@ from percolator_core.base.location import Location
 from percolator_core.layout.records import pack_version
 from percolator_core.store import Store
 from percolator_core.tables.verify import check_indexes
-from tests.base.conftest import KEYS
+from tests.base.conftest import make_bucket
 from tests.chains import chain_of, failed_of, put, running, watch
 from tests.servers.plain import commit_of, die, some_namespace
 
@@ -77,7 +76,7 @@ def folder(tmp_path: Path) -> str:
 
 
 def contents(db: Database, at: int | None = None) -> dict[str, Any]:
-    """All that users can read of a namespace: definitions, and cells with their commit timestamps."""
+    """The definitions of a namespace's tables, and the cells with their commit timestamps."""
     snapshot = db.snapshot(at)
     found: dict[str, Any] = {}
     for definition in db.tables():
@@ -177,7 +176,7 @@ def test_only_what_has_changed_is_written(db: Database, other: Database, folder:
         t.delete_row("docs", b"\xff4")
     fourth = percolator.backup(db, folder)
     expected = contents(db, fourth.timestamp)
-    # Versions since were collected: what has not changed is found by its content.
+    # The versions since the fourth backup were collected: row sets with equal cells are shared.
     db.collect_garbage(timedelta(0))
     fifth = percolator.backup(db, folder)
     assert fifth.written <= 2
@@ -283,7 +282,7 @@ def test_tables_with_bases(db: Database, other: Database, folder: str, tmp_path:
 
 
 def copied(t: Transaction, cell: Cell) -> None:
-    """Count the runs, and note what was seen: a run too many or too few shows."""
+    """Count the runs, and write the value that was read, so that a missing or repeated run is visible."""
     text = t.get("docs", cell.row, "text")
     if text == b"boom":
         raise ValueError("boom")
@@ -315,14 +314,14 @@ def state(db: Database, at: int | None = None) -> tuple[dict[bytes, bytes], dict
 
 
 def is_continued(restored: Database, before: tuple[dict[bytes, bytes], dict[bytes, Any]]) -> None:
-    """Run the chain on, and see that each change was processed exactly once, before or now."""
+    """Run the chain, and assert that each change was processed exactly once, before the backup or now."""
     texts, sums = before
     Worker(restored, CHAIN).run_until_idle(timeout=60)
     _, after = state(restored)
     for row in texts.keys() | (sums.keys() - {b"total"}):
         text, seen = texts.get(row), sums.get(row, {}).get("seen")
         more = int(after[row]["runs"]) - int(sums.get(row, {}).get("runs", b"0"))
-        # A text that came and went since the last run is a change that nobody sees here.
+        # If a text was written and deleted since the last run, that change is not visible here.
         assert more == (seen != text) or (more == 1 and text is None), row
         assert after[row].get("seen") == texts.get(row)
     assert int(after[b"total"]["sum"]) == sum(int(one["runs"]) for one in after.values() if "runs" in one)
@@ -342,7 +341,7 @@ def test_a_restored_chain_runs_nothing_twice_and_nothing_too_little(
         for number in range(10, 15):
             t.delete("docs", b"%d" % number, "text")
     done = percolator.backup(db, folder)
-    # The run goes on, and then the first backup is restored.
+    # The original chain runs before the backup is restored.
     worker.run_until_idle(timeout=60)
     found = percolator.restore(folder, other)
     assert found.marks == 15
@@ -355,7 +354,7 @@ def test_a_restored_chain_runs_nothing_twice_and_nothing_too_little(
 def test_what_has_run_between_the_snapshot_and_its_reading_runs_again(
     db: Database, other: Database, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The marks are gone when they are read: the acknowledgements tell what was dirty."""
+    """When the marks are read, they are cleared; the acknowledgements show which cells were dirty."""
     from percolator_core.archive import backup as module
 
     CHAIN.create_tables(db)
@@ -381,7 +380,7 @@ def test_what_has_run_between_the_snapshot_and_its_reading_runs_again(
 
 
 def test_backups_beside_workers_and_writers(db: Database, url: str, folder: str) -> None:
-    """Each backup is consistent, whatever runs beside it."""
+    """Each backup is consistent, although clients write and observers run."""
     CHAIN.create_tables(db)
     stop = threading.Event()
     chance = random.Random(3)
@@ -457,7 +456,7 @@ def test_backups_and_publications_beside_a_maintainer(
 
     def settle(client: Any, at: int) -> None:
         real(client, at)
-        expected[at] = plain(db, at)  # now it is pinned, later it may be collected
+        expected[at] = plain(db, at)  # the snapshot is pinned only now
 
     monkeypatch.setattr(module, "settle", settle)
     stop = threading.Event()
@@ -509,7 +508,7 @@ def test_writes_before_the_first_worker_are_observed(db: Database, other: Databa
 
 
 def test_after_a_restore_backups_go_on(db: Database, other: Database, url: str, folder: str) -> None:
-    """They trust no file of the other history, though its tables have the same names and versions."""
+    """They share no file with the other history, although its tables have the same names and versions."""
     CHAIN.create_tables(db)
     for number in range(200):
         put(db, b"%d" % number, random.Random(number).randbytes(500))
@@ -534,7 +533,7 @@ class Crash(BaseException):
 
 @contextmanager
 def crash_at(monkeypatch: pytest.MonkeyPatch, call: int) -> Iterator[list[int]]:
-    """The client dies when it calls a script, or sends other commands, for the ``call``-th time."""
+    """The client dies at its ``call``-th request to the store, counted from 0."""
     left = [call]
     real = Store.exchange
 
@@ -700,13 +699,8 @@ def test_who_writes_during_a_restore_is_noticed(
 def test_a_backup_in_an_object_store(
     db: Database, other: Database, object_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    store = fs.S3FileSystem(
-        scheme="http", endpoint_override=object_store, region="us-east-1", allow_bucket_creation=True
-    )
-    store.create_dir("bucket-of-backups")
-    url = f"s3://bucket-of-backups/{tmp_path.name}?scheme=http&endpoint_override={object_store}&region=us-east-1"
+    _, query = make_bucket("bucket-of-backups", object_store, monkeypatch)
+    url = f"s3://bucket-of-backups/{tmp_path.name}{query}"
     filled(db)
     percolator.backup(db, url)
     put(db, "a", b"1")

@@ -1,4 +1,4 @@
-"""A published version has the rows of a snapshot at its timestamp, whoever reads it."""
+"""A published version has the rows of a snapshot at its timestamp, for every reader."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from pyarrow import fs, parquet
+from pyarrow import parquet
 
 import percolator_core as percolator
 from percolator_core import (
@@ -33,7 +32,7 @@ from percolator_core import (
 )
 from percolator_core.archive import delta, publication
 from percolator_core.archive.publication import Published
-from tests.base.conftest import KEYS
+from tests.base.conftest import make_bucket
 from tests.servers.plain import commit_of, die
 
 
@@ -90,7 +89,7 @@ def rows(table: pa.Table) -> list[Any]:
 
 
 def published(folder: Path, version: int | None = None) -> pa.Table:
-    """The rows of a version, by its files alone: any reader of the format finds them so."""
+    """The rows of the files that the log names for a version."""
     found = DeltaTable(folder, version=version)
     files = [parquet.read_table(one) for one in found.file_uris()]
     return pa.concat_tables(files) if files else pa.schema(found.schema().to_arrow()).empty_table()
@@ -99,7 +98,7 @@ def published(folder: Path, version: int | None = None) -> pa.Table:
 def is_as_of(db: Database, done: Published, folder: Path, table: type[Table] | str = Item) -> bool:
     found, expected = published(folder, done.version), db.snapshot(done.timestamp).to_arrow(table)
     assert found.schema.names == expected.schema.names
-    # The reader of deltalake itself, as pandas, Polars and DuckDB by Arrow have it.
+    # deltalake's own reader, which pandas, Polars and DuckDB use.
     assert rows(DeltaTable(folder, version=done.version).to_pyarrow_table()) == rows(expected)
     assert rows(found) == rows(expected)
     return True
@@ -207,7 +206,7 @@ def test_a_table_of_the_same_name_is_another_one(items: Database, tmp_path: Path
 
 
 def test_the_timestamp_of_another_namespace_means_nothing(items: Database, url: str, tmp_path: Path) -> None:
-    """A copy for tests is published to the place of the real one: its own commits are older."""
+    """A copy of a table is published to the URL of the original, after a publication of the original."""
     with percolator.connect(url, f"{items.namespace} copy") as other:
         other.create_table(Item)
         put(other, item(1), item(2))
@@ -221,7 +220,7 @@ def test_commits_that_a_failover_has_lost_are_not_in_the_next_version(
     items: Database, tmp_path: Path
 ) -> None:
     items.publish("items", str(tmp_path / "open"))
-    # As after a failover to a replica that had not got a commit: the store has it no more, nor its removal.
+    # As after a failover to a replica without a commit: the store has neither the row nor a deletion of it.
     handle = items.catalog.table("items")
     row = next(row for row, _ in items.snapshot().scan("items"))
     items.store.one((b"DEL", handle.row_key(row)))
@@ -248,7 +247,7 @@ def test_a_base_below_the_table(items: Database, tmp_path: Path) -> None:
 def test_a_commit_that_has_left_locks_is_in_the_version(
     items: Database, connect: Callable[[], Database], tmp_path: Path
 ) -> None:
-    """Its client dies between the primary, which decides, and the other cells."""
+    """Its client dies after it has committed the primary, and before the other cells."""
     items.publish("items", str(tmp_path / "open"))
     victim = connect()
     victim.client.one_call_a_tablet = True
@@ -316,10 +315,6 @@ def test_a_raw_table_is_published_cell_by_cell(db: Database, tmp_path: Path, wit
 # Crashes and other publishers.
 
 
-class Crash(BaseException):
-    pass
-
-
 @contextmanager
 def crash_while_reading(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
     real = publication._Publication._counted
@@ -368,7 +363,7 @@ while True:
 
 
 def test_publishers_that_are_killed(items: Database, url: str, tmp_path: Path) -> None:
-    """At any moment: reading, writing files, or committing."""
+    """They are killed while they read, write files, or commit."""
     folder, chance = tmp_path / "open", random.Random(1)
     for round_ in range(8):
         arguments = [sys.executable, "-c", PUBLISHER, url, items.namespace, str(folder)]
@@ -378,7 +373,7 @@ def test_publishers_that_are_killed(items: Database, url: str, tmp_path: Path) -
             assert child.stdout.readline() == b"begun\n"
             for _ in range(20):
                 put(items, item(chance.randrange(400), sold=round_ % 2 == 0))
-            # Not a wait for something: the moment of the kill has to differ.
+            # A random time, so that the kills come at different steps.
             child.wait(chance.random() / 3)
         except subprocess.TimeoutExpired:
             pass
@@ -434,20 +429,14 @@ def test_a_publisher_that_is_always_second_gives_up(
         items.publish("items", str(tmp_path / "open"))
 
 
-# Places, and what is refused.
+# Locations, and refusals.
 
 
 def test_a_version_in_an_object_store(
     items: Database, object_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    store = fs.S3FileSystem(
-        scheme="http", endpoint_override=object_store, region="us-east-1", allow_bucket_creation=True
-    )
-    store.create_dir("bucket-of-versions")
+    store, options = make_bucket("bucket-of-versions", object_store, monkeypatch)
     url = f"s3://bucket-of-versions/{tmp_path.name}"
-    options = f"?scheme=http&endpoint_override={quote(object_store)}&region=us-east-1"
     items.publish("items", url + options)
     remove(items, 1, 2)
     put(items, item(3, sold=True))

@@ -1,4 +1,4 @@
-"""A file of a base is there whole, or not at all."""
+"""A file of a base is complete, or does not exist."""
 
 from __future__ import annotations
 

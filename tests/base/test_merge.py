@@ -1,4 +1,4 @@
-"""Base and store as one: Arrow columns have the rows that follow row by row from both of them."""
+"""The merge of base and store in Arrow columns equals a merge row by row."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Found = list[tuple[bytes | None, ...]]
 def expected_rows(
     definition: TableDefinition, there: Rows, deltas: Mapping[bytes, Delta], bound: Bound | None
 ) -> dict[bytes, Cells]:
-    """The rows by key, with all columns of the table, computed row by row from the base's rows and deltas."""
+    """The rows by key with all columns, merged row by row from the rows of the base and the deltas."""
     codec = KeyCodec(definition)
     rows: dict[bytes, Mapping[bytes, bytes | None] | None] = {key: cells for key, (_, cells) in there.items()}
     for key, delta in deltas.items():

@@ -1,4 +1,4 @@
-"""A predicate over Arrow columns is true for the rows for which the store says so, and for no others."""
+"""A predicate over Arrow columns has the same result for each row as in the store."""
 
 from __future__ import annotations
 

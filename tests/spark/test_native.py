@@ -37,7 +37,7 @@ def session(spark: SparkContext) -> SparkSession:
 
 @pytest.fixture
 def db(url: str, tmp_path: Path) -> Iterator[Database]:
-    """A table with all kinds of rows: cold, changed, removed, inserted again, new; and row sets with gaps."""
+    """A table with cold, changed, removed, reinserted and new rows, and with removed rows in row sets."""
     chance = random.Random(7)
     with connect(url, uuid4().hex) as db:
         db.create_table(Document)
@@ -78,7 +78,7 @@ def change(db: Database, chance: random.Random) -> None:
 
 @pytest.fixture
 def native_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read that falls back on the source fails."""
+    """Reads by the source fail."""
     read = native.read_native
 
     def strict(*arguments: Any) -> DataFrame:
@@ -94,7 +94,7 @@ def rows_of(frame: DataFrame) -> list[str]:
 
 
 def by_source(session: SparkSession, db: Database, **options: Any) -> DataFrame:
-    """The same rows by the source, which is tested elsewhere."""
+    """The rows as the source reads them, which has its own tests."""
     return read_table(session, db.url, "documents", namespace=db.namespace, partitions=4, **options)
 
 
@@ -144,7 +144,7 @@ def test_changed_columns(session: SparkSession, db: Database) -> None:
 
 @pytest.mark.usefixtures("native_only")
 def test_a_table_without_deltas_is_plain_parquet(session: SparkSession, db: Database) -> None:
-    """No join, and Spark pushes its predicates down into the files."""
+    """There is no join, and Spark pushes its predicates down to the files."""
     db.flush("documents", everything=True)
     db.compact("documents")
     found = read_table(session, db.url, "documents", namespace=db.namespace)
@@ -167,7 +167,7 @@ def test_views_are_of_one_snapshot(session: SparkSession, db: Database) -> None:
 
 @pytest.fixture
 def careless(session: SparkSession) -> Iterator[None]:
-    """A session that leaves out lost files, and takes old times for those of the Julian calendar."""
+    """A session that skips lost files, and reads old times by the Julian calendar."""
     changed = {
         "spark.sql.files.ignoreMissingFiles": "true",
         "spark.sql.files.ignoreCorruptFiles": "true",
