@@ -39,7 +39,7 @@ Progress = Callable[[str, int, int], None]
 RESTORING: Final = b"restoring"
 """The field of the chain's record that a namespace has until its restore is complete."""
 
-CHAIN_FIELDS: Final = ("digest", "observers", "observed")
+_CHAIN_FIELDS: Final = ("digest", "observers", "observed")
 """The fields of the chain's record that a backup has."""
 
 _ATTEMPTS: Final = 3
@@ -191,9 +191,9 @@ class _Run:
                 return timestamp, entries
 
     def _chain(self) -> dict[str, str]:
-        names = [name.encode() for name in CHAIN_FIELDS]
+        names = [name.encode() for name in _CHAIN_FIELDS]
         found = self._client.store.one((b"HMGET", self._client.store.keyspace.chain, *names))
-        return {name: one.decode() for name, one in zip(CHAIN_FIELDS, found, strict=True) if one is not None}
+        return {name: one.decode() for name, one in zip(_CHAIN_FIELDS, found, strict=True) if one is not None}
 
     def _tablet(  # noqa: PLR0917
         self,

@@ -23,7 +23,7 @@ from operator import itemgetter
 from typing import Any, Final, Protocol
 
 from percolator_core.archive import files
-from percolator_core.archive.backup import CHAIN_FIELDS, RESTORING, Connection, Progress
+from percolator_core.archive.backup import RESTORING, Connection, Progress
 from percolator_core.archive.cells import tablet_cells
 from percolator_core.archive.files import Line, Manifest, Mark, TabletFiles
 from percolator_core.base.location import Location
@@ -179,7 +179,6 @@ class _Restore:
         self._record({name: one for name, one in manifest.chain.items() if name != "digest"})
 
     def _record(self, fields: Mapping[str, str]) -> None:
-        assert set(fields) <= set(CHAIN_FIELDS)
         activation = self._client.oracle.timestamp()
         call = calls.record_chain(self._store.keyspace.chain, activation, {"beside": "", **fields})
         self._store.run_all([call], durably=True)

@@ -196,16 +196,17 @@ class BaseDeclaration(Declaration):
         "A relative path starts from the chain's folder."
     )
     cold_after: OptionalLength = Field(
-        None, description="Rows that nobody has changed for this long move to the base."
+        None, description="Rows that were not changed for this time move to the base. Default: none by age."
     )
     memory: OptionalSize = Field(
         None,
-        description="The table's memory in the store, such as 200MB; above it, the oldest rows move.",
+        description="The most memory of the table in the store, such as 200MB. Above it, the rows that were "
+        "changed longest ago move to the base. Default: no limit.",
     )
 
 
 class TableDeclaration(Declaration):
-    """A raw table of byte cells, or the base of a typed table: an entry with nothing but 'base'."""
+    """A raw table of byte cells, or the base of a typed table: an entry with the key 'base' only."""
 
     tablets: StrictInt = Field(
         16, ge=1, le=MAX_TABLETS, description="The number of tablets. It cannot be changed later."

@@ -336,12 +336,12 @@ class MaintainDeclaration(DagDeclaration):
     )
     parts: Positive = Field(4, description="The number of tasks that share the tablets.")
     base_rate: OptionalSize = Field(
-        None, description="Most bytes a second that a task writes to bases. Default: no limit."
+        None, description="The most bytes that a task writes to bases in a second. Default: no limit."
     )
     base_share: PositiveShare = Field(
         1.0,
         json_schema_extra={"default": "100%"},
-        description="The part of the time in which the store works for a task at bases.",
+        description="The part of the time in which the store works for a task that maintains bases.",
     )
 
 
