@@ -35,7 +35,7 @@ from percolator_core.base.row_set import KEY, RAW_COLUMN, RAW_VALUE, RowSet
 from percolator_core.errors import BaseDamaged, PercolatorError
 from percolator_core.layout.records import unpack_version
 from percolator_core.schema.definitions import TableDefinition
-from percolator_core.tables.arrow_values import pyarrow
+from percolator_core.tables.arrow_values import batch_of, pyarrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -223,7 +223,6 @@ def write_cells(
 
 def _batches(lines: Iterable[Line]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
     """Yield cells in batches, each with its cells as unambiguous bytes, for the digest."""
-    pa = pyarrow()
     schema = row_set.schema_of(_RAW)
     some: list[Line] = []
     size = 0
@@ -231,21 +230,16 @@ def _batches(lines: Iterable[Line]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         some.append(line)
         size += sum(map(len, line))
         if size >= _BATCH_BYTES:
-            yield _batch(pa, schema, some)
+            yield _batch(schema, some)
             some, size = [], 0
     if some:
-        yield _batch(pa, schema, some)
+        yield _batch(schema, some)
 
 
-def _batch(pa: Any, schema: pa.Schema, lines: Sequence[Line]) -> tuple[pa.RecordBatch, bytes]:
-    keys, columns, versions = zip(*lines, strict=True)
-    times = [unpack_version(version).commit_ts for version in versions]
-    arrays = [keys, columns, times, versions]
-    batch = pa.RecordBatch.from_arrays(
-        [pa.array(values, field.type) for values, field in zip(arrays, schema, strict=True)], schema=schema
-    )
-    parts = [part for line in lines for part in line]
-    return batch, b"".join(part for one in parts for part in (len(one).to_bytes(4, "big"), one))
+def _batch(schema: pa.Schema, lines: Sequence[Line]) -> tuple[pa.RecordBatch, bytes]:
+    rows = [(key, column, unpack_version(version).commit_ts, version) for key, column, version in lines]
+    parts = [len(part).to_bytes(4, "big") + part for line in lines for part in line]
+    return batch_of(schema, rows), b"".join(parts)
 
 
 def read_cells(location: Location, tablet: TabletFiles) -> Iterator[Line]:

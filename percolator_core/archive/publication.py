@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from percolator_core.archive.cells import settle, tablet_cells
 from percolator_core.archive.delta import OpenTable, Overtaken, changes_schema
@@ -22,6 +22,7 @@ from percolator_core.layout.keys import MARKER, decode_column, is_internal
 from percolator_core.layout.records import unpack_version
 from percolator_core.schema.partitions import pieces
 from percolator_core.schema.row_keys import KeyCodec
+from percolator_core.tables.arrow_values import batch_of
 from percolator_core.tables.binding import table_name
 from percolator_core.tables.model import Table
 from percolator_core.tables.query import Query
@@ -262,12 +263,12 @@ class _Cells(_Rows):
 
     def all(self) -> Iterator[pa.RecordBatch]:
         for cells in self._read(0):
-            yield _batch(self.schema, [cell for cell in cells if cell[3] is not None])
+            yield batch_of(self.schema, [cell for cell in cells if cell[3] is not None])
 
     def changes(self, since: int) -> Iterator[pa.RecordBatch]:
         schema = changes_schema(self.schema)
         for cells in self._read(since):
-            yield _batch(schema, [(*cell, cell[3] is None) for cell in cells])
+            yield batch_of(schema, [(*cell, cell[3] is None) for cell in cells])
 
     def _read(self, since: int) -> Iterator[list[tuple[bytes, str, int, bytes | None]]]:
         found: list[tuple[bytes, str, int, bytes | None]] = []
@@ -285,11 +286,3 @@ class _Cells(_Rows):
                     found, size = [], 0
         if found:
             yield found
-
-
-def _batch(schema: pa.Schema, lines: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    columns: Sequence[Sequence[Any]] = list(zip(*lines, strict=True)) or [()] * len(schema)
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,15 +1,12 @@
 """Restore a backup into an empty namespace, in the same store or another one.
 
-The steps, in this order:
+The steps, each of which may be repeated:
 
-1. The chain's record gets a field that keeps workers out, and the oracle moves above all timestamps of the
-   backup.
-2. The observers are written into the chain's record, so that each table is created with its observers.
+1. The chain's record gets a field that keeps workers out. The oracle moves above the backup's timestamps.
+2. The observers are written into the record, so that each table is created with its observers.
 3. The tables are created.
-4. The marks and then the cells of each tablet are written, read again, and compared.
+4. The marks and then the cells of each tablet are written; all cells are read again and compared.
 5. The digest of the chain is written, and the field is removed.
-
-Each step may be repeated.
 """
 
 from __future__ import annotations

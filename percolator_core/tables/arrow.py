@@ -1,7 +1,7 @@
 """Typed tables as Arrow: conversion of rows from reads and for writes.
 
 numpy converts whole columns at once, so a cell costs nanoseconds. pyarrow and numpy come with
-``percolator-core[spark]``; import this module only after a call of `arrow_values.pyarrow`.
+``percolator-core[base]``; import this module only after a call of `arrow_values.pyarrow`.
 
 =================  ===========================================================================
 column             Arrow

@@ -36,7 +36,7 @@ def pyarrow() -> Any:
         import numpy  # noqa: F401, ICN001
         import pyarrow as pa
     except ImportError as error:
-        raise ConfigurationError(f"this needs Arrow ({error}): install percolator-core[spark]") from error
+        raise ConfigurationError(f"this needs Arrow ({error}): install percolator-core[base]") from error
     return pa
 
 
@@ -55,6 +55,14 @@ def arrow_type(type_name: str) -> pa.DataType:
         return pa.timestamp("us", tz="UTC")
     names = {"bool": "bool_", "int": "int64", "float": "float64", "bytes": "binary", "date": "date32"}
     return getattr(pa, names.get(kind.name, "string"))()
+
+
+def batch_of(schema: pa.Schema, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+    """Return rows of values as a batch of the schema."""
+    pa = pyarrow()
+    columns: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def of_values(kind: ColumnType, values: Sequence[bytes | None]) -> pa.Array:

@@ -328,5 +328,5 @@ def test_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
         return usual(name, *others, **more)
 
     monkeypatch.setattr(builtins, "__import__", refusing)
-    with pytest.raises(ConfigurationError, match=r"install percolator-core\[spark\]"):
+    with pytest.raises(ConfigurationError, match=r"install percolator-core\[base\]"):
         arrow_type("int")
