@@ -42,11 +42,13 @@ def test_tasks_and_pages_do_with_the_documented_rights(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from percolator_airflow import (
+        BackupOperator,
         CollectGarbageOperator,
         DrainOperator,
         IdleSensor,
         MaintainBasesOperator,
         MonitorOperator,
+        PublishOperator,
         ResolveLocksOperator,
     )
 
@@ -85,4 +87,6 @@ def test_tasks_and_pages_do_with_the_documented_rights(
     with project.connect() as db:
         db.set_base("docs", str(tmp_path / "base"), cold_after=timedelta(0))
     MaintainBasesOperator(task_id="bases", **place).execute({})
+    PublishOperator(task_id="publish", table="docs", url=str(tmp_path / "open"), **place).execute({})
+    BackupOperator(task_id="backup", url=str(tmp_path / "backup"), **place).execute({})
     assert refusals(server) == []
