@@ -1,7 +1,8 @@
 """Remove the files of a tablet that no reader needs any more.
 
-A reader needs the files of the manifest that was valid when it began: of the valid one, and of those that
-were replaced within the grace period before now, or before the oldest pinned snapshot.
+A reader needs the files of the manifest that was valid when it began. So the files of the valid manifest
+stay, and those of manifests that were replaced within the grace period before now, or before the oldest
+pinned snapshot.
 
 A maintainer writes row sets before a manifest names them, so a file without a name may be new. So a manifest
 with the same content and a new number is published before any file is removed. After that, the store refuses

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from percolator_core.maintenance.locks import Part
 
 _PARTS: Final = 16
-"""The most parts of a table. The bar advances after each part; more parts would raise more safe points."""
+"""The most parts of a table; the bar advances after each. Each part raises the safe points of all tablets."""
 
 Tables = Annotated[
     list[str] | None, typer.Argument(metavar="[TABLE]…", help="Default: all tables with a base.")

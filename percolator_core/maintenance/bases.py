@@ -1,7 +1,7 @@
 """The maintainer of columnar bases: it flushes cold rows, compacts row sets, and removes files.
 
-A maintainer may stop at any point, and several may run at once. A lease prevents that two of them work at the
-same tablet. If both do it nevertheless, the store accepts the manifest of one of them and refuses the other.
+A maintainer may stop at any point, and several may run at once. A lease keeps two of them from working at the
+same tablet. If both do so nevertheless, the store accepts the manifest of one and refuses that of the other.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MOST_DELTAS: Final = 200_000
-"""The source reads a table with more rows in the store, because all deltas are broadcast."""
+"""The most rows in the store of a table that Spark reads: the deltas are broadcast to all tasks."""
 
 _OPTIONS: Final[Mapping[str, str]] = {
     "ignoreMissingFiles": "false",
