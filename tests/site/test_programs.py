@@ -16,6 +16,7 @@ import yaml
 
 from percolator_core import Chain, Database, Transaction, recipes
 from percolator_core.cli.app import COMMANDS, app, installed
+from percolator_core.observers.declaration import ChainDeclaration
 from percolator_core.observers.drawing.render import render
 from tests.site.pages import DOCS, ROOT, Block, blocks, commands, comparable, pages, rewrite, run
 
@@ -49,7 +50,10 @@ ELSEWHERE = {
     ("how-to/clean-up.md", "python"): "tests/maintenance/test_collection_in_parts.py collects in parts",
     ("explanation/stores.md", "python"): "tests/store/test_durability.py has each form of the setting",
     ("how-to/monitor.md", "yaml"): "tests/monitoring/test_exposition.py knows the metrics of the alerts",
-    ("how-to/run-workers.md", "yaml"): "part of a pod's description: test_yaml_is_yaml reads it",
+    (
+        "how-to/run-workers.md",
+        "yaml",
+    ): "part of a pod's description: test_yaml_is_yaml reads it",
 }
 """By page and language: the test of the blocks that do not run here."""
 
@@ -109,7 +113,10 @@ def test_what_is_listed_is_there() -> None:
 def test_yaml_is_yaml() -> None:
     for block in every_block():
         if block.language == "yaml":
-            assert yaml.safe_load(block.text), f"{block.page}:{block.line}"
+            found = yaml.safe_load(block.text)
+            assert found, f"{block.page}:{block.line}"
+            if "tables" in found:
+                ChainDeclaration.model_validate({"version": 1, "chain": "x", "schemas": "x"} | found)
 
 
 def test_the_commands_of_shell_blocks_have_these_options() -> None:
