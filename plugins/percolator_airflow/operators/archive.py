@@ -10,7 +10,6 @@ from typing import Any, Final
 from percolator_airflow.operators.base import StoreOperator
 from percolator_airflow.operators.values import count, is_nothing, seconds
 from percolator_core.archive.backup import backup
-from percolator_core.errors import ConfigurationError
 
 _CARRY_ON: Final = "the last one is as it was, and the next try begins again"
 
@@ -48,12 +47,9 @@ class PublishOperator(StoreOperator):
             AirflowException: the store or the location was unavailable, an earlier transaction is still
                 committing, or the task was killed; a retry publishes.
         """
-        with self.guarded(_CARRY_ON):
+        with self.database(_CARRY_ON) as db:
             keep = None if is_nothing(self.keep) else timedelta(seconds=seconds("keep", self.keep))
-            if self.chain:
-                self.folder()
-            with self.hook().get_conn() as db:
-                done = db.publish(self.table, self.url, keep=keep)
+            done = db.publish(self.table, self.url, keep=keep)
         self.log.info("version %d, %s: %d rows", done.version, done.mode, done.rows)
         return asdict(done)
 
@@ -87,13 +83,8 @@ class BackupOperator(StoreOperator):
             AirflowException: the store or the location was unavailable, a file of a base is damaged, an
                 earlier transaction is still committing, or the task was killed; a retry backs up.
         """
-        with self.guarded(_CARRY_ON):
+        with self.database(_CARRY_ON) as db:
             keep = None if is_nothing(self.keep) else count("keep", self.keep)
-            if keep == 0:
-                raise ConfigurationError("keep is 1 or more, not 0")
-            if self.chain:
-                self.folder()
-            with self.hook().get_conn() as db:
-                done = backup(db, self.url, keep=keep)
+            done = backup(db, self.url, keep=keep)
         self.log.info("backup %d: %d new files, %d shared", done.number, done.written, done.shared)
         return asdict(done)

@@ -16,10 +16,12 @@ from percolator_airflow.connection import DEFAULT_CONN_ID
 from percolator_airflow.failures import plain_failures
 from percolator_airflow.hook import PercolatorHook
 from percolator_airflow.links import ChainLink, QuarantineLink
+from percolator_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from os import PathLike
 
+    from percolator_core.database import Database
 
 LOG_INTERVAL: Final = 15.0
 """Seconds between two log lines about a task's progress."""
@@ -105,6 +107,18 @@ class StoreOperator(BaseOperator):
             self._stop = None
         if self._killed:
             raise AirflowException(f"the task was killed: {carry_on}")
+
+    @contextmanager
+    def database(self, carry_on: str) -> Iterator[Database]:
+        """Open the database for the whole task; ``carry_on``: see `guarded`."""
+        with self.guarded(carry_on):
+            if self.chain:
+                self.folder()
+            with self.hook().get_conn() as db:
+                try:
+                    yield db
+                except ValueError as error:  # an argument that the library refuses
+                    raise ConfigurationError(str(error)) from None
 
     @contextmanager
     def stopping_by(self, stop: Callable[[], object]) -> Iterator[None]:

@@ -57,14 +57,8 @@ class TabletsOperator(StoreOperator):
     @contextmanager
     def opened(self, carry_on: str) -> Iterator[tuple[Database, list[tuple[str, int]] | None]]:
         """Open the database for the whole task, and read the tablets; ``carry_on``: see `guarded`."""
-        with self.guarded(carry_on):
+        with self.database(carry_on) as db:
             tablets = read_tablets(self.tablets)
-            if self.chain:
-                self.folder()
-            with self.hook().get_conn() as db:
-                if self.skip_missing and tablets is not None:
-                    tablets = still_there(db, tablets)
-                try:
-                    yield db, tablets
-                except ValueError as error:  # a tablet that does not exist
-                    raise ConfigurationError(str(error)) from None
+            if self.skip_missing and tablets is not None:
+                tablets = still_there(db, tablets)
+            yield db, tablets
