@@ -38,6 +38,7 @@ class BaseStrikes:
         self._later = later
         self._stopped_for = stop
         self._steps = cycle(STEPS)
+        self._next = next(self._steps)
         self._doomed: tuple[subprocess.Popen[bytes], Step] | None = None
         self._damaged = False
         self.vandal = vandal
@@ -81,11 +82,10 @@ class BaseStrikes:
     def _kill_maintainer(self) -> bool:
         """Order a maintainer to kill itself at the next step of `STEPS`; return True once it has done so."""
         if self._doomed is None:
-            step = next(self._steps)
-            seat = self._roles.index(step.role)
-            process = self._keepers.kill(seat, order(step))
+            step = self._next
+            process = self._keepers.kill(self._roles.index(step.role), order(step))
             if process is not None:
-                self._doomed = process, step
+                self._doomed, self._next = (process, step), next(self._steps)
             return False
         process, step = self._doomed
         if process.poll() is None:

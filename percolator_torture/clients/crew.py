@@ -180,7 +180,7 @@ class Crew:
         assert process is not None
         self._close(process)
         seat.process = None
-        if process in self._killed:
+        if process in self._killed and process.returncode == -signal.SIGKILL:
             if seat.done < seat.share and not self._finishing:
                 self._start(seat)
         elif process.returncode:

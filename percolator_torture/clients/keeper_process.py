@@ -1,7 +1,8 @@
 """The process of a maintainer or a worker: ``python -m percolator_torture.clients.keeper_process``.
 
 It is ordered as a client is. Its seat is the number of its role among the workload's ``keepers``: ``flush``,
-``compact`` and ``collect`` maintain the tables again and again, ``work`` runs the observers.
+``compact`` and ``collect`` maintain the tables again and again, and ``compact`` also moves their bases;
+``work`` runs the observers.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ _PAUSE: Final = 0.4
 
 _RATE: Final = 30_000.0
 """Bytes a second of a slow maintainer, which gives others time between its steps."""
+
+_MOVES: Final = 0.05
+"""The share of passes that move a base to another folder, or change only its declaration."""
 
 
 class Keeper:
@@ -109,6 +113,9 @@ class Keeper:
         self.doom.doing = self._role
         if self._role == "collect":
             self._db.collect_garbage(timedelta(seconds=dice.choice([0, 1])))
+        elif self._role == "compact" and dice.random() < _MOVES:
+            place = self._folder / dice.choice(["base", "other"])
+            self._db.set_base(table, str(place), cold_after=timedelta(0))
         elif self._role == "compact" and dice.random() < 0.7:
             maintainer.compact(table)
         else:

@@ -1,10 +1,11 @@
-"""Bank and append on a cluster and behind sentinels, while slots move and servers change roles as planned."""
+"""Workloads on a cluster and behind sentinels, while slots move and servers change roles as planned."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import pytest
 from redis.crc import key_slot
@@ -23,10 +24,18 @@ pytestmark = [
     pytest.mark.skipif(not SYSTEM, reason="NOT TESTED: no redis-server on PATH"),
 ]
 
-WORKLOADS = ("bank", "append")
 SEED = 17
-TRANSACTIONS = 4000
-KILLS = 6
+
+
+class Runs(NamedTuple):
+    """The workloads that run side by side, and the size of each."""
+
+    names: tuple[str, ...]
+    transactions: int
+    kills: int
+
+
+RUNS = [Runs(("bank", "append"), 4000, 6), Runs(("twin",), 2000, 3)]
 BEGIN_AT = 0.1
 """The part of a workload's transactions after which it happens."""
 
@@ -34,13 +43,14 @@ BEGIN_AT = 0.1
 class Midway:
     """Does something in a thread of its own, in the middle of runs of `run_workload`."""
 
-    def __init__(self, action: Callable[[Midway], None]) -> None:
+    def __init__(self, action: Callable[[Midway], None], runs: Runs) -> None:
         self._action = action
+        self._transactions = runs.transactions
         self._thread = threading.Thread(target=self._act, daemon=True)
         self._starting = threading.Lock()
         self._error: BaseException | None = None
         self._over = False
-        self.done = dict.fromkeys(WORKLOADS, 0)
+        self.done = dict.fromkeys(runs.names, 0)
         """The finished transactions of each."""
         self.marks: list[dict[str, int]] = []
         """How many those were at each part of what is done."""
@@ -56,7 +66,7 @@ class Midway:
     def goes_on(self, count: int = 100) -> None:
         """Wait until each has finished so many more transactions, or is over."""
         self.marks.append(dict(self.done))
-        goals = {name: min(TRANSACTIONS, done + count) for name, done in self.done.items()}
+        goals = {name: min(self._transactions, done + count) for name, done in self.done.items()}
         until(lambda: self._over or all(self.done[name] >= goal for name, goal in goals.items()), 60)
 
     def conclude(self) -> None:
@@ -75,38 +85,38 @@ class Midway:
             self._error = error
 
 
-def run_while(url: str, action: Callable[[Midway], None]) -> None:
-    """Run both workloads side by side, in namespaces of their own, and ``action`` in the middle."""
-    midway = Midway(action)
+def run_while(url: str, action: Callable[[Midway], None], runs: Runs) -> None:
+    """Run the workloads side by side, in namespaces of their own, and ``action`` in the middle."""
+    midway = Midway(action, runs)
     settings = Settings(
         seed=SEED,
-        transactions=TRANSACTIONS,
-        kills=KILLS,
+        transactions=runs.transactions,
+        kills=runs.kills,
         clients=2,
         nemeses=HARMLESS,
         url=url,
         tell=midway.tell,
     )
     try:
-        with ThreadPoolExecutor(len(WORKLOADS)) as pool:
-            results = list(pool.map(lambda name: run_workload(name, settings), WORKLOADS))
+        with ThreadPoolExecutor(len(runs.names)) as pool:
+            results = list(pool.map(lambda name: run_workload(name, settings), runs.names))
     finally:
         midway.conclude()
     for result in results:
-        check(result)
+        check(result, runs)
     print("finished after each part:", midway.marks)
     # On a fast machine not all parts may be.
-    assert max(midway.marks[0].values()) < TRANSACTIONS, "it was to happen in the middle"
+    assert max(midway.marks[0].values()) < runs.transactions, "it was to happen in the middle"
 
 
-def check(result: Result) -> None:
+def check(result: Result, runs: Runs) -> None:
     figures = result.figures
     print(result.suite, result.run, result.found, figures)
     assert result.ok, f"seed {SEED}, histories in {result.folder}: {result.wrong[:20]}"
     assert (figures["lost"], figures["doubled"], figures["violations"]) == (0, 0, 0)
     assert (figures["undetermined"]["torn"], figures["locks_left"]) == (0, 0)
-    assert (figures["transactions"], figures["struck"]["kill"]) == (TRANSACTIONS, KILLS)
-    assert figures["ended"]["ok"] > TRANSACTIONS / 2
+    assert (figures["transactions"], figures["struck"]["kill"]) == (runs.transactions, runs.kills)
+    assert figures["ended"]["ok"] > runs.transactions / 2
 
 
 @pytest.fixture
@@ -126,7 +136,7 @@ def keys_of_a_run(cluster: Cluster) -> tuple[bytes, list[bytes]]:
     """The key of an oracle, and one of each tablet of the same namespace."""
     found: set[bytes] = set()
     for node in cluster.primaries:
-        found.update(node.ask("KEYS", "{torture-*}oracle"), node.ask("KEYS", "{torture-*:torture:*}rows"))
+        found.update(node.ask("KEYS", "{torture-*}oracle"), node.ask("KEYS", "{torture-*:torture*:*}rows"))
     oracle = min(key for key in found if key.endswith(b"oracle"))
     namespace = oracle[: oracle.index(b"}")]
     return oracle, sorted(key for key in found - {oracle} if key.startswith(namespace))
@@ -136,7 +146,8 @@ def another(cluster: Cluster, than: Node) -> Node:
     return next(node for node in cluster.primaries if node is not than)
 
 
-def test_slots_move_and_primaries_change_roles(cluster: Cluster) -> None:
+@pytest.mark.parametrize("runs", RUNS, ids=lambda runs: runs.names[0])
+def test_slots_move_and_primaries_change_roles(cluster: Cluster, runs: Runs) -> None:
     moved: list[int] = []
 
     def act(midway: Midway) -> None:
@@ -151,7 +162,7 @@ def test_slots_move_and_primaries_change_roles(cluster: Cluster) -> None:
             cluster.change_roles(cluster.replica_of(primary))
             midway.goes_on()
 
-    run_while(cluster.url, act)
+    run_while(cluster.url, act, runs)
     assert len(moved) == 2
     assert all(moved)
 
@@ -170,7 +181,8 @@ def hand_over(group: Sentinels) -> None:
     old.ask("CLIENT", "UNPAUSE")
 
 
-def test_sentinels_make_the_replica_the_master(group: Sentinels) -> None:
+@pytest.mark.parametrize("runs", RUNS, ids=lambda runs: runs.names[0])
+def test_sentinels_make_the_replica_the_master(group: Sentinels, runs: Runs) -> None:
     old: list[DataServer] = []
 
     def act(midway: Midway) -> None:
@@ -178,5 +190,5 @@ def test_sentinels_make_the_replica_the_master(group: Sentinels) -> None:
         hand_over(group)
         midway.goes_on()
 
-    run_while(f"{group.url}?durability=replicas=1,timeout=0.3", act)
+    run_while(f"{group.url}?durability=replicas=1,timeout=0.3", act, runs)
     assert group.master not in old
